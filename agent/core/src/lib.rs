@@ -1,0 +1,1 @@
+//! The pure agent: allocation and task runners, restart policy, kill sequence.

@@ -1,0 +1,1 @@
+//! The pure control plane: state, commands, scheduler, broker, leader duties.

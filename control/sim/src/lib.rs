@@ -1,0 +1,1 @@
+//! A seeded cluster on virtual time.

@@ -1,0 +1,1 @@
+//! The control plane's shell: raft, quic, http, leader duties, workers, storage.

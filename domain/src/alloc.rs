@@ -1,0 +1,415 @@
+//! Allocations: a task group placed on a node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use crate::job::{JobVersion, TaskGroup};
+use crate::limits;
+use crate::resources::AllocatedPort;
+
+/// What the control plane wants of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DesiredStatus {
+    /// Run it.
+    Run,
+    /// Stop it.
+    Stop,
+    /// Stop it to make room for something more important.
+    Evict,
+}
+
+impl DesiredStatus {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Stop => "stop",
+            Self::Evict => "evict",
+        }
+    }
+}
+
+/// What the agent says of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ClientStatus {
+    /// Not started yet.
+    Pending,
+    /// At least one task runs.
+    Running,
+    /// Every task ended well.
+    Complete,
+    /// A task failed for good.
+    Failed,
+    /// Its node was lost. Only the control plane says so.
+    Lost,
+    /// Its node is out of reach. Only the control plane says so.
+    Unknown,
+}
+
+impl ClientStatus {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether nothing of it runs and nothing will.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Complete | Self::Failed | Self::Lost => true,
+            Self::Pending | Self::Running | Self::Unknown => false,
+        }
+    }
+}
+
+/// A task group placed on a node: a row of the state table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its id.
+    pub id: AllocId,
+    /// The evaluation that placed it.
+    pub eval_id: EvalId,
+    /// Where it runs.
+    pub node_id: NodeId,
+    /// The job's version it runs; shared with its siblings.
+    pub job: Arc<JobVersion>,
+    /// Position of its group in `job.spec.groups`.
+    pub group_at: u16,
+    /// The instance: `i` in the name `job.group[i]`.
+    pub name_index: u32,
+    /// Ports it holds.
+    pub ports: Vec<AllocatedPort>,
+    /// How its place was chosen; shared with its siblings of one plan.
+    pub metrics: Arc<PlacementMetrics>,
+    /// The score of its node when it was placed, normalised.
+    pub score: Score,
+    /// What the control plane wants.
+    pub desired: DesiredStatus,
+    /// Why, for people; empty for `run`.
+    pub desired_description: String,
+    /// What the agent says.
+    pub client_status: ClientStatus,
+    /// Why, for people.
+    pub client_description: String,
+    /// Per task, in the order of the group.
+    pub task_states: Vec<TaskState>,
+    /// The allocation it replaces.
+    pub previous: Option<AllocId>,
+    /// The allocation that replaces it.
+    pub next: Option<AllocId>,
+    /// The entry that placed it.
+    pub create_index: LogIndex,
+    /// The last entry that changed this row.
+    pub modify_index: LogIndex,
+    /// The last entry of the control plane's own that changed this row; what the agent must see.
+    pub alloc_modify_index: LogIndex,
+    /// When it was placed.
+    pub create_time: Timestamp,
+    /// When it last changed.
+    pub modify_time: Timestamp,
+}
+
+impl Allocation {
+    /// The job it belongs to.
+    #[must_use]
+    pub fn job_key(&self) -> JobKey {
+        self.job.spec.key()
+    }
+
+    /// The group it runs.
+    ///
+    /// # Panics
+    ///
+    /// If `group_at` is outside the job, which `fsm` checks when it places.
+    #[must_use]
+    pub fn group(&self) -> &TaskGroup {
+        &self.job.spec.groups[usize::from(self.group_at)]
+    }
+
+    /// `job.group[index]`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        alloc_name(&self.job.spec.id, &self.group().name, self.name_index)
+    }
+
+    /// Whether nothing of it runs and nothing will, or it was told to stop.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.server_terminal() || self.client_status.is_terminal()
+    }
+
+    /// Whether the control plane wants it gone.
+    #[must_use]
+    pub fn server_terminal(&self) -> bool {
+        match self.desired {
+            DesiredStatus::Run => false,
+            DesiredStatus::Stop | DesiredStatus::Evict => true,
+        }
+    }
+}
+
+/// `job.group[index]`: the name of an instance.
+#[must_use]
+pub fn alloc_name(job_id: &str, group: &str, index: u32) -> String {
+    format!("{job_id}.{group}[{index}]")
+}
+
+/// A normalised score in millionths, so that rows compare and hash exactly.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Score(pub i64);
+
+impl Score {
+    /// From a number around -1 to 1. NaN becomes 0.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "`as` saturates, and scores are small")]
+    pub fn new(value: f64) -> Self {
+        Self((value * 1e6).round() as i64)
+    }
+
+    /// As a number.
+    #[must_use]
+    pub fn value(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+}
+
+/// How places were chosen for the instances of one group in one plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementMetrics {
+    /// Nodes looked at.
+    pub nodes_evaluated: u32,
+    /// Nodes that failed a constraint.
+    pub nodes_filtered: u32,
+    /// Nodes that were feasible but full.
+    pub nodes_exhausted: u32,
+    /// Ready nodes by datacenter.
+    pub nodes_available: Vec<(String, u32)>,
+    /// Nodes failed by each constraint or check, by its text.
+    pub constraint_filtered: Vec<(String, u32)>,
+    /// Full nodes by what ran out first (`cpu`, `memory`, `disk`, `ports`).
+    pub dimension_exhausted: Vec<(String, u32)>,
+    /// The best nodes and their scores, best first; at most five.
+    pub scores: Vec<NodeScore>,
+    /// Wall time of the decision, if the worker measured it.
+    pub decision_time: Duration,
+}
+
+/// The score of one node, by component.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeScore {
+    /// The node.
+    pub node_id: NodeId,
+    /// Component and its value: `binpack`, `job-anti-affinity`, ….
+    pub components: Vec<(String, Score)>,
+    /// Their mean.
+    pub normalised: Score,
+}
+
+/// Life of a task as its agent sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TaskPhase {
+    /// Not started, or waiting for a restart.
+    Pending,
+    /// Its process runs.
+    Running,
+    /// It ended and will not be started again.
+    Dead,
+}
+
+impl TaskPhase {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A task of an allocation, as reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskState {
+    /// The task's name.
+    pub name: String,
+    /// Its phase.
+    pub phase: TaskPhase,
+    /// Whether it failed for good.
+    pub failed: bool,
+    /// Restarts in place.
+    pub restarts: u32,
+    /// When it was last restarted.
+    pub last_restart: Option<Timestamp>,
+    /// When its process first started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended for good.
+    pub finished_at: Option<Timestamp>,
+    /// The newest events, oldest first; at most [`limits::TASK_EVENTS_MAX`].
+    pub events: Vec<TaskEvent>,
+}
+
+impl TaskState {
+    /// A task nothing has happened to.
+    #[must_use]
+    pub fn pending(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            phase: TaskPhase::Pending,
+            failed: false,
+            restarts: 0,
+            last_restart: None,
+            started_at: None,
+            finished_at: None,
+            events: Vec::new(),
+        }
+    }
+
+    /// Adds `event`, dropping the oldest if there are too many.
+    pub fn push(&mut self, event: TaskEvent) {
+        self.events.push(event);
+        if self.events.len() > limits::TASK_EVENTS_MAX {
+            self.events.remove(0);
+        }
+    }
+}
+
+/// Something that happened to a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskEvent {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub kind: TaskEventKind,
+    /// For people.
+    pub message: String,
+}
+
+/// What happened to a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TaskEventKind {
+    /// The agent got it.
+    Received,
+    /// Directories, cgroup, FIFOs are being made.
+    Setup,
+    /// Its process runs.
+    Started,
+    /// It was found running by a restarted agent or driver.
+    Recovered,
+    /// It could not be started.
+    DriverFailure,
+    /// Its process ended.
+    Terminated(Exit),
+    /// It will be started again after `delay`.
+    Restarting {
+        /// The pause.
+        delay: Duration,
+    },
+    /// Its restarts are used up.
+    NotRestarting,
+    /// It was asked to stop.
+    Killing,
+    /// It was stopped.
+    Killed,
+    /// A sibling failed, so it is stopped as well.
+    SiblingFailed,
+}
+
+impl TaskEventKind {
+    /// Nomad's word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Received => "Received",
+            Self::Setup => "Task Setup",
+            Self::Started => "Started",
+            Self::Recovered => "Recovered",
+            Self::DriverFailure => "Driver Failure",
+            Self::Terminated(_) => "Terminated",
+            Self::Restarting { .. } => "Restarting",
+            Self::NotRestarting => "Not Restarting",
+            Self::Killing => "Killing",
+            Self::Killed => "Killed",
+            Self::SiblingFailed => "Sibling Task Failed",
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Its exit code; 0 if a signal ended it.
+    pub code: i32,
+    /// The signal that ended it; 0 if none.
+    pub signal: i32,
+    /// The kernel killed it, or one of its children, for memory.
+    pub oom_killed: bool,
+    /// Nobody could learn the code: neither the driver nor the exit ledger saw it end.
+    pub unknown: bool,
+}
+
+impl Exit {
+    /// Whether it ended well.
+    #[must_use]
+    pub fn success(self) -> bool {
+        self.code == 0 && self.signal == 0 && !self.oom_killed && !self.unknown
+    }
+}
+
+/// What an agent reports of one allocation. Only a newer report than the last is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocReport {
+    /// The allocation.
+    pub alloc_id: AllocId,
+    /// Its state as a whole.
+    pub client_status: ClientStatus,
+    /// Why, for people.
+    pub client_description: String,
+    /// Per task.
+    pub task_states: Vec<TaskState>,
+}
+
+/// What an agent must run or stop: one allocation of its node as the control plane wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredAlloc {
+    /// The allocation.
+    pub alloc_id: AllocId,
+    /// Decides between two messages about the same allocation: the higher is newer.
+    pub alloc_modify_index: LogIndex,
+    /// What to do.
+    pub desired: DesiredStatus,
+    /// The instance: `i` in the name `job.group[i]`.
+    pub name_index: u32,
+    /// Position of the group in the job.
+    pub group_at: u16,
+    /// Ports it holds.
+    pub ports: Vec<AllocatedPort>,
+    /// What the control plane last heard of it.
+    pub client_status: ClientStatus,
+    /// The job's version.
+    pub job: Arc<JobVersion>,
+}
+
+impl DesiredAlloc {
+    /// The group to run.
+    ///
+    /// `None` if the message is malformed.
+    #[must_use]
+    pub fn group(&self) -> Option<&TaskGroup> {
+        self.job.spec.groups.get(usize::from(self.group_at))
+    }
+}

@@ -1,0 +1,134 @@
+//! Evaluations: reasons to look at a job.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::alloc::PlacementMetrics;
+use crate::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use crate::job::JobType;
+
+/// Why an evaluation was made. Words are Nomad's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Trigger {
+    /// A job was registered.
+    JobRegister,
+    /// A job was stopped.
+    JobDeregister,
+    /// A node came, went or changed.
+    NodeUpdate,
+    /// An allocation failed.
+    AllocFailure,
+    /// An allocation ended or its operator asked to stop it.
+    AllocStop,
+    /// Placements waited for room.
+    QueuedAllocs,
+    /// An evaluation failed too often; this is its follow-up.
+    FailedFollowUp,
+}
+
+impl Trigger {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::JobRegister => "job-register",
+            Self::JobDeregister => "job-deregister",
+            Self::NodeUpdate => "node-update",
+            Self::AllocFailure => "alloc-failure",
+            Self::AllocStop => "alloc-stop",
+            Self::QueuedAllocs => "queued-allocs",
+            Self::FailedFollowUp => "failed-follow-up",
+        }
+    }
+}
+
+/// What became of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum EvalStatus {
+    /// Waits for room.
+    Blocked,
+    /// Waits for a worker, or one has it.
+    Pending,
+    /// Done.
+    Complete,
+    /// Given up.
+    Failed,
+    /// A newer one of the same job makes it needless.
+    Canceled,
+}
+
+impl EvalStatus {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Blocked => "blocked",
+            Self::Pending => "pending",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+        }
+    }
+
+    /// Whether nothing more will happen to it.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Complete | Self::Failed | Self::Canceled => true,
+            Self::Blocked | Self::Pending => false,
+        }
+    }
+}
+
+/// A reason to look at a job: a row of the state table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Its id.
+    pub id: EvalId,
+    /// The job to look at.
+    pub job: JobKey,
+    /// The job's type, which decides the scheduler.
+    pub job_type: JobType,
+    /// The job's priority.
+    pub priority: u8,
+    /// Why.
+    pub trigger: Trigger,
+    /// The node that changed, if that is why.
+    pub node_id: Option<NodeId>,
+    /// What became of it.
+    pub status: EvalStatus,
+    /// For people.
+    pub status_description: String,
+    /// The evaluation it follows.
+    pub previous: Option<EvalId>,
+    /// The blocked evaluation made for what it could not place.
+    pub blocked: Option<EvalId>,
+    /// What could not be placed, by group, and why.
+    pub failed_groups: Vec<FailedGroup>,
+    /// Instances that wait, by group.
+    pub queued: Vec<(String, u32)>,
+    /// The entry that registered the job version it was made for.
+    pub job_modify_index: LogIndex,
+    /// The snapshot its plan was made from.
+    pub snapshot_index: LogIndex,
+    /// The entry that made it.
+    pub create_index: LogIndex,
+    /// The last entry that changed this row.
+    pub modify_index: LogIndex,
+    /// When it was made.
+    pub create_time: Timestamp,
+    /// When it last changed.
+    pub modify_time: Timestamp,
+}
+
+/// A group of which instances could not be placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedGroup {
+    /// The group's name.
+    pub group: String,
+    /// Instances not placed.
+    pub count: u32,
+    /// Why.
+    pub metrics: Arc<PlacementMetrics>,
+}

@@ -1,0 +1,231 @@
+//! Builders with sane defaults, for tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::id::{LogIndex, NodeId, Timestamp};
+use crate::job::{
+    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, EphemeralDisk, GroupNetwork, JobSpec, JobType,
+    JobVersion, LogConfig, NetworkMode, Operand, PortAsk, RestartPolicy, Task, TaskGroup,
+};
+use crate::node::{DriverInfo, NodeResources, NodeSpec};
+use crate::resources::{Amount, CpuMhz, Mb, TaskResources};
+
+/// A service job of one group `main` with one task `main`: 100 MHz, 64 MiB, 10 MiB of disk.
+#[must_use]
+pub fn job(id: &str) -> JobBuilder {
+    JobBuilder(JobSpec {
+        namespace: DEFAULT_NAMESPACE.to_owned(),
+        id: id.to_owned(),
+        name: id.to_owned(),
+        job_type: JobType::Service,
+        priority: 50,
+        datacenters: vec!["*".to_owned()],
+        node_pool: DEFAULT_NODE_POOL.to_owned(),
+        constraints: Vec::new(),
+        meta: BTreeMap::new(),
+        groups: vec![group("main")],
+    })
+}
+
+/// A group of one task `main`.
+#[must_use]
+pub fn group(name: &str) -> TaskGroup {
+    TaskGroup {
+        name: name.to_owned(),
+        count: 1,
+        constraints: Vec::new(),
+        restart: RestartPolicy::default_for(JobType::Service),
+        ephemeral_disk: EphemeralDisk { size: Mb(10) },
+        network: None,
+        meta: BTreeMap::new(),
+        tasks: vec![task("main")],
+    }
+}
+
+/// A task of the mock driver.
+#[must_use]
+pub fn task(name: &str) -> Task {
+    Task {
+        name: name.to_owned(),
+        driver: "mock".to_owned(),
+        config_json: "{}".to_owned(),
+        user: String::new(),
+        env: BTreeMap::new(),
+        resources: TaskResources { cpu: CpuMhz(100), memory: Mb(64), memory_max: None },
+        constraints: Vec::new(),
+        kill_timeout: Task::DEFAULT_KILL_TIMEOUT,
+        kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
+        logs: LogConfig::default(),
+        meta: BTreeMap::new(),
+    }
+}
+
+/// Builds a job.
+#[derive(Clone, Debug)]
+pub struct JobBuilder(JobSpec);
+
+impl JobBuilder {
+    /// Of this type.
+    #[must_use]
+    pub fn job_type(mut self, job_type: JobType) -> Self {
+        self.0.job_type = job_type;
+        for group in &mut self.0.groups {
+            group.restart = RestartPolicy::default_for(job_type);
+        }
+        self
+    }
+
+    /// With this many instances of the first group.
+    #[must_use]
+    pub fn count(mut self, count: u32) -> Self {
+        self.0.groups[0].count = count;
+        self
+    }
+
+    /// With this priority.
+    #[must_use]
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.0.priority = priority;
+        self
+    }
+
+    /// With this CPU for the first task.
+    #[must_use]
+    pub fn cpu_mhz(mut self, mhz: u32) -> Self {
+        self.0.groups[0].tasks[0].resources.cpu = CpuMhz(mhz);
+        self
+    }
+
+    /// With this memory for the first task.
+    #[must_use]
+    pub fn memory_mb(mut self, mb: u32) -> Self {
+        self.0.groups[0].tasks[0].resources.memory = Mb(mb);
+        self
+    }
+
+    /// With a static port of the first group.
+    #[must_use]
+    pub fn port(self, label: &str, fixed: u16) -> Self {
+        self.port_ask(label, Some(fixed))
+    }
+
+    /// With a dynamic port of the first group.
+    #[must_use]
+    pub fn dynamic_port(self, label: &str) -> Self {
+        self.port_ask(label, None)
+    }
+
+    fn port_ask(mut self, label: &str, fixed: Option<u16>) -> Self {
+        let network = self.0.groups[0]
+            .network
+            .get_or_insert_with(|| GroupNetwork { mode: NetworkMode::Host, ports: Vec::new() });
+        network.ports.push(PortAsk { label: label.to_owned(), fixed, to: 0 });
+        self
+    }
+
+    /// With a constraint on the job.
+    ///
+    /// # Panics
+    ///
+    /// If `operand` is not one.
+    #[must_use]
+    pub fn constraint(mut self, left: &str, operand: &str, right: &str) -> Self {
+        self.0.constraints.push(Constraint {
+            left: left.to_owned(),
+            operand: Operand::from_word(operand).expect("the fixture names a known operand"),
+            right: right.to_owned(),
+        });
+        self
+    }
+
+    /// The spec.
+    #[must_use]
+    pub fn build(self) -> JobSpec {
+        self.0
+    }
+
+    /// As version 0, registered at index 1.
+    #[must_use]
+    pub fn version(self) -> Arc<JobVersion> {
+        Arc::new(JobVersion {
+            spec: self.0,
+            version: 0,
+            submit_time: Timestamp(0),
+            create_index: LogIndex(1),
+            job_modify_index: LogIndex(1),
+        })
+    }
+}
+
+/// A node of 4 000 MHz, 8 192 MiB of memory and 100 GiB of disk, with the drivers mock and native.
+#[must_use]
+pub fn node(name: &str) -> NodeBuilder {
+    let mut id = [0; 16];
+    for (at, byte) in name.bytes().take(16).enumerate() {
+        id[at] = byte;
+    }
+    let driver = DriverInfo {
+        detected: true,
+        healthy: true,
+        description: "Healthy".to_owned(),
+        attributes: BTreeMap::new(),
+    };
+    NodeBuilder(NodeSpec {
+        id: NodeId(id),
+        name: name.to_owned(),
+        datacenter: "dc1".to_owned(),
+        class: String::new(),
+        pool: DEFAULT_NODE_POOL.to_owned(),
+        attributes: BTreeMap::from([("cpu.arch".to_owned(), "amd64".to_owned())]),
+        meta: BTreeMap::new(),
+        resources: NodeResources {
+            total: Amount { cpu_mhz: 4_000, memory_mb: 8_192, disk_mb: 100 * 1024 },
+            cores: 4,
+        },
+        reserved: Amount::default(),
+        drivers: BTreeMap::from([("mock".to_owned(), driver.clone()), ("native".to_owned(), driver)]),
+        version: "0.1.0".to_owned(),
+        address: "127.0.0.1".to_owned(),
+    })
+}
+
+/// Builds a node.
+#[derive(Clone, Debug)]
+pub struct NodeBuilder(NodeSpec);
+
+impl NodeBuilder {
+    /// With this CPU.
+    #[must_use]
+    pub fn cpu_mhz(mut self, mhz: u64) -> Self {
+        self.0.resources.total.cpu_mhz = mhz;
+        self
+    }
+
+    /// With this memory.
+    #[must_use]
+    pub fn memory_mb(mut self, mb: u64) -> Self {
+        self.0.resources.total.memory_mb = mb;
+        self
+    }
+
+    /// In this datacenter.
+    #[must_use]
+    pub fn datacenter(mut self, datacenter: &str) -> Self {
+        datacenter.clone_into(&mut self.0.datacenter);
+        self
+    }
+
+    /// With this attribute.
+    #[must_use]
+    pub fn attribute(mut self, key: &str, value: &str) -> Self {
+        self.0.attributes.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The spec.
+    #[must_use]
+    pub fn build(self) -> NodeSpec {
+        self.0
+    }
+}

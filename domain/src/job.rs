@@ -1,0 +1,173 @@
+//! Jobs: what a user asks to run.
+//!
+//! A [`JobSpec`] is what was submitted, with defaults filled in. A [`JobVersion`] is a spec that was
+//! accepted, and never changes. A [`Job`] is the row of the state table: the current version and what
+//! became of it.
+
+mod constraint;
+mod group;
+mod task;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{JobKey, LogIndex, Timestamp};
+
+pub use constraint::{Constraint, Operand};
+pub use group::{EphemeralDisk, GroupNetwork, NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup};
+pub use task::{LogConfig, Task};
+pub use validate::{ValidJob, validate};
+
+/// The namespace of a job that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+/// The region of a job that names none. There is one region.
+pub const DEFAULT_REGION: &str = "global";
+/// The node pool of a job or node that names none.
+pub const DEFAULT_NODE_POOL: &str = "default";
+/// The pool that holds every node.
+pub const ALL_NODE_POOL: &str = "all";
+/// The priority of a job that names none (1 to 100).
+pub const DEFAULT_PRIORITY: u8 = 50;
+
+/// How a job runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum JobType {
+    /// Runs for ever; a task that ends is started again.
+    Service,
+    /// Runs to completion.
+    Batch,
+    /// One instance on every feasible node, for ever.
+    System,
+    /// One instance on every feasible node, to completion.
+    SysBatch,
+}
+
+impl JobType {
+    /// Every type, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Service, Self::Batch, Self::System, Self::SysBatch];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Batch => "batch",
+            Self::System => "system",
+            Self::SysBatch => "sysbatch",
+        }
+    }
+
+    /// The type that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+}
+
+impl fmt::Display for JobType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// A job as submitted, defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// The namespace; [`DEFAULT_NAMESPACE`] unless said.
+    pub namespace: String,
+    /// Unique within the namespace.
+    pub id: String,
+    /// For people; the id unless said.
+    pub name: String,
+    /// How it runs.
+    pub job_type: JobType,
+    /// 1 to 100, higher goes first; [`DEFAULT_PRIORITY`] unless said.
+    pub priority: u8,
+    /// Datacenters it may run in; `*` matches any run of characters. `["*"]` unless said.
+    pub datacenters: Vec<String>,
+    /// The node pool it is confined to; [`DEFAULT_NODE_POOL`] unless said.
+    pub node_pool: String,
+    /// Constraints on every group.
+    pub constraints: Vec<Constraint>,
+    /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
+    pub meta: BTreeMap<String, String>,
+    /// At least one.
+    pub groups: Vec<TaskGroup>,
+}
+
+impl JobSpec {
+    /// The job's key.
+    #[must_use]
+    pub fn key(&self) -> JobKey {
+        JobKey { namespace: self.namespace.clone(), job_id: self.id.clone() }
+    }
+
+    /// The group called `name`.
+    #[must_use]
+    pub fn group(&self, name: &str) -> Option<&TaskGroup> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+}
+
+/// One accepted version of a job. Never changes; shared by its allocations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobVersion {
+    /// What to run.
+    pub spec: JobSpec,
+    /// 0 for the first, then counting.
+    pub version: u64,
+    /// When it was submitted.
+    pub submit_time: Timestamp,
+    /// The entry that first registered a job of this key.
+    pub create_index: LogIndex,
+    /// The entry that registered this version.
+    pub job_modify_index: LogIndex,
+}
+
+/// What became of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum JobStatus {
+    /// Nothing of it runs yet, or it waits for room.
+    Pending,
+    /// Something of it runs or is about to.
+    Running,
+    /// Nothing of it runs and nothing will.
+    Dead,
+}
+
+impl JobStatus {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A registered job: a row of the state table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The version to run.
+    pub current: Arc<JobVersion>,
+    /// Asked to stop.
+    pub stop: bool,
+    /// What became of it.
+    pub status: JobStatus,
+    /// The last entry that changed this row.
+    pub modify_index: LogIndex,
+}
+
+impl Job {
+    /// The job's key.
+    #[must_use]
+    pub fn key(&self) -> JobKey {
+        self.current.spec.key()
+    }
+}

@@ -1,0 +1,332 @@
+//! What a job must be before it is accepted.
+
+use std::collections::BTreeSet;
+
+use super::{Constraint, GroupNetwork, JobSpec, JobType, Operand, RestartPolicy, Task, TaskGroup};
+use crate::fault::Fault;
+use crate::limits;
+use crate::resources::TaskResources;
+
+/// A job that was found valid. Only [`validate`] makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValidJob(JobSpec);
+
+impl ValidJob {
+    /// The job.
+    #[must_use]
+    pub fn spec(&self) -> &JobSpec {
+        &self.0
+    }
+
+    /// The job, given up.
+    #[must_use]
+    pub fn into_spec(self) -> JobSpec {
+        self.0
+    }
+}
+
+/// Names that a task or group must not have: they are directories of an allocation or walk out of it.
+const RESERVED_NAMES: [&str; 7] = [".", "..", "alloc", "local", "secrets", "tmp", "drivers"];
+
+/// Checks everything about `spec` that does not depend on a cluster.
+///
+/// # Errors
+///
+/// Every fault, each with its path; the list is never empty.
+pub fn validate(spec: JobSpec) -> Result<ValidJob, Vec<Fault>> {
+    let mut faults = Vec::new();
+    check_job(&spec, &mut faults);
+    if faults.is_empty() { Ok(ValidJob(spec)) } else { Err(faults) }
+}
+
+fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
+    let JobSpec {
+        namespace,
+        id,
+        name,
+        job_type,
+        priority,
+        datacenters,
+        node_pool,
+        constraints,
+        meta,
+        groups,
+    } = spec;
+    let at = format!("job \"{id}\"");
+    check_name("job id", id, faults);
+    check_name(&format!("{at} → name"), name, faults);
+    check_name(&format!("{at} → namespace"), namespace, faults);
+    check_name(&format!("{at} → node_pool"), node_pool, faults);
+    match job_type {
+        JobType::Service | JobType::Batch => {}
+        JobType::System | JobType::SysBatch => faults.push(Fault::new(
+            format!("{at} → type"),
+            format!("`{job_type}` jobs are not supported yet: use `service` or `batch`"),
+        )),
+    }
+    if !(1..=limits::PRIORITY_MAX).contains(priority) {
+        faults.push(Fault::new(
+            format!("{at} → priority"),
+            format!("{priority} is outside 1 to {}", limits::PRIORITY_MAX),
+        ));
+    }
+    if datacenters.is_empty() {
+        faults.push(Fault::new(
+            format!("{at} → datacenters"),
+            "is empty, so no node could ever match: leave it out or write [\"*\"]",
+        ));
+    }
+    for datacenter in datacenters {
+        check_value(&format!("{at} → datacenters"), datacenter, faults);
+    }
+    check_constraints(&at, constraints, faults);
+    check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
+    if groups.is_empty() {
+        faults.push(Fault::new(at.clone(), "has no group: a job needs at least one `group` block"));
+    }
+    check_count(&format!("{at} → group"), groups.len(), limits::GROUPS_MAX, faults);
+    check_unique(&at, "group", groups.iter().map(|group| group.name.as_str()), faults);
+    for group in groups {
+        check_group(group, faults);
+    }
+}
+
+fn check_group(group: &TaskGroup, faults: &mut Vec<Fault>) {
+    let TaskGroup {
+        name,
+        count,
+        constraints,
+        restart,
+        ephemeral_disk,
+        network,
+        meta,
+        tasks,
+    } = group;
+    let at = format!("group \"{name}\"");
+    check_file_name(&at, name, faults);
+    if *count > limits::COUNT_MAX {
+        faults.push(Fault::new(
+            format!("{at} → count"),
+            format!("{count} is above {}", limits::COUNT_MAX),
+        ));
+    }
+    check_constraints(&at, constraints, faults);
+    check_restart(&at, restart, faults);
+    if ephemeral_disk.size.0 < 10 {
+        faults.push(Fault::new(
+            format!("{at} → ephemeral_disk.size"),
+            format!("{} MiB is below 10", ephemeral_disk.size.0),
+        ));
+    }
+    if let Some(network) = network {
+        check_network(&at, network, faults);
+    }
+    check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
+    if tasks.is_empty() {
+        faults.push(Fault::new(at.clone(), "has no task: a group needs at least one `task` block"));
+    }
+    check_count(&format!("{at} → task"), tasks.len(), limits::TASKS_MAX, faults);
+    check_unique(&at, "task", tasks.iter().map(|task| task.name.as_str()), faults);
+    for task in tasks {
+        check_task(&at, task, faults);
+    }
+}
+
+fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
+    let Task {
+        name,
+        driver,
+        config_json,
+        user,
+        env,
+        resources,
+        constraints,
+        kill_timeout,
+        kill_signal,
+        logs,
+        meta,
+    } = task;
+    let at = format!("{group} → task \"{name}\"");
+    check_file_name(&at, name, faults);
+    if driver.is_empty() {
+        faults.push(Fault::new(format!("{at} → driver"), "is missing: name one, such as \"native\""));
+    }
+    check_value(&format!("{at} → driver"), driver, faults);
+    check_value(&format!("{at} → user"), user, faults);
+    if config_json.len() > limits::CONFIG_BYTES_MAX {
+        faults.push(Fault::new(
+            format!("{at} → config"),
+            format!("is {} bytes, above {}", config_json.len(), limits::CONFIG_BYTES_MAX),
+        ));
+    }
+    check_map(&format!("{at} → env"), env, limits::ENV_MAX, faults);
+    for key in env.keys() {
+        if key.is_empty() || key.contains('=') {
+            faults.push(Fault::new(format!("{at} → env"), format!("`{key}` cannot name a variable")));
+        }
+    }
+    check_resources(&at, resources, faults);
+    check_constraints(&at, constraints, faults);
+    if kill_timeout.as_secs() > 24 * 3600 {
+        faults.push(Fault::new(format!("{at} → kill_timeout"), "is above 24 h"));
+    }
+    if !is_signal(kill_signal) {
+        faults.push(Fault::new(
+            format!("{at} → kill_signal"),
+            format!("`{kill_signal}` is not a signal: write it as SIGTERM or SIGINT"),
+        ));
+    }
+    if logs.max_files == 0 || logs.max_file_size.0 == 0 {
+        faults.push(Fault::new(
+            format!("{at} → logs"),
+            "max_files and max_file_size must be at least 1",
+        ));
+    }
+    check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
+}
+
+fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>) {
+    let TaskResources { cpu, memory, memory_max } = resources;
+    if cpu.0 == 0 {
+        faults.push(Fault::new(format!("{at} → resources.cpu"), "must be at least 1 MHz"));
+    }
+    if memory.0 < limits::MEMORY_MB_MIN {
+        faults.push(Fault::new(
+            format!("{at} → resources.memory"),
+            format!("{} MiB is below {}", memory.0, limits::MEMORY_MB_MIN),
+        ));
+    }
+    if let Some(max) = memory_max
+        && max < memory
+    {
+        faults.push(Fault::new(
+            format!("{at} → resources.memory_max"),
+            format!("{} MiB is below memory ({} MiB)", max.0, memory.0),
+        ));
+    }
+}
+
+fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
+    if restart.attempts > 0 && restart.interval.is_zero() {
+        faults.push(Fault::new(format!("{at} → restart.interval"), "must be above 0"));
+    }
+    let attempts = restart.delay.saturating_mul(restart.attempts);
+    if attempts > restart.interval {
+        faults.push(Fault::new(
+            format!("{at} → restart"),
+            format!(
+                "{} attempts with a delay of {:?} do not fit in an interval of {:?}",
+                restart.attempts, restart.delay, restart.interval
+            ),
+        ));
+    }
+}
+
+fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
+    let at = format!("{at} → network");
+    check_count(&format!("{at} → port"), network.ports.len(), limits::PORTS_MAX, faults);
+    check_unique(&at, "port", network.ports.iter().map(|port| port.label.as_str()), faults);
+    let mut fixed = BTreeSet::new();
+    for port in &network.ports {
+        let at = format!("{at} → port \"{}\"", port.label);
+        check_file_name(&at, &port.label, faults);
+        match port.fixed {
+            Some(0) => faults.push(Fault::new(at, "static port 0 does not exist: use 1 to 65535")),
+            Some(value) if !fixed.insert(value) => {
+                faults.push(Fault::new(at, format!("static port {value} is asked for twice")));
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
+    check_count(&format!("{at} → constraint"), constraints.len(), limits::CONSTRAINTS_MAX, faults);
+    for (ordinal, constraint) in constraints.iter().enumerate() {
+        let at = format!("{at} → constraint[{ordinal}]");
+        check_value(&at, &constraint.left, faults);
+        check_value(&at, &constraint.right, faults);
+        if constraint.left.is_empty() {
+            faults.push(Fault::new(at.clone(), "has no attribute to compare"));
+        }
+        match constraint.operand {
+            Operand::Regexp => {
+                if let Err(error) = regex_lite::Regex::new(&constraint.right) {
+                    faults.push(Fault::new(at, format!("`{}` is no regular expression: {error}", constraint.right)));
+                }
+            }
+            Operand::Equal | Operand::NotEqual => {}
+        }
+    }
+}
+
+fn is_signal(name: &str) -> bool {
+    let rest = name.strip_prefix("SIG").unwrap_or_default();
+    !rest.is_empty() && rest.len() <= 8 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+fn check_name(at: &str, name: &str, faults: &mut Vec<Fault>) {
+    if name.is_empty() {
+        faults.push(Fault::new(at, "is empty"));
+    } else if name.len() > limits::NAME_BYTES_MAX {
+        faults.push(Fault::new(at, format!("is {} bytes, above {}", name.len(), limits::NAME_BYTES_MAX)));
+    } else if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        faults.push(Fault::new(at, "contains white space or control characters"));
+    }
+}
+
+/// A name that becomes a directory, a cgroup or part of a variable's name.
+fn check_file_name(at: &str, name: &str, faults: &mut Vec<Fault>) {
+    check_name(at, name, faults);
+    if name.contains(['/', '\\']) {
+        faults.push(Fault::new(at, "contains a slash, but it names a directory"));
+    }
+    if RESERVED_NAMES.contains(&name) {
+        faults.push(Fault::new(at, format!("`{name}` is reserved: choose another name")));
+    }
+}
+
+fn check_value(at: &str, value: &str, faults: &mut Vec<Fault>) {
+    if value.len() > limits::VALUE_BYTES_MAX {
+        faults.push(Fault::new(at, format!("is {} bytes, above {}", value.len(), limits::VALUE_BYTES_MAX)));
+    }
+    if value.contains('\0') {
+        faults.push(Fault::new(at, "contains a NUL byte"));
+    }
+}
+
+fn check_map(
+    at: &str,
+    map: &std::collections::BTreeMap<String, String>,
+    max: usize,
+    faults: &mut Vec<Fault>,
+) {
+    check_count(at, map.len(), max, faults);
+    for (key, value) in map {
+        check_value(&format!("{at}.{key}"), key, faults);
+        check_value(&format!("{at}.{key}"), value, faults);
+    }
+}
+
+fn check_count(at: &str, count: usize, max: usize, faults: &mut Vec<Fault>) {
+    if count > max {
+        faults.push(Fault::new(at, format!("{count} are too many: at most {max}")));
+    }
+}
+
+fn check_unique<'a>(
+    at: &str,
+    noun: &str,
+    names: impl Iterator<Item = &'a str>,
+    faults: &mut Vec<Fault>,
+) {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            faults.push(Fault::new(at, format!("has two {noun}s named \"{name}\"")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+use super::*;
+use crate::fixture::job;
+
+fn reasons(spec: JobSpec) -> Vec<String> {
+    validate(spec).expect_err("has faults").iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_fixture_job_is_valid() {
+    assert!(validate(job("web").build()).is_ok());
+}
+
+#[test]
+fn every_fault_is_reported_with_its_path() {
+    let mut spec = job("web").build();
+    spec.priority = 0;
+    spec.groups[0].tasks[0].resources.memory.0 = 1;
+    spec.groups[0].tasks[0].kill_signal = "TERM".to_owned();
+
+    let reasons = reasons(spec);
+
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    assert!(reasons[0].starts_with("job \"web\" → priority"), "{reasons:?}");
+    assert!(reasons[1].starts_with("group \"main\" → task \"main\" → resources.memory"));
+    assert!(reasons[2].contains("SIGTERM"));
+}
+
+#[test]
+fn a_task_cannot_be_named_like_a_directory_of_its_allocation() {
+    for name in ["alloc", "..", "a/b", "secrets"] {
+        let mut spec = job("web").build();
+        spec.groups[0].tasks[0].name = name.to_owned();
+
+        assert!(!reasons(spec).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn the_same_static_port_twice_is_refused() {
+    let spec = job("web").port("a", 8080).port("b", 8080).build();
+
+    assert!(reasons(spec)[0].contains("8080 is asked for twice"));
+}
+
+#[test]
+fn a_broken_regular_expression_is_refused() {
+    let spec = job("web").constraint("${attr.os.name}", "regexp", "(").build();
+
+    assert!(reasons(spec)[0].contains("no regular expression"));
+}

@@ -1,0 +1,29 @@
+//! The nouns of Muster, shared by every other crate.
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`id`] | ids, log index, timestamp |
+//! | [`job`] | job specification, versions, task groups, tasks |
+//! | [`resources`] | what a task asks for and a node offers |
+//! | [`node`] | a machine: fingerprint and status |
+//! | [`alloc`] | an allocation: a task group placed on a node |
+//! | [`eval`] | an evaluation: a reason to look at a job |
+//! | [`plan`] | what a scheduler wants to change |
+//! | [`fault`] | one thing wrong with an input, with its path |
+//! | [`limits`] | bounds on everything a user can send |
+//!
+//! Deliberately absent: I/O, clocks, random numbers, async, threads.
+
+#![forbid(unsafe_code)]
+
+pub mod alloc;
+pub mod eval;
+pub mod fault;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+pub mod id;
+pub mod job;
+pub mod limits;
+pub mod node;
+pub mod plan;
+pub mod resources;

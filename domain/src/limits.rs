@@ -1,0 +1,31 @@
+//! Bounds on what a user can send. Each says why not half and why not double.
+
+/// Groups in a job. Real jobs have fewer than ten; the bound keeps a job's row small.
+pub const GROUPS_MAX: usize = 256;
+/// Tasks in a group. They share a node, and each costs a cgroup and two FIFOs there.
+pub const TASKS_MAX: usize = 64;
+/// Instances of one group: two million were placed by the largest published run, so half of what
+/// 32 bits of a run-length count could hold is room enough.
+pub const COUNT_MAX: u32 = 10_000_000;
+/// Bytes in a name or id: file names and cgroup names end at 255.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Constraints on a job, group or task each.
+pub const CONSTRAINTS_MAX: usize = 128;
+/// Environment variables of a task.
+pub const ENV_MAX: usize = 1024;
+/// Bytes of one value: env, meta, constraint target.
+pub const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a task's driver configuration as JSON.
+pub const CONFIG_BYTES_MAX: usize = 256 * 1024;
+/// Entries of `meta`.
+pub const META_MAX: usize = 512;
+/// Ports a group may ask for.
+pub const PORTS_MAX: usize = 64;
+/// Attributes and metadata a node may report.
+pub const NODE_ATTRIBUTES_MAX: usize = 4096;
+/// Highest job priority.
+pub const PRIORITY_MAX: u8 = 100;
+/// Lowest memory of a task, in MiB: below it a process cannot even start reliably.
+pub const MEMORY_MB_MIN: u32 = 4;
+/// Events kept per task state; older ones are dropped first (Nomad keeps ten).
+pub const TASK_EVENTS_MAX: usize = 10;

@@ -1,0 +1,168 @@
+//! Nodes: the machines of the fleet.
+//!
+//! A [`NodeSpec`] is what the agent found (its fingerprint). A [`Node`] is the row of the state table:
+//! the newest spec and what the control plane thinks of the node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::id::{LogIndex, NodeId, Timestamp};
+use crate::limits;
+use crate::resources::Amount;
+
+/// What an agent found on its machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSpec {
+    /// Chosen at the first start, kept in the data directory.
+    pub id: NodeId,
+    /// For people; the host name unless said.
+    pub name: String,
+    /// Where it stands; `dc1` unless said.
+    pub datacenter: String,
+    /// Free classification by the operator; may be empty.
+    pub class: String,
+    /// The pool it belongs to; `default` unless said.
+    pub pool: String,
+    /// Facts found, such as `cpu.arch` = `amd64`. Keys starting with `unique.` differ on every node.
+    pub attributes: BTreeMap<String, String>,
+    /// Free key-value pairs by the operator.
+    pub meta: BTreeMap<String, String>,
+    /// What the machine has.
+    pub resources: NodeResources,
+    /// What the operator keeps from tasks.
+    pub reserved: Amount,
+    /// Drivers by name.
+    pub drivers: BTreeMap<String, DriverInfo>,
+    /// Muster's version on the node.
+    pub version: String,
+    /// The address from which the agent speaks, for people.
+    pub address: String,
+}
+
+impl NodeSpec {
+    /// What tasks may use: resources less reservations.
+    #[must_use]
+    pub fn usable(&self) -> Amount {
+        self.resources.total.minus(self.reserved)
+    }
+
+    /// Whether the driver `name` is there and healthy.
+    #[must_use]
+    pub fn has_driver(&self, name: &str) -> bool {
+        self.drivers.get(name).is_some_and(|driver| driver.detected && driver.healthy)
+    }
+
+    /// Everything wrong with what an agent sent.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (field, text) in [("name", &self.name), ("datacenter", &self.datacenter), ("pool", &self.pool)] {
+            if text.is_empty() || text.len() > limits::NAME_BYTES_MAX {
+                faults.push(Fault::new(
+                    format!("node → {field}"),
+                    format!("must have 1 to {} bytes", limits::NAME_BYTES_MAX),
+                ));
+            }
+        }
+        if self.attributes.len() + self.meta.len() > limits::NODE_ATTRIBUTES_MAX {
+            faults.push(Fault::new(
+                "node → attributes",
+                format!("more than {} attributes and metadata", limits::NODE_ATTRIBUTES_MAX),
+            ));
+        }
+        faults
+    }
+}
+
+/// What a machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeResources {
+    /// MHz over all cores, memory, disk for allocations.
+    pub total: Amount,
+    /// Cores.
+    pub cores: u32,
+}
+
+/// A driver as the agent found it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverInfo {
+    /// Its dependencies are there.
+    pub detected: bool,
+    /// It can run tasks.
+    pub healthy: bool,
+    /// Why not, or `Healthy`.
+    pub description: String,
+    /// Facts about it.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// What the control plane thinks of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NodeStatus {
+    /// Registered, no heartbeat yet.
+    Initializing,
+    /// Heartbeats arrive.
+    Ready,
+    /// Heartbeats stopped; its allocations are lost.
+    Down,
+}
+
+impl NodeStatus {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Initializing => "initializing",
+            Self::Ready => "ready",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Whether a node takes new allocations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Eligibility {
+    /// It does.
+    Eligible,
+    /// An operator said no.
+    Ineligible,
+}
+
+impl Eligibility {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Eligible => "eligible",
+            Self::Ineligible => "ineligible",
+        }
+    }
+}
+
+/// A registered node: a row of the state table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The newest fingerprint.
+    pub spec: Arc<NodeSpec>,
+    /// What the control plane thinks of it.
+    pub status: NodeStatus,
+    /// Since when.
+    pub status_at: Timestamp,
+    /// Whether it takes new allocations.
+    pub eligibility: Eligibility,
+    /// The entry that registered it.
+    pub create_index: LogIndex,
+    /// The last entry that changed this row.
+    pub modify_index: LogIndex,
+}
+
+impl Node {
+    /// Whether the scheduler may place on it.
+    #[must_use]
+    pub fn takes_work(&self) -> bool {
+        self.status == NodeStatus::Ready && self.eligibility == Eligibility::Eligible
+    }
+}

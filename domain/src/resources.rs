@@ -1,0 +1,101 @@
+//! Amounts of CPU, memory, disk and ports.
+
+use serde::{Deserialize, Serialize};
+
+/// CPU in MHz of one core.
+///
+/// Placement subtracts it from what the node's fingerprint offers. The agent does not reserve it:
+/// it becomes a share under contention, so a task may use idle cores beyond it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct CpuMhz(pub u32);
+
+/// Memory or disk in MiB.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Mb(pub u32);
+
+impl Mb {
+    /// The amount in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0) << 20
+    }
+}
+
+/// What one task asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskResources {
+    /// CPU share; 100 unless said.
+    pub cpu: CpuMhz,
+    /// Memory limit; 300 unless said.
+    pub memory: Mb,
+    /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`.
+    pub memory_max: Option<Mb>,
+}
+
+impl Default for TaskResources {
+    fn default() -> Self {
+        Self { cpu: CpuMhz(100), memory: Mb(300), memory_max: None }
+    }
+}
+
+/// A sum of cpu, memory and disk: what a group asks, or what is used or free on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// MHz.
+    pub cpu_mhz: u64,
+    /// MiB of memory.
+    pub memory_mb: u64,
+    /// MiB of disk.
+    pub disk_mb: u64,
+}
+
+impl Amount {
+    /// `self` and `other` together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_mhz: self.cpu_mhz.saturating_add(other.cpu_mhz),
+            memory_mb: self.memory_mb.saturating_add(other.memory_mb),
+            disk_mb: self.disk_mb.saturating_add(other.disk_mb),
+        }
+    }
+
+    /// `self` without `other`, never below zero.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            cpu_mhz: self.cpu_mhz.saturating_sub(other.cpu_mhz),
+            memory_mb: self.memory_mb.saturating_sub(other.memory_mb),
+            disk_mb: self.disk_mb.saturating_sub(other.disk_mb),
+        }
+    }
+
+    /// The first dimension in which `self` is more than `room`, in Nomad's words, if any.
+    #[must_use]
+    pub fn exceeds(self, room: Self) -> Option<&'static str> {
+        if self.cpu_mhz > room.cpu_mhz {
+            Some("cpu")
+        } else if self.memory_mb > room.memory_mb {
+            Some("memory")
+        } else if self.disk_mb > room.disk_mb {
+            Some("disk")
+        } else {
+            None
+        }
+    }
+}
+
+/// A port that an allocation holds on its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedPort {
+    /// The label in the job file, such as `http`.
+    pub label: String,
+    /// The port on the host.
+    pub value: u16,
+    /// The port inside the allocation's network; 0 means the same.
+    pub to: u16,
+}

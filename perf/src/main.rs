@@ -1,0 +1,2 @@
+//! The benchmark runner.
+fn main() {}

@@ -1,0 +1,1 @@
+//! HTTP bodies, with Nomad's field names. One file per noun.

@@ -1,0 +1,105 @@
+//! bincode, behind one module, with a byte limit on every decode.
+//!
+//! bincode is unmaintained: nothing else names it, so that it can be replaced here (another crate is
+//! known to write the same bytes). Decoding never allocates more than its limit and never ignores
+//! trailing bytes. No type that is decoded here is recursive, which would overflow the stack.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::limits;
+
+/// Why bytes could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes end before the value does.
+    #[error("{what}: the bytes end early, after {len}")]
+    Short {
+        /// The type wanted.
+        what: &'static str,
+        /// Bytes there were.
+        len: usize,
+    },
+    /// There are bytes after the value: it was written by another version.
+    #[error("{what}: {extra} bytes follow the value; the writer is of another version")]
+    Trailing {
+        /// The type wanted.
+        what: &'static str,
+        /// Bytes too many.
+        extra: usize,
+    },
+    /// The bytes are no such value.
+    #[error("{what}: malformed: {reason}")]
+    Malformed {
+        /// The type wanted.
+        what: &'static str,
+        /// The decoder's reason.
+        reason: String,
+    },
+}
+
+/// Why a value could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: cannot be encoded: {reason}")]
+pub struct EncodeError {
+    /// The type.
+    pub what: &'static str,
+    /// The encoder's reason.
+    pub reason: String,
+}
+
+/// The bytes of `value`.
+///
+/// # Errors
+///
+/// If a `Serialize` implementation refuses; none of ours does.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
+    bincode::serde::encode_to_vec(value, bincode::config::standard())
+        .map_err(|error| EncodeError { what: std::any::type_name::<T>(), reason: error.to_string() })
+}
+
+/// The value in `bytes`, all of them.
+///
+/// # Errors
+///
+/// [`DecodeError`]; at most [`limits::ENTRY_BYTES_MAX`] bytes are read or allocated.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    let what = std::any::type_name::<T>();
+    let config = bincode::config::standard().with_limit::<{ limits::ENTRY_BYTES_MAX }>();
+    match bincode::serde::decode_from_slice(bytes, config) {
+        Ok((value, used)) if used == bytes.len() => Ok(value),
+        Ok((_, used)) => Err(DecodeError::Trailing { what, extra: bytes.len() - used }),
+        Err(bincode::error::DecodeError::UnexpectedEnd { .. }) => {
+            Err(DecodeError::Short { what, len: bytes.len() })
+        }
+        Err(error) => Err(DecodeError::Malformed { what, reason: error.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_that_lies_allocates_nothing() {
+        let mut bytes = vec![253];
+        bytes.extend((1_u64 << 44).to_le_bytes());
+
+        assert!(decode::<Vec<u8>>(&bytes).is_err());
+    }
+
+    #[test]
+    fn trailing_bytes_are_an_error() {
+        let mut bytes = encode(&7_u32).unwrap();
+        bytes.push(0);
+
+        assert!(matches!(decode::<u32>(&bytes), Err(DecodeError::Trailing { extra: 1, .. })));
+    }
+
+    #[test]
+    fn a_cut_value_is_short() {
+        let bytes = encode(&"four".to_owned()).unwrap();
+
+        assert!(matches!(decode::<String>(&bytes[..2]), Err(DecodeError::Short { .. })));
+    }
+}

@@ -1,0 +1,116 @@
+//! The frame around every message on a QUIC stream.
+//!
+//! `u32` body length, little endian; `u16` version; body. A frame of another version or above
+//! [`limits::FRAME_BYTES_MAX`] ends the connection before its body is read.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{self, DecodeError, EncodeError};
+use crate::limits;
+
+/// The version of the messages in [`crate::rpc`]. A peer that differs is told so and disconnected.
+pub const VERSION: u16 = 1;
+/// Bytes before the body.
+pub const HEADER_BYTES: usize = 6;
+
+/// A frame's header was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// The body is too large.
+    #[error("a frame of {bytes} bytes is above the limit of {max}", max = limits::FRAME_BYTES_MAX)]
+    TooLarge {
+        /// What the header says.
+        bytes: usize,
+    },
+    /// The peer speaks another version.
+    #[error("the peer speaks version {theirs} of the agent protocol, this is version {VERSION}: upgrade the older one")]
+    Version {
+        /// What the header says.
+        theirs: u16,
+    },
+}
+
+/// A frame could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeFrameError {
+    /// The body is too large.
+    #[error("a message of {bytes} bytes is above the limit of {max}", max = limits::FRAME_BYTES_MAX)]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The message cannot be encoded.
+    #[error("the message cannot be encoded")]
+    Encode(#[from] EncodeError),
+}
+
+/// The bytes of `message` in a frame.
+///
+/// # Errors
+///
+/// [`EncodeFrameError::TooLarge`] above [`limits::FRAME_BYTES_MAX`].
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeFrameError> {
+    let body = codec::encode(message)?;
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    if body.len() > limits::FRAME_BYTES_MAX {
+        return Err(EncodeFrameError::TooLarge { bytes: body.len() });
+    }
+    let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
+    frame.extend(length.to_le_bytes());
+    frame.extend(VERSION.to_le_bytes());
+    frame.extend(body);
+    Ok(frame)
+}
+
+/// The length of the body that follows `header`.
+///
+/// # Errors
+///
+/// [`HeaderError`] for a body above the limit or another version.
+pub fn body_length(header: [u8; HEADER_BYTES]) -> Result<usize, HeaderError> {
+    let [a, b, c, d, low, high] = header;
+    let theirs = u16::from_le_bytes([low, high]);
+    if theirs != VERSION {
+        return Err(HeaderError::Version { theirs });
+    }
+    let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
+    if bytes > limits::FRAME_BYTES_MAX {
+        return Err(HeaderError::TooLarge { bytes });
+    }
+    Ok(bytes)
+}
+
+/// The message in the body of a frame.
+///
+/// # Errors
+///
+/// [`DecodeError`] for anything but exactly one message.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
+    codec::decode(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_reads_back() {
+        let frame = encode(&"hello".to_owned()).unwrap();
+
+        let length = body_length(frame[..HEADER_BYTES].try_into().unwrap()).unwrap();
+
+        assert_eq!(length, frame.len() - HEADER_BYTES);
+        assert_eq!(decode::<String>(&frame[HEADER_BYTES..]).unwrap(), "hello");
+    }
+
+    #[test]
+    fn another_version_is_refused_before_its_body() {
+        assert_eq!(body_length([0, 0, 0, 0, 9, 0]), Err(HeaderError::Version { theirs: 9 }));
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused() {
+        assert!(matches!(body_length([255, 255, 255, 255, 1, 0]), Err(HeaderError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,19 @@
+//! What crosses a process.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`codec`] | bincode with a byte limit on every decode |
+//! | [`frame`] | the frame around every message on a QUIC stream |
+//! | [`rpc`] | messages between agents and the control plane |
+//! | [`api`] | HTTP bodies, with Nomad's field names |
+//! | [`limits`] | bounds on all of it |
+//!
+//! Deliberately absent: sockets, async, TLS. They are in `link`, `control` and `agent`.
+
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod codec;
+pub mod frame;
+pub mod limits;
+pub mod rpc;

@@ -1,0 +1,25 @@
+//! Bounds on messages.
+
+/// Bytes of one frame's body between an agent and a server.
+///
+/// The largest message is a full set of desired allocations, which is cut into batches of
+/// [`DESIRED_BATCH_MAX`]; a job is at most about 2 MiB. Not half: a large job must fit. Not double: a
+/// peer can make us hold this much per stream.
+pub const FRAME_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one log entry or of one record in a snapshot.
+pub const ENTRY_BYTES_MAX: usize = 64 << 20;
+/// Desired allocations in one message.
+pub const DESIRED_BATCH_MAX: usize = 256;
+/// Allocation reports in one message.
+pub const REPORT_BATCH_MAX: usize = 256;
+/// Bytes of log data in one message.
+pub const LOG_CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Bytes of an HTTP request body. Nomad's `job_max_source_size` is 1 MiB of job file; its JSON form
+/// is up to four times that.
+pub const HTTP_BODY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a job file.
+pub const JOB_FILE_BYTES_MAX: usize = 1 << 20;
+/// Longest blocking query.
+pub const BLOCKING_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+/// Wait of a blocking query that names none.
+pub const BLOCKING_WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(300);

@@ -1,0 +1,250 @@
+//! Messages between agents and the control plane, over QUIC with ALPN [`ALPN_AGENT`].
+//!
+//! An agent opens one bidirectional *session* stream and sends [`FromAgent`]; the server answers with
+//! [`ToAgent`]. For everything that reads from a node (logs, statistics) the server opens a
+//! bidirectional stream to the agent, sends one [`NodeRequest`] and reads [`NodeReply`]s until the
+//! stream ends.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::alloc::{AllocReport, DesiredAlloc};
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::node::NodeSpec;
+use serde::{Deserialize, Serialize};
+
+/// The application protocol of agents.
+pub const ALPN_AGENT: &[u8] = b"muster-agent/1";
+/// The application protocol of servers among themselves.
+pub const ALPN_RAFT: &[u8] = b"muster-raft/1";
+
+/// From an agent, on its session stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// First message, and again whenever the fingerprint changes.
+    Register {
+        /// The fingerprint.
+        node: Box<NodeSpec>,
+    },
+    /// The node is alive. Sent at least every third of the time to live.
+    Heartbeat,
+    /// News of allocations; at most [`crate::limits::REPORT_BATCH_MAX`].
+    Report {
+        /// The agent's number of this message, counted from 1 in each session.
+        sequence: u64,
+        /// The news. Later entries about the same allocation win.
+        reports: Vec<AllocReport>,
+    },
+}
+
+/// To an agent, on its session stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// The node is registered.
+    Registered {
+        /// The cluster it belongs to.
+        cluster: String,
+        /// Time without a heartbeat after which the node is down.
+        heartbeat_ttl: Duration,
+    },
+    /// The server refuses the node. The session ends.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A heartbeat was counted.
+    HeartbeatAck,
+    /// Reports up to `sequence` are committed.
+    ReportAck {
+        /// The number of the newest committed report message.
+        sequence: u64,
+    },
+    /// What the node must run or stop.
+    Desired {
+        /// The state these come from.
+        index: LogIndex,
+        /// Changed allocations, at most [`crate::limits::DESIRED_BATCH_MAX`] a message.
+        allocs: Vec<DesiredAlloc>,
+        /// Allocations that the control plane has forgotten: stop and destroy them.
+        gone: Vec<AllocId>,
+        /// After this message the agent knows every allocation of its node.
+        complete: bool,
+    },
+    /// Destroy every terminal allocation now, whatever the thresholds say.
+    CollectGarbage,
+}
+
+/// A question to a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodeRequest {
+    /// Output of a task.
+    Logs(LogsRequest),
+    /// What the node uses.
+    NodeStats,
+    /// What an allocation uses.
+    AllocStats {
+        /// The allocation.
+        alloc_id: AllocId,
+    },
+}
+
+/// Which output of which task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogsRequest {
+    /// The allocation.
+    pub alloc_id: AllocId,
+    /// The task.
+    pub task: String,
+    /// Which of its two streams.
+    pub stream: LogStream,
+    /// Where to begin.
+    pub from: LogOrigin,
+    /// Whether to go on when the end is reached, until the task is gone or the stream is closed.
+    pub follow: bool,
+}
+
+/// One of a task's two outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl LogStream {
+    /// The word used in file names and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Where to begin reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogOrigin {
+    /// This many bytes after the oldest byte kept.
+    Start(u64),
+    /// This many bytes before the newest.
+    End(u64),
+}
+
+/// An answer from a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodeReply {
+    /// Bytes of a log; at most [`crate::limits::LOG_CHUNK_BYTES_MAX`].
+    LogData {
+        /// The file they are in, such as `web.stdout.3`.
+        file: String,
+        /// Position in that file after these bytes.
+        offset: u64,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// Bytes were rotated away before they could be read.
+    LogGap {
+        /// How many.
+        bytes: u64,
+    },
+    /// Nothing happened for a while; the node is alive.
+    Idle,
+    /// What the node uses.
+    NodeStats(Box<NodeStats>),
+    /// What an allocation uses.
+    AllocStats(Box<AllocStats>),
+    /// The question cannot be answered.
+    Failed {
+        /// Why, and what to do.
+        reason: String,
+        /// The thing asked for does not exist.
+        not_found: bool,
+    },
+}
+
+/// What a node uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeStats {
+    /// When it was measured.
+    pub at: Timestamp,
+    /// Bytes of memory: total, available, free.
+    pub memory_total_bytes: u64,
+    /// Bytes available to new processes.
+    pub memory_available_bytes: u64,
+    /// Bytes free.
+    pub memory_free_bytes: u64,
+    /// Time since boot.
+    pub uptime: Duration,
+    /// CPU busy since boot, over all cores.
+    pub cpu_busy: Duration,
+    /// CPU idle since boot, over all cores.
+    pub cpu_idle: Duration,
+    /// The file system of the allocation directories: bytes in all.
+    pub disk_total_bytes: u64,
+    /// The same: bytes available.
+    pub disk_available_bytes: u64,
+    /// Every task of the node, by allocation, from one collection.
+    pub allocs: Vec<AllocStats>,
+    /// Events that the eBPF programs could not count; `None` if there are no programs.
+    pub ebpf_lost: Option<u64>,
+    /// CPU time the agent's own process used.
+    pub agent_cpu: Duration,
+    /// Resident bytes of the agent's own process.
+    pub agent_resident_bytes: u64,
+}
+
+/// What an allocation uses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AllocStats {
+    /// The allocation.
+    pub alloc_id: AllocId,
+    /// When it was measured.
+    pub at: Timestamp,
+    /// Its tasks by name.
+    pub tasks: BTreeMap<String, TaskStats>,
+}
+
+/// What a task uses. A value that cannot be had is absent, never zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskStats {
+    /// CPU time, from eBPF `sched_switch`; from the cgroup where there is no program.
+    pub cpu: Option<Duration>,
+    /// Context switches, from eBPF.
+    pub context_switches: Option<u64>,
+    /// Times the kernel stopped the task for its CPU quota, from the cgroup.
+    pub throttled_periods: Option<u64>,
+    /// Time it stood still for that, from the cgroup.
+    pub throttled: Option<Duration>,
+    /// Bytes of memory charged, from the cgroup.
+    pub memory_bytes: Option<u64>,
+    /// The most bytes of memory charged so far, from the cgroup.
+    pub memory_peak_bytes: Option<u64>,
+    /// The limit in force, read back from the cgroup.
+    pub memory_limit_bytes: Option<u64>,
+    /// Processes and threads, from the cgroup.
+    pub pids: Option<u64>,
+    /// Processes forked, from eBPF.
+    pub forks: Option<u64>,
+    /// Programs executed, from eBPF.
+    pub execs: Option<u64>,
+    /// OOM kills, from the cgroup.
+    pub oom_kills: Option<u64>,
+    /// Bytes received, from eBPF.
+    pub net_rx_bytes: Option<u64>,
+    /// Packets received, from eBPF.
+    pub net_rx_packets: Option<u64>,
+    /// Bytes sent, from eBPF.
+    pub net_tx_bytes: Option<u64>,
+    /// Packets sent, from eBPF.
+    pub net_tx_packets: Option<u64>,
+    /// Why values are absent: name of the value and the reason.
+    pub absent: BTreeMap<String, String>,
+    /// The first process of the task; 0 if none runs.
+    pub pid: u32,
+    /// Bytes of stdout and stderr taken so far.
+    pub log_bytes: u64,
+    /// Bytes of stdout and stderr dropped because the disk was full.
+    pub log_dropped_bytes: u64,
+}
