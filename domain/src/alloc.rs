@@ -175,7 +175,10 @@ pub struct Score(pub i64);
 impl Score {
     /// From a number around -1 to 1. NaN becomes 0.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "`as` saturates, and scores are small")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "`as` saturates, and scores are small"
+    )]
     pub fn new(value: f64) -> Self {
         Self((value * 1e6).round() as i64)
     }

@@ -18,7 +18,10 @@ pub struct Fault {
 impl Fault {
     /// A fault at `path`.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { path: path.into(), reason: reason.into() }
+        Self {
+            path: path.into(),
+            reason: reason.into(),
+        }
     }
 }
 

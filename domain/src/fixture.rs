@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::id::{LogIndex, NodeId, Timestamp};
 use crate::job::{
-    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    JobVersion, LogConfig, NetworkMode, Operand, PortAsk, RestartPolicy, Task, TaskGroup,
+    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, EphemeralDisk, GroupNetwork, JobSpec,
+    JobType, JobVersion, LogConfig, NetworkMode, Operand, PortAsk, RestartPolicy, Task, TaskGroup,
 };
 use crate::node::{DriverInfo, NodeResources, NodeSpec};
 use crate::resources::{Amount, CpuMhz, Mb, TaskResources};
@@ -52,7 +52,11 @@ pub fn task(name: &str) -> Task {
         config_json: "{}".to_owned(),
         user: String::new(),
         env: BTreeMap::new(),
-        resources: TaskResources { cpu: CpuMhz(100), memory: Mb(64), memory_max: None },
+        resources: TaskResources {
+            cpu: CpuMhz(100),
+            memory: Mb(64),
+            memory_max: None,
+        },
         constraints: Vec::new(),
         kill_timeout: Task::DEFAULT_KILL_TIMEOUT,
         kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
@@ -119,8 +123,15 @@ impl JobBuilder {
     fn port_ask(mut self, label: &str, fixed: Option<u16>) -> Self {
         let network = self.0.groups[0]
             .network
-            .get_or_insert_with(|| GroupNetwork { mode: NetworkMode::Host, ports: Vec::new() });
-        network.ports.push(PortAsk { label: label.to_owned(), fixed, to: 0 });
+            .get_or_insert_with(|| GroupNetwork {
+                mode: NetworkMode::Host,
+                ports: Vec::new(),
+            });
+        network.ports.push(PortAsk {
+            label: label.to_owned(),
+            fixed,
+            to: 0,
+        });
         self
     }
 
@@ -180,11 +191,18 @@ pub fn node(name: &str) -> NodeBuilder {
         attributes: BTreeMap::from([("cpu.arch".to_owned(), "amd64".to_owned())]),
         meta: BTreeMap::new(),
         resources: NodeResources {
-            total: Amount { cpu_mhz: 4_000, memory_mb: 8_192, disk_mb: 100 * 1024 },
+            total: Amount {
+                cpu_mhz: 4_000,
+                memory_mb: 8_192,
+                disk_mb: 100 * 1024,
+            },
             cores: 4,
         },
         reserved: Amount::default(),
-        drivers: BTreeMap::from([("mock".to_owned(), driver.clone()), ("native".to_owned(), driver)]),
+        drivers: BTreeMap::from([
+            ("mock".to_owned(), driver.clone()),
+            ("native".to_owned(), driver),
+        ]),
         version: "0.1.0".to_owned(),
         address: "127.0.0.1".to_owned(),
     })

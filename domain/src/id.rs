@@ -30,7 +30,10 @@ impl Timestamp {
     /// This time plus `duration`, saturating.
     #[must_use]
     pub fn plus(self, duration: std::time::Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// How long before `self` was `earlier`; zero if it was not before.
@@ -154,7 +157,10 @@ pub struct JobKey {
 impl JobKey {
     /// The key of `job_id` in the namespace `default`.
     pub fn in_default(job_id: impl Into<String>) -> Self {
-        Self { namespace: crate::job::DEFAULT_NAMESPACE.to_owned(), job_id: job_id.into() }
+        Self {
+            namespace: crate::job::DEFAULT_NAMESPACE.to_owned(),
+            job_id: job_id.into(),
+        }
     }
 }
 
@@ -179,17 +185,26 @@ mod tests {
 
     #[test]
     fn neighbouring_ids_share_no_prefix() {
-        let ids: std::collections::BTreeSet<String> =
-            (0..10_000).map(|ordinal| AllocId::at(LogIndex(1), ordinal).to_string()).collect();
+        let ids: std::collections::BTreeSet<String> = (0..10_000)
+            .map(|ordinal| AllocId::at(LogIndex(1), ordinal).to_string())
+            .collect();
 
         assert_eq!(ids.len(), 10_000);
-        assert_ne!(AllocId::at(LogIndex(1), 0).short(), AllocId::at(LogIndex(1), 1).short());
+        assert_ne!(
+            AllocId::at(LogIndex(1), 0).short(),
+            AllocId::at(LogIndex(1), 1).short()
+        );
         assert_ne!(AllocId::at(LogIndex(1), 0).0, EvalId::at(LogIndex(1), 0).0);
     }
 
     #[test]
     fn a_mangled_id_is_refused() {
-        for text in ["", "x", "00000000-0000-0000-0000-00000000000g", "000000000-000-0000-0000-000000000000"] {
+        for text in [
+            "",
+            "x",
+            "00000000-0000-0000-0000-00000000000g",
+            "000000000-000-0000-0000-000000000000",
+        ] {
             assert!(text.parse::<NodeId>().is_err(), "{text}");
         }
     }

@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use crate::id::{JobKey, LogIndex, Timestamp};
 
 pub use constraint::{Constraint, Operand};
-pub use group::{EphemeralDisk, GroupNetwork, NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup};
+pub use group::{
+    EphemeralDisk, GroupNetwork, NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup,
+};
 pub use task::{LogConfig, Task};
 pub use validate::{ValidJob, validate};
 
@@ -103,7 +105,10 @@ impl JobSpec {
     /// The job's key.
     #[must_use]
     pub fn key(&self) -> JobKey {
-        JobKey { namespace: self.namespace.clone(), job_id: self.id.clone() }
+        JobKey {
+            namespace: self.namespace.clone(),
+            job_id: self.id.clone(),
+        }
     }
 
     /// The group called `name`.

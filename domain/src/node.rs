@@ -52,14 +52,20 @@ impl NodeSpec {
     /// Whether the driver `name` is there and healthy.
     #[must_use]
     pub fn has_driver(&self, name: &str) -> bool {
-        self.drivers.get(name).is_some_and(|driver| driver.detected && driver.healthy)
+        self.drivers
+            .get(name)
+            .is_some_and(|driver| driver.detected && driver.healthy)
     }
 
     /// Everything wrong with what an agent sent.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
-        for (field, text) in [("name", &self.name), ("datacenter", &self.datacenter), ("pool", &self.pool)] {
+        for (field, text) in [
+            ("name", &self.name),
+            ("datacenter", &self.datacenter),
+            ("pool", &self.pool),
+        ] {
             if text.is_empty() || text.len() > limits::NAME_BYTES_MAX {
                 faults.push(Fault::new(
                     format!("node → {field}"),
@@ -70,7 +76,10 @@ impl NodeSpec {
         if self.attributes.len() + self.meta.len() > limits::NODE_ATTRIBUTES_MAX {
             faults.push(Fault::new(
                 "node → attributes",
-                format!("more than {} attributes and metadata", limits::NODE_ATTRIBUTES_MAX),
+                format!(
+                    "more than {} attributes and metadata",
+                    limits::NODE_ATTRIBUTES_MAX
+                ),
             ));
         }
         faults

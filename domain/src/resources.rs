@@ -38,7 +38,11 @@ pub struct TaskResources {
 
 impl Default for TaskResources {
     fn default() -> Self {
-        Self { cpu: CpuMhz(100), memory: Mb(300), memory_max: None }
+        Self {
+            cpu: CpuMhz(100),
+            memory: Mb(300),
+            memory_max: None,
+        }
     }
 }
 

@@ -1,1 +1,17 @@
-//! QUIC endpoints with mutual TLS and framed streams: what both ends of the agent link share.
+//! QUIC between the processes of a cluster: what both ends of a link share.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`tls`] | certificates of a cluster: made once, loaded by each process |
+//! | [`endpoint`] | QUIC endpoints with mutual TLS 1.3 |
+//! | [`peer`] | the role a peer's certificate gives it |
+//! | [`frames`] | framed messages on a stream |
+//!
+//! Deliberately absent: what the messages mean. That is in `wire`, `control` and `agent`.
+
+#![forbid(unsafe_code)]
+
+pub mod endpoint;
+pub mod frames;
+pub mod peer;
+pub mod tls;

@@ -54,8 +54,10 @@ pub struct EncodeError {
 ///
 /// If a `Serialize` implementation refuses; none of ours does.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
-    bincode::serde::encode_to_vec(value, bincode::config::standard())
-        .map_err(|error| EncodeError { what: std::any::type_name::<T>(), reason: error.to_string() })
+    bincode::serde::encode_to_vec(value, bincode::config::standard()).map_err(|error| EncodeError {
+        what: std::any::type_name::<T>(),
+        reason: error.to_string(),
+    })
 }
 
 /// The value in `bytes`, all of them.
@@ -68,11 +70,18 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     let config = bincode::config::standard().with_limit::<{ limits::ENTRY_BYTES_MAX }>();
     match bincode::serde::decode_from_slice(bytes, config) {
         Ok((value, used)) if used == bytes.len() => Ok(value),
-        Ok((_, used)) => Err(DecodeError::Trailing { what, extra: bytes.len() - used }),
-        Err(bincode::error::DecodeError::UnexpectedEnd { .. }) => {
-            Err(DecodeError::Short { what, len: bytes.len() })
-        }
-        Err(error) => Err(DecodeError::Malformed { what, reason: error.to_string() }),
+        Ok((_, used)) => Err(DecodeError::Trailing {
+            what,
+            extra: bytes.len() - used,
+        }),
+        Err(bincode::error::DecodeError::UnexpectedEnd { .. }) => Err(DecodeError::Short {
+            what,
+            len: bytes.len(),
+        }),
+        Err(error) => Err(DecodeError::Malformed {
+            what,
+            reason: error.to_string(),
+        }),
     }
 }
 
@@ -93,13 +102,19 @@ mod tests {
         let mut bytes = encode(&7_u32).unwrap();
         bytes.push(0);
 
-        assert!(matches!(decode::<u32>(&bytes), Err(DecodeError::Trailing { extra: 1, .. })));
+        assert!(matches!(
+            decode::<u32>(&bytes),
+            Err(DecodeError::Trailing { extra: 1, .. })
+        ));
     }
 
     #[test]
     fn a_cut_value_is_short() {
         let bytes = encode(&"four".to_owned()).unwrap();
 
-        assert!(matches!(decode::<String>(&bytes[..2]), Err(DecodeError::Short { .. })));
+        assert!(matches!(
+            decode::<String>(&bytes[..2]),
+            Err(DecodeError::Short { .. })
+        ));
     }
 }

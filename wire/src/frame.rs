@@ -24,7 +24,9 @@ pub enum HeaderError {
         bytes: usize,
     },
     /// The peer speaks another version.
-    #[error("the peer speaks version {theirs} of the agent protocol, this is version {VERSION}: upgrade the older one")]
+    #[error(
+        "the peer speaks version {theirs} of the agent protocol, this is version {VERSION}: upgrade the older one"
+    )]
     Version {
         /// What the header says.
         theirs: u16,
@@ -106,11 +108,17 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_before_its_body() {
-        assert_eq!(body_length([0, 0, 0, 0, 9, 0]), Err(HeaderError::Version { theirs: 9 }));
+        assert_eq!(
+            body_length([0, 0, 0, 0, 9, 0]),
+            Err(HeaderError::Version { theirs: 9 })
+        );
     }
 
     #[test]
     fn a_length_above_the_limit_is_refused() {
-        assert!(matches!(body_length([255, 255, 255, 255, 1, 0]), Err(HeaderError::TooLarge { .. })));
+        assert!(matches!(
+            body_length([255, 255, 255, 255, 1, 0]),
+            Err(HeaderError::TooLarge { .. })
+        ));
     }
 }

@@ -20,6 +20,6 @@ pub const HTTP_BODY_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a job file.
 pub const JOB_FILE_BYTES_MAX: usize = 1 << 20;
 /// Longest blocking query.
-pub const BLOCKING_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+pub const BLOCKING_WAIT_MAX: std::time::Duration = std::time::Duration::from_mins(10);
 /// Wait of a blocking query that names none.
-pub const BLOCKING_WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(300);
+pub const BLOCKING_WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_mins(5);

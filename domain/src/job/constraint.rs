@@ -18,8 +18,19 @@ pub enum Operand {
 impl Operand {
     /// Operands of Nomad that this version refuses by name rather than ignores.
     pub const UNSUPPORTED: [&'static str; 13] = [
-        "<", "<=", ">", ">=", "version", "semver", "is_set", "is_not_set", "set_contains",
-        "set_contains_all", "set_contains_any", "distinct_hosts", "distinct_property",
+        "<",
+        "<=",
+        ">",
+        ">=",
+        "version",
+        "semver",
+        "is_set",
+        "is_not_set",
+        "set_contains",
+        "set_contains_all",
+        "set_contains_any",
+        "distinct_hosts",
+        "distinct_property",
     ];
 
     /// The canonical word.

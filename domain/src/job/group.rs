@@ -33,7 +33,10 @@ impl TaskGroup {
     /// What one instance asks for.
     #[must_use]
     pub fn ask(&self) -> Amount {
-        let mut sum = Amount { disk_mb: u64::from(self.ephemeral_disk.size.0), ..Amount::default() };
+        let mut sum = Amount {
+            disk_mb: u64::from(self.ephemeral_disk.size.0),
+            ..Amount::default()
+        };
         for task in &self.tasks {
             sum.cpu_mhz += u64::from(task.resources.cpu.0);
             sum.memory_mb += u64::from(task.resources.memory.0);
@@ -81,13 +84,13 @@ impl RestartPolicy {
         match job_type {
             JobType::Service | JobType::System => Self {
                 attempts: 2,
-                interval: Duration::from_secs(30 * 60),
+                interval: Duration::from_mins(30),
                 delay: Duration::from_secs(15),
                 mode: RestartMode::Fail,
             },
             JobType::Batch | JobType::SysBatch => Self {
                 attempts: 3,
-                interval: Duration::from_secs(24 * 60 * 60),
+                interval: Duration::from_hours(24),
                 delay: Duration::from_secs(15),
                 mode: RestartMode::Fail,
             },
@@ -117,7 +120,9 @@ impl RestartMode {
     /// The mode that `word` names.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Delay, Self::Fail].into_iter().find(|mode| mode.word() == word)
+        [Self::Delay, Self::Fail]
+            .into_iter()
+            .find(|mode| mode.word() == word)
     }
 }
 

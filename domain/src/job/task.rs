@@ -54,6 +54,9 @@ pub struct LogConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { max_files: 10, max_file_size: Mb(10) }
+        Self {
+            max_files: 10,
+            max_file_size: Mb(10),
+        }
     }
 }

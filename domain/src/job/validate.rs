@@ -36,7 +36,11 @@ const RESERVED_NAMES: [&str; 7] = [".", "..", "alloc", "local", "secrets", "tmp"
 pub fn validate(spec: JobSpec) -> Result<ValidJob, Vec<Fault>> {
     let mut faults = Vec::new();
     check_job(&spec, &mut faults);
-    if faults.is_empty() { Ok(ValidJob(spec)) } else { Err(faults) }
+    if faults.is_empty() {
+        Ok(ValidJob(spec))
+    } else {
+        Err(faults)
+    }
 }
 
 fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
@@ -82,10 +86,23 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     check_constraints(&at, constraints, faults);
     check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
     if groups.is_empty() {
-        faults.push(Fault::new(at.clone(), "has no group: a job needs at least one `group` block"));
+        faults.push(Fault::new(
+            at.clone(),
+            "has no group: a job needs at least one `group` block",
+        ));
     }
-    check_count(&format!("{at} → group"), groups.len(), limits::GROUPS_MAX, faults);
-    check_unique(&at, "group", groups.iter().map(|group| group.name.as_str()), faults);
+    check_count(
+        &format!("{at} → group"),
+        groups.len(),
+        limits::GROUPS_MAX,
+        faults,
+    );
+    check_unique(
+        &at,
+        "group",
+        groups.iter().map(|group| group.name.as_str()),
+        faults,
+    );
     for group in groups {
         check_group(group, faults);
     }
@@ -123,10 +140,23 @@ fn check_group(group: &TaskGroup, faults: &mut Vec<Fault>) {
     }
     check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
     if tasks.is_empty() {
-        faults.push(Fault::new(at.clone(), "has no task: a group needs at least one `task` block"));
+        faults.push(Fault::new(
+            at.clone(),
+            "has no task: a group needs at least one `task` block",
+        ));
     }
-    check_count(&format!("{at} → task"), tasks.len(), limits::TASKS_MAX, faults);
-    check_unique(&at, "task", tasks.iter().map(|task| task.name.as_str()), faults);
+    check_count(
+        &format!("{at} → task"),
+        tasks.len(),
+        limits::TASKS_MAX,
+        faults,
+    );
+    check_unique(
+        &at,
+        "task",
+        tasks.iter().map(|task| task.name.as_str()),
+        faults,
+    );
     for task in tasks {
         check_task(&at, task, faults);
     }
@@ -149,20 +179,30 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     let at = format!("{group} → task \"{name}\"");
     check_file_name(&at, name, faults);
     if driver.is_empty() {
-        faults.push(Fault::new(format!("{at} → driver"), "is missing: name one, such as \"native\""));
+        faults.push(Fault::new(
+            format!("{at} → driver"),
+            "is missing: name one, such as \"native\"",
+        ));
     }
     check_value(&format!("{at} → driver"), driver, faults);
     check_value(&format!("{at} → user"), user, faults);
     if config_json.len() > limits::CONFIG_BYTES_MAX {
         faults.push(Fault::new(
             format!("{at} → config"),
-            format!("is {} bytes, above {}", config_json.len(), limits::CONFIG_BYTES_MAX),
+            format!(
+                "is {} bytes, above {}",
+                config_json.len(),
+                limits::CONFIG_BYTES_MAX
+            ),
         ));
     }
     check_map(&format!("{at} → env"), env, limits::ENV_MAX, faults);
     for key in env.keys() {
         if key.is_empty() || key.contains('=') {
-            faults.push(Fault::new(format!("{at} → env"), format!("`{key}` cannot name a variable")));
+            faults.push(Fault::new(
+                format!("{at} → env"),
+                format!("`{key}` cannot name a variable"),
+            ));
         }
     }
     check_resources(&at, resources, faults);
@@ -186,9 +226,16 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
 }
 
 fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>) {
-    let TaskResources { cpu, memory, memory_max } = resources;
+    let TaskResources {
+        cpu,
+        memory,
+        memory_max,
+    } = resources;
     if cpu.0 == 0 {
-        faults.push(Fault::new(format!("{at} → resources.cpu"), "must be at least 1 MHz"));
+        faults.push(Fault::new(
+            format!("{at} → resources.cpu"),
+            "must be at least 1 MHz",
+        ));
     }
     if memory.0 < limits::MEMORY_MB_MIN {
         faults.push(Fault::new(
@@ -208,7 +255,10 @@ fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>)
 
 fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
     if restart.attempts > 0 && restart.interval.is_zero() {
-        faults.push(Fault::new(format!("{at} → restart.interval"), "must be above 0"));
+        faults.push(Fault::new(
+            format!("{at} → restart.interval"),
+            "must be above 0",
+        ));
     }
     let attempts = restart.delay.saturating_mul(restart.attempts);
     if attempts > restart.interval {
@@ -224,16 +274,32 @@ fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
 
 fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     let at = format!("{at} → network");
-    check_count(&format!("{at} → port"), network.ports.len(), limits::PORTS_MAX, faults);
-    check_unique(&at, "port", network.ports.iter().map(|port| port.label.as_str()), faults);
+    check_count(
+        &format!("{at} → port"),
+        network.ports.len(),
+        limits::PORTS_MAX,
+        faults,
+    );
+    check_unique(
+        &at,
+        "port",
+        network.ports.iter().map(|port| port.label.as_str()),
+        faults,
+    );
     let mut fixed = BTreeSet::new();
     for port in &network.ports {
         let at = format!("{at} → port \"{}\"", port.label);
         check_file_name(&at, &port.label, faults);
         match port.fixed {
-            Some(0) => faults.push(Fault::new(at, "static port 0 does not exist: use 1 to 65535")),
+            Some(0) => faults.push(Fault::new(
+                at,
+                "static port 0 does not exist: use 1 to 65535",
+            )),
             Some(value) if !fixed.insert(value) => {
-                faults.push(Fault::new(at, format!("static port {value} is asked for twice")));
+                faults.push(Fault::new(
+                    at,
+                    format!("static port {value} is asked for twice"),
+                ));
             }
             Some(_) | None => {}
         }
@@ -241,7 +307,12 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
 }
 
 fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
-    check_count(&format!("{at} → constraint"), constraints.len(), limits::CONSTRAINTS_MAX, faults);
+    check_count(
+        &format!("{at} → constraint"),
+        constraints.len(),
+        limits::CONSTRAINTS_MAX,
+        faults,
+    );
     for (ordinal, constraint) in constraints.iter().enumerate() {
         let at = format!("{at} → constraint[{ordinal}]");
         check_value(&at, &constraint.left, faults);
@@ -252,7 +323,10 @@ fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Faul
         match constraint.operand {
             Operand::Regexp => {
                 if let Err(error) = regex_lite::Regex::new(&constraint.right) {
-                    faults.push(Fault::new(at, format!("`{}` is no regular expression: {error}", constraint.right)));
+                    faults.push(Fault::new(
+                        at,
+                        format!("`{}` is no regular expression: {error}", constraint.right),
+                    ));
                 }
             }
             Operand::Equal | Operand::NotEqual => {}
@@ -269,7 +343,10 @@ fn check_name(at: &str, name: &str, faults: &mut Vec<Fault>) {
     if name.is_empty() {
         faults.push(Fault::new(at, "is empty"));
     } else if name.len() > limits::NAME_BYTES_MAX {
-        faults.push(Fault::new(at, format!("is {} bytes, above {}", name.len(), limits::NAME_BYTES_MAX)));
+        faults.push(Fault::new(
+            at,
+            format!("is {} bytes, above {}", name.len(), limits::NAME_BYTES_MAX),
+        ));
     } else if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
         faults.push(Fault::new(at, "contains white space or control characters"));
     }
@@ -282,13 +359,23 @@ fn check_file_name(at: &str, name: &str, faults: &mut Vec<Fault>) {
         faults.push(Fault::new(at, "contains a slash, but it names a directory"));
     }
     if RESERVED_NAMES.contains(&name) {
-        faults.push(Fault::new(at, format!("`{name}` is reserved: choose another name")));
+        faults.push(Fault::new(
+            at,
+            format!("`{name}` is reserved: choose another name"),
+        ));
     }
 }
 
 fn check_value(at: &str, value: &str, faults: &mut Vec<Fault>) {
     if value.len() > limits::VALUE_BYTES_MAX {
-        faults.push(Fault::new(at, format!("is {} bytes, above {}", value.len(), limits::VALUE_BYTES_MAX)));
+        faults.push(Fault::new(
+            at,
+            format!(
+                "is {} bytes, above {}",
+                value.len(),
+                limits::VALUE_BYTES_MAX
+            ),
+        ));
     }
     if value.contains('\0') {
         faults.push(Fault::new(at, "contains a NUL byte"));
@@ -310,7 +397,10 @@ fn check_map(
 
 fn check_count(at: &str, count: usize, max: usize, faults: &mut Vec<Fault>) {
     if count > max {
-        faults.push(Fault::new(at, format!("{count} are too many: at most {max}")));
+        faults.push(Fault::new(
+            at,
+            format!("{count} are too many: at most {max}"),
+        ));
     }
 }
 

@@ -2,7 +2,11 @@ use super::*;
 use crate::fixture::job;
 
 fn reasons(spec: JobSpec) -> Vec<String> {
-    validate(spec).expect_err("has faults").iter().map(ToString::to_string).collect()
+    validate(spec)
+        .expect_err("has faults")
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]
@@ -20,7 +24,10 @@ fn every_fault_is_reported_with_its_path() {
     let reasons = reasons(spec);
 
     assert_eq!(reasons.len(), 3, "{reasons:?}");
-    assert!(reasons[0].starts_with("job \"web\" → priority"), "{reasons:?}");
+    assert!(
+        reasons[0].starts_with("job \"web\" → priority"),
+        "{reasons:?}"
+    );
     assert!(reasons[1].starts_with("group \"main\" → task \"main\" → resources.memory"));
     assert!(reasons[2].contains("SIGTERM"));
 }
@@ -44,7 +51,9 @@ fn the_same_static_port_twice_is_refused() {
 
 #[test]
 fn a_broken_regular_expression_is_refused() {
-    let spec = job("web").constraint("${attr.os.name}", "regexp", "(").build();
+    let spec = job("web")
+        .constraint("${attr.os.name}", "regexp", "(")
+        .build();
 
     assert!(reasons(spec)[0].contains("no regular expression"));
 }

@@ -1,0 +1,164 @@
+//! QUIC endpoints with mutual TLS 1.3.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt};
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::CertificateDer;
+
+use crate::tls::Identity;
+
+/// Silence after which a connection is given up. Three keep-alives fit in it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often an idle client says that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// Streams a peer may have open at once. An idle connection costs about 30 kB with few and 112 kB
+/// with a thousand; log readers of one node need one each.
+const STREAMS_MAX: u32 = 64;
+/// Bytes a stream may have in flight: one full frame.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+/// Bytes a connection may have in flight, over all its streams.
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// Bytes of the socket's buffers. The kernel's default of 208 KiB loses packets under bulk load.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// Why an endpoint could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenEndpointError {
+    /// The address cannot be bound.
+    #[error(
+        "UDP {addr} cannot be bound: another process may hold it; choose another with --quic, or see `ss -ulpn`"
+    )]
+    Bind {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The certificates do not work.
+    #[error("the certificates cannot be used")]
+    Tls(#[from] rustls::Error),
+    /// The authority's certificate does not work.
+    #[error("the authority's certificate cannot be used")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+    /// The crypto provider lacks what QUIC needs.
+    #[error("the TLS library lacks QUIC's initial cipher suite")]
+    Suite(#[from] NoInitialCipherSuite),
+}
+
+/// A server's endpoint on `addr`, for peers that speak one of `protocols`.
+///
+/// It can open connections to other servers as well: see [`client_config`].
+///
+/// # Errors
+///
+/// [`OpenEndpointError`].
+pub fn server(
+    addr: SocketAddr,
+    identity: &Identity,
+    protocols: &[&[u8]],
+) -> Result<Endpoint, OpenEndpointError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let roots = Arc::new(roots(&identity.authority)?);
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    // Early data could be replayed, and our messages are not all idempotent.
+    tls.max_early_data_size = 0;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+    config.transport_config(Arc::new(transport()));
+    config.migration(false);
+    let endpoint = Endpoint::new(
+        EndpointConfig::default(),
+        Some(config),
+        socket(addr)?,
+        Arc::new(TokioRuntime),
+    );
+    endpoint.map_err(|source| OpenEndpointError::Bind { addr, source })
+}
+
+/// An endpoint that only opens connections, with the protocol `protocol`.
+///
+/// # Errors
+///
+/// [`OpenEndpointError`].
+pub fn client(identity: &Identity, protocol: &[u8]) -> Result<Endpoint, OpenEndpointError> {
+    let addr = SocketAddr::from(([0, 0, 0, 0], 0));
+    let mut endpoint = Endpoint::new(
+        EndpointConfig::default(),
+        None,
+        socket(addr)?,
+        Arc::new(TokioRuntime),
+    )
+    .map_err(|source| OpenEndpointError::Bind { addr, source })?;
+    endpoint.set_default_client_config(client_config(identity, protocol)?);
+    Ok(endpoint)
+}
+
+/// How to open a connection with the protocol `protocol`. Connect to the name
+/// `Role::Server.dns_name(&identity.cluster)`.
+///
+/// # Errors
+///
+/// [`OpenEndpointError`].
+pub fn client_config(
+    identity: &Identity,
+    protocol: &[u8],
+) -> Result<quinn::ClientConfig, OpenEndpointError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots(&identity.authority)?)
+        .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
+    tls.alpn_protocols = vec![protocol.to_vec()];
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    let mut transport = transport();
+    transport.keep_alive_interval(Some(KEEP_ALIVE));
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.clone())?;
+    Ok(roots)
+}
+
+fn transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("ten seconds fit in a QUIC varint");
+    transport
+        .max_idle_timeout(Some(idle))
+        .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_MAX))
+        .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+        .send_window(u64::from(CONNECTION_WINDOW_BYTES));
+    transport
+}
+
+fn socket(addr: SocketAddr) -> Result<UdpSocket, OpenEndpointError> {
+    let open = || {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(addr),
+            socket2::Type::DGRAM,
+            Some(socket2::Protocol::UDP),
+        )?;
+        // Less than asked is granted without CAP_NET_ADMIN; a smaller buffer is slower, not wrong.
+        drop(socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES));
+        drop(socket.set_send_buffer_size(SOCKET_BUFFER_BYTES));
+        socket.set_nonblocking(true)?;
+        socket.bind(&addr.into())?;
+        Ok(UdpSocket::from(socket))
+    };
+    open().map_err(|source| OpenEndpointError::Bind { addr, source })
+}
