@@ -106,6 +106,8 @@ pub struct Evaluation {
     pub blocked: Option<EvalId>,
     /// What could not be placed, by group, and why.
     pub failed_groups: Vec<FailedGroup>,
+    /// Not to be looked at before; 0 means at once.
+    pub wait_until: Timestamp,
     /// Instances that wait, by group.
     pub queued: Vec<(String, u32)>,
     /// The entry that registered the job version it was made for.

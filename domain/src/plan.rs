@@ -32,7 +32,8 @@ impl Plan {
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.stops.is_empty() && self.groups.iter().all(|group| group.placements.is_empty())
+        self.stops.is_empty()
+            && self.groups.iter().all(|group| group.placements.is_empty() && !group.in_place)
     }
 }
 
@@ -41,6 +42,9 @@ impl Plan {
 pub struct GroupPlacements {
     /// Position of the group in the job.
     pub group_at: u16,
+    /// Live instances of older versions that the plan does not stop go over to `job_version` where
+    /// they are: what changed does not concern their tasks. A rule, so that it costs one byte.
+    pub in_place: bool,
     /// How the places were chosen.
     pub metrics: Arc<PlacementMetrics>,
     /// The places, as runs.
