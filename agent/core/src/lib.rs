@@ -1,1 +1,22 @@
 //! The pure agent: allocation and task runners, restart policy, kill sequence.
+//!
+//! Events go in with the time they happened at, effects come out; the shell (`agent`) carries them
+//! out and reports back with the next event. Nothing here reads a clock, draws a random number, does
+//! I/O or starts work, so a test moves time by passing another number.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`task`] | when one task is started, restarted, stopped, forced and given up |
+//! | [`alloc`] | the same for all tasks of an allocation, and what is reported of it |
+//! | [`node`] | which messages of the control plane are news |
+//! | [`gc`] | which finished allocation is destroyed next |
+//! | [`limits`] | bounds of all of it |
+
+#![forbid(unsafe_code)]
+#![warn(clippy::wildcard_enum_match_arm)]
+
+pub mod alloc;
+pub mod gc;
+pub mod limits;
+pub mod node;
+pub mod task;

@@ -1,0 +1,180 @@
+use std::fmt::Write as _;
+
+use muster_domain::alloc::DesiredStatus;
+use muster_domain::fixture;
+
+use super::*;
+
+fn id(name: u32) -> AllocId {
+    AllocId::at(LogIndex(1), name)
+}
+
+fn alloc(name: u32, index: u64) -> DesiredAlloc {
+    DesiredAlloc {
+        alloc_id: id(name),
+        alloc_modify_index: LogIndex(index),
+        desired: DesiredStatus::Run,
+        name_index: 0,
+        group_at: 0,
+        ports: Vec::new(),
+        client_status: ClientStatus::Pending,
+        job: fixture::job("web").version(),
+    }
+}
+
+fn with_status(client_status: ClientStatus, name: u32, index: u64) -> DesiredAlloc {
+    DesiredAlloc {
+        client_status,
+        ..alloc(name, index)
+    }
+}
+
+fn shown(changes: &[Change]) -> String {
+    let mut text = String::new();
+    for change in changes {
+        let (word, alloc_id) = match change {
+            Change::Start(alloc) => ("start", alloc.alloc_id),
+            Change::Unremembered(alloc) => ("unremembered", alloc.alloc_id),
+            Change::Update(alloc) => ("update", alloc.alloc_id),
+            Change::Gone(alloc_id) => ("gone", *alloc_id),
+        };
+        let name = (0..10).find(|name| id(*name) == alloc_id).unwrap();
+        write!(text, "{word} {name} ").unwrap();
+    }
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn a_message_is_news_once() {
+    let mut desired = Desired::default();
+
+    let first = desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+    let second = desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+
+    assert_eq!(
+        (shown(&first).as_str(), shown(&second).as_str()),
+        ("start 1", "")
+    );
+}
+
+#[test]
+fn an_older_message_changes_nothing() {
+    let mut desired = Desired::default();
+    desired.apply(LogIndex(9), vec![alloc(1, 9)], &[], false);
+
+    let late = desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+
+    assert_eq!(shown(&late), "");
+    assert_eq!(desired.get(id(1)).unwrap().alloc_modify_index, LogIndex(9));
+}
+
+#[test]
+fn a_newer_message_updates() {
+    let mut desired = Desired::default();
+    desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+
+    let changes = desired.apply(LogIndex(6), vec![alloc(1, 6)], &[], false);
+
+    assert_eq!(shown(&changes), "update 1");
+}
+
+#[test]
+fn gone_is_news_once_and_stays() {
+    let mut desired = Desired::default();
+    desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+
+    let gone = desired.apply(LogIndex(7), Vec::new(), &[id(1)], false);
+    let again = desired.apply(LogIndex(7), vec![alloc(1, 5)], &[id(1)], false);
+
+    assert_eq!(
+        (shown(&gone).as_str(), shown(&again).as_str()),
+        ("gone 1", "")
+    );
+}
+
+#[test]
+fn the_complete_set_ends_what_it_does_not_name() {
+    let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
+    desired.begin_session();
+
+    let part = desired.apply(LogIndex(9), vec![alloc(2, 4)], &[], false);
+    let rest = desired.apply(LogIndex(9), vec![alloc(3, 8)], &[], true);
+
+    assert_eq!(
+        (shown(&part).as_str(), shown(&rest).as_str()),
+        ("", "start 3 gone 1")
+    );
+}
+
+/// The server's state ends at 5; it cannot know what was placed at 6.
+#[test]
+fn a_lagging_server_takes_nothing_away() {
+    let mut desired = Desired::restore([alloc(1, 6)]);
+    desired.begin_session();
+
+    let silent = desired.apply(LogIndex(5), Vec::new(), &[], true);
+    let named = desired.apply(LogIndex(5), Vec::new(), &[id(1)], false);
+
+    assert_eq!((shown(&silent).as_str(), shown(&named).as_str()), ("", ""));
+}
+
+#[test]
+fn complete_without_a_session_takes_nothing_away() {
+    let mut desired = Desired::restore([alloc(1, 3)]);
+
+    let changes = desired.apply(LogIndex(9), Vec::new(), &[], true);
+
+    assert_eq!(shown(&changes), "");
+}
+
+/// A node that lost its record must not run again what ran.
+#[test]
+fn what_ran_is_never_started_again() {
+    let mut desired = Desired::default();
+    let sent = vec![
+        with_status(ClientStatus::Pending, 1, 5),
+        with_status(ClientStatus::Running, 2, 5),
+        with_status(ClientStatus::Unknown, 3, 5),
+        with_status(ClientStatus::Complete, 4, 5),
+        with_status(ClientStatus::Failed, 5, 5),
+        with_status(ClientStatus::Lost, 6, 5),
+    ];
+
+    let changes = desired.apply(LogIndex(5), sent, &[], true);
+
+    assert_eq!(shown(&changes), "start 1 unremembered 2 unremembered 3");
+}
+
+#[test]
+fn any_order_of_messages_ends_alike() {
+    let messages = [
+        alloc(1, 5),
+        alloc(1, 6),
+        alloc(1, 7),
+        alloc(1, 6),
+        alloc(1, 5),
+    ];
+    let mut forward = Desired::default();
+    let mut backward = Desired::default();
+
+    for message in messages.clone() {
+        forward.apply(LogIndex(9), vec![message], &[], false);
+    }
+    for message in messages.into_iter().rev() {
+        backward.apply(LogIndex(9), vec![message], &[], false);
+    }
+
+    assert!(forward.iter().eq(backward.iter()));
+}
+
+#[test]
+fn tombstones_are_bounded() {
+    let mut desired = Desired::default();
+
+    for name in 0..u32::try_from(TOMBSTONES_MAX).unwrap() + 10 {
+        desired.apply(LogIndex(9), Vec::new(), &[id(name)], false);
+    }
+
+    assert_eq!(desired.tombstones.len(), TOMBSTONES_MAX);
+    assert_eq!(desired.tombstone_order.len(), TOMBSTONES_MAX);
+}

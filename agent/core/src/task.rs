@@ -1,0 +1,598 @@
+//! One task: when it is started, restarted, stopped, forced and given up.
+//!
+//! [`TaskRunner`] is the only writer of the [`TaskState`] that is reported. It never asks for a
+//! start while a start, a recovery or a process may be under way, so the shell never runs two
+//! processes for one task. Directories, cgroups and logs are the shell's; other tasks of the
+//! allocation are [`crate::alloc`]'s.
+
+mod restart;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
+use muster_domain::id::Timestamp;
+use muster_domain::job::{JobType, RestartPolicy, Task, TaskGroup};
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+use restart::Decision;
+pub use restart::RestartTracker;
+
+/// What decides about a task, taken from its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskPolicy {
+    /// Whether a task that ended well is started again.
+    pub restart_on_success: bool,
+    /// How often and when it is started again.
+    pub restart: RestartPolicy,
+    /// The signal that asks it to stop.
+    pub kill_signal: String,
+    /// From that signal to force.
+    pub kill_timeout: Duration,
+}
+
+impl TaskPolicy {
+    /// The policy of `task` in `group` of a job of type `job_type`.
+    #[must_use]
+    pub fn of(job_type: JobType, group: &TaskGroup, task: &Task) -> Self {
+        let restart_on_success = match job_type {
+            JobType::Service | JobType::System => true,
+            JobType::Batch | JobType::SysBatch => false,
+        };
+        Self {
+            restart_on_success,
+            restart: group.restart,
+            kill_signal: task.kill_signal.clone(),
+            kill_timeout: task.kill_timeout.min(limits::KILL_TIMEOUT_MAX),
+        }
+    }
+}
+
+/// Where a task is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Life {
+    /// It is to be started at `at`.
+    Waiting {
+        /// Not before this.
+        at: Timestamp,
+    },
+    /// A start was asked for and is not answered.
+    Starting,
+    /// A recovery was asked for and is not answered.
+    Recovering,
+    /// Its process runs.
+    Running,
+    /// Its process runs and was asked to end; at `force_at` the agent kills it.
+    Stopping {
+        /// When.
+        force_at: Timestamp,
+        /// Whether it was forced before.
+        forced: bool,
+    },
+    /// It ended and will not be started again.
+    Dead,
+}
+
+/// Something that happened to a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskInput {
+    /// A start succeeded.
+    Started {
+        /// What an operator should know, such as a limit that could not be enforced; may be empty.
+        note: String,
+    },
+    /// A start failed and left nothing behind.
+    StartFailed {
+        /// Why.
+        reason: String,
+        /// Whether the same start may succeed later.
+        retryable: bool,
+    },
+    /// Its process ended, and everything of that attempt was removed.
+    Exited {
+        /// How.
+        exit: Exit,
+        /// More for people, such as the limit of an out-of-memory kill; may be empty.
+        detail: String,
+    },
+    /// A recovery found its process running.
+    Recovered,
+    /// A recovery found that it was never started.
+    NeverStarted,
+    /// Its process went away with something that no start can bring back, such as a reboot.
+    Lost {
+        /// What happened.
+        reason: String,
+    },
+    /// The driver could not carry out a stop. The agent forces when the time is over.
+    StopFailed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Something the shell must do for a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskEffect {
+    /// Start it. Answered by `Started`, `StartFailed`, and after `Started` by `Exited`.
+    Start {
+        /// Counts the starts of this task on this node, from 1.
+        attempt: u32,
+    },
+    /// Find its process. Answered by `Recovered` (and later `Exited`), `Exited`, `NeverStarted` or
+    /// `Lost`.
+    Recover {
+        /// The start that is looked for.
+        attempt: u32,
+    },
+    /// Ask it to end. `Exited` follows.
+    Stop {
+        /// With this signal.
+        signal: String,
+        /// The driver forces after this.
+        timeout: Duration,
+    },
+    /// Kill everything in its cgroup, without the driver. `Exited` follows.
+    Force,
+}
+
+/// Why a task is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopCause {
+    /// The control plane wants the allocation stopped, or the agent destroys it.
+    Asked,
+    /// Another task of the allocation failed.
+    SiblingFailed,
+}
+
+/// What of a runner survives the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSnapshot {
+    /// What is reported.
+    pub state: TaskState,
+    /// Where it was.
+    pub life: Life,
+    /// Starts so far.
+    pub attempt: u32,
+    /// Restarts counted by the policy.
+    pub tracker: RestartTracker,
+    /// Whether it was asked to stop, and why.
+    pub stop: Option<StopCause>,
+}
+
+/// Runs one task.
+#[derive(Debug)]
+pub struct TaskRunner {
+    policy: TaskPolicy,
+    state: TaskState,
+    life: Life,
+    attempt: u32,
+    tracker: RestartTracker,
+    stop: Option<StopCause>,
+    effects: VecDeque<TaskEffect>,
+    /// Counts changes of what is saved and reported.
+    changes: u64,
+}
+
+impl TaskRunner {
+    /// A task that was just received; it is due at once.
+    #[must_use]
+    pub fn new(name: &str, policy: TaskPolicy, now: Timestamp) -> Self {
+        let mut runner = Self {
+            policy,
+            state: TaskState::pending(name),
+            life: Life::Waiting { at: now },
+            attempt: 0,
+            tracker: RestartTracker::default(),
+            stop: None,
+            effects: VecDeque::new(),
+            changes: 0,
+        };
+        runner.event(TaskEventKind::Received, "the agent has the task", now);
+        runner
+    }
+
+    /// A task that an earlier agent ran. If a process of it may exist, it is looked for.
+    #[must_use]
+    pub fn restore(policy: TaskPolicy, snapshot: TaskSnapshot) -> Self {
+        let TaskSnapshot {
+            state,
+            life,
+            attempt,
+            tracker,
+            stop,
+        } = snapshot;
+        let mut runner = Self {
+            policy,
+            state,
+            life,
+            attempt,
+            tracker,
+            stop,
+            effects: VecDeque::new(),
+            changes: 0,
+        };
+        match life {
+            Life::Waiting { .. } | Life::Dead => {}
+            Life::Starting | Life::Recovering | Life::Running | Life::Stopping { .. } => {
+                runner.life = Life::Recovering;
+                runner.effects.push_back(TaskEffect::Recover { attempt });
+            }
+        }
+        runner
+    }
+
+    /// A task whose record was lost but that runs as far as is known: it is looked for as its first
+    /// start.
+    #[must_use]
+    pub fn adopt(name: &str, policy: TaskPolicy, now: Timestamp) -> Self {
+        let mut runner = Self::new(name, policy, now);
+        runner.attempt = 1;
+        runner.state.phase = TaskPhase::Running;
+        runner.state.started_at = Some(now);
+        runner.life = Life::Recovering;
+        runner.effects.push_back(TaskEffect::Recover { attempt: 1 });
+        runner
+    }
+
+    /// Starts the task if it is due, or forces it if that is due.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        match self.life {
+            Life::Waiting { at } if at <= now && self.stop.is_none() => self.start(now),
+            Life::Stopping { force_at, forced } if force_at <= now => self.force(forced, now),
+            Life::Waiting { .. }
+            | Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Stopping { .. }
+            | Life::Dead => {}
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle_input(&mut self, input: TaskInput, now: Timestamp) {
+        match input {
+            TaskInput::Started { note } => self.started(&note, now),
+            TaskInput::StartFailed { reason, retryable } => {
+                self.start_failed(&reason, retryable, now)
+            }
+            TaskInput::Exited { exit, detail } => self.exited(exit, &detail, now),
+            TaskInput::Recovered => self.recovered(now),
+            TaskInput::NeverStarted => self.never_started(now),
+            TaskInput::Lost { reason } => self.lost(&reason, now),
+            TaskInput::StopFailed { reason } => self.stop_failed(&reason, now),
+        }
+    }
+
+    /// Stops the task for good. Repeating it changes nothing.
+    pub fn handle_stop(&mut self, cause: StopCause, now: Timestamp) {
+        if self.stop.is_some() || self.life == Life::Dead {
+            return;
+        }
+        self.stop = Some(cause);
+        self.changes += 1;
+        if cause == StopCause::SiblingFailed {
+            self.event(
+                TaskEventKind::SiblingFailed,
+                "another task of the allocation failed",
+                now,
+            );
+        }
+        match self.life {
+            Life::Waiting { .. } => {
+                self.event(TaskEventKind::Killed, "stopped while no process ran", now);
+                self.die(false, now);
+            }
+            // After a start or recovery, the answer on its way decides what there is to stop.
+            Life::Starting | Life::Recovering | Life::Stopping { .. } | Life::Dead => {}
+            Life::Running => self.ask_to_stop(now),
+        }
+    }
+
+    /// The task cannot be started: its directories could not be made. A process that may exist is
+    /// not touched.
+    pub fn handle_unrunnable(&mut self, reason: &str, now: Timestamp) {
+        match self.life {
+            Life::Waiting { .. } => {
+                self.event(TaskEventKind::DriverFailure, reason, now);
+                self.die(true, now);
+            }
+            Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Stopping { .. }
+            | Life::Dead => {}
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_effect(&mut self) -> Option<TaskEffect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do, and why.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        match self.life {
+            Life::Waiting { at } => Some((at, "start the task")),
+            Life::Stopping { force_at, .. } => Some((force_at, "kill the task")),
+            Life::Starting | Life::Recovering | Life::Running | Life::Dead => None,
+        }
+    }
+
+    /// What is reported.
+    #[must_use]
+    pub fn state(&self) -> &TaskState {
+        &self.state
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Grows with every change of what is saved or reported.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// What must survive the agent.
+    #[must_use]
+    pub fn snapshot(&self) -> TaskSnapshot {
+        TaskSnapshot {
+            state: self.state.clone(),
+            life: self.life,
+            attempt: self.attempt,
+            tracker: self.tracker,
+            stop: self.stop,
+        }
+    }
+
+    fn start(&mut self, now: Timestamp) {
+        self.attempt += 1;
+        if self.attempt > 1 {
+            self.state.restarts += 1;
+            self.state.last_restart = Some(now);
+        }
+        self.event(
+            TaskEventKind::Setup,
+            "cgroup, FIFOs and directories are being made",
+            now,
+        );
+        self.set_life(Life::Starting);
+        self.effects.push_back(TaskEffect::Start {
+            attempt: self.attempt,
+        });
+    }
+
+    fn started(&mut self, note: &str, now: Timestamp) {
+        if self.life != Life::Starting {
+            return;
+        }
+        if !note.is_empty() {
+            self.event(TaskEventKind::Setup, note, now);
+        }
+        self.event(TaskEventKind::Started, "the process runs", now);
+        self.runs(now);
+    }
+
+    fn recovered(&mut self, now: Timestamp) {
+        if self.life != Life::Recovering {
+            return;
+        }
+        self.event(
+            TaskEventKind::Recovered,
+            "found running after a restart of the agent",
+            now,
+        );
+        self.runs(now);
+    }
+
+    /// A process exists. If the task is to stop, it is asked to.
+    fn runs(&mut self, now: Timestamp) {
+        self.state.phase = TaskPhase::Running;
+        self.state.started_at.get_or_insert(now);
+        self.set_life(Life::Running);
+        if self.stop.is_some() {
+            self.ask_to_stop(now);
+        }
+    }
+
+    fn never_started(&mut self, now: Timestamp) {
+        if self.life != Life::Recovering {
+            return;
+        }
+        if self.stop.is_some() {
+            self.die(false, now);
+            return;
+        }
+        // The start that never happened is counted when it happens.
+        if self.attempt > 1 {
+            self.state.restarts = self.state.restarts.saturating_sub(1);
+        }
+        self.attempt = self.attempt.saturating_sub(1);
+        self.set_life(Life::Waiting { at: now });
+        self.handle_timeout(now);
+    }
+
+    fn start_failed(&mut self, reason: &str, retryable: bool, now: Timestamp) {
+        if self.life != Life::Starting {
+            return;
+        }
+        self.event(TaskEventKind::DriverFailure, reason, now);
+        if self.stop.is_some() {
+            self.die(false, now);
+        } else if retryable {
+            self.restart_or_give_up(now);
+        } else {
+            self.event(
+                TaskEventKind::NotRestarting,
+                "the driver says that a retry cannot help",
+                now,
+            );
+            self.die(true, now);
+        }
+    }
+
+    fn exited(&mut self, exit: Exit, detail: &str, now: Timestamp) {
+        match self.life {
+            Life::Running | Life::Stopping { .. } | Life::Recovering | Life::Starting => {}
+            Life::Waiting { .. } | Life::Dead => return,
+        }
+        // The clock of the report: a process that was found ended did run once.
+        self.state.started_at.get_or_insert(now);
+        self.event(
+            TaskEventKind::Terminated(exit),
+            &exit_message(exit, detail),
+            now,
+        );
+        if self.stop.is_some() {
+            self.event(TaskEventKind::Killed, "the task was stopped", now);
+            self.die(false, now);
+        } else if exit.success() && !self.policy.restart_on_success {
+            self.die(false, now);
+        } else {
+            self.restart_or_give_up(now);
+        }
+    }
+
+    fn lost(&mut self, reason: &str, now: Timestamp) {
+        if self.life == Life::Dead {
+            return;
+        }
+        let exit = Exit {
+            unknown: true,
+            ..Exit::default()
+        };
+        self.event(TaskEventKind::Terminated(exit), reason, now);
+        let failed = self.stop.is_none();
+        self.die(failed, now);
+    }
+
+    fn stop_failed(&mut self, reason: &str, now: Timestamp) {
+        match self.life {
+            Life::Stopping { force_at, forced } => {
+                self.event(TaskEventKind::DriverFailure, reason, now);
+                // The task still has its time: it may have got the signal.
+                let earliest = now.plus(self.policy.kill_timeout);
+                self.set_life(Life::Stopping {
+                    force_at: force_at.min(earliest),
+                    forced,
+                });
+            }
+            Life::Waiting { .. }
+            | Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Dead => {}
+        }
+    }
+
+    fn ask_to_stop(&mut self, now: Timestamp) {
+        let timeout = self.policy.kill_timeout;
+        let signal = self.policy.kill_signal.clone();
+        self.event(
+            TaskEventKind::Killing,
+            &format!("{signal} sent, force after {timeout:?}"),
+            now,
+        );
+        let force_at = now.plus(timeout).plus(limits::STOP_GRACE);
+        self.set_life(Life::Stopping {
+            force_at,
+            forced: false,
+        });
+        self.effects.push_back(TaskEffect::Stop { signal, timeout });
+    }
+
+    fn force(&mut self, forced: bool, now: Timestamp) {
+        if !forced {
+            self.event(
+                TaskEventKind::Killing,
+                "the kill timeout is over: everything in its cgroup is killed",
+                now,
+            );
+        }
+        self.set_life(Life::Stopping {
+            force_at: now.plus(limits::FORCE_INTERVAL),
+            forced: true,
+        });
+        self.effects.push_back(TaskEffect::Force);
+    }
+
+    fn restart_or_give_up(&mut self, now: Timestamp) {
+        match self.tracker.decide(&self.policy.restart, now) {
+            Decision::Restart { at, why } => {
+                self.event(
+                    TaskEventKind::Restarting {
+                        delay: at.since(now),
+                    },
+                    why,
+                    now,
+                );
+                self.state.phase = TaskPhase::Pending;
+                self.set_life(Life::Waiting { at });
+                self.handle_timeout(now);
+            }
+            Decision::GiveUp { why } => {
+                self.event(TaskEventKind::NotRestarting, &why, now);
+                self.die(true, now);
+            }
+        }
+    }
+
+    fn die(&mut self, failed: bool, now: Timestamp) {
+        self.state.phase = TaskPhase::Dead;
+        self.state.failed = failed;
+        self.state.finished_at = Some(now);
+        self.set_life(Life::Dead);
+    }
+
+    fn set_life(&mut self, life: Life) {
+        self.life = life;
+        self.changes += 1;
+    }
+
+    fn event(&mut self, kind: TaskEventKind, message: &str, at: Timestamp) {
+        self.changes += 1;
+        self.state.push(TaskEvent {
+            at,
+            kind,
+            message: shortened(message),
+        });
+    }
+}
+
+/// How a process ended, for people.
+#[must_use]
+pub fn exit_message(exit: Exit, detail: &str) -> String {
+    let mut text = if exit.unknown {
+        "ended while nobody watched; its exit code is not known".to_owned()
+    } else if exit.signal != 0 {
+        format!("killed by signal {}", exit.signal)
+    } else {
+        format!("exit code {}", exit.code)
+    };
+    if exit.oom_killed {
+        text.push_str(", out of memory");
+    }
+    if !detail.is_empty() {
+        text.push_str(": ");
+        text.push_str(detail);
+    }
+    text
+}
+
+/// `text`, cut at a character's border to what is reported.
+pub(crate) fn shortened(text: &str) -> String {
+    let mut end = text.len().min(limits::MESSAGE_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! Counts restarts within the policy's interval.
+
+use muster_domain::id::Timestamp;
+use muster_domain::job::{RestartMode, RestartPolicy};
+use serde::{Deserialize, Serialize};
+
+/// Restarts counted in the interval that began with the first of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartTracker {
+    interval_start: Option<Timestamp>,
+    restarts: u32,
+}
+
+/// What to do with a task that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Start it again at `at`.
+    Restart { at: Timestamp, why: &'static str },
+    /// It has failed.
+    GiveUp { why: String },
+}
+
+impl RestartTracker {
+    /// Counts one more end of the task and decides.
+    pub(crate) fn decide(&mut self, policy: &RestartPolicy, now: Timestamp) -> Decision {
+        if policy.attempts == 0 {
+            return Decision::GiveUp {
+                why: "the restart policy allows no restart".to_owned(),
+            };
+        }
+        let start = match self.interval_start {
+            Some(start) if now < start.plus(policy.interval) => start,
+            Some(_) | None => {
+                self.restarts = 0;
+                now
+            }
+        };
+        self.interval_start = Some(start);
+        self.restarts = self.restarts.saturating_add(1);
+        if self.restarts <= policy.attempts {
+            return Decision::Restart {
+                at: now.plus(policy.delay),
+                why: "the restart policy allows it",
+            };
+        }
+        match policy.mode {
+            RestartMode::Delay => Decision::Restart {
+                at: start.plus(policy.interval),
+                why: "restarts of this interval are used up; waiting for the next one",
+            },
+            RestartMode::Fail => Decision::GiveUp {
+                why: format!(
+                    "{} restarts within {:?} are used up",
+                    policy.attempts, policy.interval
+                ),
+            },
+        }
+    }
+}

@@ -1,0 +1,652 @@
+//! Scripts: a line is `<seconds> <input>`; what follows `=>` is what the runner wants, then the state.
+
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use muster_domain::fixture;
+use muster_domain::job::RestartMode;
+
+use super::*;
+
+fn policy(job_type: JobType, attempts: u32, mode: RestartMode) -> TaskPolicy {
+    let mut group = fixture::group("main");
+    group.restart = RestartPolicy {
+        attempts,
+        interval: Duration::from_mins(1),
+        delay: Duration::from_secs(10),
+        mode,
+    };
+    TaskPolicy::of(job_type, &group, &group.tasks[0])
+}
+
+fn service() -> TaskPolicy {
+    policy(JobType::Service, 2, RestartMode::Fail)
+}
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(1_000 * seconds)
+}
+
+fn seconds(time: Timestamp) -> u64 {
+    time.0 / 1_000_000_000
+}
+
+fn input(words: &[&str]) -> TaskInput {
+    let exit = |exit| TaskInput::Exited {
+        exit,
+        detail: String::new(),
+    };
+    match words {
+        ["started"] => TaskInput::Started {
+            note: String::new(),
+        },
+        ["started", note] => TaskInput::Started {
+            note: (*note).to_owned(),
+        },
+        ["fails", "fatal"] => TaskInput::StartFailed {
+            reason: "no such file".into(),
+            retryable: false,
+        },
+        ["fails", "retryable"] => TaskInput::StartFailed {
+            reason: "busy".into(),
+            retryable: true,
+        },
+        ["exit", "oom"] => exit(Exit {
+            signal: 9,
+            oom_killed: true,
+            ..Exit::default()
+        }),
+        ["exit", "unknown"] => exit(Exit {
+            unknown: true,
+            ..Exit::default()
+        }),
+        ["exit", code] => exit(Exit {
+            code: code.parse().unwrap(),
+            ..Exit::default()
+        }),
+        ["signal", signal] => exit(Exit {
+            signal: signal.parse().unwrap(),
+            ..Exit::default()
+        }),
+        ["recovered"] => TaskInput::Recovered,
+        ["never-started"] => TaskInput::NeverStarted,
+        ["lost"] => TaskInput::Lost {
+            reason: "the machine was rebooted".into(),
+        },
+        ["stop-failed"] => TaskInput::StopFailed {
+            reason: "driver gone".into(),
+        },
+        other => panic!("no input {other:?}"),
+    }
+}
+
+fn drain(runner: &mut TaskRunner) -> String {
+    let mut text = String::new();
+    while let Some(effect) = runner.poll_effect() {
+        match effect {
+            TaskEffect::Start { attempt } => write!(text, " start#{attempt}").unwrap(),
+            TaskEffect::Recover { attempt } => write!(text, " recover#{attempt}").unwrap(),
+            TaskEffect::Stop { signal, timeout } => {
+                write!(text, " stop({signal},{timeout:?})").unwrap()
+            }
+            TaskEffect::Force => text.push_str(" force"),
+        }
+    }
+    text
+}
+
+fn shown(runner: &TaskRunner) -> String {
+    let state = runner.state();
+    let timer = runner.poll_timeout().map_or(String::new(), |(time, why)| {
+        format!(" timer {}s to {why}", seconds(time))
+    });
+    let failed = if state.failed { " failed" } else { "" };
+    let event = state.events.last().map_or(String::new(), |event| {
+        format!("{}: {}", event.kind.word(), event.message)
+    });
+    format!(
+        "{}{failed} restarts={}{timer} | {event}",
+        state.phase.word(),
+        state.restarts
+    )
+}
+
+fn play(mut runner: TaskRunner, script: &str) -> String {
+    let mut text = format!("begin =>{} {}\n", drain(&mut runner), shown(&runner));
+    for line in script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        let (time, rest) = line.split_once(' ').unwrap();
+        let now = at(time.parse().unwrap());
+        match rest.split(' ').collect::<Vec<_>>().as_slice() {
+            ["timer"] => runner.handle_timeout(now),
+            ["stop"] => runner.handle_stop(StopCause::Asked, now),
+            ["sibling"] => runner.handle_stop(StopCause::SiblingFailed, now),
+            ["unrunnable"] => runner.handle_unrunnable("no space left", now),
+            ["reload"] => runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot()),
+            words => runner.handle_input(input(words), now),
+        }
+        writeln!(text, "{line} =>{} {}", drain(&mut runner), shown(&runner)).unwrap();
+    }
+    text
+}
+
+fn check(policy: TaskPolicy, script: &str, expected: Expect) {
+    expected.assert_eq(&play(TaskRunner::new("main", policy, at(0)), script));
+}
+
+#[test]
+fn service_that_ends_well_is_restarted() {
+    check(
+        service(),
+        "0 timer\n1 started\n5 exit 0\n14 timer\n15 timer\n16 started",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        1 started => running restarts=0 | Started: the process runs
+        5 exit 0 => pending restarts=0 timer 15s to start the task | Restarting: the restart policy allows it
+        14 timer => pending restarts=0 timer 15s to start the task | Restarting: the restart policy allows it
+        15 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+        16 started => running restarts=1 | Started: the process runs
+    "]],
+    );
+}
+
+#[test]
+fn batch_that_ends_well_is_done() {
+    check(
+        policy(JobType::Batch, 3, RestartMode::Fail),
+        "0 timer\n1 started\n5 exit 0\n50 timer\n51 exit 1",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            1 started => running restarts=0 | Started: the process runs
+            5 exit 0 => dead restarts=0 | Terminated: exit code 0
+            50 timer => dead restarts=0 | Terminated: exit code 0
+            51 exit 1 => dead restarts=0 | Terminated: exit code 0
+        "]],
+    );
+}
+
+#[test]
+fn restarts_are_used_up() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 exit 1\n11 timer\n11 started\n12 exit 1\n22 timer\n22 started\n23 signal 11",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 started => running restarts=0 | Started: the process runs
+            1 exit 1 => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+            11 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            11 started => running restarts=1 | Started: the process runs
+            12 exit 1 => pending restarts=1 timer 22s to start the task | Restarting: the restart policy allows it
+            22 timer => start#3 pending restarts=2 | Task Setup: cgroup, FIFOs and directories are being made
+            22 started => running restarts=2 | Started: the process runs
+            23 signal 11 => dead failed restarts=2 | Not Restarting: 2 restarts within 60s are used up
+        "]],
+    );
+}
+
+/// The interval of 60 s began with the first exit at 1 s; at 61 s counting begins afresh.
+#[test]
+fn a_later_interval_counts_afresh() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 exit 1\n11 timer\n11 started\n12 exit 1\n22 timer\n22 started\n61 exit 1",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 started => running restarts=0 | Started: the process runs
+            1 exit 1 => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+            11 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            11 started => running restarts=1 | Started: the process runs
+            12 exit 1 => pending restarts=1 timer 22s to start the task | Restarting: the restart policy allows it
+            22 timer => start#3 pending restarts=2 | Task Setup: cgroup, FIFOs and directories are being made
+            22 started => running restarts=2 | Started: the process runs
+            61 exit 1 => pending restarts=2 timer 71s to start the task | Restarting: the restart policy allows it
+        "]],
+    );
+}
+
+#[test]
+fn mode_delay_waits_for_the_next_interval() {
+    check(
+        policy(JobType::Service, 1, RestartMode::Delay),
+        "0 timer\n0 started\n1 exit 1\n11 timer\n11 started\n12 exit 1\n60 timer\n61 timer\n61 started\n62 exit 1",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 started => running restarts=0 | Started: the process runs
+            1 exit 1 => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+            11 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            11 started => running restarts=1 | Started: the process runs
+            12 exit 1 => pending restarts=1 timer 61s to start the task | Restarting: restarts of this interval are used up; waiting for the next one
+            60 timer => pending restarts=1 timer 61s to start the task | Restarting: restarts of this interval are used up; waiting for the next one
+            61 timer => start#3 pending restarts=2 | Task Setup: cgroup, FIFOs and directories are being made
+            61 started => running restarts=2 | Started: the process runs
+            62 exit 1 => pending restarts=2 timer 72s to start the task | Restarting: the restart policy allows it
+        "]],
+    );
+}
+
+#[test]
+fn no_attempts_means_no_restart() {
+    check(
+        policy(JobType::Service, 0, RestartMode::Delay),
+        "0 timer\n0 started\n1 exit 0",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        1 exit 0 => dead failed restarts=0 | Not Restarting: the restart policy allows no restart
+    "]],
+    );
+}
+
+#[test]
+fn out_of_memory_is_told() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 exit oom",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        1 exit oom => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+    "]],
+    );
+}
+
+#[test]
+fn a_fatal_start_is_not_repeated() {
+    check(
+        service(),
+        "0 timer\n0 fails fatal\n20 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 fails fatal => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+        20 timer => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+    "]],
+    );
+}
+
+#[test]
+fn a_retryable_start_counts_as_a_restart() {
+    check(
+        service(),
+        "0 timer\n0 fails retryable\n10 timer\n10 fails retryable\n20 timer\n20 fails retryable",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 fails retryable => pending restarts=0 timer 10s to start the task | Restarting: the restart policy allows it
+            10 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            10 fails retryable => pending restarts=1 timer 20s to start the task | Restarting: the restart policy allows it
+            20 timer => start#3 pending restarts=2 | Task Setup: cgroup, FIFOs and directories are being made
+            20 fails retryable => dead failed restarts=2 | Not Restarting: 2 restarts within 60s are used up
+        "]],
+    );
+}
+
+#[test]
+fn stop_sends_the_signal_then_force() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 stop\n5 stop\n14 timer\n15 timer\n20 timer\n25 timer\n26 signal 9",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 started => running restarts=0 | Started: the process runs
+            5 stop => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+            5 stop => running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+            14 timer => running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+            15 timer => force running restarts=0 timer 25s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
+            20 timer => running restarts=0 timer 25s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
+            25 timer => force running restarts=0 timer 35s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
+            26 signal 9 => dead restarts=0 | Killed: the task was stopped
+        "]],
+    );
+}
+
+#[test]
+fn stop_that_works_needs_no_force() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 stop\n6 exit 0\n15 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 stop => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+        6 exit 0 => dead restarts=0 | Killed: the task was stopped
+        15 timer => dead restarts=0 | Killed: the task was stopped
+    "]],
+    );
+}
+
+#[test]
+fn stop_during_a_start_waits_for_the_answer() {
+    check(
+        service(),
+        "0 timer\n0 stop\n1 started\n2 signal 15",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 stop => pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        1 started => stop(SIGTERM,5s) running restarts=0 timer 11s to kill the task | Killing: SIGTERM sent, force after 5s
+        2 signal 15 => dead restarts=0 | Killed: the task was stopped
+    "]],
+    );
+}
+
+#[test]
+fn stop_during_a_failing_start_ends_it() {
+    check(
+        service(),
+        "0 timer\n0 stop\n1 fails retryable\n20 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 stop => pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        1 fails retryable => dead restarts=0 | Driver Failure: busy
+        20 timer => dead restarts=0 | Driver Failure: busy
+    "]],
+    );
+}
+
+#[test]
+fn stop_during_a_pause_starts_nothing() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 exit 1\n5 stop\n11 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        1 exit 1 => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+        5 stop => dead restarts=0 | Killed: stopped while no process ran
+        11 timer => dead restarts=0 | Killed: stopped while no process ran
+    "]],
+    );
+}
+
+#[test]
+fn stop_before_the_start_ends_at_once() {
+    check(
+        service(),
+        "0 stop\n0 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 stop => dead restarts=0 | Killed: stopped while no process ran
+        0 timer => dead restarts=0 | Killed: stopped while no process ran
+    "]],
+    );
+}
+
+#[test]
+fn a_driver_that_cannot_stop_is_forced() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 stop\n6 stop-failed\n10 timer\n11 timer\n12 signal 9",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 stop => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+        6 stop-failed => running restarts=0 timer 11s to kill the task | Driver Failure: driver gone
+        10 timer => running restarts=0 timer 11s to kill the task | Driver Failure: driver gone
+        11 timer => force running restarts=0 timer 21s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
+        12 signal 9 => dead restarts=0 | Killed: the task was stopped
+    "]],
+    );
+}
+
+#[test]
+fn a_failed_sibling_stops_without_failing() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 sibling\n6 signal 15",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 sibling => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+        6 signal 15 => dead restarts=0 | Killed: the task was stopped
+    "]],
+    );
+}
+
+#[test]
+fn a_running_task_is_recovered_not_restarted() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 reload\n6 recovered\n7 exit 1",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 reload => recover#1 running restarts=0 | Started: the process runs
+        6 recovered => running restarts=0 | Recovered: found running after a restart of the agent
+        7 exit 1 => pending restarts=0 timer 17s to start the task | Restarting: the restart policy allows it
+    "]],
+    );
+}
+
+#[test]
+fn an_exit_nobody_watched_is_a_failure() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 reload\n6 exit unknown",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 reload => recover#1 running restarts=0 | Started: the process runs
+        6 exit unknown => pending restarts=0 timer 16s to start the task | Restarting: the restart policy allows it
+    "]],
+    );
+}
+
+#[test]
+fn an_exit_from_the_ledger_ends_a_batch_task() {
+    check(
+        policy(JobType::Batch, 3, RestartMode::Fail),
+        "0 timer\n0 started\n5 reload\n6 exit 0",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 started => running restarts=0 | Started: the process runs
+            5 reload => recover#1 running restarts=0 | Started: the process runs
+            6 exit 0 => dead restarts=0 | Terminated: exit code 0
+        "]],
+    );
+}
+
+/// The agent died between asking for the start and the answer, and nothing was started.
+#[test]
+fn a_start_that_never_happened_is_made_once() {
+    check(
+        service(),
+        "0 timer\n1 reload\n2 never-started\n3 started\n4 exit 1",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        1 reload => recover#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        2 never-started => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        3 started => running restarts=0 | Started: the process runs
+        4 exit 1 => pending restarts=0 timer 14s to start the task | Restarting: the restart policy allows it
+    "]],
+    );
+}
+
+#[test]
+fn a_restart_that_never_happened_counts_once() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 exit 1\n11 timer\n11 reload\n12 never-started\n13 started",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 started => running restarts=0 | Started: the process runs
+            1 exit 1 => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+            11 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            11 reload => recover#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            12 never-started => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+            13 started => running restarts=1 | Started: the process runs
+        "]],
+    );
+}
+
+#[test]
+fn a_reboot_fails_the_task_without_a_restart() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 reload\n6 lost\n20 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 reload => recover#1 running restarts=0 | Started: the process runs
+        6 lost => dead failed restarts=0 | Terminated: the machine was rebooted
+        20 timer => dead failed restarts=0 | Terminated: the machine was rebooted
+    "]],
+    );
+}
+
+#[test]
+fn a_stop_survives_the_agent() {
+    check(
+        service(),
+        "0 timer\n0 started\n5 stop\n6 reload\n7 recovered\n8 exit 0",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        5 stop => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
+        6 reload => recover#1 running restarts=0 | Killing: SIGTERM sent, force after 5s
+        7 recovered => stop(SIGTERM,5s) running restarts=0 timer 17s to kill the task | Killing: SIGTERM sent, force after 5s
+        8 exit 0 => dead restarts=0 | Killed: the task was stopped
+    "]],
+    );
+}
+
+#[test]
+fn a_pause_survives_the_agent() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 exit 1\n5 reload\n11 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        1 exit 1 => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+        5 reload => pending restarts=0 timer 11s to start the task | Restarting: the restart policy allows it
+        11 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+    "]],
+    );
+}
+
+#[test]
+fn a_dead_task_stays_dead() {
+    check(
+        service(),
+        "0 timer\n0 fails fatal\n1 reload\n2 started\n3 exit 0\n4 stop\n5 recovered\n6 lost\n7 never-started\n8 timer",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            0 fails fatal => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            1 reload => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            2 started => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            3 exit 0 => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            4 stop => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            5 recovered => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            6 lost => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            7 never-started => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+            8 timer => dead failed restarts=0 | Not Restarting: the driver says that a retry cannot help
+        "]],
+    );
+}
+
+#[test]
+fn missing_directories_fail_a_waiting_task() {
+    check(
+        service(),
+        "0 unrunnable\n1 timer",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 unrunnable => dead failed restarts=0 | Driver Failure: no space left
+        1 timer => dead failed restarts=0 | Driver Failure: no space left
+    "]],
+    );
+}
+
+#[test]
+fn missing_directories_leave_a_process_alone() {
+    check(
+        service(),
+        "0 timer\n0 started\n1 unrunnable",
+        expect![[r"
+        begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+        0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+        0 started => running restarts=0 | Started: the process runs
+        1 unrunnable => running restarts=0 | Started: the process runs
+    "]],
+    );
+}
+
+#[test]
+fn an_adopted_task_is_looked_for_first() {
+    let runner = TaskRunner::adopt("main", service(), at(0));
+
+    let played = play(runner, "1 recovered\n2 exit 1\n12 timer");
+
+    expect![[r"
+        begin => recover#1 running restarts=0 | Received: the agent has the task
+        1 recovered => running restarts=0 | Recovered: found running after a restart of the agent
+        2 exit 1 => pending restarts=0 timer 12s to start the task | Restarting: the restart policy allows it
+        12 timer => start#2 pending restarts=1 | Task Setup: cgroup, FIFOs and directories are being made
+    "]].assert_eq(&played);
+}
+
+#[test]
+fn notes_of_a_start_are_kept() {
+    let mut runner = TaskRunner::new("main", service(), at(0));
+    runner.handle_timeout(at(0));
+
+    runner.handle_input(
+        TaskInput::Started {
+            note: "memory is not limited".into(),
+        },
+        at(1),
+    );
+
+    let words: Vec<_> = runner
+        .state()
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    assert!(words.contains(&"memory is not limited"));
+}
+
+#[test]
+fn long_messages_are_cut_between_characters() {
+    let text = "ä".repeat(limits::MESSAGE_BYTES_MAX);
+
+    let cut = shortened(&text);
+
+    assert_eq!(cut.len(), limits::MESSAGE_BYTES_MAX);
+}
+
+#[test]
+fn every_change_is_counted() {
+    let mut runner = TaskRunner::new("main", service(), at(0));
+    let before = runner.changes();
+
+    runner.handle_timeout(at(0));
+
+    assert!(runner.changes() > before);
+}
