@@ -1,0 +1,37 @@
+//! `cargo xtask bless`: rewrites the golden files with what the code says today.
+
+use std::process::Command;
+
+use crate::shell;
+
+/// Which tests' golden files.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The package; without it, all
+    #[arg(long, short)]
+    package: Option<String>,
+}
+
+/// The `bless` command. It writes to the tree and shows which files differ from the last commit,
+/// which is for a person to read.
+///
+/// # Errors
+///
+/// When a test fails for another reason than its golden file.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--no-fail-fast"]);
+    match &options.package {
+        Some(package) => cargo.args(["--package", package]),
+        None => cargo.arg("--workspace"),
+    };
+    // The first is expect-test's, the second our own tests'.
+    cargo.env("UPDATE_EXPECT", "1").env("MUSTER_BLESS", "1");
+    let tested = shell::run(&mut cargo);
+    shell::run(
+        Command::new("git")
+            .args(["--no-pager", "diff", "--stat"])
+            .current_dir(shell::root()),
+    )?;
+    tested
+}

@@ -1,0 +1,115 @@
+//! `cargo xtask`: the commands a developer and the CI run.
+//!
+//! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
+//! - [`demo`] shows the system on this machine; [`perf`] measures it
+//! - [`test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
+//!   [`sim`] the simulated cluster
+//! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents. It never writes to the
+//!   tree; [`fix`] and [`bless`] do
+//! - [`shell`] starts other programs for all of them
+//!
+//! Nothing here is part of the product: no crate depends on this one, and it on none of ours.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developer's command prints for a living"
+)]
+
+mod bless;
+mod ci;
+mod demo;
+mod ebpf;
+mod fix;
+mod perf;
+mod setup;
+mod shell;
+mod sim;
+mod test;
+mod tidy;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Muster's developer commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Find what building and testing needs, and install what is missing
+    Setup {
+        /// Only name what is missing, install nothing
+        #[arg(long)]
+        check: bool,
+        /// Install without asking
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Build the eBPF object that the agent carries
+    BuildEbpf,
+    /// Start a cluster on this machine, run a job, break things, clean up
+    Demo(demo::Options),
+    /// Run every test this machine can, and name each it cannot
+    Test(test::Options),
+    /// Run a command as root in a guest with its own kernel and pure cgroup v2
+    Vm(vm::Options),
+    /// Run the simulated cluster from seeds
+    Sim(sim::Options),
+    /// Measure, and compare with the budgets (arguments go to muster-perf)
+    Perf(perf::Options),
+    /// Check the rules that the compiler does not know
+    Tidy,
+    /// The whole gate: format, lints, tidy, tests, documents; writes nothing
+    Ci(ci::Options),
+    /// Format, and apply the lints' own corrections
+    Fix,
+    /// Rewrite the golden files with what the code says today
+    Bless(bless::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        None => Cli::command()
+            .print_help()
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
+        Some(command) => run(command),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Setup { check, yes } => setup::run(&setup::Options { check, yes })?,
+        Command::BuildEbpf => println!("{}", ebpf::build()?.display()),
+        Command::Demo(options) => demo::run(&options)?,
+        Command::Test(options) => return test::run(&options),
+        Command::Vm(options) => return vm::run(&options),
+        Command::Sim(options) => sim::run(&options)?,
+        Command::Perf(options) => perf::run(&options)?,
+        Command::Tidy => tidy::run()?,
+        Command::Ci(options) => return Ok(ci::run(&options)),
+        Command::Fix => fix::run()?,
+        Command::Bless(options) => bless::run(&options)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,30 @@
+//! `cargo xtask perf`: builds the benchmarks as released code and runs them.
+
+use crate::shell;
+
+/// What `muster-perf` takes; `cargo xtask perf --help` shows it.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Options {
+    /// Subjects and flags
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// The `perf` command.
+///
+/// # Errors
+///
+/// When the build fails, or a budget is broken and `--check` was given.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut cargo = shell::cargo();
+    cargo.args([
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "muster-perf",
+        "--",
+    ]);
+    shell::run(cargo.args(&options.arguments))
+}

@@ -1,0 +1,225 @@
+//! Starting other programs: where the tree is, a clean `cargo`, output that is shown and read.
+
+pub(crate) mod artifact;
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+/// Bytes read from a program's output at a time. A line of a test is far shorter; a larger buffer
+/// would not make the copy faster, since the programs write line by line.
+const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+
+/// The workspace's folder.
+pub(crate) fn root() -> PathBuf {
+    // `cargo run` sets the variable; the constant serves a binary that is started by hand.
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    xtask
+        .parent()
+        .map_or_else(|| xtask.clone(), Path::to_path_buf)
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> PathBuf {
+    let dir =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root().join(dir)
+}
+
+/// A `cargo` in the workspace's folder.
+///
+/// `cargo run` describes the xtask package in the environment. Passed on, these variables would
+/// make some build scripts run again each time a developer goes from `cargo xtask` to `cargo`.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        let Some(text) = name.to_str() else { continue };
+        let of_package = text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_");
+        if of_package
+            || matches!(
+                text,
+                "CARGO" | "CARGO_BIN_NAME" | "CARGO_CRATE_NAME" | "LD_LIBRARY_PATH"
+            )
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs `command` with this program's input and output.
+///
+/// # Errors
+///
+/// When it cannot be started or does not exit with 0; the message repeats the command.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {}", display(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", display(command));
+    }
+    Ok(())
+}
+
+/// Runs `command` and returns what it wrote to standard output.
+///
+/// # Errors
+///
+/// As [`run`]; the message then ends with what the program wrote to standard error.
+pub(crate) fn capture(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {}", display(command)))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{} ended with {}: {}",
+            display(command),
+            output.status,
+            stderr.trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs `command` with both of its outputs in one pipe, in the order they were written, and hands
+/// each line to `on_line` as it comes.
+pub(crate) fn lines(
+    command: &mut Command,
+    on_line: &mut dyn FnMut(&str),
+) -> anyhow::Result<ExitStatus> {
+    let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", display(command)))?;
+    // The command keeps the writing ends until it is given others; the reader would never end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    copy(reader, &mut std::io::sink(), on_line)?;
+    child
+        .wait()
+        .with_context(|| format!("cannot wait for {}", display(command)))
+}
+
+/// Copies `reader` to `output` as it comes, and hands each whole line to `on_line`.
+pub(crate) fn copy(
+    mut reader: impl Read,
+    output: &mut dyn Write,
+    on_line: &mut dyn FnMut(&str),
+) -> anyhow::Result<()> {
+    let mut chunk = [0; OUTPUT_CHUNK_BYTES];
+    let mut rest = Vec::new();
+    loop {
+        let count = reader
+            .read(&mut chunk)
+            .context("cannot read a program's output")?;
+        if count == 0 {
+            break;
+        }
+        output
+            .write_all(&chunk[..count])
+            .and_then(|()| output.flush())
+            .context("cannot write")?;
+        rest.extend_from_slice(&chunk[..count]);
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=end).collect();
+            on_line(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+        }
+    }
+    if !rest.is_empty() {
+        on_line(&String::from_utf8_lossy(&rest));
+    }
+    Ok(())
+}
+
+/// Where the program `name` is, if it is in `PATH` or where Debian keeps what only root runs.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// The command as one would type it.
+pub(crate) fn display(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| quote(&word.to_string_lossy()))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// `word`, quoted for a POSIX shell where it must be.
+pub(crate) fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// `0.4 s`, `48 s`, `2 m 05 s`.
+pub(crate) fn seconds(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..10 => format!("{:.1} s", duration.as_secs_f64()),
+        whole @ 10..60 => format!("{whole} s"),
+        whole => format!("{} m {:02} s", whole / 60, whole % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        assert_eq!(quote("a/b-c=1"), "a/b-c=1");
+        assert_eq!(quote("exit 3"), "'exit 3'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+        assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn durations_keep_two_digits() {
+        assert_eq!(seconds(Duration::from_millis(440)), "0.4 s");
+        assert_eq!(seconds(Duration::from_secs(48)), "48 s");
+        assert_eq!(seconds(Duration::from_secs(125)), "2 m 05 s");
+    }
+
+    #[test]
+    fn lines_come_whole_and_without_line_ends() {
+        let mut seen = Vec::new();
+
+        copy(
+            "one\r\ntwo\nrest".as_bytes(),
+            &mut std::io::sink(),
+            &mut |line| seen.push(line.to_owned()),
+        )
+        .unwrap();
+
+        assert_eq!(seen, ["one", "two", "rest"]);
+    }
+
+    #[test]
+    fn both_outputs_keep_their_order() {
+        let mut seen = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2; echo out; exit 3"]);
+
+        let status = lines(&mut command, &mut |line| seen.push(line.to_owned())).unwrap();
+
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(seen, ["out", "err", "out"]);
+    }
+}

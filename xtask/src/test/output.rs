@@ -1,0 +1,325 @@
+//! Reading what `cargo test` and libtest print.
+//!
+//! Shown is what somebody waits for: one line for each binary, and all that a failing test has to
+//! say. The whole goes to a log file.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::shell;
+use crate::shell::artifact::Artifact;
+
+/// What one test binary did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct BinaryRun {
+    /// As `cargo test` or the guest names it.
+    pub(crate) executable: String,
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) duration: Duration,
+    /// The names of the tests that failed.
+    pub(crate) failures: Vec<String>,
+    /// Whether it said how it went. One that crashed did not.
+    pub(crate) ended: bool,
+}
+
+/// What a run of test binaries did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Run {
+    pub(crate) binaries: Vec<BinaryRun>,
+    /// Tests that passed, by name.
+    pub(crate) passed: BTreeSet<String>,
+    /// `name: reason`, one for each test that said it could not run, or is marked `ignore`.
+    pub(crate) skipped: BTreeSet<String>,
+    /// Of these, those marked `ignore`: libtest does not count them among those that passed.
+    pub(crate) ignored: BTreeSet<String>,
+    /// Whether the run as a whole ended with status 0.
+    pub(crate) success: bool,
+}
+
+/// Takes the lines as they come.
+#[derive(Debug)]
+pub(crate) struct Output {
+    log: BufWriter<File>,
+    artifacts: Vec<Artifact>,
+    parser: Parser,
+}
+
+impl Output {
+    pub(crate) fn new(log: PathBuf, artifacts: &[Artifact]) -> anyhow::Result<Self> {
+        let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let log = BufWriter::new(file);
+        Ok(Self {
+            log,
+            artifacts: artifacts.to_vec(),
+            parser: Parser::default(),
+        })
+    }
+
+    pub(crate) fn line(&mut self, line: &str) {
+        if let Err(error) = writeln!(self.log, "{line}") {
+            eprintln!("warning: cannot write the log: {error}");
+        }
+        match self.parser.line(line) {
+            Line::Hidden => {}
+            Line::Shown => println!("{line}"),
+            Line::Result => {
+                if let Some(run) = self
+                    .parser
+                    .run
+                    .binaries
+                    .last()
+                    .filter(|run| run.passed + run.failed > 0)
+                {
+                    println!("  {}", binary_line(run, &self.artifacts));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn finish(mut self, success: bool) -> anyhow::Result<Run> {
+        self.log.flush().context("cannot write the log")?;
+        self.parser.run.success = success;
+        Ok(self.parser.run)
+    }
+}
+
+fn binary_line(run: &BinaryRun, artifacts: &[Artifact]) -> String {
+    let name = find(artifacts, &run.executable).map_or(run.executable.clone(), Artifact::selector);
+    let mark = if run.failed == 0 { "ok    " } else { "FAILED" };
+    let failed = if run.failed == 0 {
+        String::new()
+    } else {
+        format!(", {} failed", run.failed)
+    };
+    format!(
+        "{mark} {name:48} {:5} passed{failed} {:>8}",
+        run.passed,
+        shell::seconds(run.duration)
+    )
+}
+
+/// The artifact that a run's executable is: cargo names it by its path, the guest by
+/// `/tests/<package>/<target>`.
+pub(crate) fn find<'a>(artifacts: &'a [Artifact], executable: &str) -> Option<&'a Artifact> {
+    artifacts
+        .iter()
+        .filter(|artifact| artifact.is_test)
+        .find(|artifact| {
+            artifact.executable.ends_with(executable)
+                || executable == format!("/tests/{}/{}", artifact.package, artifact.target)
+        })
+}
+
+/// What to do with a line on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Shown,
+    Hidden,
+    /// A binary has ended: show it in one line.
+    Result,
+}
+
+#[derive(Debug, Default)]
+struct Parser {
+    run: Run,
+    /// Between libtest's two `failures:` headers, or the second and the result.
+    in_failures: bool,
+}
+
+impl Parser {
+    fn line(&mut self, line: &str) -> Line {
+        if let Some(executable) = running(line) {
+            self.in_failures = false;
+            self.run.binaries.push(BinaryRun {
+                executable,
+                ..BinaryRun::default()
+            });
+            return Line::Hidden;
+        }
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.in_failures = false;
+            self.result(result);
+            return Line::Result;
+        }
+        if let Some(skipped) = line.strip_prefix("skipped: ") {
+            self.run.skipped.insert(skipped.to_owned());
+            return Line::Hidden;
+        }
+        if let Some(test) = line.strip_prefix("test ") {
+            return self.test(test);
+        }
+        if line == "failures:" {
+            // libtest prints the word twice: before what the tests said, and before their names.
+            self.in_failures = true;
+            if let Some(binary) = self.run.binaries.last_mut() {
+                binary.failures.clear();
+            }
+            return Line::Shown;
+        }
+        if self.in_failures {
+            let name = line.strip_prefix("    ").filter(|name| !name.contains(' '));
+            if let (Some(name), Some(binary)) = (name, self.run.binaries.last_mut()) {
+                binary.failures.push(name.to_owned());
+            }
+            return Line::Shown;
+        }
+        let of_libtest =
+            line.is_empty() || (line.starts_with("running ") && line.contains(" test"));
+        if of_libtest {
+            Line::Hidden
+        } else {
+            Line::Shown
+        }
+    }
+
+    fn test(&mut self, test: &str) -> Line {
+        let Some((name, outcome)) = test.rsplit_once(" ... ") else {
+            return Line::Shown;
+        };
+        if outcome == "ok" {
+            self.run.passed.insert(name.to_owned());
+            return Line::Hidden;
+        }
+        if let Some(reason) = outcome.strip_prefix("ignored") {
+            let reason = reason.trim_start_matches(", ");
+            let reason = if reason.is_empty() {
+                "marked `ignore`"
+            } else {
+                reason
+            };
+            let skip = format!("{name}: {reason}");
+            self.run.ignored.insert(skip.clone());
+            self.run.skipped.insert(skip);
+            return Line::Hidden;
+        }
+        Line::Shown
+    }
+
+    fn result(&mut self, text: &str) {
+        let count = |word: &str| -> usize {
+            let part = text
+                .split(['.', ';'])
+                .find(|part| part.trim_end().ends_with(word));
+            part.and_then(|part| part.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0)
+        };
+        let duration = text
+            .split_once("finished in ")
+            .and_then(|(_, rest)| rest.trim_end_matches('s').parse().ok())
+            .map_or(Duration::ZERO, Duration::from_secs_f64);
+        let (passed, failed) = (count(" passed"), count(" failed"));
+        if self.run.binaries.is_empty() {
+            self.run.binaries.push(BinaryRun::default());
+        }
+        if let Some(binary) = self.run.binaries.last_mut() {
+            binary.passed += passed;
+            binary.failed += failed;
+            binary.duration += duration;
+            binary.ended = true;
+        }
+    }
+}
+
+/// The executable in `Running unittests src/lib.rs (target/debug/deps/x-1)`, in the guest's
+/// `Running /tests/…`, and the crate in `Doc-tests x`.
+fn running(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    if let Some(name) = line.strip_prefix("Doc-tests ") {
+        return Some(format!("doc tests of {name}"));
+    }
+    let rest = line.strip_prefix("Running ")?;
+    match rest.rsplit_once(" (") {
+        Some((_, executable)) => executable.strip_suffix(')').map(str::to_owned),
+        None => rest.starts_with('/').then(|| rest.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+   Compiling muster-domain v0.1.0
+     Running unittests src/lib.rs (target/debug/deps/muster_domain-1)
+
+running 3 tests
+test job::names_are_checked ... ok
+test job::slow_one ... ignored, needs an hour
+test job::counts_add_up ... FAILED
+
+failures:
+
+---- job::counts_add_up stdout ----
+thread panicked:
+    indented words
+
+failures:
+    job::counts_add_up
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.50s
+
+     Running tests/it.rs (target/debug/deps/it-2)
+running 1 test
+error: test failed, to rerun pass `-p muster-agent --test it`
+";
+
+    fn parse(text: &str) -> Run {
+        let mut parser = Parser::default();
+        for line in text.lines() {
+            parser.line(line);
+        }
+        parser.run
+    }
+
+    #[test]
+    fn counts_and_names_are_read() {
+        let run = parse(TEXT);
+
+        let first = BinaryRun {
+            executable: "target/debug/deps/muster_domain-1".into(),
+            passed: 1,
+            failed: 1,
+            duration: Duration::from_millis(1_500),
+            failures: vec!["job::counts_add_up".into()],
+            ended: true,
+        };
+        assert_eq!(run.binaries[0], first);
+        assert_eq!(run.passed, ["job::names_are_checked".to_owned()].into());
+        assert_eq!(
+            run.skipped,
+            ["job::slow_one: needs an hour".to_owned()].into()
+        );
+    }
+
+    #[test]
+    fn binary_that_crashed_has_not_ended() {
+        assert!(!parse(TEXT).binaries[1].ended);
+    }
+
+    #[test]
+    fn guest_names_its_binaries_and_skips() {
+        let run = parse("     Running /tests/muster-agent/vm\nskipped: oom: no swap\n");
+
+        assert_eq!(run.binaries[0].executable, "/tests/muster-agent/vm");
+        assert_eq!(run.skipped, ["oom: no swap".to_owned()].into());
+    }
+
+    #[test]
+    fn only_what_matters_is_shown() {
+        let mut parser = Parser::default();
+
+        assert_eq!(parser.line("test a ... ok"), Line::Hidden);
+        assert_eq!(parser.line("running 12 tests"), Line::Hidden);
+        assert_eq!(parser.line("warning: unused"), Line::Shown);
+        assert_eq!(
+            parser.line("test result: ok. 1 passed; 0 failed; finished in 0.00s"),
+            Line::Result
+        );
+    }
+}

@@ -1,0 +1,418 @@
+//! What was run, counted: the summary and the exit status.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::output::{BinaryRun, Run, find};
+use crate::shell;
+use crate::shell::artifact::Artifact;
+
+/// Something that could not run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skip {
+    name: String,
+    reason: String,
+    /// What would run it; empty when the reason says so.
+    command: String,
+}
+
+impl Skip {
+    pub(crate) fn new(name: &str, reason: &str, command: &str) -> Self {
+        Self {
+            name: name.into(),
+            reason: reason.into(),
+            command: command.into(),
+        }
+    }
+
+    /// From a test's line `name: reason`.
+    fn of_test(line: &str) -> Self {
+        let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
+        let command = if reason.contains("cargo ") {
+            String::new()
+        } else {
+            format!("cargo test --workspace -- --include-ignored {name}")
+        };
+        Self::new(name, reason, &command)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure {
+    name: String,
+    what: String,
+    /// What repeats it.
+    command: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tier {
+    name: &'static str,
+    what: &'static str,
+    passed: usize,
+    failed: usize,
+    duration: Duration,
+}
+
+/// The counts of a whole run.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    tiers: Vec<Tier>,
+    skips: Vec<Skip>,
+    failures: Vec<Failure>,
+    /// Failures outside the tiers: a build, a guest that did not end.
+    failed_steps: usize,
+}
+
+impl Report {
+    pub(crate) fn skip(&mut self, skip: Skip) {
+        self.skips.push(skip);
+    }
+
+    /// A step failed.
+    pub(crate) fn fail(&mut self, name: &str, what: &str, command: &str) {
+        self.failed_steps += 1;
+        self.name_failure(name, what, command);
+    }
+
+    /// Names a failure that a tier has counted.
+    pub(crate) fn name_failure(&mut self, name: &str, what: &str, command: &str) {
+        self.failures.push(Failure {
+            name: name.into(),
+            what: what.into(),
+            command: command.into(),
+        });
+    }
+
+    /// T0 and T1. A test that was skipped here and has passed in the guest was not skipped.
+    pub(crate) fn add_host(&mut self, run: &Run, artifacts: &[Artifact], guest: Option<&Run>) {
+        let is_t1 = |binary: &&BinaryRun| {
+            find(artifacts, &binary.executable).is_some_and(|artifact| artifact.kind == "test")
+        };
+        let (t1, t0): (Vec<&BinaryRun>, Vec<&BinaryRun>) = run.binaries.iter().partition(is_t1);
+        self.tiers
+            .push(tier("T0", "unit, property, golden files", &t0));
+        let mut tier = tier("T1", "real sockets, files, processes", &t1);
+        // libtest counts a test that returned early as passed.
+        tier.passed = tier
+            .passed
+            .saturating_sub(run.skipped.difference(&run.ignored).count());
+        self.tiers.push(tier);
+
+        for line in &run.skipped {
+            let skip = Skip::of_test(line);
+            if !guest.is_some_and(|guest| ran(guest, &skip.name)) {
+                self.skips.push(skip);
+            }
+        }
+        for binary in &run.binaries {
+            let selector = find(artifacts, &binary.executable)
+                .map_or_else(|| "--workspace".to_owned(), Artifact::selector);
+            self.name_failures(binary, &|name| {
+                format!("cargo test {selector} -- --exact {name}")
+            });
+        }
+        if !run.success
+            && run
+                .binaries
+                .iter()
+                .all(|binary| binary.ended && binary.failed == 0)
+        {
+            self.fail(
+                "cargo test",
+                "it ended with an error and no failing test",
+                "cargo test --workspace",
+            );
+        }
+    }
+
+    /// T2.
+    pub(crate) fn add_guest(&mut self, run: &Run) {
+        let binaries: Vec<&BinaryRun> = run.binaries.iter().collect();
+        let mut tier = tier("T2", "guest: limits, OOM, pure cgroup v2", &binaries);
+        tier.passed = tier
+            .passed
+            .saturating_sub(run.skipped.difference(&run.ignored).count());
+        self.tiers.push(tier);
+        for line in &run.skipped {
+            let Skip { name, reason, .. } = Skip::of_test(line);
+            self.skips.push(Skip::new(
+                &format!("{name} (guest)"),
+                &reason,
+                "cargo xtask vm",
+            ));
+        }
+        for binary in &run.binaries {
+            let path = &binary.executable;
+            self.name_failures(binary, &|name| {
+                format!("cargo xtask vm -- {path} --exact {name}")
+            });
+        }
+    }
+
+    /// T3.
+    pub(crate) fn add_demo(&mut self, passed: bool, duration: Duration) {
+        let (passed, failed) = if passed { (1, 0) } else { (0, 1) };
+        self.tiers.push(Tier {
+            name: "T3",
+            what: "demo as a black box",
+            passed,
+            failed,
+            duration,
+        });
+    }
+
+    fn name_failures(&mut self, binary: &BinaryRun, command: &dyn Fn(&str) -> String) {
+        for name in &binary.failures {
+            self.name_failure(name, "failed", &command(name));
+        }
+        if !binary.ended {
+            let command = command("");
+            let command = command
+                .trim_end_matches([' '])
+                .trim_end_matches("-- --exact")
+                .trim_end_matches("--exact");
+            self.fail(
+                &binary.executable,
+                "ended without a result",
+                command.trim_end(),
+            );
+        }
+    }
+
+    fn passed(&self) -> usize {
+        self.tiers.iter().map(|tier| tier.passed).sum()
+    }
+
+    fn failed(&self) -> usize {
+        self.failed_steps + self.tiers.iter().map(|tier| tier.failed).sum::<usize>()
+    }
+
+    /// The summary; its last line is the three counts alone.
+    pub(crate) fn summary(&self, folder: &Path) -> String {
+        let mut text = String::from("\n");
+        for Tier {
+            name,
+            what,
+            passed,
+            failed,
+            duration,
+        } in &self.tiers
+        {
+            let failed = if *failed == 0 {
+                String::new()
+            } else {
+                format!(", {failed} failed")
+            };
+            let counts = format!("{passed} passed{failed}");
+            line(
+                &mut text,
+                &format!(
+                    "  {name}  {what:40} {counts:24} {:>10}",
+                    shell::seconds(*duration)
+                ),
+            );
+        }
+        if !self.skips.is_empty() {
+            line(&mut text, &format!("  skipped {}:", self.skips.len()));
+        }
+        for Skip {
+            name,
+            reason,
+            command,
+        } in &self.skips
+        {
+            let run = if command.is_empty() {
+                String::new()
+            } else {
+                format!("; run: {command}")
+            };
+            line(&mut text, &format!("    {name}: {reason}{run}"));
+        }
+        for Failure {
+            name,
+            what,
+            command,
+        } in &self.failures
+        {
+            line(
+                &mut text,
+                &format!("  FAILED {name}: {what}; repeat: {command}"),
+            );
+        }
+        line(&mut text, &format!("  logs {}", folder.display()));
+        if self.failed() == 0 {
+            line(&mut text, "all tests that can run here passed");
+        }
+        line(&mut text, &self.counts());
+        text
+    }
+
+    fn counts(&self) -> String {
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed(),
+            self.failed(),
+            self.skips.len()
+        )
+    }
+
+    pub(crate) fn exit_code(&self, require_all: bool) -> ExitCode {
+        if self.is_good(require_all) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+
+    fn is_good(&self, require_all: bool) -> bool {
+        self.failed() == 0 && (self.skips.is_empty() || !require_all)
+    }
+}
+
+fn tier(name: &'static str, what: &'static str, binaries: &[&BinaryRun]) -> Tier {
+    Tier {
+        name,
+        what,
+        passed: binaries.iter().map(|binary| binary.passed).sum(),
+        failed: binaries.iter().map(|binary| binary.failed).sum(),
+        duration: binaries.iter().map(|binary| binary.duration).sum(),
+    }
+}
+
+/// Whether the test `name`, with or without its modules, has passed in `run` and was not skipped.
+fn ran(run: &Run, name: &str) -> bool {
+    let is_it = |full: &str| {
+        full == name || full.ends_with(&format!("::{name}")) || name.ends_with(&format!("::{full}"))
+    };
+    let skipped = run
+        .skipped
+        .iter()
+        .any(|line| is_it(&Skip::of_test(line).name));
+    !skipped && run.passed.iter().any(|full| is_it(full))
+}
+
+fn line(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("a string takes any text");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifacts() -> Vec<Artifact> {
+        let artifact = |target: &str, kind: &str| Artifact {
+            package: "muster-agent".into(),
+            target: target.into(),
+            kind: kind.into(),
+            is_test: true,
+            executable: format!("/target/{target}").into(),
+        };
+        vec![artifact("muster_agent", "lib"), artifact("vm", "test")]
+    }
+
+    fn binary(executable: &str, passed: usize, failures: &[&str]) -> BinaryRun {
+        BinaryRun {
+            executable: executable.into(),
+            passed,
+            failed: failures.len(),
+            failures: failures.iter().map(ToString::to_string).collect(),
+            ended: true,
+            ..BinaryRun::default()
+        }
+    }
+
+    fn host_run() -> Run {
+        Run {
+            binaries: vec![
+                binary("/target/muster_agent", 5, &[]),
+                binary("/target/vm", 3, &[]),
+            ],
+            skipped: ["oom: no memory controller".to_owned()].into(),
+            success: true,
+            ..Run::default()
+        }
+    }
+
+    #[test]
+    fn skipped_test_is_not_among_those_that_passed() {
+        let mut report = Report::default();
+
+        report.add_host(&host_run(), &artifacts(), None);
+
+        assert_eq!(report.counts(), "7 passed, 0 failed, 1 skipped");
+    }
+
+    #[test]
+    fn test_that_passed_in_the_guest_was_not_skipped() {
+        let guest = Run {
+            binaries: vec![binary("/tests/muster-agent/vm", 1, &[])],
+            passed: ["memory::oom".to_owned()].into(),
+            success: true,
+            ..Run::default()
+        };
+        let mut report = Report::default();
+
+        report.add_host(&host_run(), &artifacts(), Some(&guest));
+        report.add_guest(&guest);
+
+        assert_eq!(report.counts(), "8 passed, 0 failed, 0 skipped");
+    }
+
+    #[test]
+    fn failure_names_the_command_that_repeats_it() {
+        let run = Run {
+            binaries: vec![binary("/target/vm", 0, &["a::b"])],
+            ..Run::default()
+        };
+        let mut report = Report::default();
+
+        report.add_host(&run, &artifacts(), None);
+
+        let summary = report.summary(Path::new("/target/test-report"));
+        assert!(
+            summary.contains("repeat: cargo test -p muster-agent --test vm -- --exact a::b"),
+            "{summary}"
+        );
+        assert!(
+            summary.ends_with("\n0 passed, 1 failed, 0 skipped\n"),
+            "{summary}"
+        );
+        assert!(!report.is_good(false));
+    }
+
+    #[test]
+    fn crashed_binary_is_a_failure() {
+        let crashed = BinaryRun {
+            executable: "/target/vm".into(),
+            ..BinaryRun::default()
+        };
+        let run = Run {
+            binaries: vec![crashed],
+            ..Run::default()
+        };
+        let mut report = Report::default();
+
+        report.add_host(&run, &artifacts(), None);
+
+        let summary = report.summary(Path::new("/target/test-report"));
+        assert!(
+            summary
+                .contains("ended without a result; repeat: cargo test -p muster-agent --test vm\n"),
+            "{summary}"
+        );
+        assert_eq!(report.failed(), 1);
+    }
+
+    #[test]
+    fn skips_fail_only_when_all_are_required() {
+        let mut report = Report::default();
+
+        report.skip(Skip::new("T2 guest", "no QEMU", "cargo xtask vm"));
+
+        assert!(report.is_good(false));
+        assert!(!report.is_good(true));
+    }
+}

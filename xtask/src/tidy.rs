@@ -1,0 +1,94 @@
+//! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
+//!
+//! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one
+//! line of code; [`layout`] those about files and their names. They return findings and print
+//! nothing. What is broken on purpose stands, with its reason, in `xtask/tidy-exceptions.toml`
+//! ([`exceptions`]): more than the list says is an error, and so is less, so it only shrinks.
+
+mod crates;
+mod exceptions;
+mod layout;
+mod source;
+mod text;
+
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::shell;
+use source::SourceFile;
+
+/// Something that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    /// The file, from the workspace's folder.
+    pub(crate) path: String,
+    /// The line, from 1; 0 when the rule is about the file as a whole.
+    pub(crate) line: usize,
+    /// The rule's name, as in the list of exceptions.
+    pub(crate) rule: &'static str,
+    /// What is wrong, and what to do.
+    pub(crate) message: String,
+}
+
+/// The `tidy` command.
+///
+/// # Errors
+///
+/// When a rule is broken, or an exception is stale; every finding has been printed by then.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let files = files()?;
+    let mut findings = crates::check(&crates::metadata()?);
+    for file in &files {
+        findings.extend(layout::check_file(file));
+        findings.extend(text::check(file));
+    }
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    findings.extend(layout::check_stems(&paths));
+    findings.sort();
+
+    let list = exceptions::read(&shell::root().join(exceptions::PATH))?;
+    let broken = exceptions::apply(&list, findings);
+    for finding in &broken {
+        let Finding {
+            path,
+            line,
+            rule,
+            message,
+        } = finding;
+        println!("{path}:{line}: {rule}: {message}");
+    }
+    match broken.len() {
+        0 => {
+            println!("tidy: {} files, {} exceptions", files.len(), list.len());
+            Ok(())
+        }
+        count => bail!("tidy found {count} broken rules"),
+    }
+}
+
+/// The files of the tree that git knows or would take.
+fn files() -> anyhow::Result<Vec<SourceFile>> {
+    let root = shell::root();
+    let mut git = Command::new("git");
+    git.args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ])
+    .current_dir(&root);
+    let list = shell::capture(&mut git)?;
+    let mut files = Vec::new();
+    for path in list.split('\0').filter(|path| !path.is_empty()) {
+        let full = root.join(path);
+        // Deleted and not yet committed, or a link to a folder.
+        if !full.is_file() {
+            continue;
+        }
+        let bytes = std::fs::read(&full).with_context(|| format!("cannot read {path}"))?;
+        files.push(SourceFile::new(path, &bytes));
+    }
+    Ok(files)
+}

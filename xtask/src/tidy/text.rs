@@ -1,0 +1,328 @@
+//! Rules about a line of Rust: what may stand only in its room.
+
+use super::Finding;
+use super::source::{SourceFile, is_word};
+
+/// What a rule looks for.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    /// A text outside comments; strings count.
+    Text(&'static str),
+    /// A path or word of the code, not part of a longer word.
+    Word(&'static str),
+    /// A use of the crate: `name::…` or `use name`, unless the file has a module of that name.
+    Crate(&'static str),
+    /// A call of a function of that name whose first argument is a number.
+    BareNumber(&'static str),
+}
+
+/// A rule: where it looks, what it looks for, what the finding says.
+#[derive(Debug)]
+struct Rule {
+    name: &'static str,
+    patterns: &'static [Pattern],
+    /// The paths it is about; empty for all.
+    only: &'static [&'static str],
+    /// The paths it is not about.
+    rooms: &'static [&'static str],
+    /// Whether it holds in tests too.
+    tests: bool,
+    advice: &'static str,
+}
+
+const CORES: &[&str] = &["control/core/src/", "agent/core/src/"];
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "kernel-path",
+        patterns: &[Pattern::Text("/sys/fs/cgroup")],
+        only: &[],
+        rooms: &[
+            "agent/src/cgroup",
+            "agent/tests/vm",
+            "xtask/src/vm",
+            "xtask/src/tidy",
+        ],
+        tests: true,
+        advice: "cgroup paths are known to agent/src/cgroup alone: take the folder from there",
+    },
+    Rule {
+        name: "aya-room",
+        patterns: &[Pattern::Crate("aya")],
+        only: &[],
+        rooms: &["agent/src/bpf"],
+        tests: true,
+        advice: "aya types stay in agent/src/bpf: return a type of ours from there",
+    },
+    Rule {
+        name: "openraft-room",
+        patterns: &[Pattern::Crate("openraft")],
+        only: &[],
+        rooms: &["control/src/raft", "control/tests/", "perf/src/raft_commit"],
+        tests: true,
+        advice: "openraft types stay in control/src/raft: return a type of ours from there",
+    },
+    Rule {
+        name: "ring-room",
+        patterns: &[Pattern::Crate("io_uring"), Pattern::Crate("tokio_uring")],
+        only: &[],
+        rooms: &["agent/src/ring", "perf/"],
+        tests: true,
+        advice: "io_uring is driven from agent/src/ring: add what you need to its interface",
+    },
+    Rule {
+        name: "unsafe-room",
+        patterns: &[Pattern::Word("unsafe")],
+        only: &[],
+        rooms: &[
+            "agent/src/ring",
+            "agent/src/sys",
+            "agent/src/bpf",
+            "driver-native/src/spawn",
+            "ebpf/",
+            "perf/src/",
+        ],
+        tests: true,
+        advice: "unsafe has its rooms: find a safe call in rustix or nix, or add one to agent/src/sys",
+    },
+    Rule {
+        name: "pure-core",
+        patterns: &[
+            Pattern::Word("std::fs"),
+            Pattern::Word("std::net"),
+            Pattern::Word("std::process"),
+            Pattern::Word("async"),
+        ],
+        only: CORES,
+        rooms: &[],
+        tests: false,
+        advice: "a core does no I/O and waits for nothing: take the value as an argument, or return an effect",
+    },
+    Rule {
+        name: "pure-nouns",
+        patterns: &[
+            Pattern::Word("std::fs"),
+            Pattern::Word("std::process"),
+            Pattern::Word("TcpStream"),
+            Pattern::Word("TcpListener"),
+            Pattern::Word("UdpSocket"),
+            Pattern::Word("async"),
+        ],
+        only: &["domain/src/", "wire/src/", "control/sim/src/"],
+        rooms: &[],
+        tests: false,
+        advice: "this crate does no I/O: let the shell (control, agent, cli) do it",
+    },
+    Rule {
+        name: "client-command",
+        patterns: &[
+            Pattern::Crate("muster_agent"),
+            Pattern::Crate("muster_control"),
+            Pattern::Crate("muster_driver"),
+            Pattern::Crate("muster_driver_native"),
+        ],
+        only: &["cli/src/"],
+        rooms: &[
+            "cli/src/agent",
+            "cli/src/dev",
+            "cli/src/doctor",
+            "cli/src/driver",
+            "cli/src/server",
+        ],
+        tests: true,
+        advice: "a client command knows wire and domain only: ask the server over HTTP",
+    },
+    Rule {
+        name: "bare-bound",
+        patterns: &[
+            Pattern::BareNumber("channel"),
+            Pattern::BareNumber("with_capacity"),
+        ],
+        only: &[],
+        rooms: &[],
+        tests: false,
+        advice: "a bound has a name, a unit and a reason: make it a constant in limits.rs",
+    },
+];
+
+/// What breaks a rule in `file`.
+pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
+    if !file.is_rust() {
+        return Vec::new();
+    }
+    let about =
+        |rule: &&Rule| (rule.only.is_empty() || file.is_in(rule.only)) && !file.is_in(rule.rooms);
+    RULES
+        .iter()
+        .filter(about)
+        .flat_map(|rule| check_rule(file, rule))
+        .collect()
+}
+
+fn check_rule(file: &SourceFile, rule: &Rule) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for pattern in rule.patterns {
+        if let Pattern::Crate(name) = pattern
+            && has_module(&file.code, name)
+        {
+            continue;
+        }
+        let view = if matches!(pattern, Pattern::Text(_)) {
+            &file.uncommented
+        } else {
+            &file.code
+        };
+        for (index, line) in view.lines().enumerate() {
+            let number = index + 1;
+            let counts = rule.tests || number < file.tests_from;
+            if counts && let Some(found) = find(line, *pattern) {
+                findings.push(Finding {
+                    path: file.path.clone(),
+                    line: number,
+                    rule: rule.name,
+                    message: format!("`{found}`: {}", rule.advice),
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// What `pattern` found in `line`.
+fn find(line: &str, pattern: Pattern) -> Option<&str> {
+    match pattern {
+        Pattern::Text(text) => line.find(text).map(|at| &line[at..at + text.len()]),
+        Pattern::Word(word) => words(line, word)
+            .next()
+            .map(|at| &line[at..at + word.len()]),
+        Pattern::Crate(name) => words(line, name)
+            .find(|at| is_crate_use(&line[..*at], &line[at + name.len()..]))
+            .map(|at| &line[at..at + name.len()]),
+        Pattern::BareNumber(name) => line.match_indices(name).find_map(|(at, _)| {
+            let end = first_argument(line, at + name.len())?;
+            line[end..]
+                .trim_start()
+                .starts_with(|c: char| c.is_ascii_digit())
+                .then_some(&line[at..end])
+        }),
+    }
+}
+
+/// Where `word` stands in `line`, not as a part of a longer word.
+fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> {
+    line.match_indices(word)
+        .map(|(at, _)| at)
+        .filter(move |at| {
+            !line[..*at].ends_with(is_word) && !line[at + word.len()..].starts_with(is_word)
+        })
+}
+
+fn is_crate_use(before: &str, after: &str) -> bool {
+    let before = before.trim_end();
+    if before.ends_with("::") {
+        // `::aya::…` is the crate as well; `crate::x::aya` is not.
+        return !before.trim_end_matches("::").ends_with(is_word) && after.starts_with("::");
+    }
+    after.starts_with("::") || before.ends_with("use") || before.ends_with("extern crate")
+}
+
+fn has_module(code: &str, name: &str) -> bool {
+    words(code, name).any(|at| code[..at].trim_end().ends_with("mod"))
+}
+
+/// Where the first argument begins after a function's name: past `::<…>` and `(`.
+fn first_argument(line: &str, name_end: usize) -> Option<usize> {
+    let mut rest = &line[name_end..];
+    if let Some(generics) = rest.strip_prefix("::<") {
+        rest = &generics[generics.rfind(">(")? + 1..];
+    }
+    rest.strip_prefix('(')
+        .map(|arguments| line.len() - arguments.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(path: &str, source: &str) -> Vec<(&'static str, usize)> {
+        let file = SourceFile::new(path, source.as_bytes());
+        check(&file)
+            .into_iter()
+            .map(|finding| (finding.rule, finding.line))
+            .collect()
+    }
+
+    #[test]
+    fn kernel_paths_stay_in_their_room() {
+        let source = "//! x\nconst ROOT: &str = \"/sys/fs/cgroup\"; // not /sys/fs/cgroup\n// /sys/fs/cgroup\n";
+
+        assert_eq!(rules("agent/src/logs.rs", source), [("kernel-path", 2)]);
+        assert_eq!(rules("agent/src/cgroup/memory.rs", source), []);
+    }
+
+    #[test]
+    fn crates_are_told_from_modules_of_their_name() {
+        assert_eq!(
+            rules("agent/src/logs.rs", "use aya::Ebpf;\n"),
+            [("aya-room", 1)]
+        );
+        assert_eq!(
+            rules("agent/src/logs.rs", "fn f(x: &aya::Ebpf) {}\n"),
+            [("aya-room", 1)]
+        );
+        assert_eq!(
+            rules("agent/src/logs.rs", "use crate::aya::Ebpf;\nlet aya = 1;\n"),
+            []
+        );
+        assert_eq!(
+            rules(
+                "agent/src/fingerprint.rs",
+                "mod io_uring;\nio_uring::probe();\n"
+            ),
+            []
+        );
+        assert_eq!(
+            rules("control/src/http.rs", "use ::openraft::Raft;\n"),
+            [("openraft-room", 1)]
+        );
+    }
+
+    #[test]
+    fn unsafe_in_words_and_strings_is_no_keyword() {
+        let source = "#![expect(unsafe_code, reason = \"unsafe\")]\nunsafe { f() }\n";
+
+        assert_eq!(
+            rules("driver-native/src/lib.rs", source),
+            [("unsafe-room", 2)]
+        );
+        assert_eq!(rules("driver-native/src/spawn.rs", source), []);
+    }
+
+    #[test]
+    fn cores_may_read_files_in_their_tests_only() {
+        let source = "use std::fs;\n\n#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
+
+        assert_eq!(rules("control/core/src/fsm.rs", source), [("pure-core", 1)]);
+        assert_eq!(rules("control/core/src/fsm/tests.rs", source), []);
+        assert_eq!(rules("control/src/fsm.rs", source), []);
+    }
+
+    #[test]
+    fn bounds_have_names() {
+        let source = "let a = channel(16);\nlet b = mpsc::channel::<Vec<u8>>(1);\n\
+                      let c = oneshot::channel();\nlet d = Vec::with_capacity(QUEUE_MAX);\n";
+
+        assert_eq!(
+            rules("agent/src/node.rs", source),
+            [("bare-bound", 1), ("bare-bound", 2)]
+        );
+    }
+
+    #[test]
+    fn client_commands_do_not_reach_into_the_agent() {
+        let source = "use muster_agent::Node;\n";
+
+        assert_eq!(rules("cli/src/job.rs", source), [("client-command", 1)]);
+        assert_eq!(rules("cli/src/agent.rs", source), []);
+    }
+}

@@ -1,0 +1,354 @@
+//! `cargo xtask vm`: a command as root in a guest with its own kernel and pure cgroup v2.
+//!
+//! The limits, the OOM killer and what else a developer's machine may not let us touch are tested
+//! in a QEMU guest. Its kernel is Debian's, unpacked from the package and not installed
+//! ([`kernel`]); its file system is an archive with busybox, our binaries and the libraries they
+//! need ([`initramfs`]); [`qemu`] starts it, shows its console and returns the status that the
+//! guest reports on a second serial port.
+//!
+//! Nothing outside the target folder is written. There is no network and no disk in the guest.
+
+mod cpio;
+mod initramfs;
+mod kernel;
+mod qemu;
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::shell;
+use crate::shell::artifact::{self, Artifact};
+
+/// The test binaries that belong in the guest: package and target. One that does not exist yet
+/// is named and left out.
+const GUEST_TESTS: [(&str, &str); 2] = [
+    ("muster-agent", "vm"),
+    ("muster-driver-native", "conformance"),
+];
+
+/// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
+const STATUS_DEADLINE: u8 = 124;
+
+/// What runs in the guest, and how.
+#[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
+pub(crate) struct Options {
+    /// The command; without one, the guest's tests
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
+    /// The guest's memory in MiB
+    #[arg(long, default_value_t = 2048)]
+    pub(crate) memory: u32,
+    /// The guest's processors
+    #[arg(long, default_value_t = 2)]
+    pub(crate) cpus: u8,
+    /// Seconds after which the guest is ended
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub(crate) timeout: u64,
+    /// Take the `muster` of a release build
+    #[arg(long)]
+    pub(crate) release: bool,
+    /// Build nothing: take what the target folder has, or busybox alone
+    #[arg(long, conflicts_with = "release")]
+    pub(crate) no_build: bool,
+    /// Look for a newer kernel than the one unpacked
+    #[arg(long)]
+    pub(crate) refresh: bool,
+    /// Keep the guest's file system and say where it is
+    #[arg(long)]
+    pub(crate) keep_initrd: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            command: Vec::new(),
+            memory: 2048,
+            cpus: 2,
+            timeout: 600,
+            release: false,
+            no_build: false,
+            refresh: false,
+            keep_initrd: false,
+        }
+    }
+}
+
+/// How it went in the guest.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The command ran and ended with this status.
+    Ended(u8),
+    /// The guest was ended at the deadline.
+    Deadline,
+    /// The guest went away without a status: its kernel panicked, or QEMU failed.
+    Vanished {
+        /// What QEMU ended with.
+        status: String,
+    },
+    /// This machine cannot run a guest.
+    Unavailable {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// The `vm` command.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let binaries = binaries(options)?;
+    match guest(options, &binaries, &mut std::io::stdout(), &mut |_| ())? {
+        Outcome::Ended(status) => Ok(ExitCode::from(status)),
+        Outcome::Deadline => {
+            eprintln!(
+                "error: the guest did not end within {} s and was ended",
+                options.timeout
+            );
+            Ok(ExitCode::from(STATUS_DEADLINE))
+        }
+        Outcome::Vanished { status } => anyhow::bail!(
+            "the guest went away without a status (QEMU ended with {status}); its console above says why"
+        ),
+        Outcome::Unavailable { reason } => anyhow::bail!("no guest on this machine: {reason}"),
+    }
+}
+
+/// Boots a guest that holds `binaries`, runs the command in it, copies its console to `console` as it
+/// comes and hands each line to `on_line`.
+///
+/// # Errors
+///
+/// When the guest's file system cannot be made. What this machine lacks is no error but
+/// [`Outcome::Unavailable`].
+pub(crate) fn guest(
+    options: &Options,
+    binaries: &[Artifact],
+    console: &mut (dyn Write + Send),
+    on_line: &mut dyn FnMut(&str),
+) -> anyhow::Result<Outcome> {
+    let cache = shell::target_dir().join("vm");
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    if let Some(reason) = missing() {
+        return Ok(Outcome::Unavailable { reason });
+    }
+    let kernel = match kernel::fetch(&cache, options.refresh) {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            return Ok(Outcome::Unavailable {
+                reason: format!("{error:#}"),
+            });
+        }
+    };
+    let accel = qemu::acceleration(&cache, &kernel)?;
+
+    let script = script(&options.command, binaries);
+    let work = WorkDir::new(&cache, "guest")?;
+    let initrd = work.path.join("initrd.cpio");
+    initramfs::write(&initrd, binaries, &script, options.command.is_empty())?;
+    if options.keep_initrd {
+        let kept = cache.join("initrd.cpio");
+        std::fs::copy(&initrd, &kept)
+            .with_context(|| format!("cannot write {}", kept.display()))?;
+        eprintln!("guest   file system kept: {}", kept.display());
+    }
+    let guest = qemu::Guest {
+        kernel: &kernel,
+        initrd: &initrd,
+        status_file: &work.path.join("status"),
+        accel,
+        memory_mib: options.memory,
+        cpus: options.cpus,
+        deadline: Duration::from_secs(options.timeout),
+    };
+    eprintln!(
+        "guest   Linux {} under {}, {} MiB",
+        kernel.release,
+        accel.name(),
+        options.memory
+    );
+    qemu::run(&guest, console, on_line)
+}
+
+/// The binaries for the guest among `built`.
+pub(crate) fn choose(built: &[Artifact]) -> Vec<Artifact> {
+    built
+        .iter()
+        .filter(|artifact| is_muster(artifact) || is_guest_test(artifact))
+        .cloned()
+        .collect()
+}
+
+fn is_muster(artifact: &Artifact) -> bool {
+    !artifact.is_test && artifact.package == "muster-cli" && artifact.target == "muster"
+}
+
+/// Whether `artifact` is one of the tests that run in the guest.
+pub(crate) fn is_guest_test(artifact: &Artifact) -> bool {
+    artifact.is_test
+        && GUEST_TESTS
+            .iter()
+            .any(|(package, target)| artifact.package == *package && artifact.target == *target)
+}
+
+/// The binaries that a guest started by hand gets.
+fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
+    if options.no_build {
+        let executable = shell::target_dir().join("debug/muster");
+        let muster = Artifact {
+            package: "muster-cli".into(),
+            target: "muster".into(),
+            kind: "bin".into(),
+            is_test: false,
+            executable: executable.clone(),
+        };
+        return Ok(if executable.is_file() {
+            vec![muster]
+        } else {
+            Vec::new()
+        });
+    }
+    // With a test among the targets, cargo resolves features as `cargo test --workspace` does, so
+    // that both share what they build.
+    let mut cargo = shell::cargo();
+    cargo.args(["build", "--workspace", "--bin", "muster"]);
+    for (package, target) in GUEST_TESTS {
+        if test_exists(package, target) {
+            cargo.args(["--test", target]);
+        } else {
+            eprintln!("guest   no test `{target}` in {package}: left out");
+        }
+    }
+    let mut chosen = choose(&artifact::build(&mut cargo)?);
+    if options.release {
+        chosen.retain(|artifact| !is_muster(artifact));
+        let mut cargo = shell::cargo();
+        cargo.args(["build", "--release", "--bin", "muster"]);
+        chosen.extend(choose(&artifact::build(&mut cargo)?));
+    }
+    Ok(chosen)
+}
+
+/// Whether the package has an integration test of that name: a file, or a folder with `main.rs`.
+fn test_exists(package: &str, target: &str) -> bool {
+    let tests = shell::root()
+        .join(package.trim_start_matches("muster-"))
+        .join("tests");
+    tests.join(format!("{target}.rs")).is_file() || tests.join(target).join("main.rs").is_file()
+}
+
+/// What the guest's shell runs: the command as given, or each test in turn.
+fn script(command: &[String], binaries: &[Artifact]) -> String {
+    if !command.is_empty() {
+        let words: Vec<String> = command.iter().map(|word| shell::quote(word)).collect();
+        return format!("exec {}\n", words.join(" "));
+    }
+    let mut script = String::from("status=0\nexport MUSTER_SKIP_FILE=/run/skipped\n");
+    for test in binaries.iter().filter(|artifact| artifact.is_test) {
+        let path = initramfs::guest_path(test);
+        // `cargo xtask test` reads the line, to name a failure by the binary it is in.
+        writeln!(
+            script,
+            "echo '     Running {path}'\n{path} --test-threads=1 || status=101"
+        )
+        .expect("a string takes any text");
+    }
+    script.push_str(
+        "[ -e $MUSTER_SKIP_FILE ] && sed 's/^/skipped: /' $MUSTER_SKIP_FILE\nexit $status\n",
+    );
+    script
+}
+
+/// What this machine lacks for a guest, as a reason to skip.
+fn missing() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some(format!(
+            "guests are x86-64 only, this machine is {}",
+            std::env::consts::ARCH
+        ));
+    }
+    let programs = ["qemu-system-x86_64", "busybox", "dpkg-deb", "apt-get"];
+    let absent: Vec<&str> = programs
+        .into_iter()
+        .filter(|name| shell::find_program(name).is_none())
+        .collect();
+    if absent.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "{} not found; run: cargo xtask setup",
+        absent.join(", ")
+    ))
+}
+
+/// A folder for one guest, removed with what is in it when the guest has ended.
+#[derive(Debug)]
+struct WorkDir {
+    path: PathBuf,
+}
+
+impl WorkDir {
+    fn new(cache: &Path, name: &str) -> anyhow::Result<Self> {
+        let path = cache.join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("warning: cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test_binary() -> Artifact {
+        Artifact {
+            package: "muster-agent".into(),
+            target: "vm".into(),
+            kind: "test".into(),
+            is_test: true,
+            executable: "/t/vm-1".into(),
+        }
+    }
+
+    #[test]
+    fn command_reaches_the_guest_word_by_word() {
+        let command = ["sh", "-c", "exit 3"].map(String::from);
+
+        assert_eq!(script(&command, &[]), "exec sh -c 'exit 3'\n");
+    }
+
+    #[test]
+    fn guest_without_command_runs_its_tests() {
+        let script = script(&[], &[test_binary()]);
+
+        assert!(
+            script.contains("/tests/muster-agent/vm --test-threads=1 || status=101"),
+            "{script}"
+        );
+        assert!(script.ends_with("exit $status\n"), "{script}");
+    }
+
+    #[test]
+    fn only_the_guests_tests_are_chosen() {
+        let other = Artifact {
+            target: "it".into(),
+            ..test_binary()
+        };
+
+        assert_eq!(choose(&[test_binary(), other]), [test_binary()]);
+    }
+}

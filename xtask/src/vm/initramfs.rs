@@ -1,0 +1,226 @@
+//! The guest's file system: busybox, our binaries, the libraries they need, a command.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::cpio::Archive;
+use crate::shell;
+use crate::shell::artifact::Artifact;
+
+const INIT: &str = include_str!("init.sh");
+
+/// Empty folders: what the first process mounts on, and what programs expect.
+const DIRECTORIES: [&str; 12] = [
+    "bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "tests", "usr/bin", "var/tmp",
+];
+
+/// Small files in `/etc`. `nobody` is the user that tests drop their rights to.
+const ETC: [(&str, &str); 4] = [
+    (
+        "passwd",
+        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
+    ),
+    ("group", "root:x:0:\nnogroup:x:65534:\n"),
+    ("hosts", "127.0.0.1 localhost guest\n::1 localhost\n"),
+    ("resolv.conf", ""),
+];
+
+/// Writes the archive to `path`. The guest reads from its console only when this command has a
+/// terminal, and never while it runs tests.
+pub(crate) fn write(
+    path: &Path,
+    binaries: &[Artifact],
+    command: &str,
+    runs_tests: bool,
+) -> anyhow::Result<()> {
+    let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let mut tree = Tree {
+        archive: Archive::new(BufWriter::new(file)),
+        directories: BTreeSet::new(),
+    };
+    for directory in DIRECTORIES {
+        tree.directory(directory)?;
+    }
+    for (name, content) in ETC {
+        tree.file(&format!("etc/{name}"), 0o644, content.as_bytes())?;
+    }
+    tree.file("init", 0o755, INIT.as_bytes())?;
+    tree.file("command", 0o644, command.as_bytes())?;
+    if !runs_tests && std::io::stdin().is_terminal() {
+        tree.file("interactive", 0o644, &[])?;
+    }
+    tree.program("bin/busybox", &busybox()?)?;
+
+    let stripped = path.with_extension("stripped");
+    let mut libraries = BTreeSet::new();
+    for artifact in binaries {
+        libraries.extend(shared_libraries(&artifact.executable)?);
+        let source = strip(&artifact.executable, &stripped);
+        tree.program(guest_path(artifact).trim_start_matches('/'), &source)?;
+    }
+    for library in libraries {
+        tree.program(library.to_string_lossy().trim_start_matches('/'), &library)?;
+    }
+    tree.archive
+        .finish()
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where `artifact` is in the guest.
+pub(crate) fn guest_path(artifact: &Artifact) -> String {
+    if artifact.is_test {
+        format!("/tests/{}/{}", artifact.package, artifact.target)
+    } else {
+        format!("/usr/bin/{}", artifact.target)
+    }
+}
+
+/// An archive that makes the folders on the way.
+struct Tree<W> {
+    archive: Archive<W>,
+    directories: BTreeSet<String>,
+}
+
+impl<W: Write> Tree<W> {
+    fn directory(&mut self, path: &str) -> anyhow::Result<()> {
+        let ends = path
+            .match_indices('/')
+            .map(|(at, _)| at)
+            .chain([path.len()]);
+        for end in ends {
+            let directory = &path[..end];
+            if self.directories.insert(directory.to_owned()) {
+                self.archive.directory(directory, 0o755)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> anyhow::Result<()> {
+        if let Some((directory, _)) = path.rsplit_once('/') {
+            self.directory(directory)?;
+        }
+        self.archive
+            .file(path, mode, content)
+            .with_context(|| format!("cannot add {path}"))
+    }
+
+    fn program(&mut self, path: &str, source: &Path) -> anyhow::Result<()> {
+        let content =
+            std::fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+        self.file(path, 0o755, &content)
+    }
+}
+
+/// The busybox of this machine, if the guest can run it: it has to need no library.
+fn busybox() -> anyhow::Result<PathBuf> {
+    let path =
+        shell::find_program("busybox").context("busybox not found; run: cargo xtask setup")?;
+    if !shared_libraries(&path)?.is_empty() {
+        bail!(
+            "{} needs shared libraries; install the package busybox-static",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// The libraries that `program` needs, and the loader, by their paths on this machine.
+fn shared_libraries(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("cannot start ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned() + &text;
+        if complaint.contains("not a dynamic executable") {
+            return Ok(BTreeSet::new());
+        }
+        bail!(
+            "ldd {} ended with {}: {}",
+            program.display(),
+            output.status,
+            complaint.trim()
+        );
+    }
+    parse_ldd(&text)
+}
+
+/// Reads `name => path (address)` and `path (address)`; what the kernel itself provides has no path.
+fn parse_ldd(text: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let mut libraries = BTreeSet::new();
+    for line in text.lines() {
+        if line.contains("=> not found") {
+            bail!(
+                "a shared library is missing on this machine: {}",
+                line.trim()
+            );
+        }
+        let path = line.split_once("=>").map_or(line, |(_, path)| path);
+        let path = path.split(" (").next().unwrap_or_default().trim();
+        if path.starts_with('/') {
+            libraries.insert(PathBuf::from(path));
+        }
+    }
+    Ok(libraries)
+}
+
+/// A copy of `program` without what only a debugger reads, which is most of a debug build; the
+/// names in a backtrace stay. Without `strip` on this machine it is the program itself.
+fn strip(program: &Path, copy: &Path) -> PathBuf {
+    let status = Command::new("strip")
+        .arg("--strip-debug")
+        .arg("-o")
+        .arg(copy)
+        .arg(program)
+        .status();
+    match status {
+        Ok(status) if status.success() => copy.to_path_buf(),
+        _ => program.to_path_buf(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_loader_are_found() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f01)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f02)\n";
+
+        let libraries = parse_ldd(text).unwrap();
+
+        let expected = [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ];
+        assert_eq!(libraries, expected.map(PathBuf::from).into());
+    }
+
+    #[test]
+    fn missing_library_is_an_error() {
+        assert!(parse_ldd("\tlibz.so.1 => not found\n").is_err());
+    }
+
+    #[test]
+    fn folders_on_the_way_are_made_once() {
+        let mut bytes = Vec::new();
+        let mut tree = Tree {
+            archive: Archive::new(&mut bytes),
+            directories: BTreeSet::new(),
+        };
+
+        tree.file("a/b/one", 0o644, b"").unwrap();
+        tree.file("a/b/two", 0o644, b"").unwrap();
+
+        assert_eq!(tree.directories, ["a", "a/b"].map(String::from).into());
+    }
+}

@@ -1,0 +1,229 @@
+//! Starting QEMU: which acceleration, the guest's devices, the console and the status.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::Outcome;
+use super::initramfs;
+use super::kernel::Kernel;
+use crate::shell;
+
+/// How long a guest may take to prove that KVM works. With KVM it boots in about a second; where
+/// KVM is offered but does not work, a guest hangs for ever and this time is lost, once.
+const KVM_PROBE_DEADLINE: Duration = Duration::from_secs(12);
+
+/// Between two looks at whether the guest has ended. Short against the two seconds of a boot.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The kernel's arguments. The status goes through the second serial port, so the console may say
+/// what it likes; `panic=-1` with `-no-reboot` turns a panic into the end of QEMU.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 rdinit=/init quiet loglevel=3 panic=-1 oops=panic \
+     cgroup_no_v1=all random.trust_cpu=on no_timer_check";
+
+/// How the guest's processors run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acceleration {
+    /// By the processor, through the host's kernel.
+    Kvm,
+    /// By QEMU's translator: slower, and works everywhere.
+    Tcg,
+}
+
+impl Acceleration {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "KVM",
+            Self::Tcg => "TCG (no usable KVM)",
+        }
+    }
+
+    fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max"],
+        }
+    }
+}
+
+/// A guest to start.
+#[derive(Debug)]
+pub(crate) struct Guest<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) initrd: &'a Path,
+    /// Where QEMU writes what the guest sends to its second serial port.
+    pub(crate) status_file: &'a Path,
+    pub(crate) accel: Acceleration,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpus: u8,
+    pub(crate) deadline: Duration,
+}
+
+/// The acceleration that works here: KVM only when a guest has booted with it. The answer is kept
+/// in `cache` for as long as this machine's kernel and QEMU stay the same.
+///
+/// # Errors
+///
+/// When the probe's guest cannot be made.
+pub(crate) fn acceleration(cache: &Path, kernel: &Kernel) -> anyhow::Result<Acceleration> {
+    if !Path::new("/dev/kvm").exists() {
+        return Ok(Acceleration::Tcg);
+    }
+    let file = cache.join("acceleration");
+    let machine = machine()?;
+    let known = std::fs::read_to_string(&file).unwrap_or_default();
+    if let Some(answer) = known.strip_prefix(&machine) {
+        return Ok(if answer.trim() == "kvm" {
+            Acceleration::Kvm
+        } else {
+            Acceleration::Tcg
+        });
+    }
+    let works = probe_kvm(cache, kernel)?;
+    let answer = if works { "kvm" } else { "tcg" };
+    std::fs::write(&file, format!("{machine}{answer}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(if works {
+        Acceleration::Kvm
+    } else {
+        Acceleration::Tcg
+    })
+}
+
+/// What the answer of the probe depends on, one fact a line.
+fn machine() -> anyhow::Result<String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .context("cannot read this machine's kernel release")?;
+    let version = shell::capture(Command::new("qemu-system-x86_64").arg("--version"))?;
+    let version = version.lines().next().unwrap_or_default();
+    Ok(format!("{}\n{version}\n", release.trim()))
+}
+
+fn probe_kvm(cache: &Path, kernel: &Kernel) -> anyhow::Result<bool> {
+    let work = super::WorkDir::new(cache, "kvm-probe")?;
+    let initrd = work.path.join("initrd.cpio");
+    initramfs::write(&initrd, &[], "exit 42\n", true)?;
+    let guest = Guest {
+        kernel,
+        initrd: &initrd,
+        status_file: &work.path.join("status"),
+        accel: Acceleration::Kvm,
+        memory_mib: 512,
+        cpus: 2,
+        deadline: KVM_PROBE_DEADLINE,
+    };
+    let outcome = run(&guest, &mut std::io::sink(), &mut |_| ())?;
+    Ok(matches!(outcome, Outcome::Ended(42)))
+}
+
+/// Starts the guest, copies its console to `console` as it comes and each line to `on_line`, and
+/// waits for its end or the deadline.
+///
+/// # Errors
+///
+/// When QEMU cannot be started.
+pub(crate) fn run(
+    guest: &Guest<'_>,
+    console: &mut (dyn Write + Send),
+    on_line: &mut dyn FnMut(&str),
+) -> anyhow::Result<Outcome> {
+    let mut child = command(guest)
+        .stdin(stdin())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start qemu-system-x86_64; run: cargo xtask setup")?;
+    let output = child.stdout.take().context("QEMU's output is a pipe")?;
+    let (end, exit_status) = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| wait(&mut child, guest));
+        let copied = shell::copy(output, console, on_line);
+        let ended = watch.join().expect("the watching thread does not panic");
+        copied.and(ended)
+    })?;
+    Ok(match end {
+        End::Reported(status) => Outcome::Ended(status),
+        End::Deadline => Outcome::Deadline,
+        End::Alone => Outcome::Vanished {
+            status: exit_status.to_string(),
+        },
+    })
+}
+
+/// Why a guest is no more.
+#[derive(Debug)]
+enum End {
+    /// It reported the command's status.
+    Reported(u8),
+    /// Its time was over.
+    Deadline,
+    /// By itself, without a status.
+    Alone,
+}
+
+/// Waits for the guest's status, the deadline or the end of QEMU, and ends QEMU.
+fn wait(child: &mut Child, guest: &Guest<'_>) -> anyhow::Result<(End, ExitStatus)> {
+    let started = Instant::now();
+    let end = loop {
+        // In this order: a status that was there when QEMU ended counts.
+        let exited = child.try_wait().context("cannot wait for QEMU")?.is_some();
+        if let Some(status) = status(guest.status_file) {
+            break End::Reported(status);
+        }
+        if exited {
+            break End::Alone;
+        }
+        if started.elapsed() > guest.deadline {
+            break End::Deadline;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    };
+    child.kill().context("cannot end QEMU")?;
+    Ok((end, child.wait().context("cannot wait for QEMU")?))
+}
+
+/// The status that the guest has reported: a number and the end of its line.
+fn status(file: &Path) -> Option<u8> {
+    std::fs::read_to_string(file)
+        .ok()?
+        .strip_suffix('\n')?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// The guest reads what is typed; a file or a pipe meant for somebody else is left alone.
+fn stdin() -> Stdio {
+    if std::io::stdin().is_terminal() {
+        Stdio::inherit()
+    } else {
+        Stdio::null()
+    }
+}
+
+fn command(guest: &Guest<'_>) -> Command {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(guest.accel.arguments())
+        .args([
+            "-machine",
+            "pc",
+            "-no-reboot",
+            "-no-user-config",
+            "-nodefaults",
+        ])
+        .args([
+            "-m",
+            &guest.memory_mib.to_string(),
+            "-smp",
+            &guest.cpus.to_string(),
+        ])
+        .args(["-display", "none", "-serial", "stdio"])
+        .args(["-serial", &format!("file:{}", guest.status_file.display())])
+        .arg("-kernel")
+        .arg(&guest.kernel.image)
+        .arg("-initrd")
+        .arg(guest.initrd)
+        .args(["-append", KERNEL_ARGUMENTS]);
+    qemu
+}
