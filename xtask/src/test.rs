@@ -42,8 +42,11 @@ pub(crate) struct Options {
     /// T0 and T1 only, with what is installed and built: no setup, no eBPF build
     #[arg(long)]
     quick: bool,
+    /// Test these packages only
+    #[arg(long = "package", short, value_name = "PACKAGE")]
+    packages: Vec<String>,
     /// Fail when anything was skipped
-    #[arg(long, conflicts_with_all = ["no_vm", "no_demo", "quick"])]
+    #[arg(long, conflicts_with_all = ["no_vm", "no_demo", "quick", "packages"])]
     require_all: bool,
 }
 
@@ -60,9 +63,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut report = Report::default();
     prepare(options, &mut report);
 
-    match build() {
+    match build(options) {
         Ok(artifacts) => {
-            let host = host(&artifacts, &folder)?;
+            let host = host(options, &artifacts, &folder)?;
             let guest = guest(options, &artifacts, &folder, &mut report)?;
             report.add_host(&host, &artifacts, guest.as_ref());
             if let Some(guest) = guest {
@@ -123,19 +126,34 @@ fn prepare(options: &Options, report: &mut Report) {
 }
 
 /// Builds every test and program, and returns them.
-fn build() -> anyhow::Result<Vec<Artifact>> {
+fn build(options: &Options) -> anyhow::Result<Vec<Artifact>> {
     let started = Instant::now();
-    let artifacts = artifact::build(shell::cargo().args(["test", "--workspace", "--no-run"]))?;
+    let artifacts = artifact::build(cargo_test(options).arg("--no-run"))?;
     println!("  built in {}", shell::seconds(started.elapsed()));
     Ok(artifacts)
 }
 
+fn cargo_test(options: &Options) -> Command {
+    let mut cargo = shell::cargo();
+    cargo.arg("test");
+    if options.packages.is_empty() {
+        cargo.arg("--workspace");
+    }
+    cargo.args(
+        options
+            .packages
+            .iter()
+            .flat_map(|package| ["--package", package]),
+    );
+    cargo
+}
+
 /// T0 and T1.
-fn host(artifacts: &[Artifact], folder: &Path) -> anyhow::Result<Run> {
+fn host(options: &Options, artifacts: &[Artifact], folder: &Path) -> anyhow::Result<Run> {
     let skip_file = folder.join("skipped-host");
     remove_if_exists(&skip_file)?;
-    let mut command = bounded(shell::cargo());
-    command.args(["test", "--workspace", "--no-fail-fast"]);
+    let mut command = bounded(cargo_test(options));
+    command.arg("--no-fail-fast");
     command.env("MUSTER_SKIP_FILE", &skip_file);
     command
         .env_remove("UPDATE_EXPECT")
@@ -160,7 +178,8 @@ fn bounded(cargo: Command) -> Command {
     let mut command = Command::new("timeout");
     command
         .args(["--kill-after=10s", &format!("{HOST_MINUTES_MAX}m")])
-        .arg(cargo.get_program());
+        .arg(cargo.get_program())
+        .args(cargo.get_args());
     command.current_dir(shell::root());
     for (name, value) in cargo.get_envs() {
         match value {
@@ -209,7 +228,7 @@ fn guest(
             return Ok(None);
         }
     };
-    let success = matches!(outcome, vm::Outcome::Ended(0));
+    let success = !matches!(outcome, vm::Outcome::Ended(1..));
     match outcome {
         vm::Outcome::Unavailable { reason } => {
             report.skip(Skip::new("T2 guest", &reason, COMMAND));

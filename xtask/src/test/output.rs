@@ -22,6 +22,8 @@ pub(crate) struct BinaryRun {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) duration: Duration,
+    /// The names of the tests that passed, as libtest sees it: one that was skipped did.
+    pub(crate) passes: BTreeSet<String>,
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
     /// Whether it said how it went. One that crashed did not.
@@ -32,14 +34,59 @@ pub(crate) struct BinaryRun {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) binaries: Vec<BinaryRun>,
-    /// Tests that passed, by name.
-    pub(crate) passed: BTreeSet<String>,
     /// `name: reason`, one for each test that said it could not run, or is marked `ignore`.
     pub(crate) skipped: BTreeSet<String>,
     /// Of these, those marked `ignore`: libtest does not count them among those that passed.
     pub(crate) ignored: BTreeSet<String>,
     /// Whether the run as a whole ended with status 0.
     pub(crate) success: bool,
+}
+
+impl Run {
+    /// The binaries, each without the tests among those it passed that said they could not run:
+    /// libtest counts a test that returned early as passed.
+    pub(crate) fn binaries_without_skipped(&self) -> Vec<BinaryRun> {
+        let mut binaries = self.binaries.clone();
+        for skip in self.skipped.difference(&self.ignored) {
+            let binary = binaries.iter_mut().find_map(|binary| {
+                let test = binary
+                    .passes
+                    .iter()
+                    .find(|test| is_named(test, skip_name(skip)))?
+                    .clone();
+                Some((binary, test))
+            });
+            if let Some((binary, test)) = binary {
+                binary.passes.remove(&test);
+                binary.passed -= 1;
+            }
+        }
+        binaries
+    }
+
+    /// Whether the test `name` has passed and was not skipped.
+    pub(crate) fn ran(&self, name: &str) -> bool {
+        let skipped = self
+            .skipped
+            .iter()
+            .any(|skip| is_named(skip_name(skip), name));
+        let mut passes = self.binaries.iter().flat_map(|binary| &binary.passes);
+        !skipped && passes.any(|test| is_named(test, name))
+    }
+}
+
+/// The test's name in a line `name: reason`; a name may have `::` in it.
+fn skip_name(skip: &str) -> &str {
+    skip.split_once(": ").map_or(skip, |(name, _)| name)
+}
+
+/// Whether two names mean the same test; either may lack its modules.
+fn is_named(test: &str, name: &str) -> bool {
+    let ends = |long: &str, short: &str| {
+        long.strip_suffix(short)
+            .is_some_and(|modules| modules.is_empty() || modules.ends_with("::"))
+    };
+    ends(test, name) || ends(name, test)
 }
 
 /// Takes the lines as they come.
@@ -183,7 +230,9 @@ impl Parser {
             return Line::Shown;
         };
         if outcome == "ok" {
-            self.run.passed.insert(name.to_owned());
+            if let Some(binary) = self.run.binaries.last_mut() {
+                binary.passes.insert(name.to_owned());
+            }
             return Line::Hidden;
         }
         if let Some(reason) = outcome.strip_prefix("ignored") {
@@ -286,11 +335,11 @@ error: test failed, to rerun pass `-p muster-agent --test it`
             passed: 1,
             failed: 1,
             duration: Duration::from_millis(1_500),
+            passes: ["job::names_are_checked".to_owned()].into(),
             failures: vec!["job::counts_add_up".into()],
             ended: true,
         };
         assert_eq!(run.binaries[0], first);
-        assert_eq!(run.passed, ["job::names_are_checked".to_owned()].into());
         assert_eq!(
             run.skipped,
             ["job::slow_one: needs an hour".to_owned()].into()
