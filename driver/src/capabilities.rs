@@ -1,0 +1,104 @@
+//! What a driver is, what it can do and how it is on this node.
+
+use std::collections::BTreeMap;
+
+use crate::network::NetworkMode;
+
+/// Who a plugin is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginInfo {
+    /// Name that jobs use as `driver = "…"`.
+    pub name: String,
+    /// Version of the driver.
+    pub version: String,
+    /// Versions of the plugin interface that it speaks.
+    pub api_versions: Vec<String>,
+}
+
+/// How a task's file system is kept from the host's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FsIsolation {
+    /// It is the host's.
+    #[default]
+    None,
+    /// A root directory made from the host's files.
+    Chroot,
+    /// An image.
+    Image,
+    /// The host's, with only named paths to be seen.
+    Unveil,
+}
+
+/// Whether a job may ask for mounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MountConfigs {
+    /// Yes.
+    #[default]
+    Any,
+    /// No.
+    None,
+}
+
+/// What a driver implements.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent capability of the protocol"
+)]
+pub struct Capabilities {
+    /// It can send signals to tasks.
+    pub send_signals: bool,
+    /// It can run commands in tasks.
+    pub exec: bool,
+    /// How it isolates file systems.
+    pub fs_isolation: FsIsolation,
+    /// Network modes it can run a task in; empty is the host's only.
+    pub network_modes: Vec<NetworkMode>,
+    /// The host must leave network namespaces to the driver.
+    pub must_create_network: bool,
+    /// Whether jobs may ask for mounts.
+    pub mount_configs: MountConfigs,
+    /// Its tasks run elsewhere and outlive the node.
+    pub remote_tasks: bool,
+    /// It can run tasks whose output is not collected.
+    pub disable_log_collection: bool,
+    /// It can run tasks as users that no database knows.
+    pub dynamic_workload_users: bool,
+}
+
+/// Whether a driver can work on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// What it needs is not there.
+    Undetected,
+    /// What it needs is there and does not work.
+    Unhealthy,
+    /// It works.
+    Healthy,
+}
+
+/// A value that a driver adds to its node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attribute {
+    /// Yes or no.
+    Bool(bool),
+    /// A number, with its unit or an empty one.
+    Int(i64, String),
+    /// A fractional number, with its unit or an empty one.
+    Float(f64, String),
+    /// Words.
+    Text(String),
+}
+
+/// How a driver is at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fingerprint {
+    /// What it adds to the node's attributes, by full name (`driver.<name>…`).
+    pub attributes: BTreeMap<String, Attribute>,
+    /// Whether it works.
+    pub health: Health,
+    /// The same in words, with the way out if it does not.
+    pub health_description: String,
+    /// What kept the driver from finding out.
+    pub err: Option<String>,
+}

@@ -1,0 +1,51 @@
+//! The task-driver interface, the plugin protocol, a mock driver and the conformance suite.
+//!
+//! - [`TaskDriver`] is what the agent calls; it is object safe, so that the agent holds drivers as
+//!   `Arc<dyn TaskDriver>` whether they run in its process or in another.
+//! - `task`, `capabilities`, `schema`, `stats`, `event`, `exec`, `network` are the data of its calls.
+//! - `error` is how each call fails, and whether trying again can help.
+//! - [`plugin`] speaks Nomad's driver plugin protocol over a unix socket: [`plugin::Client`] is a
+//!   driver that lives in another process, [`plugin::serve`] offers one to another process.
+//! - [`mock`] is a driver whose tasks are timers; [`conformance`] (feature `fixture`) is the set of
+//!   tests that every driver passes.
+//!
+//! Absent on purpose: restart policy, log collection and limits. They are the agent's.
+#![forbid(unsafe_code)]
+
+pub mod limits;
+
+mod capabilities;
+mod error;
+mod event;
+mod exec;
+mod network;
+mod schema;
+mod stats;
+mod task;
+mod task_driver;
+
+pub mod mock;
+pub mod plugin;
+
+#[cfg(any(test, feature = "fixture"))]
+pub mod conformance;
+
+pub use crate::capabilities::{
+    Attribute, Capabilities, Fingerprint, FsIsolation, Health, MountConfigs, PluginInfo,
+};
+pub use crate::error::{
+    DriverError, RecoverTaskError, Retry, StartTaskError, TASK_NOT_FOUND, TaskError,
+};
+pub use crate::event::TaskEvent;
+pub use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult, TerminalSize};
+pub use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride};
+pub use crate::schema::Spec;
+pub use crate::stats::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskStats, TaskUsage};
+pub use crate::task::{
+    CgroupPlacement, Device, Dns, ExitResult, HandleDecodeError, LinuxResources, Mount,
+    PortMapping, StartedTask, TaskConfig, TaskHandle, TaskResources, TaskState, TaskStatus,
+};
+pub use crate::task_driver::{
+    DETACH_SIGNAL, ExecInputStream, ExecOutputStream, FingerprintStream, TaskDriver,
+    TaskEventStream, TaskStatsStream,
+};

@@ -1,0 +1,686 @@
+//! A driver whose tasks are timers: for tests of everything above drivers, and for simulators.
+//!
+//! Tasks live in a [`MockHost`], not in the driver, as a remote driver's tasks live on another
+//! machine: dropping a [`MockDriver`] is a crash of the driver, and a second one on the same host
+//! recovers the tasks from their handles. Time is tokio's, so that a paused clock moves it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{self, StreamExt};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+use tokio_stream::wrappers::BroadcastStream;
+
+use crate::capabilities::{Attribute, Capabilities, Fingerprint, Health, PluginInfo};
+use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
+use crate::event::TaskEvent;
+use crate::exec::ExecResult;
+use crate::limits;
+use crate::schema::Spec;
+use crate::stats::{CpuField, CpuUsage, TaskStats, TaskUsage};
+use crate::task::{ExitResult, StartedTask, TaskConfig, TaskHandle, TaskState, TaskStatus};
+use crate::task_driver::{
+    DETACH_SIGNAL, FingerprintStream, TaskDriver, TaskEventStream, TaskStatsStream,
+};
+
+/// The name of the driver.
+pub const NAME: &str = "mock";
+
+/// Version of the handles.
+const HANDLE_VERSION: i32 = 1;
+
+/// Number of SIGKILL, the same on every architecture.
+const SIGKILL: i32 = 9;
+
+/// What a mock task does: the `config` block of its task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MockTask {
+    /// Milliseconds until it ends by itself; `None` is never.
+    pub run_for_ms: Option<u64>,
+    /// Exit code when it ends by itself.
+    pub exit_code: i32,
+    /// Signal that ends it, instead of the exit code; 0 is none.
+    pub exit_signal: i32,
+    /// It ends as if memory had run out.
+    pub oom_killed: bool,
+    /// Milliseconds that its start takes.
+    pub start_for_ms: u64,
+    /// Its start fails with these words.
+    pub start_error: Option<String>,
+    /// A failed start may be tried again.
+    pub start_error_recoverable: bool,
+    /// Only SIGKILL ends it.
+    pub ignore_signals: bool,
+    /// Sending it a signal fails with these words.
+    pub signal_error: Option<String>,
+    /// What a command run in it prints.
+    pub exec_stdout: String,
+    /// How a command run in it exits.
+    pub exec_code: i32,
+}
+
+impl MockTask {
+    /// Runs until it is stopped.
+    pub fn forever() -> Self {
+        Self::default()
+    }
+
+    /// Runs for a time, then exits with `exit_code`.
+    pub fn exits(after: Duration, exit_code: i32) -> Self {
+        Self {
+            run_for_ms: Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            exit_code,
+            ..Self::default()
+        }
+    }
+
+    /// Does not start.
+    pub fn broken(message: &str) -> Self {
+        Self {
+            start_error: Some(message.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// The `config` block that says so.
+    pub fn to_config(&self) -> Value {
+        let MockTask {
+            run_for_ms,
+            exit_code,
+            exit_signal,
+            oom_killed,
+            start_for_ms,
+            start_error,
+            start_error_recoverable,
+            ignore_signals,
+            signal_error,
+            exec_stdout,
+            exec_code,
+        } = self;
+        json!({
+            "run_for_ms": run_for_ms,
+            "exit_code": exit_code,
+            "exit_signal": exit_signal,
+            "oom_killed": oom_killed,
+            "start_for_ms": start_for_ms,
+            "start_error": start_error,
+            "start_error_recoverable": start_error_recoverable,
+            "ignore_signals": ignore_signals,
+            "signal_error": signal_error,
+            "exec_stdout": exec_stdout,
+            "exec_code": exec_code,
+        })
+    }
+
+    fn from_config(config: &Value) -> Result<Self, StartTaskError> {
+        if config.is_null() {
+            return Ok(Self::default());
+        }
+        serde_json::from_value(config.clone()).map_err(|error| StartTaskError::Fatal {
+            message: format!("read the task's config: {error}"),
+        })
+    }
+}
+
+/// Where mock tasks run. Clones are the same host.
+#[derive(Clone, Debug, Default)]
+pub struct MockHost {
+    processes: Arc<Mutex<HashMap<u64, Arc<Process>>>>,
+}
+
+impl MockHost {
+    /// A host without tasks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tasks that run on the host, whoever manages them.
+    pub fn running(&self) -> usize {
+        self.lock()
+            .values()
+            .filter(|process| process.exit.borrow().is_none())
+            .count()
+    }
+
+    /// Ends everything, as a host that loses power does.
+    pub fn power_off(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Process>>> {
+        self.processes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(&self, task: MockTask) -> (u64, Arc<Process>) {
+        let process = Arc::new(Process {
+            started_at: SystemTime::now(),
+            deadline: task
+                .run_for_ms
+                .map(|ms| Instant::now() + Duration::from_millis(ms)),
+            exit: watch::Sender::new(None),
+            task,
+        });
+        let mut processes = self.lock();
+        let pid = processes.keys().max().map_or(1, |pid| pid + 1);
+        processes.insert(pid, Arc::clone(&process));
+        (pid, process)
+    }
+
+    fn find(&self, pid: u64) -> Option<Arc<Process>> {
+        self.lock().get(&pid).cloned()
+    }
+
+    fn remove(&self, pid: u64) {
+        self.lock().remove(&pid);
+    }
+}
+
+/// A timer that stands for a process.
+#[derive(Debug)]
+struct Process {
+    task: MockTask,
+    started_at: SystemTime,
+    deadline: Option<Instant>,
+    exit: watch::Sender<Option<(ExitResult, SystemTime)>>,
+}
+
+impl Process {
+    /// Records the first end only.
+    fn end(&self, result: ExitResult) {
+        self.exit.send_if_modified(|exit| {
+            let first = exit.is_none();
+            if first {
+                *exit = Some((result, SystemTime::now()));
+            }
+            first
+        });
+    }
+
+    fn end_when_due(&self) {
+        let due = self.deadline.is_some_and(|at| at <= Instant::now());
+        if due {
+            let mut result = if self.task.exit_signal == 0 {
+                ExitResult::exited(self.task.exit_code)
+            } else {
+                ExitResult::signaled(self.task.exit_signal)
+            };
+            result.oom_killed = self.task.oom_killed;
+            self.end(result);
+        }
+    }
+
+    fn ended(&self) -> Option<(ExitResult, SystemTime)> {
+        self.end_when_due();
+        self.exit.borrow().clone()
+    }
+
+    async fn wait(&self) -> ExitResult {
+        let mut exit = self.exit.subscribe();
+        loop {
+            if let Some((result, _)) = self.ended() {
+                return result;
+            }
+            match self.deadline {
+                Some(at) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at) => {}
+                        _ = exit.changed() => {}
+                    }
+                }
+                // The sender lives in `self`, so that waiting cannot fail.
+                None => {
+                    let _changed = exit.changed().await;
+                }
+            }
+        }
+    }
+
+    fn signal(&self, number: i32) {
+        if number == SIGKILL || !self.task.ignore_signals {
+            self.end(ExitResult::signaled(number));
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Managed {
+    pid: u64,
+    process: Arc<Process>,
+    handle: TaskHandle,
+}
+
+/// The mock driver.
+#[derive(Debug)]
+pub struct MockDriver {
+    host: MockHost,
+    remote: bool,
+    tasks: Mutex<HashMap<String, Managed>>,
+    events: broadcast::Sender<TaskEvent>,
+    fingerprints: watch::Sender<Fingerprint>,
+}
+
+impl Default for MockDriver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MockDriver {
+    /// A driver with a host of its own.
+    pub fn new() -> Self {
+        Self::on(MockHost::new())
+    }
+
+    /// A driver that starts and finds its tasks on `host`.
+    pub fn on(host: MockHost) -> Self {
+        Self {
+            host,
+            remote: false,
+            tasks: Mutex::default(),
+            events: broadcast::Sender::new(limits::TASK_EVENTS_MAX),
+            fingerprints: watch::Sender::new(Fingerprint {
+                attributes: BTreeMap::from([(format!("driver.{NAME}"), Attribute::Bool(true))]),
+                health: Health::Healthy,
+                health_description: "healthy".to_owned(),
+                err: None,
+            }),
+        }
+    }
+
+    /// A driver of remote tasks, which understands [`DETACH_SIGNAL`].
+    pub fn remote(host: MockHost) -> Self {
+        Self {
+            remote: true,
+            ..Self::on(host)
+        }
+    }
+
+    /// Changes what the fingerprint stream says.
+    pub fn set_health(&self, health: Health, description: &str) {
+        self.fingerprints.send_modify(|fingerprint| {
+            fingerprint.health = health;
+            description.clone_into(&mut fingerprint.health_description);
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Managed>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, task_id: &str) -> Result<Managed, TaskError> {
+        self.lock()
+            .get(task_id)
+            .cloned()
+            .ok_or_else(|| TaskError::not_found(task_id))
+    }
+
+    fn emit(&self, config: &TaskConfig, message: &str) {
+        // Nobody listening is no failure.
+        let _receivers = self.events.send(TaskEvent {
+            task_id: config.id.clone(),
+            alloc_id: config.alloc_id.clone(),
+            task_name: config.task_name.clone(),
+            at: SystemTime::now(),
+            message: message.to_owned(),
+            annotations: BTreeMap::new(),
+        });
+    }
+
+    async fn start(&self, config: TaskConfig) -> Result<StartedTask, StartTaskError> {
+        let task = MockTask::from_config(&config.config)?;
+        if task.start_for_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(task.start_for_ms)).await;
+        }
+        if let Some(message) = task.start_error {
+            return Err(if task.start_error_recoverable {
+                StartTaskError::Recoverable { message }
+            } else {
+                StartTaskError::Fatal { message }
+            });
+        }
+        let mut tasks = self.lock();
+        if tasks.contains_key(&config.id) {
+            return Err(StartTaskError::AlreadyStarted { task_id: config.id });
+        }
+        let (pid, process) = self.host.spawn(task);
+        let handle = TaskHandle {
+            version: HANDLE_VERSION,
+            driver: NAME.to_owned(),
+            config: config.clone(),
+            state: TaskState::Running,
+            driver_state: pid.to_be_bytes().to_vec(),
+        };
+        tasks.insert(
+            config.id.clone(),
+            Managed {
+                pid,
+                process,
+                handle: handle.clone(),
+            },
+        );
+        drop(tasks);
+        self.emit(&config, "started");
+        Ok(StartedTask {
+            handle,
+            network: None,
+        })
+    }
+
+    fn recover(&self, handle: TaskHandle) -> Result<(), RecoverTaskError> {
+        let task_id = handle.config.id.clone();
+        let mut tasks = self.lock();
+        if tasks.contains_key(&task_id) {
+            return Ok(());
+        }
+        if handle.version > HANDLE_VERSION {
+            return Err(RecoverTaskError::HandleVersion {
+                found: handle.version,
+                supported: HANDLE_VERSION,
+            });
+        }
+        let pid = <[u8; 8]>::try_from(handle.driver_state.as_slice())
+            .map(u64::from_be_bytes)
+            .map_err(|error| RecoverTaskError::InvalidHandle {
+                reason: error.to_string(),
+            })?;
+        let process = self
+            .host
+            .find(pid)
+            .filter(|process| process.ended().is_none())
+            .ok_or_else(|| RecoverTaskError::Gone {
+                task_id: task_id.clone(),
+                reason: format!("the host has no process {pid}"),
+            })?;
+        tasks.insert(
+            task_id,
+            Managed {
+                pid,
+                process,
+                handle,
+            },
+        );
+        Ok(())
+    }
+
+    async fn stop(&self, task_id: &str, timeout: Duration, signal: &str) -> Result<(), TaskError> {
+        let managed = self.find(task_id)?;
+        if signal == DETACH_SIGNAL && self.remote {
+            self.lock().remove(task_id);
+            return Ok(());
+        }
+        let signal = match signal {
+            "" => managed
+                .handle
+                .config
+                .kill_signal
+                .as_deref()
+                .unwrap_or("SIGINT"),
+            named => named,
+        };
+        managed.process.signal(number(signal)?);
+        let waited = tokio::time::timeout(timeout, managed.process.wait()).await;
+        if waited.is_err() {
+            managed.process.signal(SIGKILL);
+        }
+        self.emit(&managed.handle.config, "stopped");
+        Ok(())
+    }
+
+    fn destroy(&self, task_id: &str, force: bool) -> Result<(), TaskError> {
+        let managed = self.find(task_id)?;
+        if managed.process.ended().is_none() {
+            if !force {
+                return Err(TaskError::StillRunning {
+                    task_id: task_id.to_owned(),
+                });
+            }
+            managed.process.signal(SIGKILL);
+        }
+        self.host.remove(managed.pid);
+        self.lock().remove(task_id);
+        Ok(())
+    }
+
+    fn running(&self, task_id: &str) -> Result<Managed, TaskError> {
+        let managed = self.find(task_id)?;
+        if managed.process.ended().is_some() {
+            return Err(TaskError::NotRunning {
+                task_id: task_id.to_owned(),
+            });
+        }
+        Ok(managed)
+    }
+
+    fn signal(&self, task_id: &str, signal: &str) -> Result<(), TaskError> {
+        let number = number(signal)?;
+        let managed = self.running(task_id)?;
+        if let Some(message) = &managed.process.task.signal_error {
+            return Err(DriverError::Failed {
+                message: message.clone(),
+                retry: crate::Retry::Never,
+            }
+            .into());
+        }
+        managed.process.signal(number);
+        Ok(())
+    }
+
+    fn stats(&self, task_id: &str, interval: Duration) -> Result<TaskStatsStream, TaskError> {
+        let process = self.find(task_id)?.process;
+        let task_id = task_id.to_owned();
+        let interval = interval.max(Duration::from_millis(1));
+        let stream = stream::unfold((process, Duration::ZERO), move |(process, pause)| {
+            let task_id = task_id.clone();
+            async move {
+                tokio::select! {
+                    _ = process.wait() => return None,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                let stats = TaskStats {
+                    task_id,
+                    at: SystemTime::now(),
+                    usage: TaskUsage {
+                        cpu: CpuUsage {
+                            measured: vec![CpuField::Percent],
+                            ..CpuUsage::default()
+                        },
+                        ..TaskUsage::default()
+                    },
+                    by_pid: BTreeMap::new(),
+                };
+                Some((stats, (process, interval)))
+            }
+        });
+        Ok(stream.boxed())
+    }
+}
+
+/// Numbers of the signals that tests use.
+fn number(signal: &str) -> Result<i32, TaskError> {
+    match signal {
+        "SIGHUP" => Ok(1),
+        "SIGINT" => Ok(2),
+        "SIGKILL" => Ok(SIGKILL),
+        "SIGUSR1" => Ok(10),
+        "SIGTERM" => Ok(15),
+        _ => Err(TaskError::UnknownSignal {
+            signal: signal.to_owned(),
+        }),
+    }
+}
+
+impl TaskDriver for MockDriver {
+    fn plugin_info(&self) -> BoxFuture<'_, Result<PluginInfo, DriverError>> {
+        async {
+            Ok(PluginInfo {
+                name: NAME.to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                api_versions: vec!["v0.1.0".to_owned()],
+            })
+        }
+        .boxed()
+    }
+
+    fn task_config_schema(&self) -> BoxFuture<'_, Result<Spec, DriverError>> {
+        async {
+            Ok(Spec::object([
+                ("run_for_ms", Spec::optional("run_for_ms", "number")),
+                ("exit_code", Spec::optional("exit_code", "number")),
+                ("exit_signal", Spec::optional("exit_signal", "number")),
+                ("oom_killed", Spec::optional("oom_killed", "bool")),
+                ("start_for_ms", Spec::optional("start_for_ms", "number")),
+                ("start_error", Spec::optional("start_error", "string")),
+                (
+                    "start_error_recoverable",
+                    Spec::optional("start_error_recoverable", "bool"),
+                ),
+                ("ignore_signals", Spec::optional("ignore_signals", "bool")),
+                ("signal_error", Spec::optional("signal_error", "string")),
+                ("exec_stdout", Spec::optional("exec_stdout", "string")),
+                ("exec_code", Spec::optional("exec_code", "number")),
+            ]))
+        }
+        .boxed()
+    }
+
+    fn capabilities(&self) -> BoxFuture<'_, Result<Capabilities, DriverError>> {
+        async {
+            Ok(Capabilities {
+                send_signals: true,
+                exec: true,
+                remote_tasks: self.remote,
+                ..Capabilities::default()
+            })
+        }
+        .boxed()
+    }
+
+    fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>> {
+        let stream = tokio_stream::wrappers::WatchStream::new(self.fingerprints.subscribe());
+        async { Ok(stream.boxed()) }.boxed()
+    }
+
+    fn start_task(&self, config: TaskConfig) -> BoxFuture<'_, Result<StartedTask, StartTaskError>> {
+        self.start(config).boxed()
+    }
+
+    fn recover_task(&self, handle: TaskHandle) -> BoxFuture<'_, Result<(), RecoverTaskError>> {
+        async { self.recover(handle) }.boxed()
+    }
+
+    fn wait_task<'a>(&'a self, task_id: &'a str) -> BoxFuture<'a, Result<ExitResult, TaskError>> {
+        async {
+            let managed = self.find(task_id)?;
+            Ok(managed.process.wait().await)
+        }
+        .boxed()
+    }
+
+    fn stop_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        timeout: Duration,
+        signal: &'a str,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        self.stop(task_id, timeout, signal).boxed()
+    }
+
+    fn destroy_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        force: bool,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        async move { self.destroy(task_id, force) }.boxed()
+    }
+
+    fn inspect_task<'a>(
+        &'a self,
+        task_id: &'a str,
+    ) -> BoxFuture<'a, Result<TaskStatus, TaskError>> {
+        async {
+            let managed = self.find(task_id)?;
+            let ended = managed.process.ended();
+            Ok(TaskStatus {
+                id: task_id.to_owned(),
+                name: managed.handle.config.task_name,
+                state: if ended.is_some() {
+                    TaskState::Exited
+                } else {
+                    TaskState::Running
+                },
+                started_at: Some(managed.process.started_at),
+                completed_at: ended.as_ref().map(|(_, at)| *at),
+                result: ended.map(|(result, _)| result),
+                attributes: BTreeMap::from([("pid".to_owned(), managed.pid.to_string())]),
+                network: None,
+            })
+        }
+        .boxed()
+    }
+
+    fn task_stats<'a>(
+        &'a self,
+        task_id: &'a str,
+        interval: Duration,
+    ) -> BoxFuture<'a, Result<TaskStatsStream, TaskError>> {
+        async move { self.stats(task_id, interval) }.boxed()
+    }
+
+    fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>> {
+        // A reader that lags misses events and goes on.
+        let stream =
+            BroadcastStream::new(self.events.subscribe()).filter_map(|event| async { event.ok() });
+        async { Ok(stream.boxed()) }.boxed()
+    }
+
+    fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
+        async {
+            let mut handles: Vec<_> = self
+                .lock()
+                .values()
+                .map(|managed| managed.handle.clone())
+                .collect();
+            handles.sort_by(|a, b| a.config.id.cmp(&b.config.id));
+            Ok(handles)
+        }
+        .boxed()
+    }
+
+    fn signal_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        signal: &'a str,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        async move { MockDriver::signal(self, task_id, signal) }.boxed()
+    }
+
+    fn exec_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        _command: Vec<String>,
+        _timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecResult, TaskError>> {
+        async {
+            let task = self.running(task_id)?.process.task.clone();
+            Ok(ExecResult {
+                stdout: task.exec_stdout.into_bytes(),
+                stderr: Vec::new(),
+                result: ExitResult::exited(task.exec_code),
+            })
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;

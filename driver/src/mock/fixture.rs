@@ -1,0 +1,87 @@
+//! The mock driver as a subject of the conformance suite.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use serde_json::Value;
+
+use crate::conformance::Subject;
+use crate::mock::{MockDriver, MockHost, MockTask};
+use crate::task::TaskConfig;
+use crate::task_driver::TaskDriver;
+
+/// What a command prints; the mock's tasks print what their `config` says.
+pub(crate) const PRINTED: &str = "hello from inside";
+
+pub(crate) fn runs_for(time: Duration) -> Value {
+    MockTask {
+        exec_stdout: PRINTED.to_owned(),
+        ..MockTask::exits(time, 0)
+    }
+    .to_config()
+}
+
+pub(crate) fn exits_with(code: i32) -> Value {
+    MockTask::exits(Duration::ZERO, code).to_config()
+}
+
+pub(crate) fn ignores_signals() -> Value {
+    MockTask {
+        ignore_signals: true,
+        ..MockTask::forever()
+    }
+    .to_config()
+}
+
+pub(crate) fn broken() -> Value {
+    MockTask::broken("nothing works").to_config()
+}
+
+/// The driver itself.
+pub(crate) struct InProcess {
+    host: MockHost,
+}
+
+impl InProcess {
+    pub(crate) fn new() -> Self {
+        Self {
+            host: MockHost::new(),
+        }
+    }
+}
+
+impl Subject for InProcess {
+    fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
+        async { Arc::new(MockDriver::on(self.host.clone())) as Arc<dyn TaskDriver> }.boxed()
+    }
+
+    fn restart(&self, old: Arc<dyn TaskDriver>) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
+        drop(old);
+        self.driver()
+    }
+
+    fn host_part(&self, _task_id: &str) -> TaskConfig {
+        TaskConfig::default()
+    }
+
+    fn runs_for(&self, time: Duration) -> Value {
+        runs_for(time)
+    }
+
+    fn exits_with(&self, code: i32) -> Value {
+        exits_with(code)
+    }
+
+    fn ignores_signals(&self) -> Value {
+        ignores_signals()
+    }
+
+    fn broken(&self) -> Value {
+        broken()
+    }
+
+    fn prints(&self, _text: &str) -> Vec<String> {
+        vec!["print".to_owned()]
+    }
+}

@@ -1,0 +1,743 @@
+//! A driver that lives in another process.
+//!
+//! The connection is made by the first call and made again by the first call after it broke. A
+//! call is never repeated by itself: whether it took effect before the connection broke is for the
+//! agent to find out (`InspectTask`, `RecoverTask`).
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::future::{self, BoxFuture, FutureExt};
+use futures::stream::StreamExt;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Response, Status};
+use tower::service_fn;
+use tracing::debug;
+
+use crate::capabilities::{Capabilities, PluginInfo};
+use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
+use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult};
+use crate::limits;
+use crate::network::{CreatedNetwork, NetworkIsolation};
+use crate::plugin::convert::{self, protocol};
+use crate::plugin::proto::base::base_plugin_client::BasePluginClient;
+use crate::plugin::proto::drivers::driver_client::DriverClient;
+use crate::plugin::proto::health::health_client::HealthClient;
+use crate::plugin::proto::muster::muster_driver_client::MusterDriverClient;
+use crate::plugin::proto::{base, drivers, health, muster};
+use crate::plugin::status::{to_driver_error, to_recover_error, to_task_error};
+use crate::schema::Spec;
+use crate::stats::TaskStats;
+use crate::task::{ExitResult, StartedTask, TaskConfig, TaskHandle, TaskStatus};
+use crate::task_driver::{
+    ExecInputStream, ExecOutputStream, FingerprintStream, TaskDriver, TaskEventStream,
+    TaskStatsStream,
+};
+
+/// Version of Nomad's plugin interface that this host speaks.
+const API_VERSION: &str = "v0.1.0";
+/// The name under which plugins answer the health service.
+const HEALTH_SERVICE: &str = "plugin";
+
+/// A connection to a driver process. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    name: String,
+    socket: PathBuf,
+    channel: Channel,
+}
+
+impl Client {
+    /// A driver called `name` behind `socket`. Nothing is connected yet; must be called within a
+    /// tokio runtime.
+    pub fn new(name: &str, socket: &Path) -> Self {
+        let path = socket.to_owned();
+        let connector = service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The address is never resolved: the connector knows where to go.
+        let channel = Endpoint::from_static("http://driver.invalid")
+            .connect_timeout(limits::CONNECT_DEADLINE)
+            .connect_with_connector_lazy(connector);
+        Self {
+            name: name.to_owned(),
+            socket: socket.to_owned(),
+            channel,
+        }
+    }
+
+    /// The name given in [`Self::new`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The socket given in [`Self::new`].
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Asks whether the driver serves.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError::Unavailable`] while nobody answers at the socket.
+    pub async fn ping(&self) -> Result<(), DriverError> {
+        let mut client = HealthClient::new(self.channel.clone());
+        let request = health::HealthCheckRequest {
+            service: HEALTH_SERVICE.to_owned(),
+        };
+        let answer = self
+            .driver_call("Check", limits::CALL_DEADLINE, client.check(request))
+            .await?;
+        match answer.status() {
+            health::health_check_response::ServingStatus::Serving => Ok(()),
+            other => Err(DriverError::Unavailable {
+                reason: format!("the driver says it is {}", other.as_str_name()),
+            }),
+        }
+    }
+
+    /// Ends the driver process; its tasks go on.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] when it could not be asked.
+    pub async fn shutdown(&self) -> Result<(), DriverError> {
+        let mut driver = self.driver();
+        self.driver_call(
+            "Shutdown",
+            limits::CALL_DEADLINE,
+            driver.shutdown(drivers::ShutdownRequest {}),
+        )
+        .await?;
+        Ok(())
+    }
+
+    fn driver(&self) -> DriverClient<Channel> {
+        DriverClient::new(self.channel.clone())
+            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::MESSAGE_BYTES_MAX)
+    }
+
+    fn base(&self) -> BasePluginClient<Channel> {
+        BasePluginClient::new(self.channel.clone())
+            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::MESSAGE_BYTES_MAX)
+    }
+
+    fn muster(&self) -> MusterDriverClient<Channel> {
+        MusterDriverClient::new(self.channel.clone())
+            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
+    }
+
+    /// Awaits `call` for at most `deadline`.
+    async fn timed<T>(
+        &self,
+        name: &'static str,
+        deadline: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Result<T, Status>, DriverError> {
+        match tokio::time::timeout(deadline, call).await {
+            Ok(Ok(response)) => Ok(Ok(response.into_inner())),
+            Ok(Err(status)) => {
+                debug!(driver = self.name, call = name, code = ?status.code(), message = status.message(), "driver call failed");
+                Ok(Err(status))
+            }
+            Err(_elapsed) => Err(DriverError::TimedOut {
+                call: name,
+                after: deadline,
+            }),
+        }
+    }
+
+    async fn driver_call<T>(
+        &self,
+        name: &'static str,
+        deadline: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, DriverError> {
+        self.timed(name, deadline, call)
+            .await?
+            .map_err(|status| self.placed(to_driver_error(name, &status)))
+    }
+
+    async fn task_call<T>(
+        &self,
+        name: &'static str,
+        task_id: &str,
+        deadline: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, TaskError> {
+        let answer = self.timed(name, deadline, call).await?;
+        answer.map_err(|status| self.placed_task(to_task_error(name, task_id, "", &status)))
+    }
+
+    /// Says which driver could not be reached.
+    fn placed(&self, error: DriverError) -> DriverError {
+        match error {
+            DriverError::Unavailable { reason } => DriverError::Unavailable {
+                reason: self.place(&reason),
+            },
+            other => other,
+        }
+    }
+
+    fn placed_task(&self, error: TaskError) -> TaskError {
+        match error {
+            TaskError::Driver(error) => TaskError::Driver(self.placed(error)),
+            other => other,
+        }
+    }
+
+    fn place(&self, reason: &dyn Display) -> String {
+        format!("{} at {}: {reason}", self.name, self.socket.display())
+    }
+
+    async fn start(&self, config: TaskConfig) -> Result<StartedTask, StartTaskError> {
+        use drivers::start_task_response::Result as Outcome;
+        let task_id = config.id.clone();
+        let request = drivers::StartTaskRequest {
+            task: Some(convert::task_config_to_proto(&config)?),
+        };
+        let mut driver = self.driver();
+        let answer = self
+            .driver_call(
+                "StartTask",
+                limits::START_DEADLINE,
+                driver.start_task(request),
+            )
+            .await?;
+        if answer.already_started {
+            return Err(StartTaskError::AlreadyStarted { task_id });
+        }
+        let message = answer.driver_error_msg;
+        match Outcome::try_from(answer.result) {
+            Ok(Outcome::Success) => {}
+            Ok(Outcome::Retry) => return Err(StartTaskError::Recoverable { message }),
+            Ok(Outcome::Fatal) => return Err(StartTaskError::Fatal { message }),
+            Err(_) => {
+                return Err(
+                    protocol(format!("start result {} is not known", answer.result)).into(),
+                );
+            }
+        }
+        let handle = answer
+            .handle
+            .ok_or_else(|| protocol("a task was started without a handle"))?;
+        let mut handle = convert::handle_from_proto(handle)?;
+        if handle.driver.is_empty() {
+            handle.driver.clone_from(&self.name);
+        }
+        Ok(StartedTask {
+            handle,
+            network: answer
+                .network_override
+                .map(convert::network_override_from_proto),
+        })
+    }
+
+    async fn recover(&self, handle: TaskHandle) -> Result<(), RecoverTaskError> {
+        let task_id = handle.config.id.clone();
+        let request = drivers::RecoverTaskRequest {
+            task_id: task_id.clone(),
+            handle: Some(convert::handle_to_proto(&handle)?),
+        };
+        let mut driver = self.driver();
+        let answer = self
+            .timed(
+                "RecoverTask",
+                limits::START_DEADLINE,
+                driver.recover_task(request),
+            )
+            .await?;
+        match answer {
+            Ok(drivers::RecoverTaskResponse {}) => Ok(()),
+            Err(status) => Err(match to_recover_error(&task_id, &status) {
+                RecoverTaskError::Driver(error) => self.placed(error).into(),
+                other => other,
+            }),
+        }
+    }
+
+    /// Waits without a deadline: a task may run for years.
+    async fn wait(&self, task_id: &str) -> Result<ExitResult, TaskError> {
+        let request = drivers::WaitTaskRequest {
+            task_id: task_id.to_owned(),
+        };
+        let answer = self
+            .driver()
+            .wait_task(request)
+            .await
+            .map_err(|status| self.placed_task(to_task_error("WaitTask", task_id, "", &status)))?
+            .into_inner();
+        let mut result = answer.result.map_or_else(
+            || ExitResult::unknown("the driver sent no result".to_owned()),
+            convert::exit_from_proto,
+        );
+        if !answer.err.is_empty() {
+            result.err = Some(answer.err);
+        }
+        Ok(result)
+    }
+
+    async fn exec(
+        &self,
+        task_id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<ExecResult, TaskError> {
+        let request = drivers::ExecTaskRequest {
+            task_id: task_id.to_owned(),
+            command,
+            timeout: Some(convert::duration_to_proto(timeout)),
+        };
+        let deadline = if timeout.is_zero() {
+            Duration::MAX
+        } else {
+            timeout.saturating_add(limits::DEADLINE_MARGIN)
+        };
+        let mut driver = self.driver();
+        let answer = self
+            .task_call("ExecTask", task_id, deadline, driver.exec_task(request))
+            .await?;
+        Ok(ExecResult {
+            stdout: answer.stdout,
+            stderr: answer.stderr,
+            result: answer.result.map_or_else(
+                || ExitResult::unknown("the driver sent no result".to_owned()),
+                convert::exit_from_proto,
+            ),
+        })
+    }
+
+    async fn exec_streaming(
+        &self,
+        task_id: &str,
+        request: ExecRequest,
+        input: ExecInputStream,
+    ) -> Result<ExecOutputStream, TaskError> {
+        let task_id = task_id.to_owned();
+        let setup = drivers::ExecTaskStreamingRequest {
+            setup: Some(drivers::exec_task_streaming_request::Setup {
+                task_id: task_id.clone(),
+                command: request.command,
+                tty: request.tty,
+            }),
+            tty_size: None,
+            stdin: None,
+        };
+        let messages = futures::stream::iter([setup])
+            .chain(input.map(exec_input_to_proto))
+            .boxed();
+        let mut driver = self.driver();
+        // Boxed, because the compiler cannot see through the stream's type that the call is `Send`.
+        let call: BoxFuture<'_, _> = Box::pin(driver.exec_task_streaming(Request::new(messages)));
+        let output = self
+            .task_call("ExecTaskStreaming", &task_id, limits::CALL_DEADLINE, call)
+            .await?;
+        let output = output.map(move |message| match message {
+            Ok(message) => exec_output_from_proto(message),
+            Err(status) => Err(to_task_error("ExecTaskStreaming", &task_id, "", &status)),
+        });
+        Ok(output.boxed())
+    }
+}
+
+/// `None` ends the stream: the driver failed or does not speak the protocol.
+fn usage(message: Result<drivers::TaskStatsResponse, Status>) -> Option<TaskStats> {
+    convert::stats_from_proto(message.ok()?.stats?).ok()
+}
+
+fn exec_input_to_proto(input: ExecInput) -> drivers::ExecTaskStreamingRequest {
+    let mut message = drivers::ExecTaskStreamingRequest::default();
+    match input {
+        ExecInput::Stdin(data) => {
+            message.stdin = Some(drivers::ExecTaskStreamingIoOperation { data, close: false });
+        }
+        ExecInput::StdinClosed => {
+            message.stdin = Some(drivers::ExecTaskStreamingIoOperation {
+                data: Vec::new(),
+                close: true,
+            });
+        }
+        ExecInput::Resize(size) => {
+            message.tty_size = Some(drivers::exec_task_streaming_request::TerminalSize {
+                height: size.height,
+                width: size.width,
+            });
+        }
+    }
+    message
+}
+
+fn exec_output_from_proto(
+    message: drivers::ExecTaskStreamingResponse,
+) -> Result<ExecOutput, TaskError> {
+    if message.exited {
+        return Ok(ExecOutput::Exited(message.result.map_or_else(
+            || ExitResult::unknown("the driver sent no result".to_owned()),
+            convert::exit_from_proto,
+        )));
+    }
+    match (message.stdout, message.stderr) {
+        (Some(stdout), _) => Ok(ExecOutput::Stdout(stdout.data)),
+        (None, Some(stderr)) => Ok(ExecOutput::Stderr(stderr.data)),
+        (None, None) => Err(protocol("an exec message holds nothing").into()),
+    }
+}
+
+impl TaskDriver for Client {
+    fn plugin_info(&self) -> BoxFuture<'_, Result<PluginInfo, DriverError>> {
+        async {
+            let mut base = self.base();
+            let answer = self
+                .driver_call(
+                    "PluginInfo",
+                    limits::CALL_DEADLINE,
+                    base.plugin_info(base::PluginInfoRequest {}),
+                )
+                .await?;
+            if answer.r#type() != base::PluginType::Driver {
+                return Err(protocol(format!(
+                    "plugin {} is no driver but of kind {}",
+                    answer.name, answer.r#type
+                )));
+            }
+            Ok(PluginInfo {
+                name: answer.name,
+                version: answer.plugin_version,
+                api_versions: answer.plugin_api_versions,
+            })
+        }
+        .boxed()
+    }
+
+    fn config_schema(&self) -> BoxFuture<'_, Result<Option<Spec>, DriverError>> {
+        async {
+            let mut base = self.base();
+            let answer = self
+                .driver_call(
+                    "ConfigSchema",
+                    limits::CALL_DEADLINE,
+                    base.config_schema(base::ConfigSchemaRequest {}),
+                )
+                .await?;
+            answer.spec.map_or(Ok(None), convert::spec_from_proto)
+        }
+        .boxed()
+    }
+
+    fn set_config(&self, config: Value) -> BoxFuture<'_, Result<(), DriverError>> {
+        async move {
+            let request = base::SetConfigRequest {
+                msgpack_config: convert::config_to_msgpack(&config)?,
+                nomad_config: None,
+                plugin_api_version: API_VERSION.to_owned(),
+            };
+            let mut base = self.base();
+            self.driver_call("SetConfig", limits::CALL_DEADLINE, base.set_config(request))
+                .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn task_config_schema(&self) -> BoxFuture<'_, Result<Spec, DriverError>> {
+        async {
+            let mut driver = self.driver();
+            let answer = self
+                .driver_call(
+                    "TaskConfigSchema",
+                    limits::CALL_DEADLINE,
+                    driver.task_config_schema(drivers::TaskConfigSchemaRequest {}),
+                )
+                .await?;
+            let spec = answer.spec.map_or(Ok(None), convert::spec_from_proto)?;
+            spec.ok_or_else(|| protocol("the driver has no schema for its tasks"))
+        }
+        .boxed()
+    }
+
+    fn capabilities(&self) -> BoxFuture<'_, Result<Capabilities, DriverError>> {
+        async {
+            let mut driver = self.driver();
+            let answer = self
+                .driver_call(
+                    "Capabilities",
+                    limits::CALL_DEADLINE,
+                    driver.capabilities(drivers::CapabilitiesRequest {}),
+                )
+                .await?;
+            convert::capabilities_from_proto(answer.capabilities.unwrap_or_default())
+        }
+        .boxed()
+    }
+
+    fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>> {
+        async {
+            let mut driver = self.driver();
+            let stream = self
+                .driver_call(
+                    "Fingerprint",
+                    limits::CALL_DEADLINE,
+                    driver.fingerprint(drivers::FingerprintRequest {}),
+                )
+                .await?;
+            Ok(stream
+                .scan((), |(), message| future::ready(message.ok()))
+                .map(convert::fingerprint_from_proto)
+                .boxed())
+        }
+        .boxed()
+    }
+
+    fn start_task(&self, config: TaskConfig) -> BoxFuture<'_, Result<StartedTask, StartTaskError>> {
+        self.start(config).boxed()
+    }
+
+    fn recover_task(&self, handle: TaskHandle) -> BoxFuture<'_, Result<(), RecoverTaskError>> {
+        self.recover(handle).boxed()
+    }
+
+    fn wait_task<'a>(&'a self, task_id: &'a str) -> BoxFuture<'a, Result<ExitResult, TaskError>> {
+        self.wait(task_id).boxed()
+    }
+
+    fn stop_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        timeout: Duration,
+        signal: &'a str,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        async move {
+            let request = drivers::StopTaskRequest {
+                task_id: task_id.to_owned(),
+                timeout: Some(convert::duration_to_proto(timeout)),
+                signal: signal.to_owned(),
+            };
+            let mut driver = self.driver();
+            let deadline = timeout.saturating_add(limits::DEADLINE_MARGIN);
+            let answer = self
+                .timed("StopTask", deadline, driver.stop_task(request))
+                .await?;
+            answer.map_err(|status| {
+                self.placed_task(to_task_error("StopTask", task_id, signal, &status))
+            })?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn destroy_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        force: bool,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        async move {
+            let request = drivers::DestroyTaskRequest {
+                task_id: task_id.to_owned(),
+                force,
+            };
+            let mut driver = self.driver();
+            self.task_call(
+                "DestroyTask",
+                task_id,
+                limits::CALL_DEADLINE,
+                driver.destroy_task(request),
+            )
+            .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn inspect_task<'a>(
+        &'a self,
+        task_id: &'a str,
+    ) -> BoxFuture<'a, Result<TaskStatus, TaskError>> {
+        async move {
+            let request = drivers::InspectTaskRequest {
+                task_id: task_id.to_owned(),
+            };
+            let mut driver = self.driver();
+            let answer = self
+                .task_call(
+                    "InspectTask",
+                    task_id,
+                    limits::CALL_DEADLINE,
+                    driver.inspect_task(request),
+                )
+                .await?;
+            Ok(convert::status_from_proto(answer)?)
+        }
+        .boxed()
+    }
+
+    fn task_stats<'a>(
+        &'a self,
+        task_id: &'a str,
+        interval: Duration,
+    ) -> BoxFuture<'a, Result<TaskStatsStream, TaskError>> {
+        async move {
+            let request = drivers::TaskStatsRequest {
+                task_id: task_id.to_owned(),
+                collection_interval: Some(convert::duration_to_proto(interval)),
+            };
+            let mut driver = self.driver();
+            let stream = self
+                .task_call(
+                    "TaskStats",
+                    task_id,
+                    limits::CALL_DEADLINE,
+                    driver.task_stats(request),
+                )
+                .await?;
+            Ok(stream
+                .scan((), |(), message| future::ready(usage(message)))
+                .boxed())
+        }
+        .boxed()
+    }
+
+    fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>> {
+        async {
+            let mut driver = self.driver();
+            let stream = self
+                .driver_call(
+                    "TaskEvents",
+                    limits::CALL_DEADLINE,
+                    driver.task_events(drivers::TaskEventsRequest {}),
+                )
+                .await?;
+            Ok(stream
+                .scan((), |(), message| future::ready(message.ok()))
+                .map(convert::event_from_proto)
+                .boxed())
+        }
+        .boxed()
+    }
+
+    fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
+        async {
+            let mut client = self.muster();
+            let mut stream = self
+                .driver_call(
+                    "ListTasks",
+                    limits::CALL_DEADLINE,
+                    client.list_tasks(muster::ListTasksRequest {}),
+                )
+                .await?;
+            let mut handles = Vec::new();
+            while let Some(message) = stream.next().await {
+                let message =
+                    message.map_err(|status| self.placed(to_driver_error("ListTasks", &status)))?;
+                let handle = message
+                    .handle
+                    .ok_or_else(|| protocol("a listed task has no handle"))?;
+                handles.push(convert::handle_from_proto(handle)?);
+            }
+            Ok(handles)
+        }
+        .boxed()
+    }
+
+    fn signal_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        signal: &'a str,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        async move {
+            let request = drivers::SignalTaskRequest {
+                task_id: task_id.to_owned(),
+                signal: signal.to_owned(),
+            };
+            let mut driver = self.driver();
+            let answer = self
+                .timed(
+                    "SignalTask",
+                    limits::CALL_DEADLINE,
+                    driver.signal_task(request),
+                )
+                .await?;
+            answer.map_err(|status| {
+                self.placed_task(to_task_error("SignalTask", task_id, signal, &status))
+            })?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn exec_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecResult, TaskError>> {
+        self.exec(task_id, command, timeout).boxed()
+    }
+
+    fn exec_task_streaming<'a>(
+        &'a self,
+        task_id: &'a str,
+        request: ExecRequest,
+        input: ExecInputStream,
+    ) -> BoxFuture<'a, Result<ExecOutputStream, TaskError>> {
+        self.exec_streaming(task_id, request, input).boxed()
+    }
+
+    fn create_network<'a>(
+        &'a self,
+        alloc_id: &'a str,
+        hostname: &'a str,
+    ) -> BoxFuture<'a, Result<CreatedNetwork, DriverError>> {
+        async move {
+            let request = drivers::CreateNetworkRequest {
+                alloc_id: alloc_id.to_owned(),
+                hostname: hostname.to_owned(),
+            };
+            let mut driver = self.driver();
+            let answer = self
+                .driver_call(
+                    "CreateNetwork",
+                    limits::START_DEADLINE,
+                    driver.create_network(request),
+                )
+                .await?;
+            let isolation = answer
+                .isolation_spec
+                .ok_or_else(|| protocol("a network was made without a specification"))?;
+            Ok(CreatedNetwork {
+                isolation: convert::network_from_proto(isolation)?,
+                created: answer.created,
+            })
+        }
+        .boxed()
+    }
+
+    fn destroy_network<'a>(
+        &'a self,
+        alloc_id: &'a str,
+        isolation: NetworkIsolation,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        async move {
+            let request = drivers::DestroyNetworkRequest {
+                alloc_id: alloc_id.to_owned(),
+                isolation_spec: Some(convert::network_to_proto(&isolation)),
+            };
+            let mut driver = self.driver();
+            self.driver_call(
+                "DestroyNetwork",
+                limits::CALL_DEADLINE,
+                driver.destroy_network(request),
+            )
+            .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+}

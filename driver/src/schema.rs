@@ -1,0 +1,112 @@
+//! The schema of a configuration: what a driver expects in its blocks.
+//!
+//! The tree is that of HCL's decoder specifications. This crate carries it between processes; the
+//! interpreter that checks a block against it belongs to the host.
+
+use std::collections::BTreeMap;
+
+/// A node of a schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spec {
+    /// An object with a value by each name.
+    Object(BTreeMap<String, Spec>),
+    /// An array of values.
+    Array(Vec<Spec>),
+    /// An attribute of the block.
+    Attr {
+        /// Name in the block.
+        name: String,
+        /// A type expression: `string`, `number`, `bool`, `list(string)`, `map(string)`, `any`, …
+        type_expr: String,
+        /// The block must have it.
+        required: bool,
+    },
+    /// One nested block.
+    Block {
+        /// Type of the nested block.
+        name: String,
+        /// It must be there.
+        required: bool,
+        /// What it holds.
+        nested: Box<Spec>,
+    },
+    /// The attributes of one nested block, as a map.
+    BlockAttrs {
+        /// Type of the nested block.
+        name: String,
+        /// Type expression of every attribute.
+        type_expr: String,
+        /// It must be there.
+        required: bool,
+    },
+    /// Nested blocks, as a list.
+    BlockList {
+        /// Type of the nested blocks.
+        name: String,
+        /// The fewest.
+        items_min: u64,
+        /// The most; 0 is any number.
+        items_max: u64,
+        /// What each holds.
+        nested: Box<Spec>,
+    },
+    /// Nested blocks, as a set.
+    BlockSet {
+        /// Type of the nested blocks.
+        name: String,
+        /// The fewest.
+        items_min: u64,
+        /// The most; 0 is any number.
+        items_max: u64,
+        /// What each holds.
+        nested: Box<Spec>,
+    },
+    /// Nested blocks, as a map by their labels.
+    BlockMap {
+        /// Type of the nested blocks.
+        name: String,
+        /// Names of the labels.
+        labels: Vec<String>,
+        /// What each holds.
+        nested: Box<Spec>,
+    },
+    /// The first of two that is not null.
+    Default {
+        /// Tried first.
+        primary: Box<Spec>,
+        /// Tried if the first is null.
+        default: Box<Spec>,
+    },
+    /// A value given by an HCL expression.
+    Literal(String),
+}
+
+impl Spec {
+    /// An attribute that may be left out.
+    pub fn optional(name: &str, type_expr: &str) -> Self {
+        Self::Attr {
+            name: name.to_owned(),
+            type_expr: type_expr.to_owned(),
+            required: false,
+        }
+    }
+
+    /// An attribute that must be there.
+    pub fn required(name: &str, type_expr: &str) -> Self {
+        Self::Attr {
+            name: name.to_owned(),
+            type_expr: type_expr.to_owned(),
+            required: true,
+        }
+    }
+
+    /// An object of attributes, each under its own name.
+    pub fn object<const N: usize>(attributes: [(&str, Self); N]) -> Self {
+        Self::Object(
+            attributes
+                .into_iter()
+                .map(|(name, spec)| (name.to_owned(), spec))
+                .collect(),
+        )
+    }
+}
