@@ -2,7 +2,7 @@
 //!
 //! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
 //! - [`demo`] shows the system on this machine; [`perf`] measures it
-//! - [`test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
+//! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
 //!   [`sim`] the simulated cluster
 //! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents. It never writes to the
 //!   tree; [`fix`] and [`bless`] do

@@ -59,7 +59,7 @@ pub(crate) struct Options {
     /// Build nothing: take what the target folder has, or busybox alone
     #[arg(long, conflicts_with = "release")]
     pub(crate) no_build: bool,
-    /// Look for a newer kernel than the one unpacked
+    /// Look for a newer kernel than the one unpacked, and try KVM again
     #[arg(long)]
     pub(crate) refresh: bool,
     /// Keep the guest's file system and say where it is
@@ -146,7 +146,7 @@ pub(crate) fn guest(
             });
         }
     };
-    let accel = qemu::acceleration(&cache, &kernel)?;
+    let accel = qemu::acceleration(&cache, &kernel, options.refresh)?;
 
     let script = script(&options.command, binaries);
     let work = WorkDir::new(&cache, "guest")?;

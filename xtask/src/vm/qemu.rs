@@ -63,19 +63,24 @@ pub(crate) struct Guest<'a> {
 }
 
 /// The acceleration that works here: KVM only when a guest has booted with it. The answer is kept
-/// in `cache` for as long as this machine's kernel and QEMU stay the same.
+/// in `cache` for as long as this machine's kernel and QEMU stay the same and `refresh` does not ask
+/// for another.
 ///
 /// # Errors
 ///
 /// When the probe's guest cannot be made.
-pub(crate) fn acceleration(cache: &Path, kernel: &Kernel) -> anyhow::Result<Acceleration> {
+pub(crate) fn acceleration(
+    cache: &Path,
+    kernel: &Kernel,
+    refresh: bool,
+) -> anyhow::Result<Acceleration> {
     if !Path::new("/dev/kvm").exists() {
         return Ok(Acceleration::Tcg);
     }
     let file = cache.join("acceleration");
     let machine = machine()?;
     let known = std::fs::read_to_string(&file).unwrap_or_default();
-    if let Some(answer) = known.strip_prefix(&machine) {
+    if !refresh && let Some(answer) = known.strip_prefix(&machine) {
         return Ok(if answer.trim() == "kvm" {
             Acceleration::Kvm
         } else {
