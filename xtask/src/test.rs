@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             let guest = guest(options, &artifacts, &folder, &mut report)?;
             report.add_host(&host, &artifacts, guest.as_ref());
             if let Some(guest) = guest {
-                report.add_guest(&guest);
+                report.add_guest(&guest, &host);
             }
             run_demo(options, &mut report);
         }

@@ -71,14 +71,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
 fn files() -> anyhow::Result<Vec<SourceFile>> {
     let root = shell::root();
     let mut git = Command::new("git");
+    // The CI's clone may belong to another user than the one who runs this.
+    git.arg("-c")
+        .arg(format!("safe.directory={}", root.display()));
     git.args([
         "ls-files",
         "-z",
         "--cached",
         "--others",
         "--exclude-standard",
-    ])
-    .current_dir(&root);
+    ]);
+    git.current_dir(&root);
     let list = shell::capture(&mut git)?;
     let mut files = Vec::new();
     for path in list.split('\0').filter(|path| !path.is_empty()) {

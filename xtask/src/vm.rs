@@ -104,6 +104,11 @@ pub(crate) enum Outcome {
 /// The `vm` command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let binaries = binaries(options)?;
+    if options.command.is_empty() && !binaries.iter().any(is_guest_test) {
+        anyhow::bail!(
+            "there are no tests for the guest; give a command: cargo xtask vm -- COMMAND"
+        );
+    }
     match guest(options, &binaries, &mut std::io::stdout(), &mut |_| ())? {
         Outcome::Ended(status) => Ok(ExitCode::from(status)),
         Outcome::Deadline => {

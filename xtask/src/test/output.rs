@@ -64,14 +64,19 @@ impl Run {
         binaries
     }
 
+    /// Whether the test `name` has passed, or was skipped, which libtest cannot tell apart.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let mut passes = self.binaries.iter().flat_map(|binary| &binary.passes);
+        passes.any(|test| is_named(test, name))
+    }
+
     /// Whether the test `name` has passed and was not skipped.
     pub(crate) fn ran(&self, name: &str) -> bool {
-        let skipped = self
-            .skipped
-            .iter()
-            .any(|skip| is_named(skip_name(skip), name));
-        let mut passes = self.binaries.iter().flat_map(|binary| &binary.passes);
-        !skipped && passes.any(|test| is_named(test, name))
+        self.has(name)
+            && !self
+                .skipped
+                .iter()
+                .any(|skip| is_named(skip_name(skip), name))
     }
 }
 
