@@ -1,1 +1,26 @@
 //! HTTP bodies, with Nomad's field names. One file per noun.
+//!
+//! Two directions with two manners. What comes *in* is read field by field by [`block`], so that every
+//! unknown, unsupported or mistyped field is named with its path. What goes *out* is a struct per shape;
+//! the same structs read answers back in our own command line and skip what they do not know.
+//!
+//! Conventions of all shapes: durations are whole nanoseconds, an empty list or map is `null`, points in
+//! time are nanoseconds since the epoch (`SubmitTime`, `CreateTime`) or RFC 3339 texts (`StartedAt`).
+//!
+//! Deliberately absent: routes' behaviour, status codes and headers. They are in `control::http`.
+
+pub mod agent;
+pub mod alloc;
+mod block;
+pub mod duration;
+pub mod eval;
+pub mod job;
+pub mod logs;
+pub mod node;
+pub mod null;
+pub mod operator;
+pub mod resources;
+pub mod route;
+pub mod search;
+pub mod stats;
+pub mod time;

@@ -1,0 +1,164 @@
+//! What became of an allocation's tasks.
+
+#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
+
+use std::collections::BTreeMap;
+
+use muster_domain::alloc as domain;
+use muster_domain::alloc::TaskEventKind;
+use serde::{Deserialize, Serialize};
+
+use crate::api::duration;
+use crate::api::null::Null;
+use crate::api::time::Rfc3339;
+
+/// A task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TaskState {
+    pub state: String,
+    pub failed: bool,
+    pub restarts: u32,
+    pub last_restart: Option<Rfc3339>,
+    pub started_at: Option<Rfc3339>,
+    pub finished_at: Option<Rfc3339>,
+    /// Oldest first.
+    pub events: Vec<TaskEvent>,
+    pub task_handle: Null,
+}
+
+impl From<&domain::TaskState> for TaskState {
+    fn from(state: &domain::TaskState) -> Self {
+        let domain::TaskState {
+            name: _,
+            phase,
+            failed,
+            restarts,
+            last_restart,
+            started_at,
+            finished_at,
+            events,
+        } = state;
+        Self {
+            state: phase.word().to_owned(),
+            failed: *failed,
+            restarts: *restarts,
+            last_restart: last_restart.map(Rfc3339),
+            started_at: started_at.map(Rfc3339),
+            finished_at: finished_at.map(Rfc3339),
+            events: events.iter().map(TaskEvent::from).collect(),
+            task_handle: Null,
+        }
+    }
+}
+
+/// Something that happened to a task. What is peculiar to a kind of event is in `details`, and in the older
+/// fields beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TaskEvent {
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    pub message: String,
+    pub display_message: String,
+    pub details: BTreeMap<String, String>,
+    pub fails_task: bool,
+    pub restart_reason: String,
+    pub setup_error: String,
+    pub driver_error: String,
+    pub exit_code: i32,
+    pub signal: i32,
+    /// Nanoseconds.
+    pub kill_timeout: i64,
+    pub kill_error: String,
+    pub kill_reason: String,
+    /// Nanoseconds.
+    pub start_delay: i64,
+    pub download_error: String,
+    pub validation_error: String,
+    pub disk_limit: i64,
+    pub failed_sibling: String,
+    pub vault_error: String,
+    pub task_signal_reason: String,
+    pub task_signal: String,
+    pub driver_message: String,
+    pub generic_source: String,
+}
+
+impl From<&domain::TaskEvent> for TaskEvent {
+    fn from(event: &domain::TaskEvent) -> Self {
+        let domain::TaskEvent { at, kind, message } = event;
+        let mut shape = Self {
+            kind: kind.word().to_owned(),
+            time: at.0,
+            message: message.clone(),
+            ..Self::default()
+        };
+        let told = match kind {
+            TaskEventKind::Received => "Task received by client".to_owned(),
+            TaskEventKind::Setup => "Building Task Directory".to_owned(),
+            TaskEventKind::Started => "Task started by client".to_owned(),
+            TaskEventKind::Recovered => "Task found running and taken over".to_owned(),
+            TaskEventKind::DriverFailure => {
+                shape.driver_error.clone_from(message);
+                shape.detail("driver_error", message);
+                "Task could not be started".to_owned()
+            }
+            TaskEventKind::Terminated(exit) => shape.terminated(*exit),
+            TaskEventKind::Restarting { delay } => {
+                shape.start_delay = duration::nanos(*delay);
+                shape.restart_reason.clone_from(message);
+                let nanos = shape.start_delay.to_string();
+                shape.detail("start_delay", &nanos);
+                shape.detail("restart_reason", message);
+                format!("Task restarting in {}", duration::text(*delay))
+            }
+            TaskEventKind::NotRestarting => {
+                shape.fails_task = true;
+                shape.restart_reason.clone_from(message);
+                shape.detail("fails_task", "true");
+                shape.detail("restart_reason", message);
+                "Its restarts are used up".to_owned()
+            }
+            TaskEventKind::Killing => "Sent interrupt".to_owned(),
+            TaskEventKind::Killed => "Task successfully killed".to_owned(),
+            TaskEventKind::SiblingFailed => "A task of the same group failed".to_owned(),
+        };
+        shape.display_message = match kind {
+            // What happened is more than the agent's words about it.
+            TaskEventKind::Terminated(_) | TaskEventKind::Restarting { .. } if !message.is_empty() => {
+                format!("{told}: {message}")
+            }
+            _ if message.is_empty() => told,
+            _ => message.clone(),
+        };
+        if !message.is_empty() {
+            shape.detail("message", message);
+        }
+        shape
+    }
+}
+
+impl TaskEvent {
+    fn detail(&mut self, key: &str, value: &str) {
+        self.details.insert(key.to_owned(), value.to_owned());
+    }
+
+    fn terminated(&mut self, exit: domain::Exit) -> String {
+        let domain::Exit { code, signal, oom_killed, unknown } = exit;
+        self.exit_code = code;
+        self.signal = signal;
+        self.detail("exit_code", &code.to_string());
+        self.detail("signal", &signal.to_string());
+        self.detail("oom_killed", if oom_killed { "true" } else { "false" });
+        if unknown {
+            self.detail("exit_unknown", "true");
+            return "Exit code unknown: nobody saw the process end".to_owned();
+        }
+        let signal = if signal == 0 { String::new() } else { format!(", Signal: {signal}") };
+        let oom = if oom_killed { ", OOM Killed" } else { "" };
+        format!("Exit Code: {code}{signal}{oom}")
+    }
+}

@@ -1,0 +1,361 @@
+//! Reads a JSON object that a user sent, field by field.
+//!
+//! Every fault is found, not the first: an unknown field with the nearest known name, a field of Nomad's
+//! that this version does not support, a wrong type with what was expected and what came. A reader asks for
+//! each field it knows and ends with [`Block::finish`], which looks at what nobody asked for.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use muster_domain::fault::Fault;
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::api::duration;
+
+/// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
+/// `Priority`, while two unrelated names of one block do not find each other.
+const ALIKE_MIN: f64 = 0.8;
+
+/// What was found while reading.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Why it is refused.
+    pub(super) faults: Vec<Fault>,
+    /// What is ignored, although it was said.
+    pub(super) warnings: Vec<String>,
+}
+
+/// A body is not JSON.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyntaxError {
+    /// There is no body.
+    #[error("Request body is empty")]
+    Empty,
+    /// The body is malformed.
+    #[error("request body: line {line}, column {column}: {reason}")]
+    Malformed {
+        /// Where, counted from 1.
+        line: usize,
+        /// Where, counted from 1.
+        column: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The value in `body`. A key that appears twice is an error, because it has no one meaning.
+pub(super) fn parse(body: &[u8]) -> Result<Value, SyntaxError> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(SyntaxError::Empty);
+    }
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    Unique.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value)).map_err(|error| {
+        let reason = error.to_string();
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        SyntaxError::Malformed {
+            line: error.line(),
+            column: error.column(),
+            reason: reason.strip_suffix(&position).unwrap_or(&reason).to_owned(),
+        }
+    })
+}
+
+/// Builds a [`Value`] and refuses duplicate keys. serde_json bounds the depth at 128.
+struct Unique;
+
+impl<'de> DeserializeSeed<'de> for Unique {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("the number is not finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(Self)? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let value = entries.next_value_seed(Self)?;
+            if map.contains_key(&key) {
+                return Err(serde::de::Error::custom(format!("the key \"{key}\" appears twice")));
+            }
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// Names of a block that its reader does not ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// Written by the server and sent back by clients that edit what they read. Ignored.
+    pub(super) derived: &'static [&'static str],
+    /// Ignored with a warning that names it.
+    pub(super) harmless: &'static [&'static str],
+    /// Refused unless empty.
+    pub(super) unsupported: &'static [&'static str],
+}
+
+/// An object being read.
+pub(super) struct Block<'v> {
+    /// Its path from the body, such as `Job.TaskGroups[0]`.
+    pub(super) at: String,
+    map: &'v Map<String, Value>,
+    found: &'v RefCell<Findings>,
+    asked: Vec<&'static str>,
+}
+
+impl<'v> Block<'v> {
+    /// The object `value` at path `at`. Something else is a fault, and read as an empty object.
+    pub(super) fn new(at: String, value: &'v Value, found: &'v RefCell<Findings>) -> Option<Self> {
+        match value {
+            Value::Object(map) => Some(Self { at, map, found, asked: Vec::new() }),
+            other => {
+                found.borrow_mut().faults.push(mistyped(at, "an object", other));
+                None
+            }
+        }
+    }
+
+    /// Reports a fault of the field `name`.
+    pub(super) fn fault(&self, name: &str, reason: impl Into<String>) {
+        let at = self.path(name);
+        self.found.borrow_mut().faults.push(Fault::new(at, reason));
+    }
+
+    /// The path of the field `name`.
+    pub(super) fn path(&self, name: &str) -> String {
+        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
+    }
+
+    /// The value of `name`, if there is one that is not `null`.
+    pub(super) fn value(&mut self, name: &'static str) -> Option<&'v Value> {
+        self.asked.push(name);
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn typed<T>(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        read: impl FnOnce(&'v Value) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.value(name)?;
+        let read = read(value);
+        if read.is_none() {
+            let at = self.path(name);
+            self.found.borrow_mut().faults.push(mistyped(at, expected, value));
+        }
+        read
+    }
+
+    /// A text.
+    pub(super) fn string(&mut self, name: &'static str) -> Option<String> {
+        self.typed(name, "a text", Value::as_str).map(str::to_owned)
+    }
+
+    /// A text that is not empty.
+    pub(super) fn word(&mut self, name: &'static str) -> Option<String> {
+        self.string(name).filter(|text| !text.is_empty())
+    }
+
+    /// True or false.
+    pub(super) fn boolean(&mut self, name: &'static str) -> Option<bool> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    /// A whole number within `T`.
+    pub(super) fn number<T>(&mut self, name: &'static str, max: T) -> Option<T>
+    where
+        T: TryFrom<u64> + fmt::Display,
+    {
+        let expected = format!("a whole number from 0 to {max}");
+        self.typed(name, &expected, |value| value.as_u64().and_then(|number| T::try_from(number).ok()))
+    }
+
+    /// A duration: nanoseconds, or a text such as `30s`.
+    pub(super) fn duration(&mut self, name: &'static str) -> Option<Duration> {
+        self.typed(name, "nanoseconds from 0 on, or a text such as \"30s\"", |value| match value {
+            Value::String(text) => duration::parse(text).ok(),
+            other => other.as_u64().map(Duration::from_nanos),
+        })
+    }
+
+    /// A list of texts.
+    pub(super) fn strings(&mut self, name: &'static str) -> Vec<String> {
+        self.typed(name, "a list of texts", |value| {
+            value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+        })
+        .unwrap_or_default()
+    }
+
+    /// An object whose values are texts.
+    pub(super) fn texts(&mut self, name: &'static str) -> BTreeMap<String, String> {
+        let Some(map) = self.typed(name, "an object with texts", Value::as_object) else {
+            return BTreeMap::new();
+        };
+        let mut texts = BTreeMap::new();
+        for (key, value) in map {
+            match value {
+                Value::String(text) => {
+                    texts.insert(key.clone(), text.clone());
+                }
+                other => {
+                    let at = format!("{}.{key}", self.path(name));
+                    self.found.borrow_mut().faults.push(mistyped(at, "a text", other));
+                }
+            }
+        }
+        texts
+    }
+
+    /// An object.
+    pub(super) fn block(&mut self, name: &'static str) -> Option<Block<'v>> {
+        let at = self.path(name);
+        self.value(name).and_then(|value| Block::new(at, value, self.found))
+    }
+
+    /// A list of objects.
+    pub(super) fn blocks(&mut self, name: &'static str) -> Vec<Block<'v>> {
+        let at = self.path(name);
+        let found = self.found;
+        let list = self.typed(name, "a list of objects", Value::as_array);
+        let items = list.into_iter().flatten().enumerate();
+        items.filter_map(|(ordinal, item)| Block::new(format!("{at}[{ordinal}]"), item, found)).collect()
+    }
+
+    /// Looks at what nobody asked for.
+    pub(super) fn finish(self, known: &Known) {
+        let Self { at: _, map, found, ref asked } = self;
+        for (name, value) in map {
+            let name = name.as_str();
+            if asked.contains(&name) || known.derived.contains(&name) {
+                continue;
+            }
+            if known.harmless.contains(&name) {
+                if !is_empty(value) {
+                    let warning = format!("{} is ignored: this version does not support it", self.path(name));
+                    found.borrow_mut().warnings.push(warning);
+                }
+            } else if known.unsupported.contains(&name) {
+                if !is_empty(value) {
+                    self.fault(name, "is not supported yet: leave it out");
+                }
+            } else {
+                let names = asked.iter().chain(known.derived).chain(known.harmless).chain(known.unsupported);
+                self.fault(name, unknown(name, names.copied()));
+            }
+        }
+    }
+}
+
+/// Whether `value` says nothing: null, false, 0, "", [], {} or made of such.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.values().all(is_empty),
+    }
+}
+
+fn unknown<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let shown: String = name.chars().take(64).collect();
+    let lower = shown.to_lowercase();
+    let nearest = names
+        .map(|known| (strsim::jaro_winkler(&known.to_lowercase(), &lower), known))
+        .filter(|(alike, _)| *alike >= ALIKE_MIN)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((_, known)) => format!("there is no such field: did you mean `{known}`?"),
+        None => "there is no such field".to_owned(),
+    }
+}
+
+fn mistyped(at: String, expected: &str, got: &Value) -> Fault {
+    let got = match got {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the text {:?}", text.chars().take(64).collect::<String>()),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    };
+    let at = if at.is_empty() { "request body".to_owned() } else { at };
+    Fault::new(at, format!("expected {expected}, got {got}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_twice_is_refused_with_its_place() {
+        let error = parse(b"{\"Job\":{\n\"ID\":\"a\",\"ID\":\"b\"}}").unwrap_err();
+
+        assert_eq!(error.to_string(), "request body: line 2, column 18: the key \"ID\" appears twice");
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let body = "[".repeat(100_000);
+
+        assert!(parse(body.as_bytes()).unwrap_err().to_string().contains("recursion limit"));
+    }
+
+    #[test]
+    fn an_empty_body_is_named() {
+        assert_eq!(parse(b" \n").unwrap_err(), SyntaxError::Empty);
+    }
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        let names = ["Priority", "Payload", "Periodic"];
+
+        assert_eq!(unknown("priorty", names.into_iter()), "there is no such field: did you mean `Priority`?");
+        assert_eq!(unknown("xyzzy", names.into_iter()), "there is no such field");
+    }
+}

@@ -1,0 +1,204 @@
+//! Jobs in both directions.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::fixture;
+use muster_domain::id::LogIndex;
+use muster_domain::job::{self as domain, JobType, RestartMode, RestartPolicy};
+use muster_domain::resources::{CpuMhz, Mb};
+use serde_json::{Value, json};
+
+use super::request::{ReadJobError, read};
+use super::{Job, RegisterRequest};
+
+fn read_value(body: &Value) -> Result<super::request::ReadJob, ReadJobError> {
+    read(body.to_string().as_bytes())
+}
+
+fn faults(body: &Value) -> Vec<String> {
+    match read_value(body) {
+        Err(ReadJobError::Faults(faults)) => faults.iter().map(ToString::to_string).collect(),
+        other => panic!("expected faults, got {other:?}"),
+    }
+}
+
+fn small() -> Value {
+    json!({"Job": {
+        "ID": "web",
+        "TaskGroups": [{"Name": "api", "Tasks": [{"Name": "main", "Driver": "native"}]}],
+    }})
+}
+
+/// Everything a job can say, none of it the default.
+fn full() -> domain::JobSpec {
+    let mut spec = fixture::job("web")
+        .job_type(JobType::Batch)
+        .count(3)
+        .priority(70)
+        .port("http", 8080)
+        .dynamic_port("admin")
+        .constraint("${attr.cpu.arch}", "regexp", "^a")
+        .build();
+    spec.name = "the web".to_owned();
+    spec.datacenters = vec!["dc1".to_owned(), "eu-*".to_owned()];
+    spec.meta = BTreeMap::from([("owner".to_owned(), "ops".to_owned())]);
+    let group = &mut spec.groups[0];
+    group.restart.mode = RestartMode::Delay;
+    group.restart.delay = Duration::from_millis(1500);
+    group.ephemeral_disk.size = Mb(77);
+    group.meta = BTreeMap::from([("tier".to_owned(), "1".to_owned())]);
+    group.constraints = spec.constraints.clone();
+    let task = &mut group.tasks[0];
+    task.config_json = r#"{"args":["-c","true"],"command":"/bin/sh"}"#.to_owned();
+    task.user = "nobody".to_owned();
+    task.env = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
+    task.resources.memory_max = Some(Mb(128));
+    task.kill_timeout = Duration::from_secs(9);
+    task.kill_signal = "SIGINT".to_owned();
+    task.logs.max_files = 3;
+    task.logs.max_file_size = Mb(2);
+    task.meta = BTreeMap::from([("x".to_owned(), "y".to_owned())]);
+    spec
+}
+
+#[test]
+fn a_job_that_was_written_reads_back() {
+    let spec = full();
+    let request = RegisterRequest { job: Job::from_spec(&spec), ..RegisterRequest::default() };
+
+    let read = read(&serde_json::to_vec(&request).unwrap()).unwrap();
+
+    assert_eq!(read.spec, spec);
+    assert_eq!(read.warnings, Vec::<String>::new());
+    assert_eq!(read.enforce_index, None);
+}
+
+#[test]
+fn an_answer_can_be_sent_back_unchanged() {
+    let job = domain::Job {
+        current: fixture::job("web").version(),
+        stop: false,
+        status: domain::JobStatus::Running,
+        modify_index: LogIndex(9),
+    };
+
+    let answer = Job::from_job(&job);
+    let read = read_value(&json!({"Job": answer, "EnforceIndex": true, "JobModifyIndex": 7})).unwrap();
+
+    assert_eq!(read.spec, job.current.spec);
+    assert_eq!(read.enforce_index, Some(7));
+    assert_eq!(serde_json::from_value::<Job>(serde_json::to_value(&answer).unwrap()).unwrap(), answer);
+}
+
+#[test]
+fn nomads_defaults_are_filled_in() {
+    let spec = read_value(&small()).unwrap().spec;
+
+    assert_eq!((spec.job_type, spec.priority), (JobType::Service, 50));
+    assert_eq!((spec.namespace.as_str(), spec.name.as_str()), ("default", "web"));
+    assert_eq!(spec.datacenters, ["*"]);
+    assert_eq!(spec.node_pool, "default");
+    let group = &spec.groups[0];
+    assert_eq!(group.count, 1);
+    assert_eq!(group.restart, RestartPolicy::default_for(JobType::Service));
+    assert_eq!(group.ephemeral_disk.size, Mb(300));
+    let task = &group.tasks[0];
+    assert_eq!((task.resources.cpu, task.resources.memory), (CpuMhz(100), Mb(300)));
+    assert_eq!(task.kill_timeout, Duration::from_secs(5));
+    assert_eq!((task.logs.max_files, task.logs.max_file_size), (10, Mb(10)));
+    domain::validate(spec).unwrap();
+}
+
+/// What a running Nomad 1.1.2 answered for a job is a job file here, but for its driver. What it filled in
+/// by itself and we do not do is said in a warning.
+#[test]
+fn a_job_recorded_from_nomad_is_read() {
+    let job: Value = serde_json::from_str(include_str!("../../../testdata/nomad_job.json")).unwrap();
+
+    let read = read_value(&json!({"Job": job})).unwrap();
+
+    assert_eq!(read.spec.groups[0].tasks[0].resources.cpu, CpuMhz(20));
+    assert_eq!(read.spec.groups[0].count, 2);
+    let ignored: Vec<&str> = read.warnings.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(
+        ignored,
+        ["Job.TaskGroups[0].Migrate", "Job.TaskGroups[0].ReschedulePolicy", "Job.TaskGroups[0].Update", "Job.Update"],
+    );
+}
+
+#[test]
+fn every_fault_is_found_with_its_path() {
+    let mut body = small();
+    body["Job"]["Priorty"] = json!(3);
+    body["Job"]["TaskGroups"][0]["Count"] = json!("two");
+    body["Job"]["TaskGroups"][0]["Services"] = json!([{"Name": "web"}]);
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"] = json!({"CPU": -1, "MemoryMB": 1.5});
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] = json!([1]);
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["Env"] = json!({"A": 1});
+
+    assert_eq!(
+        faults(&body),
+        [
+            "Job.TaskGroups[0].Count: expected a whole number from 0 to 4294967295, got the text \"two\"",
+            "Job.TaskGroups[0].Tasks[0].Config: expected an object, got a list",
+            "Job.TaskGroups[0].Tasks[0].Env.A: expected a text, got the number 1",
+            "Job.TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number from 0 to 4294967295, got the number -1",
+            "Job.TaskGroups[0].Tasks[0].Resources.MemoryMB: expected a whole number from 0 to 4294967295, got the number 1.5",
+            "Job.TaskGroups[0].Services: is not supported yet: leave it out",
+            "Job.Priorty: there is no such field: did you mean `Priority`?",
+        ],
+    );
+}
+
+#[test]
+fn an_unsupported_field_that_is_empty_passes() {
+    let mut body = small();
+    let task = &mut body["Job"]["TaskGroups"][0]["Tasks"][0];
+    task["Services"] = json!([]);
+    task["Vault"] = Value::Null;
+    task["Leader"] = json!(false);
+    task["ShutdownDelay"] = json!(0);
+    task["Kind"] = json!("");
+    task["Resources"] = json!({"CPU": 1, "Cores": 0, "DiskMB": 5, "IOPS": 5, "Networks": null});
+    body["Job"]["Affinities"] = Value::Null;
+
+    let read = read_value(&body).unwrap();
+
+    assert_eq!(read.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn a_policy_of_one_task_is_refused_unless_it_is_the_groups() {
+    let mut body = small();
+    body["Job"]["TaskGroups"][0]["RestartPolicy"] = json!({"Attempts": 7});
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["RestartPolicy"] = json!({"Attempts": 7, "Delay": "15s"});
+    assert_eq!(read_value(&body).unwrap().spec.groups[0].restart.attempts, 7);
+
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["RestartPolicy"] = json!({"Attempts": 8});
+    assert!(faults(&body)[0].starts_with("Job.TaskGroups[0].Tasks[0].RestartPolicy: "));
+}
+
+#[test]
+fn an_operand_that_is_missing_here_is_told_from_one_that_is_none() {
+    let mut body = small();
+    body["Job"]["Constraints"] = json!([
+        {"LTarget": "${attr.x}", "RTarget": "1", "Operand": "version"},
+        {"LTarget": "${attr.x}", "RTarget": "1", "Operand": "~"},
+    ]);
+
+    let faults = faults(&body);
+
+    assert!(faults[0].contains("`version` is not supported yet"), "{faults:?}");
+    assert!(faults[1].contains("`~` is no operand"), "{faults:?}");
+}
+
+#[test]
+fn what_is_no_job_is_refused() {
+    assert_eq!(read(b"").unwrap_err().to_string(), "Request body is empty");
+    assert!(read(b"{\"Job\":").unwrap_err().to_string().starts_with("request body: line 1, column 7: "));
+    assert!(read(b"[]").unwrap_err().to_string().contains("expected an object, got a list"));
+    assert!(read(b"{}").unwrap_err().to_string().contains("Job: is missing"));
+    assert!(read(b"{\"Job\":{\"ID\":\"\xff\"}}").is_err());
+    assert_eq!(faults(&json!({"Job": 5})), ["Job: expected an object, got the number 5"]);
+}

@@ -1,0 +1,407 @@
+//! Nodes, whole and in lists.
+
+#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use muster_domain::node as domain;
+use muster_domain::node::Eligibility;
+use muster_domain::resources::Amount;
+use serde::{Deserialize, Serialize};
+
+use crate::api::alloc::NodeRef;
+use crate::api::block::{self, Block, Findings, Known};
+use crate::api::job::request::ReadJobError;
+use crate::api::null::{self, Null};
+use crate::api::resources::{Network, Resources};
+use crate::api::time::Rfc3339;
+
+/// Ports that are given to groups which ask for any: 20000 to 32000, as in Nomad.
+const DYNAMIC_PORTS: (u16, u16) = (20_000, 32_000);
+
+/// The host part of an agent's address.
+fn ip(address: &str) -> String {
+    address
+        .parse::<SocketAddr>()
+        .map(|socket| socket.ip())
+        .or_else(|_| address.parse::<IpAddr>())
+        .map_or_else(|_| address.to_owned(), |ip| ip.to_string())
+}
+
+impl From<&domain::Node> for NodeRef {
+    fn from(node: &domain::Node) -> Self {
+        Self { name: node.spec.name.clone(), ip: ip(&node.spec.address) }
+    }
+}
+
+/// A driver on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DriverInfo {
+    pub attributes: BTreeMap<String, String>,
+    pub detected: bool,
+    pub healthy: bool,
+    pub health_description: String,
+    pub update_time: Rfc3339,
+}
+
+fn drivers(node: &domain::Node) -> BTreeMap<String, DriverInfo> {
+    let shape = |info: &domain::DriverInfo| DriverInfo {
+        attributes: info.attributes.clone(),
+        detected: info.detected,
+        healthy: info.healthy,
+        health_description: info.description.clone(),
+        update_time: Rfc3339(node.status_at),
+    };
+    node.spec.drivers.iter().map(|(name, info)| (name.clone(), shape(info))).collect()
+}
+
+/// A node in `GET /v1/nodes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeListStub {
+    pub address: String,
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Only with `?os=true`: `os.name` alone.
+    #[serde(with = "null")]
+    pub attributes: BTreeMap<String, String>,
+    pub datacenter: String,
+    pub name: String,
+    pub node_class: String,
+    pub node_pool: String,
+    pub version: String,
+    pub drain: bool,
+    pub scheduling_eligibility: String,
+    pub status: String,
+    pub status_description: String,
+    pub drivers: BTreeMap<String, DriverInfo>,
+    pub host_volumes: Null,
+    /// Only with `?resources=true`.
+    pub node_resources: Option<NodeResources>,
+    /// Only with `?resources=true`.
+    pub reserved_resources: Option<ReservedResources>,
+    pub last_drain: Null,
+    pub create_index: u64,
+    pub modify_index: u64,
+}
+
+impl NodeListStub {
+    /// `node`, with what it has if `resources`, with its operating system if `os`.
+    #[must_use]
+    pub fn new(node: &domain::Node, resources: bool, os: bool) -> Self {
+        let spec = &node.spec;
+        let os_name = spec.attributes.get_key_value("os.name").filter(|_| os);
+        Self {
+            address: ip(&spec.address),
+            id: spec.id.to_string(),
+            attributes: os_name.map(|(key, value)| (key.clone(), value.clone())).into_iter().collect(),
+            datacenter: spec.datacenter.clone(),
+            name: spec.name.clone(),
+            node_class: spec.class.clone(),
+            node_pool: spec.pool.clone(),
+            version: spec.version.clone(),
+            scheduling_eligibility: node.eligibility.word().to_owned(),
+            status: node.status.word().to_owned(),
+            drivers: drivers(node),
+            node_resources: resources.then(|| NodeResources::new(spec)),
+            reserved_resources: resources.then(|| ReservedResources::new(spec.reserved)),
+            create_index: node.create_index.0,
+            modify_index: node.modify_index.0,
+            ..Self::default()
+        }
+    }
+}
+
+/// A node as `GET /v1/node/:id` answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Node {
+    pub attributes: BTreeMap<String, String>,
+    #[serde(rename = "CSIControllerPlugins")]
+    pub csi_controller_plugins: Null,
+    #[serde(rename = "CSINodePlugins")]
+    pub csi_node_plugins: Null,
+    pub cgroup_parent: String,
+    pub computed_class: String,
+    pub create_index: u64,
+    pub datacenter: String,
+    pub drain: bool,
+    pub drain_strategy: Null,
+    pub drivers: BTreeMap<String, DriverInfo>,
+    pub events: Vec<NodeEvent>,
+    /// Always empty: clients then ask the server, which asks the node.
+    #[serde(rename = "HTTPAddr")]
+    pub http_addr: String,
+    pub host_networks: Null,
+    pub host_volumes: Null,
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub last_drain: Null,
+    pub links: Null,
+    #[serde(with = "null")]
+    pub meta: BTreeMap<String, String>,
+    pub modify_index: u64,
+    pub name: String,
+    pub node_class: String,
+    pub node_pool: String,
+    pub node_resources: NodeResources,
+    pub reserved: Resources,
+    pub reserved_resources: ReservedResources,
+    pub resources: Resources,
+    pub scheduling_eligibility: String,
+    #[serde(rename = "SecretID")]
+    pub secret_id: String,
+    pub status: String,
+    pub status_description: String,
+    /// Seconds since the epoch.
+    pub status_updated_at: u64,
+    #[serde(rename = "TLSEnabled")]
+    pub tls_enabled: bool,
+}
+
+impl From<&domain::Node> for Node {
+    fn from(node: &domain::Node) -> Self {
+        let domain::Node { spec, status, status_at, eligibility, create_index, modify_index } = node;
+        let node_resources = NodeResources::new(spec);
+        Self {
+            attributes: spec.attributes.clone(),
+            create_index: create_index.0,
+            datacenter: spec.datacenter.clone(),
+            drivers: drivers(node),
+            id: spec.id.to_string(),
+            meta: spec.meta.clone(),
+            modify_index: modify_index.0,
+            name: spec.name.clone(),
+            node_class: spec.class.clone(),
+            node_pool: spec.pool.clone(),
+            reserved: Resources::from(spec.reserved),
+            reserved_resources: ReservedResources::new(spec.reserved),
+            resources: Resources {
+                networks: node_resources.networks.clone(),
+                ..Resources::from(spec.resources.total)
+            },
+            node_resources,
+            scheduling_eligibility: eligibility.word().to_owned(),
+            status: status.word().to_owned(),
+            status_updated_at: status_at.0 / 1_000_000_000,
+            ..Self::default()
+        }
+    }
+}
+
+/// Something that happened to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeEvent {
+    pub message: String,
+    pub subsystem: String,
+    #[serde(with = "null")]
+    pub details: BTreeMap<String, String>,
+    pub timestamp: Rfc3339,
+    pub create_index: u64,
+}
+
+/// What a node has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeResources {
+    pub cpu: NodeCpu,
+    pub memory: NodeMemory,
+    pub disk: NodeDisk,
+    #[serde(with = "null")]
+    pub networks: Vec<Network>,
+    #[serde(with = "null")]
+    pub node_networks: Vec<NodeNetwork>,
+    pub devices: Null,
+    pub min_dynamic_port: u16,
+    pub max_dynamic_port: u16,
+}
+
+impl NodeResources {
+    fn new(spec: &domain::NodeSpec) -> Self {
+        let domain::NodeResources { total, cores } = &spec.resources;
+        let address = ip(&spec.address);
+        let bits = if address.contains(':') { 128 } else { 32 };
+        Self {
+            cpu: NodeCpu {
+                cpu_shares: total.cpu_mhz,
+                total_cpu_cores: *cores,
+                reservable_cpu_cores: (0..*cores).collect(),
+            },
+            memory: NodeMemory { memory_mb: total.memory_mb },
+            disk: NodeDisk { disk_mb: total.disk_mb },
+            networks: vec![Network {
+                mode: "host".to_owned(),
+                cidr: format!("{address}/{bits}"),
+                ip: address.clone(),
+                ..Network::default()
+            }],
+            node_networks: vec![NodeNetwork {
+                mode: "host".to_owned(),
+                addresses: vec![NodeAddress {
+                    family: if bits == 32 { "ipv4" } else { "ipv6" }.to_owned(),
+                    alias: "default".to_owned(),
+                    address,
+                    ..NodeAddress::default()
+                }],
+                ..NodeNetwork::default()
+            }],
+            devices: Null,
+            min_dynamic_port: DYNAMIC_PORTS.0,
+            max_dynamic_port: DYNAMIC_PORTS.1,
+        }
+    }
+}
+
+/// CPU of a node, in MHz over all cores.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeCpu {
+    pub cpu_shares: u64,
+    pub total_cpu_cores: u32,
+    #[serde(with = "null")]
+    pub reservable_cpu_cores: Vec<u32>,
+}
+
+/// Memory of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeMemory {
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: u64,
+}
+
+/// Disk of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeDisk {
+    #[serde(rename = "DiskMB")]
+    pub disk_mb: u64,
+}
+
+/// A network of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeNetwork {
+    pub mode: String,
+    pub device: String,
+    pub mac_address: String,
+    pub speed: u32,
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// An address of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeAddress {
+    pub family: String,
+    pub alias: String,
+    pub address: String,
+    pub reserved_ports: String,
+    pub gateway: String,
+}
+
+/// What the operator keeps from tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ReservedResources {
+    pub cpu: ReservedCpu,
+    pub memory: NodeMemory,
+    pub disk: NodeDisk,
+    pub networks: ReservedNetworks,
+}
+
+impl ReservedResources {
+    fn new(reserved: Amount) -> Self {
+        Self {
+            cpu: ReservedCpu { cpu_shares: reserved.cpu_mhz, reserved_cpu_cores: Null },
+            memory: NodeMemory { memory_mb: reserved.memory_mb },
+            disk: NodeDisk { disk_mb: reserved.disk_mb },
+            networks: ReservedNetworks::default(),
+        }
+    }
+}
+
+/// CPU kept from tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ReservedCpu {
+    pub cpu_shares: u64,
+    pub reserved_cpu_cores: Null,
+}
+
+/// Ports kept from tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ReservedNetworks {
+    pub reserved_host_ports: String,
+}
+
+/// What `PUT /v1/node/:id/eligibility` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EligibilityRequest {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// `eligible` or `ineligible`.
+    pub eligibility: String,
+}
+
+/// The answer to `PUT /v1/node/:id/eligibility`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeUpdateResponse {
+    pub node_modify_index: u64,
+    #[serde(rename = "EvalIDs", with = "null")]
+    pub eval_ids: Vec<String>,
+    pub eval_create_index: u64,
+    pub index: u64,
+}
+
+/// What the body of `PUT /v1/node/:id/eligibility` asks for.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for anything but `{"Eligibility": "eligible"}` or `"ineligible"`.
+pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
+    const KNOWN: Known = Known { derived: &["NodeID"], harmless: &[], unsupported: &[] };
+    let value = block::parse(body)?;
+    let found = RefCell::new(Findings::default());
+    let mut asked = None;
+    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+        let word = block.string("Eligibility").unwrap_or_default();
+        asked = [Eligibility::Eligible, Eligibility::Ineligible].into_iter().find(|asked| asked.word() == word);
+        if asked.is_none() {
+            block.fault("Eligibility", format!("`{word}` is neither `eligible` nor `ineligible`"));
+        }
+        block.finish(&KNOWN);
+    }
+    let faults = found.into_inner().faults;
+    match asked {
+        Some(asked) if faults.is_empty() => Ok(asked),
+        _ => Err(ReadJobError::Faults(faults)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eligibility_is_one_of_two_words() {
+        assert_eq!(read_eligibility(br#"{"Eligibility":"ineligible"}"#).unwrap(), Eligibility::Ineligible);
+        assert!(read_eligibility(br#"{"Eligibility":"maybe"}"#).unwrap_err().to_string().contains("`maybe`"));
+        assert!(read_eligibility(br#"{"Eligible":true}"#).unwrap_err().to_string().contains("did you mean `Eligibility`"));
+    }
+
+    #[test]
+    fn an_address_loses_its_port() {
+        assert_eq!(ip("10.0.0.1:4647"), "10.0.0.1");
+        assert_eq!(ip("[::1]:4647"), "::1");
+        assert_eq!(ip("10.0.0.1"), "10.0.0.1");
+        assert_eq!(ip("node-1"), "node-1");
+    }
+}

@@ -1,0 +1,65 @@
+//! Ids by prefix.
+
+#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::block::{self, Block, Findings, Known};
+use crate::api::job::request::ReadJobError;
+
+/// What `PUT /v1/search` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SearchRequest {
+    pub prefix: String,
+    pub context: String,
+}
+
+impl SearchRequest {
+    /// Kinds that can be searched; `all` is every one of them.
+    pub const CONTEXTS: [&'static str; 5] = ["allocs", "evals", "jobs", "namespaces", "nodes"];
+    /// Nomad's other kinds: they are known and empty.
+    pub const EMPTY_CONTEXTS: [&'static str; 9] = [
+        "deployment", "host_volumes", "node_pools", "plugins", "quotas", "recommendations", "scaling_policy",
+        "vars", "volumes",
+    ];
+
+    /// The request in `body`.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadJobError`] for malformed bodies and unknown contexts.
+    pub fn read(body: &[u8]) -> Result<Self, ReadJobError> {
+        const KNOWN: Known = Known { derived: &["Region", "Namespace", "AuthToken"], harmless: &[], unsupported: &[] };
+        let value = block::parse(body)?;
+        let found = RefCell::new(Findings::default());
+        let mut request = Self::default();
+        if let Some(mut block) = Block::new(String::new(), &value, &found) {
+            request.prefix = block.string("Prefix").unwrap_or_default();
+            request.context = block.word("Context").unwrap_or_else(|| "all".to_owned());
+            let context = request.context.as_str();
+            if context != "all" && !Self::CONTEXTS.contains(&context) && !Self::EMPTY_CONTEXTS.contains(&context) {
+                block.fault("Context", format!("`{context}` is none: use one of {} or all", Self::CONTEXTS.join(", ")));
+            }
+            block.finish(&KNOWN);
+        }
+        let faults = found.into_inner().faults;
+        if faults.is_empty() { Ok(request) } else { Err(ReadJobError::Faults(faults)) }
+    }
+}
+
+/// The answer to `PUT /v1/search`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SearchResponse {
+    /// Ids by kind.
+    pub matches: BTreeMap<String, Option<Vec<String>>>,
+    /// Whether there are more, by kind.
+    pub truncations: BTreeMap<String, bool>,
+    pub index: u64,
+    pub last_contact: u64,
+    pub known_leader: bool,
+}

@@ -1,0 +1,408 @@
+//! What nodes and allocations use.
+//!
+//! Nomad's fields are rates and are measured between two samples; a value that cannot be had is missing from
+//! `Measured`. Beside them stands `Muster`: the counters as the kernel keeps them, with the reason for each
+//! that is absent.
+
+#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::null::Null;
+use crate::rpc;
+
+/// The answer to `GET /v1/client/stats`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeStats {
+    pub alloc_dir_stats: DiskStats,
+    /// One entry, over all cores.
+    #[serde(rename = "CPU")]
+    pub cpu: Vec<CpuStats>,
+    /// MHz in use.
+    #[serde(rename = "CPUTicksConsumed")]
+    pub cpu_ticks_consumed: f64,
+    pub device_stats: Null,
+    pub disk_stats: Vec<DiskStats>,
+    pub memory: MemoryStats,
+    /// Nanoseconds since the epoch.
+    pub timestamp: u64,
+    /// Seconds.
+    pub uptime: u64,
+    pub muster: NodeCounters,
+}
+
+/// What the node's cores do, in percent of the time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuStats {
+    #[serde(rename = "CPU")]
+    pub cpu: String,
+    #[serde(rename = "Idle")]
+    pub idle: f64,
+    #[serde(rename = "System")]
+    pub system: f64,
+    #[serde(rename = "Total")]
+    pub total: f64,
+    /// All that is not idle: user and system time are not told apart.
+    #[serde(rename = "User")]
+    pub user: f64,
+}
+
+/// A file system.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DiskStats {
+    pub available: u64,
+    pub device: String,
+    pub inodes_used_percent: f64,
+    pub mountpoint: String,
+    pub size: u64,
+    pub used: u64,
+    pub used_percent: f64,
+}
+
+/// Memory of a node, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MemoryStats {
+    pub available: u64,
+    pub free: u64,
+    pub total: u64,
+    pub used: u64,
+}
+
+/// Counters of a node since boot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeCounters {
+    #[serde(rename = "CPUBusyNanos")]
+    pub cpu_busy_nanos: u64,
+    #[serde(rename = "CPUIdleNanos")]
+    pub cpu_idle_nanos: u64,
+    /// Events that eBPF programs could not count; `None` if there are no programs.
+    pub ebpf_lost: Option<u64>,
+    /// CPU time of the agent's own process.
+    #[serde(rename = "AgentCPUNanos")]
+    pub agent_cpu_nanos: u64,
+    pub agent_resident_bytes: u64,
+    /// Every allocation of the node, from one collection; by id.
+    pub allocs: BTreeMap<String, BTreeMap<String, TaskCounters>>,
+}
+
+/// The answer to `GET /v1/client/allocation/:id/stats`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocStats {
+    pub resource_usage: ResourceUsage,
+    pub tasks: BTreeMap<String, TaskUsage>,
+    /// Nanoseconds since the epoch.
+    pub timestamp: u64,
+}
+
+/// What one task uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TaskUsage {
+    pub resource_usage: ResourceUsage,
+    /// Nanoseconds since the epoch.
+    pub timestamp: u64,
+    /// By process; empty, because processes are not measured one by one.
+    pub pids: BTreeMap<String, ResourceUsage>,
+    pub muster: TaskCounters,
+}
+
+/// What a task, or an allocation, uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ResourceUsage {
+    pub memory_stats: MemoryUsage,
+    pub cpu_stats: CpuUsage,
+    pub device_stats: Vec<Null>,
+}
+
+/// Memory in bytes. Only the fields in `measured` were measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MemoryUsage {
+    #[serde(rename = "RSS")]
+    pub rss: u64,
+    pub cache: u64,
+    pub swap: u64,
+    pub usage: u64,
+    pub max_usage: u64,
+    pub kernel_usage: u64,
+    pub kernel_max_usage: u64,
+    pub measured: Vec<String>,
+}
+
+/// CPU. Only the fields in `measured` were measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CpuUsage {
+    pub system_mode: f64,
+    pub user_mode: f64,
+    /// MHz in use.
+    pub total_ticks: f64,
+    pub throttled_periods: u64,
+    /// Nanoseconds.
+    pub throttled_time: u64,
+    /// Percent of one core.
+    pub percent: f64,
+    pub measured: Vec<String>,
+}
+
+/// Counters of a task. What is absent is `null`, and `absent` says why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TaskCounters {
+    #[serde(rename = "CPUNanos")]
+    pub cpu_nanos: Option<u64>,
+    pub context_switches: Option<u64>,
+    pub throttled_periods: Option<u64>,
+    pub throttled_nanos: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub memory_peak_bytes: Option<u64>,
+    pub memory_limit_bytes: Option<u64>,
+    pub pids: Option<u64>,
+    pub forks: Option<u64>,
+    pub execs: Option<u64>,
+    pub oom_kills: Option<u64>,
+    pub net_rx_bytes: Option<u64>,
+    pub net_rx_packets: Option<u64>,
+    pub net_tx_bytes: Option<u64>,
+    pub net_tx_packets: Option<u64>,
+    /// The first process; 0 if none runs.
+    pub pid: u32,
+    pub log_bytes: u64,
+    pub log_dropped_bytes: u64,
+    /// Name of the value and why it is absent.
+    pub absent: BTreeMap<String, String>,
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl From<&rpc::TaskStats> for TaskCounters {
+    fn from(stats: &rpc::TaskStats) -> Self {
+        let rpc::TaskStats {
+            cpu,
+            context_switches,
+            throttled_periods,
+            throttled,
+            memory_bytes,
+            memory_peak_bytes,
+            memory_limit_bytes,
+            pids,
+            forks,
+            execs,
+            oom_kills,
+            net_rx_bytes,
+            net_rx_packets,
+            net_tx_bytes,
+            net_tx_packets,
+            absent,
+            pid,
+            log_bytes,
+            log_dropped_bytes,
+        } = stats;
+        Self {
+            cpu_nanos: cpu.map(nanos),
+            context_switches: *context_switches,
+            throttled_periods: *throttled_periods,
+            throttled_nanos: throttled.map(nanos),
+            memory_bytes: *memory_bytes,
+            memory_peak_bytes: *memory_peak_bytes,
+            memory_limit_bytes: *memory_limit_bytes,
+            pids: *pids,
+            forks: *forks,
+            execs: *execs,
+            oom_kills: *oom_kills,
+            net_rx_bytes: *net_rx_bytes,
+            net_rx_packets: *net_rx_packets,
+            net_tx_bytes: *net_tx_bytes,
+            net_tx_packets: *net_tx_packets,
+            pid: *pid,
+            log_bytes: *log_bytes,
+            log_dropped_bytes: *log_dropped_bytes,
+            absent: absent.clone(),
+        }
+    }
+}
+
+impl NodeStats {
+    /// What the newer of two samples says. Without an earlier one the rates are means since boot.
+    ///
+    /// `mhz` is what the node's fingerprint offers over all cores.
+    #[must_use]
+    pub fn new(earlier: Option<&rpc::NodeStats>, stats: &rpc::NodeStats, mhz: u64) -> Self {
+        let (busy, idle) = earlier.map_or((stats.cpu_busy, stats.cpu_idle), |earlier| {
+            (
+                stats.cpu_busy.saturating_sub(earlier.cpu_busy),
+                stats.cpu_idle.saturating_sub(earlier.cpu_idle),
+            )
+        });
+        let share = ratio(busy.as_secs_f64(), busy.as_secs_f64() + idle.as_secs_f64());
+        let used = stats.disk_total_bytes.saturating_sub(stats.disk_available_bytes);
+        let disk = DiskStats {
+            available: stats.disk_available_bytes,
+            size: stats.disk_total_bytes,
+            used,
+            used_percent: 100.0 * ratio(used as f64, stats.disk_total_bytes as f64),
+            ..DiskStats::default()
+        };
+        let tasks = |alloc: &rpc::AllocStats| {
+            alloc.tasks.iter().map(|(name, stats)| (name.clone(), stats.into())).collect()
+        };
+        Self {
+            alloc_dir_stats: disk.clone(),
+            cpu: vec![CpuStats {
+                cpu: "cpu".to_owned(),
+                idle: 100.0 * (1.0 - share),
+                system: 0.0,
+                total: 100.0 * share,
+                user: 100.0 * share,
+            }],
+            cpu_ticks_consumed: share * mhz as f64,
+            device_stats: Null,
+            disk_stats: vec![disk],
+            memory: MemoryStats {
+                available: stats.memory_available_bytes,
+                free: stats.memory_free_bytes,
+                total: stats.memory_total_bytes,
+                used: stats.memory_total_bytes.saturating_sub(stats.memory_available_bytes),
+            },
+            timestamp: stats.at.0,
+            uptime: stats.uptime.as_secs(),
+            muster: NodeCounters {
+                cpu_busy_nanos: nanos(stats.cpu_busy),
+                cpu_idle_nanos: nanos(stats.cpu_idle),
+                ebpf_lost: stats.ebpf_lost,
+                agent_cpu_nanos: nanos(stats.agent_cpu),
+                agent_resident_bytes: stats.agent_resident_bytes,
+                allocs: stats.allocs.iter().map(|alloc| (alloc.alloc_id.to_string(), tasks(alloc))).collect(),
+            },
+        }
+    }
+}
+
+impl AllocStats {
+    /// What the newer of two samples says. Without an earlier one no rate is measured.
+    ///
+    /// `core_mhz` is the speed of one of the node's cores.
+    #[must_use]
+    pub fn new(earlier: Option<&rpc::AllocStats>, stats: &rpc::AllocStats, core_mhz: f64) -> Self {
+        let mut sum = ResourceUsage::default();
+        let mut tasks = BTreeMap::new();
+        for (name, task) in &stats.tasks {
+            let before = earlier.and_then(|earlier| Some((earlier.at, earlier.tasks.get(name)?)));
+            let elapsed = before.map(|(at, before)| (stats.at.since(at), before));
+            let usage = ResourceUsage::new(elapsed, task, core_mhz);
+            sum.add(&usage);
+            let task = TaskUsage {
+                resource_usage: usage,
+                timestamp: stats.at.0,
+                pids: BTreeMap::new(),
+                muster: TaskCounters::from(task),
+            };
+            tasks.insert(name.clone(), task);
+        }
+        Self { resource_usage: sum, tasks, timestamp: stats.at.0 }
+    }
+}
+
+impl ResourceUsage {
+    fn new(earlier: Option<(Duration, &rpc::TaskStats)>, task: &rpc::TaskStats, core_mhz: f64) -> Self {
+        let mut memory = MemoryUsage::default();
+        if let Some(bytes) = task.memory_bytes {
+            // What is charged to the cgroup: Nomad's command line shows `RSS` unless `Usage` is measured.
+            (memory.usage, memory.rss) = (bytes, bytes);
+            memory.measured.extend(["RSS".to_owned(), "Usage".to_owned()]);
+        }
+        if let Some(bytes) = task.memory_peak_bytes {
+            memory.max_usage = bytes;
+            memory.measured.push("Max Usage".to_owned());
+        }
+        let mut cpu = CpuUsage::default();
+        if let Some((elapsed, before)) = earlier
+            && let Some(used) = task.cpu.zip(before.cpu).map(|(now, before)| now.saturating_sub(before))
+        {
+            let share = ratio(used.as_secs_f64(), elapsed.as_secs_f64());
+            (cpu.percent, cpu.total_ticks) = (100.0 * share, share * core_mhz);
+            cpu.measured.extend(["Percent".to_owned(), "Total Ticks".to_owned()]);
+        }
+        if let Some((periods, time)) = task.throttled_periods.zip(task.throttled) {
+            (cpu.throttled_periods, cpu.throttled_time) = (periods, nanos(time));
+            cpu.measured.extend(["Throttled Periods".to_owned(), "Throttled Time".to_owned()]);
+        }
+        Self { memory_stats: memory, cpu_stats: cpu, device_stats: Vec::new() }
+    }
+
+    fn add(&mut self, other: &Self) {
+        let (memory, more) = (&mut self.memory_stats, &other.memory_stats);
+        memory.rss += more.rss;
+        memory.usage += more.usage;
+        memory.max_usage += more.max_usage;
+        merge(&mut memory.measured, &more.measured);
+        let (cpu, more) = (&mut self.cpu_stats, &other.cpu_stats);
+        cpu.percent += more.percent;
+        cpu.total_ticks += more.total_ticks;
+        cpu.throttled_periods += more.throttled_periods;
+        cpu.throttled_time += more.throttled_time;
+        merge(&mut cpu.measured, &more.measured);
+    }
+}
+
+fn merge(measured: &mut Vec<String>, more: &[String]) {
+    for name in more {
+        if !measured.contains(name) {
+            measured.push(name.clone());
+        }
+    }
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { (part / whole).max(0.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::{AllocId, LogIndex, Timestamp};
+
+    use super::*;
+
+    fn sample(at_ms: u64, cpu: Option<Duration>) -> rpc::AllocStats {
+        let task = rpc::TaskStats { cpu, memory_bytes: Some(1 << 20), ..rpc::TaskStats::default() };
+        rpc::AllocStats {
+            alloc_id: AllocId::at(LogIndex(1), 0),
+            at: Timestamp::from_millis(at_ms),
+            tasks: BTreeMap::from([("web".to_owned(), task)]),
+        }
+    }
+
+    /// 50 ms of CPU in 200 ms is a quarter of a core: 25 % and 500 of 2 000 MHz.
+    #[test]
+    fn rates_come_from_two_samples() {
+        let earlier = sample(1_000, Some(Duration::from_secs(9)));
+        let later = sample(1_200, Some(Duration::from_millis(9_050)));
+
+        let stats = AllocStats::new(Some(&earlier), &later, 2_000.0);
+
+        let cpu = &stats.tasks["web"].resource_usage.cpu_stats;
+        assert!((cpu.percent - 25.0).abs() < 1e-6);
+        assert!((cpu.total_ticks - 500.0).abs() < 1e-6);
+        assert_eq!(stats.resource_usage.memory_stats.usage, 1 << 20);
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_claimed() {
+        let stats = AllocStats::new(None, &sample(1_000, None), 2_000.0);
+
+        assert!(stats.resource_usage.cpu_stats.measured.is_empty());
+        assert_eq!(stats.tasks["web"].muster.cpu_nanos, None);
+    }
+}
