@@ -1,2 +1,2 @@
-//! The `muster` binary.
+//! m
 fn main() {}

@@ -1,3 +1,5 @@
+//! One fault at a time.
+
 use super::*;
 use crate::fixture::job;
 

@@ -1,0 +1,149 @@
+//! The command line as a whole.
+
+use clap::{Parser, Subcommand};
+
+use crate::alloc::AllocCommand;
+use crate::client::{Client, DEFAULT_ADDRESS};
+use crate::doctor::DoctorArgs;
+use crate::eval::EvalCommand;
+use crate::exit::CliResult;
+use crate::job::JobCommand;
+use crate::node::NodeCommand;
+use crate::serve::{AgentArgs, DevArgs, DriverCommand, ServerArgs};
+use crate::system::SystemCommand;
+use crate::top::TopArgs;
+use crate::{alloc, doctor, eval, exit, job, node, output, serve, system, top};
+
+/// What every exit code means; shown by `muster --help`.
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 placed only in part, 4 not found, 5 refused, \
+6 cannot reach a server, 7 timed out, 130 interrupted.
+
+Try it: sudo muster dev, then muster job run examples/web.hcl and muster top in another terminal.";
+
+/// Runs jobs on fleets of bare-metal Linux machines.
+#[derive(Debug, Parser)]
+#[command(name = "muster", version, about, after_help = EXIT_CODES)]
+pub struct Args {
+    /// The server's HTTP address.
+    #[arg(long, global = true, env = "MUSTER_ADDR", default_value = DEFAULT_ADDRESS, value_name = "URL")]
+    pub address: String,
+    /// Print JSON instead of tables.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a whole cluster in one process: one server, one agent, no configuration.
+    Dev(DevArgs),
+    /// Run a server of the control plane.
+    Server(ServerArgs),
+    /// Run the agent of this machine, or clean up after one.
+    Agent(AgentArgs),
+    /// Run a task driver. Started by the agent.
+    Driver {
+        /// Which.
+        #[command(subcommand)]
+        driver: DriverCommand,
+    },
+    /// Say what this machine can do, and how to mend what it cannot.
+    Doctor(DoctorArgs),
+    /// Run, show and stop jobs.
+    Job {
+        /// What to do.
+        #[command(subcommand)]
+        command: JobCommand,
+    },
+    /// Show allocations and their output.
+    Alloc {
+        /// What to do.
+        #[command(subcommand)]
+        command: AllocCommand,
+    },
+    /// Show nodes.
+    Node {
+        /// What to do.
+        #[command(subcommand)]
+        command: NodeCommand,
+    },
+    /// Show what the scheduler did.
+    Eval {
+        /// What to do.
+        #[command(subcommand)]
+        command: EvalCommand,
+    },
+    /// Show what every task uses, live from eBPF.
+    Top(TopArgs),
+    /// Commands about the cluster as a whole.
+    System {
+        /// What to do.
+        #[command(subcommand)]
+        command: SystemCommand,
+    },
+    /// Print completions for a shell.
+    ///
+    /// Example: muster completions bash > /etc/bash_completion.d/muster
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Carries out what `args` say.
+///
+/// # Errors
+///
+/// [`exit::CliError`].
+pub fn run(args: &Args) -> CliResult {
+    let client = Client::new(&args.address);
+    match &args.command {
+        Command::Dev(dev) => serve::dev(dev),
+        Command::Server(server) => serve::server(server),
+        Command::Agent(agent) => serve::agent(agent),
+        Command::Driver { driver } => serve::driver(driver),
+        Command::Doctor(doctor) => doctor::run(args.json, doctor),
+        Command::Job { command } => job::run(&client, args.json, command),
+        Command::Alloc { command } => alloc::run(&client, args.json, command),
+        Command::Node { command } => node::run(&client, args.json, command),
+        Command::Eval { command } => eval::run(&client, args.json, command),
+        Command::Top(top) => top::run(&client, args.json, top),
+        Command::System { command } => system::run(&client, args.json, command),
+        Command::Completions { shell } => completions(*shell),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> CliResult {
+    use clap::CommandFactory as _;
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "muster", &mut script);
+    output::print(&String::from_utf8_lossy(&script))?;
+    Ok(exit::Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Args;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        fn walk(command: &clap::Command, path: &str) {
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+                let path = format!("{path} {}", sub.get_name());
+                assert!(sub.get_about().is_some(), "{path} has no help");
+                walk(sub, &path);
+            }
+        }
+        walk(&Args::command(), "muster");
+    }
+}

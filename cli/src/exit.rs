@@ -1,0 +1,113 @@
+//! How a command ends: exit codes, and errors that say what to do.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Exit codes, the same for every command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Done,
+    /// The thing asked for was tried and failed.
+    Failed,
+    /// The command line or a file it names is wrong.
+    Usage,
+    /// Placed only in part: the rest waits for room.
+    Partial,
+    /// There is no such thing.
+    NotFound,
+    /// The server refused.
+    Refused,
+    /// No server can be reached.
+    Unreachable,
+    /// Waited as long as allowed.
+    TimedOut,
+    /// Interrupted by the user.
+    Interrupted,
+}
+
+impl Exit {
+    /// The number.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Partial => 3,
+            Self::NotFound => 4,
+            Self::Refused => 5,
+            Self::Unreachable => 6,
+            Self::TimedOut => 7,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub struct CliError {
+    /// How the process ends.
+    pub exit: Exit,
+    /// What, where and why.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl CliError {
+    /// An error that ends the process with `exit`.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    /// With advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// From an error with its chain of causes.
+    pub fn from_chain(exit: Exit, error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            message.push_str(": ");
+            message.push_str(&error.to_string());
+            cause = error.source();
+        }
+        Self::new(exit, message)
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.message)?;
+        if let Some(help) = &self.help {
+            write!(f, "\n help: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for CliError {}
+
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(Exit::Failed, error.to_string())
+    }
+}
+
+/// What a command returns.
+pub type CliResult = Result<Exit, CliError>;

@@ -1,0 +1,163 @@
+//! `muster job`: run, validate, status, stop, inspect.
+
+mod run;
+mod status;
+
+pub(crate) use status::reasons;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use muster_wire::api::job::{Job, RegisterResponse, ValidateResponse};
+use serde_json::{Value, json};
+
+use crate::client::{Client, escape};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::{jobspec, names, output};
+
+/// Commands about jobs.
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// Register a job and wait until its instances run.
+    ///
+    /// Example: muster job run examples/web.hcl
+    Run(RunArgs),
+    /// Check a job file, here and on the server, without running it.
+    Validate {
+        /// The job file; `-` is standard input.
+        file: PathBuf,
+    },
+    /// Show all jobs, or one with its allocations.
+    ///
+    /// Example: muster job status web
+    Status {
+        /// The job's name or a unique prefix; all jobs unless given.
+        job: Option<String>,
+    },
+    /// Stop a job and wait until nothing of it runs.
+    Stop(StopArgs),
+    /// Print a job as the server has it, as JSON.
+    Inspect {
+        /// The job's name or a unique prefix.
+        job: String,
+    },
+}
+
+/// Arguments of `muster job run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The job file: HCL or JSON; `-` is standard input.
+    pub file: PathBuf,
+    /// Return as soon as the job is registered.
+    #[arg(long)]
+    pub detach: bool,
+    /// How long to wait for instances to run, in seconds.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Only if the job is still at this modify index; 0 means that it must not exist.
+    #[arg(long, value_name = "INDEX")]
+    pub check_index: Option<u64>,
+}
+
+/// Arguments of `muster job stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// The job's name or a unique prefix.
+    pub job: String,
+    /// Forget the job as well.
+    #[arg(long)]
+    pub purge: bool,
+    /// Return as soon as the stop is registered.
+    #[arg(long)]
+    pub detach: bool,
+    /// How long to wait for instances to stop, in seconds.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+/// Carries out `command`.
+///
+/// # Errors
+///
+/// [`CliError`].
+pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
+    match command {
+        JobCommand::Run(args) => run::run(client, json, args),
+        JobCommand::Validate { file } => validate(client, json, file),
+        JobCommand::Status { job: None } => status::list(client, json),
+        JobCommand::Status { job: Some(name) } => status::one(client, json, name),
+        JobCommand::Stop(args) => stop(client, json, args),
+        JobCommand::Inspect { job } => inspect(client, job),
+    }
+}
+
+/// Reads a job file; faults are shown with the lines they are on.
+fn read(file: &std::path::Path) -> Result<Value, CliError> {
+    jobspec::read(file).map_err(|error| {
+        for report in error.reports() {
+            output::say(&format!("{report:?}"));
+        }
+        CliError::new(Exit::Usage, error.to_string())
+    })
+}
+
+fn validate(client: &Client, json: bool, file: &std::path::Path) -> CliResult {
+    let job = read(file)?;
+    let answer: ValidateResponse = client.put("/v1/validate/job", &json!({ "Job": job }))?;
+    if json {
+        output::print_json(&answer)?;
+    } else if answer.validation_errors.is_empty() {
+        output::print(&format!("{} is valid.\n", file.display()))?;
+    }
+    warn(&answer.warnings);
+    if answer.validation_errors.is_empty() {
+        return Ok(Exit::Done);
+    }
+    let list = answer.validation_errors.join("\n  ");
+    Err(CliError::new(
+        Exit::Usage,
+        format!(
+            "{} has {} faults:\n  {list}",
+            file.display(),
+            answer.validation_errors.len()
+        ),
+    ))
+}
+
+fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
+    let id = names::job(client, &args.job)?;
+    let path = format!("/v1/job/{}?purge={}", escape(&id), args.purge);
+    let answer: RegisterResponse = client.delete(&path)?;
+    if args.detach {
+        if json {
+            output::print_json(&answer)?;
+        } else {
+            output::print(&format!(
+                "{id} is being stopped (evaluation {}).\n",
+                answer.eval_id
+            ))?;
+        }
+        return Ok(Exit::Done);
+    }
+    let stopped = run::wait_stopped(client, &id, Duration::from_secs(args.timeout))?;
+    if json {
+        output::print_json(&json!({ "JobID": id, "Stopped": stopped, "EvalID": answer.eval_id }))?;
+    } else {
+        output::print(&format!("{id} is stopped: {stopped} allocations ended.\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn inspect(client: &Client, name: &str) -> CliResult {
+    let id = names::job(client, name)?;
+    let job: Job = client.get(&format!("/v1/job/{}", escape(&id)))?;
+    output::print_json(&json!({ "Job": job }))?;
+    Ok(Exit::Done)
+}
+
+fn warn(warnings: &str) {
+    for line in warnings.lines() {
+        output::say(&format!("warning: {}", output::clean(line)));
+    }
+}

@@ -1,0 +1,298 @@
+//! Registering a job and waiting for its instances. A wait always says for what.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use muster_wire::api::alloc::{AllocListStub, Allocation};
+use muster_wire::api::eval::Evaluation;
+use muster_wire::api::job::RegisterResponse;
+use serde_json::{Value, json};
+
+use super::RunArgs;
+use crate::client::{Client, escape};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+/// How long one blocking query waits before it asks again.
+const POLL: Duration = Duration::from_secs(2);
+/// How often a wait without news says what it waits for.
+const REMIND: Duration = Duration::from_secs(10);
+
+pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
+    let job = super::read(&args.file)?;
+    let id = job
+        .get("ID")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let body = match args.check_index {
+        None => json!({ "Job": job }),
+        Some(index) => json!({ "Job": job, "EnforceIndex": true, "JobModifyIndex": index }),
+    };
+    let started = Instant::now();
+    let answer: RegisterResponse = client.put("/v1/jobs", &body)?;
+    super::warn(&answer.warnings);
+    if args.detach {
+        if json {
+            output::print_json(&answer)?;
+        } else {
+            output::print(&format!(
+                "{id} is registered (evaluation {}).\n",
+                answer.eval_id
+            ))?;
+        }
+        return Ok(Exit::Done);
+    }
+    let deadline = started + Duration::from_secs(args.timeout);
+    let eval = wait_evaluated(client, &answer.eval_id, deadline)?;
+    let placed: Vec<AllocListStub> =
+        client.get(&format!("/v1/evaluation/{}/allocations", eval.id))?;
+    if !json {
+        show_placement(client, &id, &eval, &placed, started.elapsed())?;
+    }
+    let running = wait_running(client, &id, &placed, deadline)?;
+    let short: u32 = eval.queued_allocations.values().sum();
+    if json {
+        output::print_json(&json!({
+            "JobID": id,
+            "EvalID": eval.id,
+            "Placed": placed.len(),
+            "Queued": short,
+            "Failed": running.failed,
+            "Allocations": running.allocs,
+            "Elapsed": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        }))?;
+    } else {
+        show_end(&id, &running, short, started.elapsed())?;
+    }
+    if running.failed > 0 {
+        return Ok(Exit::Failed);
+    }
+    Ok(if short > 0 { Exit::Partial } else { Exit::Done })
+}
+
+fn wait_evaluated(client: &Client, id: &str, deadline: Instant) -> Result<Evaluation, CliError> {
+    let mut index = 0;
+    loop {
+        let answer =
+            client.get_after::<Evaluation>(&format!("/v1/evaluation/{id}"), index, POLL)?;
+        match answer.value.status.as_str() {
+            "complete" => return Ok(answer.value),
+            "failed" | "canceled" => {
+                return Err(CliError::new(
+                    Exit::Failed,
+                    format!(
+                        "evaluation {id} is {}: {}",
+                        answer.value.status, answer.value.status_description
+                    ),
+                ));
+            }
+            _ => {}
+        }
+        if Instant::now() >= deadline {
+            return Err(CliError::new(
+                Exit::TimedOut,
+                format!("evaluation {id} is still {}", answer.value.status),
+            )
+            .help(format!(
+                "the job is registered; look again with `muster eval status {id}`"
+            )));
+        }
+        index = answer.index;
+    }
+}
+
+fn show_placement(
+    client: &Client,
+    id: &str,
+    eval: &Evaluation,
+    placed: &[AllocListStub],
+    elapsed: Duration,
+) -> Result<(), CliError> {
+    let total = placed.len() + eval.queued_allocations.values().sum::<u32>() as usize;
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    for alloc in placed {
+        *nodes.entry(&alloc.node_name).or_default() += 1;
+    }
+    let spread: Vec<String> = nodes
+        .iter()
+        .map(|(node, count)| format!("{node} ×{count}"))
+        .collect();
+    output::print(&format!(
+        "{id}: {} of {total} placed in {}{}\n",
+        placed.len(),
+        output::span(elapsed),
+        if spread.is_empty() {
+            String::new()
+        } else {
+            format!(" on {}", spread.join(", "))
+        }
+    ))?;
+    for alloc in placed.iter().take(10) {
+        let whole: Allocation = client.get(&format!("/v1/allocation/{}", alloc.id))?;
+        let score = whole
+            .metrics
+            .as_ref()
+            .and_then(|metrics| {
+                metrics
+                    .score_meta_data
+                    .iter()
+                    .find(|meta| meta.node_id == alloc.node_id)
+            })
+            .map(|meta| format!("score {:.3}", meta.norm_score))
+            .unwrap_or_default();
+        output::print(&format!(
+            "  {}  {} → {}  {score}\n",
+            &alloc.id[..8],
+            alloc.name,
+            alloc.node_name
+        ))?;
+    }
+    for (group, metric) in &eval.failed_tg_allocs {
+        output::print(&format!(
+            "  {group}: {} not placed: {}\n",
+            metric.coalesced_failures + 1,
+            super::status::reasons(metric)
+        ))?;
+    }
+    Ok(())
+}
+
+/// What a wait for instances ended with.
+#[derive(Debug, Default)]
+struct Running {
+    allocs: Vec<AllocListStub>,
+    started: usize,
+    failed: usize,
+}
+
+/// Waits until every allocation in `placed` has started or ended.
+fn wait_running(
+    client: &Client,
+    job: &str,
+    placed: &[AllocListStub],
+    deadline: Instant,
+) -> Result<Running, CliError> {
+    let path = format!("/v1/job/{}/allocations", escape(job));
+    let mut index = 0;
+    let mut said = Instant::now();
+    loop {
+        let answer = client.get_after::<Vec<AllocListStub>>(&path, index, POLL)?;
+        let allocs: Vec<AllocListStub> = answer
+            .value
+            .into_iter()
+            .filter(|alloc| placed.iter().any(|placed| placed.id == alloc.id))
+            .collect();
+        let waiting: Vec<&AllocListStub> = allocs
+            .iter()
+            .filter(|alloc| alloc.client_status == "pending")
+            .collect();
+        if waiting.is_empty() {
+            let failed = allocs
+                .iter()
+                .filter(|alloc| matches!(alloc.client_status.as_str(), "failed" | "lost"))
+                .count();
+            return Ok(Running {
+                started: allocs.len() - failed,
+                failed,
+                allocs,
+            });
+        }
+        if Instant::now() >= deadline {
+            return Err(CliError::new(
+                Exit::TimedOut,
+                format!(
+                    "{} of {} allocations have not started, {} first",
+                    waiting.len(),
+                    allocs.len(),
+                    waiting[0].name
+                ),
+            )
+            .help(format!(
+                "the job goes on; see why with `muster alloc status {}`",
+                &waiting[0].id[..8]
+            )));
+        }
+        if said.elapsed() >= REMIND {
+            output::say(&format!(
+                "waiting for {} allocations to start, {} first",
+                waiting.len(),
+                waiting[0].name
+            ));
+            said = Instant::now();
+        }
+        index = answer.index;
+    }
+}
+
+fn show_end(id: &str, running: &Running, short: u32, elapsed: Duration) -> Result<(), CliError> {
+    for alloc in running
+        .allocs
+        .iter()
+        .filter(|alloc| alloc.client_status == "failed")
+    {
+        output::print(&format!(
+            "  {}  {} failed: {}\n",
+            &alloc.id[..8],
+            alloc.name,
+            output::clean(&super::status::reason(alloc))
+        ))?;
+    }
+    let state = match (running.failed, short) {
+        (0, 0) => "is running",
+        (0, _) => "is running in part; the rest waits for room",
+        (_, _) => "has failed allocations",
+    };
+    output::print(&format!(
+        "{id} {state}: {} started in {}.   logs: muster alloc logs {id}   more: muster job status {id}   undo: muster job stop {id}\n",
+        running.started,
+        output::span(elapsed)
+    ))
+}
+
+/// Waits until nothing of `job` runs. Returns how many of its allocations have ended.
+pub(super) fn wait_stopped(
+    client: &Client,
+    job: &str,
+    timeout: Duration,
+) -> Result<usize, CliError> {
+    let path = format!("/v1/job/{}/allocations", escape(job));
+    let deadline = Instant::now() + timeout;
+    let mut index = 0;
+    let mut said = Instant::now();
+    loop {
+        let answer = match client.get_after::<Vec<AllocListStub>>(&path, index, POLL) {
+            Ok(answer) => answer,
+            // Purged, and its allocations with it.
+            Err(error) if error.exit == Exit::NotFound => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let live: Vec<&AllocListStub> = answer
+            .value
+            .iter()
+            .filter(|alloc| matches!(alloc.client_status.as_str(), "pending" | "running"))
+            .collect();
+        if live.is_empty() {
+            return Ok(answer.value.len());
+        }
+        if Instant::now() >= deadline {
+            return Err(CliError::new(
+                Exit::TimedOut,
+                format!(
+                    "{} allocations of {job} have not ended, {} first",
+                    live.len(),
+                    live[0].name
+                ),
+            ));
+        }
+        if said.elapsed() >= REMIND {
+            output::say(&format!(
+                "waiting for {} allocations to end, {} first",
+                live.len(),
+                live[0].name
+            ));
+            said = Instant::now();
+        }
+        index = answer.index;
+    }
+}

@@ -1,0 +1,194 @@
+//! What became of jobs. The reason stands beside what went wrong.
+
+use muster_wire::api::alloc::{AllocListStub, Metric};
+use muster_wire::api::eval::Evaluation;
+use muster_wire::api::job::{Job, JobListStub, JobSummary};
+use serde_json::json;
+
+use crate::client::{Client, escape};
+use crate::exit::{CliResult, Exit};
+use crate::{names, output};
+
+pub(super) fn list(client: &Client, json: bool) -> CliResult {
+    let jobs: Vec<JobListStub> = client.get("/v1/jobs")?;
+    if json {
+        output::print_json(&jobs)?;
+        return Ok(Exit::Done);
+    }
+    let mut table = output::table(&[
+        "JOB",
+        "TYPE",
+        "PRIORITY",
+        "STATUS",
+        "RUNNING",
+        "QUEUED",
+        "FAILED",
+        "SUBMITTED",
+    ]);
+    for job in &jobs {
+        let sum = |count: fn(&muster_wire::api::job::GroupSummary) -> u32| -> u32 {
+            job.job_summary.summary.values().map(count).sum()
+        };
+        table.add_row([
+            output::clean(&job.id),
+            job.job_type.clone(),
+            job.priority.to_string(),
+            if job.stop {
+                format!("{} (stopped)", job.status)
+            } else {
+                job.status.clone()
+            },
+            sum(|group| group.running).to_string(),
+            sum(|group| group.queued).to_string(),
+            sum(|group| group.failed).to_string(),
+            output::ago(job.submit_time),
+        ]);
+    }
+    if jobs.is_empty() {
+        output::say("no jobs; run one with `muster job run FILE`");
+    } else {
+        output::print_table(&table)?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) fn one(client: &Client, json: bool, name: &str) -> CliResult {
+    let id = names::job(client, name)?;
+    let path = format!("/v1/job/{}", escape(&id));
+    let job: Job = client.get(&path)?;
+    let summary: JobSummary = client.get(&format!("{path}/summary"))?;
+    let mut allocs: Vec<AllocListStub> = client.get(&format!("{path}/allocations"))?;
+    let evals: Vec<Evaluation> = client.get(&format!("{path}/evaluations"))?;
+    if json {
+        output::print_json(&json!({
+            "Job": job, "Summary": summary, "Allocations": allocs, "Evaluations": evals,
+        }))?;
+        return Ok(Exit::Done);
+    }
+    output::print(&format!(
+        "{}  {} · priority {} · version {} · {}{} · submitted {}\n\n",
+        output::clean(&job.id),
+        job.job_type,
+        job.priority,
+        job.version,
+        job.status,
+        if job.stop { " (stopped)" } else { "" },
+        output::ago(job.submit_time)
+    ))?;
+    let mut groups = output::table(&[
+        "GROUP", "WANTED", "QUEUED", "STARTING", "RUNNING", "COMPLETE", "FAILED", "LOST",
+    ]);
+    for group in &job.task_groups {
+        let counts = summary
+            .summary
+            .get(&group.name)
+            .copied()
+            .unwrap_or_default();
+        groups.add_row([
+            group.name.clone(),
+            if job.stop {
+                "0".to_owned()
+            } else {
+                group.count.to_string()
+            },
+            counts.queued.to_string(),
+            counts.starting.to_string(),
+            counts.running.to_string(),
+            counts.complete.to_string(),
+            counts.failed.to_string(),
+            counts.lost.to_string(),
+        ]);
+    }
+    output::print_table(&groups)?;
+    show_blocked(&evals)?;
+    show_allocs(&mut allocs)?;
+    Ok(Exit::Done)
+}
+
+fn show_blocked(evals: &[Evaluation]) -> Result<(), crate::exit::CliError> {
+    for eval in evals.iter().filter(|eval| eval.status == "blocked") {
+        for (group, metric) in &eval.failed_tg_allocs {
+            output::print(&format!(
+                "\n{group}: {} wait for room: {}\n",
+                metric.coalesced_failures + 1,
+                reasons(metric)
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+fn show_allocs(allocs: &mut [AllocListStub]) -> Result<(), crate::exit::CliError> {
+    if allocs.is_empty() {
+        return Ok(());
+    }
+    allocs.sort_by(|a, b| {
+        b.create_index
+            .cmp(&a.create_index)
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    let mut table = output::table(&[
+        "ALLOC", "NAME", "NODE", "VERSION", "DESIRED", "STATUS", "CHANGED", "REASON",
+    ]);
+    for alloc in allocs.iter() {
+        table.add_row([
+            alloc.id.chars().take(8).collect(),
+            output::clean(&alloc.name),
+            alloc.node_name.clone(),
+            alloc.job_version.to_string(),
+            alloc.desired_status.clone(),
+            alloc.client_status.clone(),
+            output::ago(alloc.modify_time),
+            output::clean(&reason(alloc)),
+        ]);
+    }
+    output::print("\n")?;
+    output::print_table(&table)
+}
+
+/// Why an allocation is as it is: what the control plane or the agent said, or the newest event.
+pub(crate) fn reason(alloc: &AllocListStub) -> String {
+    if alloc.client_status == "running" && alloc.desired_status == "run" {
+        return String::new();
+    }
+    let event = alloc
+        .task_states
+        .iter()
+        .flat_map(|(task, state)| state.events.iter().map(move |event| (task, event)))
+        .filter(|(_, event)| {
+            matches!(
+                event.kind.as_str(),
+                "Terminated" | "Driver Failure" | "Restarting"
+            )
+        })
+        .max_by_key(|(_, event)| event.time)
+        .map(|(task, event)| format!("{task}: {}", event.display_message));
+    let said = [&alloc.desired_description, &alloc.client_description];
+    event
+        .or_else(|| said.into_iter().find(|text| !text.is_empty()).cloned())
+        .unwrap_or_default()
+}
+
+/// Why a group could not be placed.
+pub(crate) fn reasons(metric: &Metric) -> String {
+    let mut parts = Vec::new();
+    if metric.nodes_evaluated == 0 {
+        parts.push("no node is ready in its datacenters and pool".to_owned());
+    }
+    for (constraint, count) in &metric.constraint_filtered {
+        parts.push(format!(
+            "{count} nodes fail `{}`",
+            output::clean(constraint)
+        ));
+    }
+    for (dimension, count) in &metric.dimension_exhausted {
+        parts.push(format!("{count} nodes lack {dimension}"));
+    }
+    if parts.is_empty() {
+        parts.push(format!(
+            "{} nodes looked at, {} filtered, {} full",
+            metric.nodes_evaluated, metric.nodes_filtered, metric.nodes_exhausted
+        ));
+    }
+    parts.join(", ")
+}

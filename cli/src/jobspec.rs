@@ -1,0 +1,76 @@
+//! Job files: HCL2 in Nomad's jobspec form, or JSON in the API's form.
+//!
+//! The result is the JSON body that `PUT /v1/jobs` takes. Every fault found in the file is returned,
+//! each with its place. What a job may say is the table in [`schema`]; what its values mean is decided
+//! by the server, which fills in defaults and validates.
+//!
+//! Deliberately absent in this version, and refused by name: variables, locals, functions, dynamic
+//! blocks. References that the agent fills in (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`) stay as they
+//! are.
+
+mod decode;
+mod duration;
+mod fault;
+mod schema;
+mod value;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+pub use fault::{JobFileFault, ReadJobFileError};
+
+/// Reads the job file at `path`; `-` is standard input.
+///
+/// # Errors
+///
+/// [`ReadJobFileError`], with every fault in the file.
+pub fn read(path: &Path) -> Result<Value, ReadJobFileError> {
+    let (name, text) = fault::load(path)?;
+    parse(&name, &text)
+}
+
+/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON.
+///
+/// # Errors
+///
+/// [`ReadJobFileError`], with every fault in the text.
+pub fn parse(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
+    let is_json = Path::new(name)
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    if is_json || text.trim_start().starts_with('{') {
+        return parse_json(name, text);
+    }
+    let body = hcl_edit::parser::parse_body(text).map_err(|error| {
+        ReadJobFileError::new(name, text, vec![fault::from_parser(text, &error)])
+    })?;
+    decode::job_file(&body).map_err(|faults| ReadJobFileError::new(name, text, faults))
+}
+
+fn parse_json(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        let at = fault::offset(text, error.line(), error.column());
+        let found = JobFileFault::at(at..at, format!("is no JSON: {error}"));
+        ReadJobFileError::new(name, text, vec![found])
+    })?;
+    match value {
+        Value::Object(mut map) if map.contains_key("Job") => {
+            Ok(map.remove("Job").unwrap_or_default())
+        }
+        Value::Object(map) if map.contains_key("ID") => Ok(Value::Object(map)),
+        Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => {
+            let found = JobFileFault::at(0..0, "holds no job")
+                .help("write {\"Job\": {\"ID\": …}}, as `muster job inspect` prints it");
+            Err(ReadJobFileError::new(name, text, vec![found]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! What is wrong with a job file, where, and what to do.
+
+use std::fmt;
+use std::io::Read as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use miette::{Diagnostic, LabeledSpan, NamedSource, SourceSpan};
+use muster_wire::limits::JOB_FILE_BYTES_MAX;
+
+/// One thing wrong with a job file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFileFault {
+    /// Byte range in the file.
+    pub span: Range<usize>,
+    /// What is wrong; names the field.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl JobFileFault {
+    /// A fault at `span`.
+    pub fn at(span: Range<usize>, message: impl Into<String>) -> Self {
+        Self {
+            span,
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    /// With advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// A job file could not be used.
+#[derive(Debug)]
+pub enum ReadJobFileError {
+    /// It could not be read at all.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is too large.
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not text.
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its contents are wrong.
+    Faulty {
+        /// The file's name.
+        name: String,
+        /// Its text.
+        text: String,
+        /// Everything wrong with it; never empty.
+        faults: Vec<JobFileFault>,
+    },
+}
+
+impl ReadJobFileError {
+    /// `faults` in `text`.
+    #[must_use]
+    pub fn new(name: &str, text: &str, faults: Vec<JobFileFault>) -> Self {
+        Self::Faulty {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            faults,
+        }
+    }
+
+    /// Each fault as a report with an extract of the file, for a terminal.
+    #[must_use]
+    pub fn reports(&self) -> Vec<miette::Report> {
+        match self {
+            Self::Faulty { name, text, faults } => faults
+                .iter()
+                .map(|fault| {
+                    let source = NamedSource::new(name, text.clone()).with_language("HCL");
+                    miette::Report::new(Shown {
+                        fault: fault.clone(),
+                    })
+                    .with_source_code(source)
+                })
+                .collect(),
+            Self::Unreadable { .. } | Self::TooLarge { .. } | Self::NotText { .. } => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for ReadJobFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { path, source } => {
+                write!(f, "job file {} cannot be read: {source}", path.display())
+            }
+            Self::TooLarge { path } => write!(
+                f,
+                "job file {} is above the limit of {JOB_FILE_BYTES_MAX} bytes: put large data in an artifact",
+                path.display()
+            ),
+            Self::NotText { path } => {
+                write!(f, "job file {} is not UTF-8 text", path.display())
+            }
+            Self::Faulty { name, text, faults } => {
+                for (at, fault) in faults.iter().enumerate() {
+                    if at > 0 {
+                        f.write_str("\n")?;
+                    }
+                    let (line, column) = position(text, fault.span.start);
+                    write!(f, "{name}:{line}:{column}: {}", fault.message)?;
+                    if let Some(help) = &fault.help {
+                        write!(f, " ({help})")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadJobFileError {}
+
+/// A fault as miette shows it.
+#[derive(Debug)]
+struct Shown {
+    fault: JobFileFault,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fault.message)
+    }
+}
+
+impl std::error::Error for Shown {}
+
+impl Diagnostic for Shown {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.fault
+            .help
+            .as_ref()
+            .map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let span = SourceSpan::from(self.fault.span.clone());
+        Some(Box::new(std::iter::once(
+            LabeledSpan::new_primary_with_span(Some("here".to_owned()), span),
+        )))
+    }
+}
+
+/// The name and text of the file at `path`; `-` is standard input.
+pub(super) fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
+    let unreadable = |source| ReadJobFileError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    let max = JOB_FILE_BYTES_MAX as u64 + 1;
+    if path == Path::new("-") {
+        std::io::stdin()
+            .lock()
+            .take(max)
+            .read_to_end(&mut bytes)
+            .map_err(unreadable)?;
+    } else {
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(max).read_to_end(&mut bytes).map_err(unreadable)?;
+    }
+    if bytes.len() > JOB_FILE_BYTES_MAX {
+        return Err(ReadJobFileError::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((path.display().to_string(), text)),
+        Err(_) => Err(ReadJobFileError::NotText {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// A fault of the HCL parser.
+pub(super) fn from_parser(text: &str, error: &hcl_edit::parser::Error) -> JobFileFault {
+    let at = error.location().offset().min(text.len());
+    JobFileFault::at(at..at, format!("is no HCL: {}", error.message()))
+}
+
+/// Line and column, both from 1, of the byte at `offset`.
+pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before
+        .rsplit('\n')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .count()
+        + 1;
+    (line, column)
+}
+
+/// The byte at `line` and `column`, both from 1.
+pub(super) fn offset(text: &str, line: usize, column: usize) -> usize {
+    let start: usize = text
+        .split_inclusive('\n')
+        .take(line.saturating_sub(1))
+        .map(str::len)
+        .sum();
+    (start + column.saturating_sub(1)).min(text.len())
+}

@@ -1,0 +1,219 @@
+//! Names wherever ids are.
+//!
+//! A job is named by its id or a unique prefix. An allocation by its id or a unique prefix of it, by its
+//! name (`web.api[0]`, also `web/api.0`), or by its job (`web`) where the job has one. A node by its name, id
+//! or a unique prefix. What is ambiguous lists the choices.
+
+use muster_wire::api::alloc::AllocListStub;
+use muster_wire::api::eval::Evaluation;
+use muster_wire::api::job::JobListStub;
+use muster_wire::api::node::NodeListStub;
+
+use crate::client::{Client, escape};
+use crate::exit::{CliError, Exit};
+
+/// Choices listed when a name is ambiguous.
+const CHOICES_MAX: usize = 8;
+
+/// The id of the job that `name` means.
+///
+/// # Errors
+///
+/// Not found, ambiguous, or no server.
+pub fn job(client: &Client, name: &str) -> Result<String, CliError> {
+    let jobs: Vec<JobListStub> = client.get(&format!("/v1/jobs?prefix={}", escape(name)))?;
+    let ids: Vec<String> = jobs.into_iter().map(|job| job.id).collect();
+    if ids.iter().any(|id| id == name) {
+        return Ok(name.to_owned());
+    }
+    one(
+        "job",
+        name,
+        ids.into_iter().map(|id| (id.clone(), id)).collect(),
+        "muster job status",
+    )
+}
+
+/// The allocation that `name` means.
+///
+/// # Errors
+///
+/// Not found, ambiguous, or no server.
+pub fn alloc(client: &Client, name: &str) -> Result<AllocListStub, CliError> {
+    let is_hex = name.len() >= 2
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if is_hex {
+        let found: Vec<AllocListStub> =
+            client.get(&format!("/v1/allocations?prefix={}", escape(name)))?;
+        if !found.is_empty() {
+            return one("allocation", name, labelled(found), "muster job status JOB");
+        }
+    }
+    let all: Vec<AllocListStub> = client.get("/v1/allocations")?;
+    let mut matching: Vec<AllocListStub> = all
+        .into_iter()
+        .filter(|alloc| is_called(alloc, name))
+        .collect();
+    // A live one is meant rather than its dead predecessors; the newest rather than older ones.
+    let live =
+        |alloc: &AllocListStub| matches!(alloc.client_status.as_str(), "pending" | "running");
+    if matching.iter().any(live) {
+        matching.retain(live);
+    } else if let Some(newest) = matching.iter().map(|alloc| alloc.create_index).max() {
+        matching.retain(|alloc| alloc.create_index == newest);
+    }
+    one(
+        "allocation",
+        name,
+        labelled(matching),
+        "muster job status JOB",
+    )
+}
+
+fn labelled(allocs: Vec<AllocListStub>) -> Vec<(String, AllocListStub)> {
+    allocs
+        .into_iter()
+        .map(|alloc| {
+            (
+                format!(
+                    "{}  {}  {}",
+                    &alloc.id[..8.min(alloc.id.len())],
+                    alloc.name,
+                    alloc.client_status
+                ),
+                alloc,
+            )
+        })
+        .collect()
+}
+
+/// `web`, `web.api[0]`, `web/api`, `web/api.0`, `web/api[0]`.
+fn is_called(alloc: &AllocListStub, name: &str) -> bool {
+    if alloc.name == name || alloc.job_id == name {
+        return true;
+    }
+    let Some((job, rest)) = name.split_once('/') else {
+        return false;
+    };
+    if alloc.job_id != job {
+        return false;
+    }
+    let index = alloc
+        .name
+        .rsplit_once('[')
+        .map_or("", |(_, rest)| rest.trim_end_matches(']'));
+    rest == alloc.task_group
+        || rest == format!("{}.{index}", alloc.task_group)
+        || rest == format!("{}[{index}]", alloc.task_group)
+}
+
+/// The node that `name` means.
+///
+/// # Errors
+///
+/// Not found, ambiguous, or no server.
+pub fn node(client: &Client, name: &str) -> Result<NodeListStub, CliError> {
+    let nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
+    let exact = |node: &NodeListStub| node.name == name || node.id == name;
+    let mut matching: Vec<NodeListStub> = nodes
+        .into_iter()
+        .filter(|node| node.name.starts_with(name) || node.id.starts_with(name))
+        .collect();
+    if matching.iter().any(exact) {
+        matching.retain(exact);
+    }
+    let choices = matching
+        .into_iter()
+        .map(|node| {
+            (
+                format!("{}  {}", &node.id[..8.min(node.id.len())], node.name),
+                node,
+            )
+        })
+        .collect();
+    one("node", name, choices, "muster node status")
+}
+
+/// The evaluation that `name` means.
+///
+/// # Errors
+///
+/// Not found, ambiguous, or no server.
+pub fn eval(client: &Client, name: &str) -> Result<Evaluation, CliError> {
+    let evals: Vec<Evaluation> = client.get(&format!("/v1/evaluations?prefix={}", escape(name)))?;
+    let choices = evals
+        .into_iter()
+        .map(|eval| (format!("{}  {}", eval.id, eval.job_id), eval))
+        .collect();
+    one("evaluation", name, choices, "muster eval status")
+}
+
+fn one<T>(noun: &str, name: &str, choices: Vec<(String, T)>, list: &str) -> Result<T, CliError> {
+    let count = choices.len();
+    let mut choices = choices;
+    match count {
+        0 => Err(
+            CliError::new(Exit::NotFound, format!("there is no {noun} `{name}`"))
+                .help(format!("list them with `{list}`")),
+        ),
+        1 => Ok(choices.remove(0).1),
+        _ => {
+            use std::fmt::Write as _;
+            let mut text = format!("`{name}` means {count} {noun}s:");
+            for (label, _) in choices.iter().take(CHOICES_MAX) {
+                write!(text, "\n  {label}").expect("a String takes everything");
+            }
+            if count > CHOICES_MAX {
+                write!(text, "\n  and {} more", count - CHOICES_MAX)
+                    .expect("a String takes everything");
+            }
+            Err(CliError::new(Exit::NotFound, text)
+                .help("name one of them, or type more of the id"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alloc(name: &str, job: &str, group: &str) -> AllocListStub {
+        AllocListStub {
+            name: name.to_owned(),
+            job_id: job.to_owned(),
+            task_group: group.to_owned(),
+            ..AllocListStub::default()
+        }
+    }
+
+    #[test]
+    fn an_allocation_has_several_names() {
+        let alloc = alloc("web.api[3]", "web", "api");
+
+        for name in ["web", "web.api[3]", "web/api", "web/api.3", "web/api[3]"] {
+            assert!(is_called(&alloc, name), "{name}");
+        }
+        for name in ["we", "web/api.4", "web/apis", "api"] {
+            assert!(!is_called(&alloc, name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_ambiguous_lists_the_choices() {
+        let error = one(
+            "job",
+            "w",
+            vec![("web".to_owned(), 1), ("wiki".to_owned(), 2)],
+            "x",
+        )
+        .unwrap_err();
+
+        assert_eq!(error.exit, Exit::NotFound);
+        assert!(
+            error.message.contains("web") && error.message.contains("wiki"),
+            "{error}"
+        );
+    }
+}

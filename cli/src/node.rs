@@ -1,0 +1,158 @@
+//! `muster node`: the machines.
+
+use clap::Subcommand;
+use muster_wire::api::alloc::AllocListStub;
+use muster_wire::api::node::{Node, NodeListStub};
+use muster_wire::api::stats::NodeStats;
+use serde_json::json;
+
+use crate::client::{Client, escape};
+use crate::exit::{CliResult, Exit};
+use crate::{names, output};
+
+/// Commands about nodes.
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Show all nodes, or one with its drivers, attributes and allocations.
+    Status {
+        /// The node: name, id or a unique prefix; all unless given.
+        node: Option<String>,
+    },
+}
+
+/// Carries out `command`.
+///
+/// # Errors
+///
+/// [`crate::exit::CliError`].
+pub fn run(client: &Client, json: bool, command: &NodeCommand) -> CliResult {
+    match command {
+        NodeCommand::Status { node: None } => list(client, json),
+        NodeCommand::Status { node: Some(name) } => one(client, json, name),
+    }
+}
+
+fn list(client: &Client, json: bool) -> CliResult {
+    let nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
+    if json {
+        output::print_json(&nodes)?;
+        return Ok(Exit::Done);
+    }
+    let mut table = output::table(&[
+        "NODE",
+        "NAME",
+        "DATACENTER",
+        "POOL",
+        "STATUS",
+        "ELIGIBILITY",
+        "DRIVERS",
+        "VERSION",
+    ]);
+    for node in &nodes {
+        let drivers: Vec<String> = node
+            .drivers
+            .iter()
+            .map(|(name, driver)| {
+                if driver.healthy {
+                    name.clone()
+                } else {
+                    format!("{name} (unhealthy)")
+                }
+            })
+            .collect();
+        table.add_row([
+            node.id.chars().take(8).collect(),
+            output::clean(&node.name),
+            node.datacenter.clone(),
+            node.node_pool.clone(),
+            node.status.clone(),
+            node.scheduling_eligibility.clone(),
+            drivers.join(", "),
+            node.version.clone(),
+        ]);
+    }
+    if nodes.is_empty() {
+        output::say("no nodes; start an agent with `muster agent`");
+    } else {
+        output::print_table(&table)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn one(client: &Client, json: bool, name: &str) -> CliResult {
+    let id = names::node(client, name)?.id;
+    let node: Node = client.get(&format!("/v1/node/{id}"))?;
+    let allocs: Vec<AllocListStub> = client.get(&format!("/v1/node/{id}/allocations"))?;
+    let stats = client
+        .get::<NodeStats>(&format!(
+            "/v1/client/stats?node_id={}&counters=true",
+            escape(&id)
+        ))
+        .map_err(|error| error.message);
+    if json {
+        let (stats, reason) = match &stats {
+            Ok(stats) => (Some(stats), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        output::print_json(
+            &json!({ "Node": node, "Allocations": allocs, "Stats": stats, "NoStats": reason }),
+        )?;
+        return Ok(Exit::Done);
+    }
+    output::print(&format!(
+        "{}  {}\n{} · {} · datacenter {} · pool {}\n{} MHz on {} cores · {} MiB memory · {} MiB disk\n",
+        node.id,
+        output::clean(&node.name),
+        node.status,
+        node.scheduling_eligibility,
+        node.datacenter,
+        node.node_pool,
+        node.node_resources.cpu.cpu_shares,
+        node.node_resources.cpu.total_cpu_cores,
+        node.node_resources.memory.memory_mb,
+        node.node_resources.disk.disk_mb
+    ))?;
+    match &stats {
+        Ok(stats) => output::print(&format!(
+            "memory available {} · disk available {} · agent {} resident, {} cpu · eBPF events lost {}\n",
+            output::bytes(stats.memory.available),
+            output::bytes(stats.alloc_dir_stats.available),
+            output::bytes(stats.muster.agent_resident_bytes),
+            output::span(std::time::Duration::from_nanos(
+                stats.muster.agent_cpu_nanos
+            )),
+            stats.muster.ebpf_lost.map_or_else(
+                || "– (no programs loaded)".to_owned(),
+                |lost| lost.to_string()
+            )
+        ))?,
+        Err(reason) => output::print(&format!("usage: –  ({})\n", output::clean(reason)))?,
+    }
+    for (name, driver) in &node.drivers {
+        output::print(&format!(
+            "driver {name}: {}\n",
+            output::clean(&driver.health_description)
+        ))?;
+    }
+    let mut table = output::table(&["ATTRIBUTE", "VALUE"]);
+    for (key, value) in &node.attributes {
+        table.add_row([output::clean(key), output::clean(value)]);
+    }
+    output::print("\n")?;
+    output::print_table(&table)?;
+    let mut table = output::table(&["ALLOC", "NAME", "DESIRED", "STATUS", "CHANGED"]);
+    for alloc in &allocs {
+        table.add_row([
+            alloc.id.chars().take(8).collect(),
+            output::clean(&alloc.name),
+            alloc.desired_status.clone(),
+            alloc.client_status.clone(),
+            output::ago(alloc.modify_time),
+        ]);
+    }
+    if !allocs.is_empty() {
+        output::print("\n")?;
+        output::print_table(&table)?;
+    }
+    Ok(Exit::Done)
+}

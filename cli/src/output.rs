@@ -1,0 +1,133 @@
+//! How answers are shown: tables for people, JSON for programs.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
+use serde::Serialize;
+
+use crate::exit::CliError;
+
+/// A table without borders whose columns fit their contents; the header stays in pipes.
+#[must_use]
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+/// Prints `table`, without blanks at the ends of lines.
+///
+/// # Errors
+///
+/// If standard output is closed.
+pub fn print_table(table: &Table) -> Result<(), CliError> {
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    print(&text)
+}
+
+/// Prints `value` as JSON.
+///
+/// # Errors
+///
+/// If standard output is closed.
+pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| CliError::new(crate::exit::Exit::Failed, error.to_string()))?;
+    print(&format!("{text}\n"))
+}
+
+/// Prints `text` as it is.
+///
+/// # Errors
+///
+/// If standard output is closed.
+pub fn print(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a line for people, on standard error.
+pub fn say(text: &str) {
+    // Nobody may be listening; the command goes on.
+    drop(writeln!(std::io::stderr().lock(), "{text}"));
+}
+
+/// `text` without control characters, so that nothing a task or a job file wrote moves the cursor.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// Bytes as people read them.
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut amount = bytes as f64;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{amount:.1} {}", UNITS[unit])
+    }
+}
+
+/// A span of time as people read it.
+#[must_use]
+pub fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 if duration.is_zero() => "0 s".to_owned(),
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{:.1} s", duration.as_secs_f64()),
+        60..3_600 => format!("{} m {:02} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {:02} m", seconds / 3_600, seconds % 3_600 / 60),
+        86_400.. => format!("{} d {:02} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// How long ago `at` (nanoseconds since the epoch) was.
+#[must_use]
+pub fn ago(at: u64) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    format!("{} ago", span(now.saturating_sub(Duration::from_nanos(at))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_readable() {
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(bytes(64 << 20), "64.0 MiB");
+        assert_eq!(span(Duration::from_secs(75)), "1 m 15 s");
+        assert_eq!(span(Duration::from_millis(12)), "12 ms");
+    }
+
+    #[test]
+    fn escape_sequences_are_defused() {
+        assert_eq!(clean("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
+    }
+}
