@@ -1,0 +1,484 @@
+//! The eBPF side of the agent: programs that count tasks, and the ledger of their exits.
+//!
+//! Programs are attached once for the node. A task is known by the id of its cgroup, which is
+//! registered with [`Bpf::watch`] before the task starts and read until [`Bpf::forget`]. Programs,
+//! links and maps are pinned, so they go on without an agent; [`Bpf::open`] adopts them.
+//!
+//! | file | content |
+//! |---|---|
+//! | `bpf/sched.rs`, `exec.rs`, `net.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/load.rs` | loading, attaching and pinning through aya |
+//! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
+//! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
+//! | `bpf/map.rs` | `bpf(2)` for entries of maps |
+//!
+//! Invariants: nothing but this module writes the maps from user space; a program makes no entry
+//! for a task that is not watched; at every moment at most one load of the programs counts.
+//! Absent: the meaning of a wait status (agent-core), and limits on traffic.
+
+mod bpffs;
+mod btf;
+mod exec;
+mod kernel;
+mod limits;
+mod load;
+mod map;
+mod net;
+mod object;
+mod pins;
+mod sched;
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use aya::maps::MapData;
+use nix::{
+    sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs},
+    unistd::geteuid,
+};
+use thiserror::Error;
+
+use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
+
+use crate::bpf::{
+    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, pins::Pins, sched::Sched,
+};
+
+pub use crate::bpf::{
+    bpffs::{EnsureBpffsError, SYSTEM_BPFFS, UnmountBpffsError, ensure_bpffs, unmount_bpffs},
+    btf::ReadTypesError,
+    exec::{ExitRecord, MainProcess},
+    load::LoadProgramsError,
+    pins::remove_pins,
+};
+pub use muster_ebpf_common::{exec::ExecCounters, net::NetCounters, sched::SchedCounters};
+
+/// Where the programs are pinned and what they look at.
+#[derive(Clone, Debug)]
+pub struct BpfConfig {
+    /// The node's directory in a bpffs. Made if it is absent.
+    pub pin_dir: PathBuf,
+    /// The root of the node's cgroup tree in the v2 hierarchy. Traffic is counted below it.
+    pub cgroup_dir: PathBuf,
+    /// How far a task's cgroup is from the root of the v2 hierarchy, which is 0.
+    pub task_level: u32,
+}
+
+/// Why the programs could not be brought up or adopted.
+#[derive(Debug, Error)]
+pub enum OpenBpfError {
+    /// This binary was built without the eBPF object.
+    #[error(
+        "find an eBPF object in this binary: run `cargo xtask build-ebpf`, then build Muster again"
+    )]
+    NoObject,
+    /// The process lacks the right to load programs.
+    #[error("load eBPF programs: run the agent as root")]
+    NotRoot,
+    /// `pin_dir` is not in a bpffs.
+    #[error(
+        "pin eBPF programs at {path}: it is not in a bpffs; mount one with \
+         `mount -t bpf bpf <directory>`"
+    )]
+    NotBpffs {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// `cgroup_dir` cannot be opened.
+    #[error("open cgroup directory {path}")]
+    OpenCgroup {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// `cgroup_dir` is not in the v2 hierarchy.
+    #[error("attach eBPF programs to {path}: it is not a cgroup v2 directory")]
+    NotCgroupV2 {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The kernel does not show its types, or they lack what the programs read.
+    #[error("learn where this kernel keeps what the eBPF programs read")]
+    Types(#[from] ReadTypesError),
+    /// The programs could not be loaded, attached or pinned.
+    #[error("bring up the eBPF programs")]
+    Load(#[from] LoadProgramsError),
+    /// A pinned map could not be opened.
+    #[error("open the eBPF map pinned at {path}: remove the node's pins with `muster agent clean`")]
+    OpenMap {
+        /// The pin.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: aya::maps::MapError,
+    },
+    /// Pins could not be made, read or removed.
+    #[error("arrange the eBPF pins below {path}")]
+    Pins {
+        /// The node's directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Why a task could not be registered.
+#[derive(Debug, Error)]
+pub enum WatchTaskError {
+    /// As many tasks are registered as the maps hold. It is counted as lost.
+    #[error("count cgroup {task}: {max} tasks are counted already, and no map has room")]
+    Full {
+        /// The task's cgroup id.
+        task: CgroupId,
+        /// How many the maps hold.
+        max: u32,
+    },
+    /// The kernel refused for another reason.
+    #[error("count cgroup {task}")]
+    Kernel {
+        /// The task's cgroup id.
+        task: CgroupId,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What came of a load that was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adoption {
+    /// Nothing was pinned: programs and maps are fresh.
+    Fresh,
+    /// The same programs were pinned and go on.
+    Same,
+    /// Maps were pinned; other programs were replaced, or missing ones attached.
+    Replaced,
+}
+
+/// All counters of one task, of all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskCounters {
+    /// CPU time and switches.
+    pub sched: SchedCounters,
+    /// Processes.
+    pub exec: ExecCounters,
+    /// Traffic.
+    pub net: NetCounters,
+}
+
+impl TaskCounters {
+    /// Time the task's threads ran.
+    pub fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.sched.cpu_ns)
+    }
+
+    /// Processes born in the task's cgroup that have not ended. One that was moved into the cgroup
+    /// or out of it makes this wrong by one.
+    pub fn processes_live(&self) -> u64 {
+        self.exec.forks.saturating_sub(self.exec.exits)
+    }
+}
+
+/// The node's programs and maps.
+///
+/// Dropping it changes nothing in the kernel.
+#[derive(Debug)]
+pub struct Bpf {
+    sched: Sched,
+    exec: Exec,
+    net: Net,
+    lost: PinnedMap<u32, u64>,
+    active: PinnedMap<u32, u64>,
+    charge_running: OwnedFd,
+    cpus: Vec<u32>,
+    adoption: Adoption,
+}
+
+impl Bpf {
+    /// Whether this binary carries the programs.
+    pub fn object_present() -> bool {
+        object::embedded().is_some()
+    }
+
+    /// What tells this binary's programs from another's; `None` if it carries none.
+    pub fn object_hash() -> Option<u64> {
+        object::embedded().map(|object| object::hash([object]))
+    }
+
+    /// Adopts what is pinned below `pin_dir`, and loads and pins what is not.
+    ///
+    /// Counters and the exit ledger are kept. Programs of another version, of another level or of
+    /// another cgroup tree are replaced: the new ones are attached beside them, take over in one
+    /// instant, then the old ones are detached.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenBpfError`]. What was pinned goes on as before, except after an error in detaching old
+    /// programs, which then no longer count.
+    pub fn open(config: &BpfConfig) -> Result<Self, OpenBpfError> {
+        let object = object::embedded().ok_or(OpenBpfError::NoObject)?;
+        if !geteuid().is_root() {
+            return Err(OpenBpfError::NotRoot);
+        }
+        let (cgroup, cgroup_id) = open_cgroup(&config.cgroup_dir)?;
+        let at = |source| OpenBpfError::Pins {
+            path: config.pin_dir.clone(),
+            source,
+        };
+        if !config
+            .pin_dir
+            .ancestors()
+            .find(|path| path.exists())
+            .is_some_and(bpffs::is_bpffs)
+        {
+            return Err(OpenBpfError::NotBpffs {
+                path: config.pin_dir.clone(),
+            });
+        }
+        let pins = Pins::below(&config.pin_dir).map_err(at)?;
+
+        let generation = generation(object, config.task_level, cgroup_id);
+        let had_maps = pins.maps().exists();
+        let adopted = pins.is_complete(generation);
+        if !adopted {
+            let types = KernelTypes::of_running_kernel()?;
+            let facts = kernel::facts(&types, config.task_level, generation)?;
+            pins.remove_programs(generation).map_err(at)?;
+            load::load(
+                object,
+                &facts,
+                &cgroup,
+                &pins.maps(),
+                &pins.programs(generation),
+            )?;
+        }
+        let adoption = match (adopted, had_maps) {
+            (true, _) => Adoption::Same,
+            (false, true) => Adoption::Replaced,
+            (false, false) => Adoption::Fresh,
+        };
+        let bpf = Self::open_maps(&pins, generation, adoption, at)?;
+        bpf.activate(&pins, generation).map_err(at)?;
+        pins.remove_all_but(generation).map_err(at)?;
+        Ok(bpf)
+    }
+
+    fn open_maps(
+        pins: &Pins,
+        generation: u64,
+        adoption: Adoption,
+        at: impl Fn(io::Error) -> OpenBpfError,
+    ) -> Result<Self, OpenBpfError> {
+        let maps = pins.maps();
+        let cpus = sched::possible_cpus().map_err(&at)?;
+        let count = cpus.len();
+        Ok(Self {
+            sched: Sched {
+                counters: PinnedMap::per_cpu(open_map(&maps, "SCHED")?, count),
+                cpus: PinnedMap::per_cpu(open_map(&maps, "CPUS")?, count),
+            },
+            exec: Exec {
+                counters: PinnedMap::per_cpu(open_map(&maps, "EXEC")?, count),
+                main: PinnedMap::shared(open_map(&maps, "MAIN")?),
+                exits: PinnedMap::shared(open_map(&maps, "EXITS")?),
+            },
+            net: Net {
+                counters: PinnedMap::per_cpu(open_map(&maps, "NET")?, count),
+            },
+            lost: PinnedMap::per_cpu(open_map(&maps, "LOST")?, count),
+            active: PinnedMap::shared(open_map(&maps, "ACTIVE")?),
+            charge_running: sched::open_charge_running(&pins.programs(generation)).map_err(&at)?,
+            cpus,
+            adoption,
+        })
+    }
+
+    /// Makes `generation` the one that counts.
+    fn activate(&self, pins: &Pins, generation: u64) -> io::Result<()> {
+        let active = first(self.active.lookup(0)?);
+        if active == generation {
+            return Ok(());
+        }
+        if !pins.is_complete(active) {
+            // Nobody counted until now, so nobody knows what ran since the clocks were read.
+            self.sched.restart_clocks()?;
+        }
+        self.active.set_all(0, generation)
+    }
+
+    /// Registers the task with this cgroup, from zero, before it is started.
+    ///
+    /// A task that is registered already keeps its counts.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchTaskError`]. The task is not counted then, and its exit not recorded.
+    pub fn watch(&self, task: CgroupId) -> Result<(), WatchTaskError> {
+        let made = self
+            .sched
+            .counters
+            .insert_zero(task)
+            .and_then(|_| self.net.counters.insert_zero(task))
+            // The last one opens the ledger for it.
+            .and_then(|_| self.exec.counters.insert_zero(task));
+        let Err(source) = made else {
+            return Ok(());
+        };
+        // What could be made is of no use alone; the first error is the one to tell.
+        drop(self.forget(task));
+        if matches!(source.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC)) {
+            self.count_lost_task();
+            return Err(WatchTaskError::Full {
+                task,
+                max: muster_ebpf_common::limits::TASKS_MAX,
+            });
+        }
+        Err(WatchTaskError::Kernel { task, source })
+    }
+
+    /// Removes all that is known of a task, its exit record included.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said. A task that is not registered is no error.
+    pub fn forget(&self, task: CgroupId) -> io::Result<()> {
+        // The counters of processes first: without them no program writes the other two.
+        self.exec.counters.remove(task)?;
+        self.exec.main.remove(task)?;
+        self.exec.exits.remove(task)?;
+        self.sched.counters.remove(task)?;
+        self.net.counters.remove(task)?;
+        Ok(())
+    }
+
+    /// The counters of every registered task, up to this moment.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of a look-up.
+    pub fn collect(&self) -> io::Result<BTreeMap<CgroupId, TaskCounters>> {
+        self.sched
+            .charge_running(&self.charge_running, &self.cpus)?;
+        let mut tasks: BTreeMap<CgroupId, TaskCounters> = BTreeMap::new();
+        self.sched.counters.entries(|task, cpus| {
+            let counters = tasks.entry(task).or_default();
+            for cpu in cpus {
+                counters.sched += *cpu;
+            }
+        })?;
+        self.exec.counters.entries(|task, cpus| {
+            let counters = tasks.entry(task).or_default();
+            for cpu in cpus {
+                counters.exec += *cpu;
+            }
+        })?;
+        self.net.counters.entries(|task, cpus| {
+            let counters = tasks.entry(task).or_default();
+            for cpu in cpus {
+                counters.net += *cpu;
+            }
+        })?;
+        Ok(tasks)
+    }
+
+    /// How the task's main process ended; `None` while it runs, and for a task that was not
+    /// registered when it started.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of the look-up.
+    pub fn exit_of(&self, task: CgroupId) -> io::Result<Option<ExitRecord>> {
+        self.exec.exit_of(task)
+    }
+
+    /// The task's main process; `None` before it executed its program.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of the look-up.
+    pub fn main_of(&self, task: CgroupId) -> io::Result<Option<MainProcess>> {
+        self.exec.main_of(task)
+    }
+
+    /// How many things could not be recorded since the maps were made, for want of room.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of the look-up.
+    pub fn lost(&self) -> io::Result<u64> {
+        let mut lost = 0_u64;
+        for kind in 0..Lost::COUNT {
+            lost += self.lost.lookup(kind)?.into_iter().flatten().sum::<u64>();
+        }
+        Ok(lost)
+    }
+
+    /// What [`Bpf::open`] found.
+    pub fn adoption(&self) -> Adoption {
+        self.adoption
+    }
+
+    /// Counts a task that found no room. Only the agent writes this slot, so nothing is overwritten.
+    fn count_lost_task(&self) {
+        let slot = Lost::Task as u32;
+        let counted = self.lost.lookup(slot).and_then(|counts| {
+            let sum: u64 = counts.iter().flatten().sum();
+            self.lost.set_first(slot, sum + 1)
+        });
+        if let Err(error) = counted {
+            tracing::warn!(%error, "a task runs uncounted, and this could not be counted either");
+        }
+    }
+}
+
+/// What identifies one load: the programs, what they are told, and where they are attached.
+fn generation(object: &[u8], task_level: u32, cgroup_id: CgroupId) -> u64 {
+    object::hash([
+        object,
+        &LAYOUT.to_ne_bytes(),
+        &task_level.to_ne_bytes(),
+        &cgroup_id.to_ne_bytes(),
+    ])
+}
+
+/// Opens the root of the node's tree, and says its id.
+fn open_cgroup(path: &Path) -> Result<(File, CgroupId), OpenBpfError> {
+    let opened = File::open(path).and_then(|file| {
+        let id = file.metadata()?.ino();
+        let kind = fstatfs(&file)?.filesystem_type();
+        Ok((file, id, kind))
+    });
+    match opened {
+        Ok((file, id, kind)) if kind == CGROUP2_SUPER_MAGIC => Ok((file, id)),
+        Ok(_) => Err(OpenBpfError::NotCgroupV2 {
+            path: path.to_owned(),
+        }),
+        Err(source) => Err(OpenBpfError::OpenCgroup {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn open_map(maps: &Path, name: &str) -> Result<MapData, OpenBpfError> {
+    let path = maps.join(name);
+    MapData::from_pin(&path).map_err(|source| OpenBpfError::OpenMap { path, source })
+}
+
+fn first<V: Plain>(values: Option<Vec<V>>) -> V {
+    values
+        .and_then(|values| values.first().copied())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

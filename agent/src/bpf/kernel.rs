@@ -1,0 +1,43 @@
+//! Facts about the running kernel that the programs are told at load.
+
+use muster_ebpf_common::kernel::Facts;
+
+use crate::bpf::btf::{KernelTypes, ReadTypesError};
+
+/// Arguments of `sched_process_exit` on a kernel that says whether the last thread ended.
+const EXIT_ARGUMENTS_WITH_GROUP_DEAD: usize = 2;
+
+/// Looks the facts up in `types`.
+///
+/// # Errors
+///
+/// [`ReadTypesError`] if this kernel has no such field.
+pub(super) fn facts(
+    types: &KernelTypes,
+    task_level: u32,
+    generation: u64,
+) -> Result<Facts, ReadTypesError> {
+    let exit_arguments = types
+        .tracepoint_arguments("sched_process_exit")?
+        .unwrap_or(0);
+    Ok(Facts {
+        task_level: u64::from(task_level),
+        generation,
+        exit_says_group_dead: u64::from(exit_arguments >= EXIT_ARGUMENTS_WITH_GROUP_DEAD),
+        task_pid: types.offset_of("task_struct", "pid")?,
+        task_tgid: types.offset_of("task_struct", "tgid")?,
+        task_exit_code: types.offset_of("task_struct", "exit_code")?,
+        task_start_boottime: types.offset_of("task_struct", "start_boottime")?,
+        task_group_leader: types.offset_of("task_struct", "group_leader")?,
+        task_signal: types.offset_of("task_struct", "signal")?,
+        task_cgroups: types.offset_of("task_struct", "cgroups")?,
+        signal_live: types.offset_of("signal_struct", "live")?,
+        signal_flags: types.offset_of("signal_struct", "flags")?,
+        signal_group_exit_code: types.offset_of("signal_struct", "group_exit_code")?,
+        css_set_dfl_cgrp: types.offset_of("css_set", "dfl_cgrp")?,
+        cgroup_level: types.offset_of("cgroup", "level")?,
+        cgroup_ancestors: types.offset_of("cgroup", "ancestors")?,
+        cgroup_kn: types.offset_of("cgroup", "kn")?,
+        kernfs_node_id: types.offset_of("kernfs_node", "id")?,
+    })
+}

@@ -1,0 +1,256 @@
+//! Loading the object, and attaching and pinning its programs.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Btf, Ebpf, EbpfError, EbpfLoader,
+    pin::PinError,
+    programs::{
+        BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError,
+        RawTracePoint, links::FdLink,
+    },
+};
+use muster_ebpf_common::kernel::Facts;
+use thiserror::Error;
+
+use crate::bpf::limits::VERIFIER_LOG_LINES_MAX;
+
+/// Programs on tracepoints; each has its tracepoint's name.
+const TRACEPOINTS: [&str; 4] = [
+    "sched_switch",
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+];
+
+/// Programs on the packets of the node's cgroup tree.
+const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
+    ("net_ingress", CgroupSkbAttachType::Ingress),
+    ("net_egress", CgroupSkbAttachType::Egress),
+];
+
+/// The program that is attached nowhere and run by the agent.
+pub(super) const CHARGE_RUNNING: &str = "charge_running";
+
+/// Why the programs could not be loaded.
+#[derive(Debug, Error)]
+pub enum LoadProgramsError {
+    /// The object could not be read, or its maps not be made.
+    #[error("load the eBPF object into the kernel")]
+    Object(#[source] EbpfError),
+    /// The kernel's types could not be read for the tracepoints.
+    #[error("read the kernel's types for the tracepoints")]
+    Types(#[source] aya::BtfError),
+    /// The object has no such program: it was built from other sources.
+    #[error("find program {program} in the eBPF object: rebuild it with `cargo xtask build-ebpf`")]
+    Missing {
+        /// The program.
+        program: &'static str,
+    },
+    /// The verifier, or a limit of the kernel, refused a program.
+    #[error(
+        "load eBPF program {program}: the kernel refused it: {source}; the verifier said:\n{log}"
+    )]
+    Refused {
+        /// The program.
+        program: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// The end of the verifier's log.
+        log: String,
+    },
+    /// The program could not be attached.
+    #[error("attach eBPF program {program}")]
+    Attach {
+        /// The program.
+        program: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: ProgramError,
+    },
+    /// The kernel attached the program without a link that can be pinned (older than 5.7).
+    #[error("hold eBPF program {program} by a link: Linux 6.1 or newer is needed")]
+    NoLink {
+        /// The program.
+        program: &'static str,
+        /// What aya said.
+        #[source]
+        source: aya::programs::links::LinkError,
+    },
+    /// The program or its link could not be pinned.
+    #[error("pin eBPF program {program} at {path}")]
+    Pin {
+        /// The program.
+        program: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: PinError,
+    },
+    /// A directory for pins could not be made.
+    #[error("make directory {path} for pins")]
+    MakeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The names of all pins of one load.
+pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
+    TRACEPOINTS
+        .into_iter()
+        .chain(PACKETS.into_iter().map(|(program, _)| program))
+        .chain([CHARGE_RUNNING])
+}
+
+/// Loads `object`, with the maps that are pinned in `maps` or fresh ones, and pins its programs in
+/// `programs`, attached. They count once [`Facts::generation`] is made the active one.
+pub(super) fn load(
+    object: &[u8],
+    facts: &Facts,
+    cgroup: &File,
+    maps: &Path,
+    programs: &Path,
+) -> Result<(), LoadProgramsError> {
+    for path in [maps, programs] {
+        fs::create_dir_all(path).map_err(|source| LoadProgramsError::MakeDirectory {
+            path: path.to_owned(),
+            source,
+        })?;
+    }
+    let btf = Btf::from_sys_fs().map_err(LoadProgramsError::Types)?;
+    let words = facts.words();
+    let mut ebpf = EbpfLoader::new()
+        .btf(Some(&btf))
+        .default_map_pin_directory(maps)
+        .override_global("FACTS", words.as_slice(), true)
+        .load(object)
+        .map_err(LoadProgramsError::Object)?;
+
+    for program in TRACEPOINTS {
+        let link = attach_tracepoint(&mut ebpf, program, &btf)?;
+        pin_link(link, program, programs)?;
+    }
+    for (program, direction) in PACKETS {
+        let link = attach_packets(&mut ebpf, program, direction, cgroup)?;
+        pin_link(link, program, programs)?;
+    }
+    pin_charge_running(&mut ebpf, programs)
+}
+
+fn attach_tracepoint(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    btf: &Btf,
+) -> Result<FdLink, LoadProgramsError> {
+    let program: &mut BtfTracePoint = program_mut(ebpf, name)?;
+    program
+        .load(name, btf)
+        .map_err(|error| refused(name, error))?;
+    program
+        .attach()
+        .and_then(|id| program.take_link(id))
+        .map(FdLink::from)
+        .map_err(|source| LoadProgramsError::Attach {
+            program: name,
+            source,
+        })
+}
+
+fn attach_packets(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    direction: CgroupSkbAttachType,
+    cgroup: &File,
+) -> Result<FdLink, LoadProgramsError> {
+    let program: &mut CgroupSkb = program_mut(ebpf, name)?;
+    program.load().map_err(|error| refused(name, error))?;
+    // A link always lets others attach beside it, and the kernel refuses to be told so.
+    let link = program
+        .attach(cgroup, direction, CgroupAttachMode::Single)
+        .and_then(|id| program.take_link(id))
+        .map_err(|source| LoadProgramsError::Attach {
+            program: name,
+            source,
+        })?;
+    FdLink::try_from(link).map_err(|source| LoadProgramsError::NoLink {
+        program: name,
+        source,
+    })
+}
+
+fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgramsError> {
+    let name = CHARGE_RUNNING;
+    let program: &mut RawTracePoint = program_mut(ebpf, name)?;
+    program.load().map_err(|error| refused(name, error))?;
+    let path = programs.join(name);
+    program.pin(&path).map_err(|source| LoadProgramsError::Pin {
+        program: name,
+        path,
+        source,
+    })
+}
+
+/// Pins `link` under the program's name. The pin is all that is kept of it.
+fn pin_link(link: FdLink, name: &'static str, programs: &Path) -> Result<(), LoadProgramsError> {
+    let path = programs.join(name);
+    link.pin(&path)
+        .map(drop)
+        .map_err(|source| LoadProgramsError::Pin {
+            program: name,
+            path,
+            source,
+        })
+}
+
+fn program_mut<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<P, LoadProgramsError>
+where
+    P: TryFrom<&'a mut aya::programs::Program>,
+{
+    ebpf.program_mut(name)
+        .and_then(|program| P::try_from(program).ok())
+        .ok_or(LoadProgramsError::Missing { program: name })
+}
+
+fn refused(program: &'static str, error: ProgramError) -> LoadProgramsError {
+    match error {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => LoadProgramsError::Refused {
+            program,
+            source: io_error,
+            log: tail(&verifier_log.to_string()),
+        },
+        source => LoadProgramsError::Attach { program, source },
+    }
+}
+
+/// The last lines of a verifier's log.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(VERIFIER_LOG_LINES_MAX)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_verifier_log_is_kept() {
+        let log: Vec<String> = (0..50).map(|line| format!("line {line}")).collect();
+
+        let tail = tail(&log.join("\n"));
+
+        assert!(tail.starts_with("line 30\n"), "{tail}");
+        assert!(tail.ends_with("line 49"), "{tail}");
+    }
+}

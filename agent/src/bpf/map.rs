@@ -1,0 +1,312 @@
+//! Maps as bytes: the few commands of `bpf(2)` that reading and writing them takes.
+//!
+//! aya opens and pins the maps. It has no batch look-up, and one way to reach an entry is enough, so
+//! entries are read and written here. Types that cross are [`Plain`].
+
+#![expect(unsafe_code, reason = "bpf(2) takes addresses of buffers")]
+
+use std::{
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use aya::maps::MapData;
+use muster_ebpf_common::Plain;
+
+use crate::bpf::limits::BATCH_ENTRIES;
+
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+
+/// Do not replace an entry (`BPF_NOEXIST`).
+const NO_EXIST: u64 = 1;
+/// Run on the CPU that is named (`BPF_F_TEST_RUN_ON_CPU`).
+const RUN_ON_CPU: u32 = 1;
+
+/// The part of `union bpf_attr` for one entry.
+#[repr(C)]
+#[derive(Default)]
+struct ElementAttr {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The part of `union bpf_attr` for a batch.
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// The part of `union bpf_attr` for `BPF_OBJ_GET`.
+#[repr(C)]
+#[derive(Default)]
+struct ObjectAttr {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
+}
+
+/// The part of `union bpf_attr` for `BPF_PROG_TEST_RUN`.
+#[repr(C)]
+#[derive(Default)]
+struct RunAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+
+/// A pinned map from `K` to `V`, with a value for each possible CPU if `V` says so.
+#[derive(Debug)]
+pub(super) struct PinnedMap<K, V> {
+    data: MapData,
+    /// Values an entry has: one, or one for each possible CPU.
+    values: usize,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K: Plain, V: Plain> PinnedMap<K, V> {
+    /// A map with one value an entry.
+    pub(super) fn shared(data: MapData) -> Self {
+        Self {
+            data,
+            values: 1,
+            types: PhantomData,
+        }
+    }
+
+    /// A map with a value for each of `cpus` possible CPUs.
+    pub(super) fn per_cpu(data: MapData, cpus: usize) -> Self {
+        Self {
+            data,
+            values: cpus,
+            types: PhantomData,
+        }
+    }
+
+    /// The values of `key`; `None` if it has no entry.
+    pub(super) fn lookup(&self, key: K) -> io::Result<Option<Vec<V>>> {
+        let mut values = vec![0_u64; self.value_words()];
+        let mut attr = ElementAttr {
+            map_fd: raw(self.fd()),
+            key: (&raw const key).expose_provenance() as u64,
+            value: values.as_mut_ptr().expose_provenance() as u64,
+            ..ElementAttr::default()
+        };
+        // SAFETY: the key is a live `K`, and the buffer has a rounded-up `V` for each value the
+        // kernel writes; both outlive the call.
+        match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) } {
+            Ok(_) => Ok(Some(self.split(&values))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an entry of zeros, or leaves the one that is there. Says whether it was made.
+    pub(super) fn insert_zero(&self, key: K) -> io::Result<bool> {
+        match self.update(key, &vec![0; self.value_words()], NO_EXIST) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets every value of `key`.
+    pub(super) fn set_all(&self, key: K, value: V) -> io::Result<()> {
+        let mut words = vec![0_u64; self.value_words()];
+        for slot in words.chunks_exact_mut(Self::words_each()) {
+            // SAFETY: the slot is at least as long as a `V`, and words are aligned for any value
+            // of `Plain` types, which consist of integers of at most 64 bits.
+            unsafe { slot.as_mut_ptr().cast::<V>().write(value) };
+        }
+        self.update(key, &words, 0)
+    }
+
+    /// Sets the first CPU's value of `key`, and zeros the others.
+    pub(super) fn set_first(&self, key: K, value: V) -> io::Result<()> {
+        let mut words = vec![0_u64; self.value_words()];
+        // SAFETY: the buffer is at least as long as a `V`, and words are aligned for it as above.
+        unsafe { words.as_mut_ptr().cast::<V>().write(value) };
+        self.update(key, &words, 0)
+    }
+
+    /// Removes `key`. Says whether it was there.
+    pub(super) fn remove(&self, key: K) -> io::Result<bool> {
+        let mut attr = ElementAttr {
+            map_fd: raw(self.fd()),
+            key: (&raw const key).expose_provenance() as u64,
+            ..ElementAttr::default()
+        };
+        // SAFETY: the key is a live `K` and outlives the call.
+        match unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attr) } {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every entry, by one system call for [`BATCH_ENTRIES`] of them.
+    ///
+    /// An entry that is made or removed meanwhile may be there or not.
+    pub(super) fn entries(&self, mut each: impl FnMut(K, &[V])) -> io::Result<()> {
+        let mut room = BATCH_ENTRIES;
+        let mut position: Option<u64> = None;
+        loop {
+            let mut keys = vec![K::default(); room];
+            let mut values = vec![0_u64; room * self.value_words()];
+            let mut next = 0_u64;
+            let mut attr = BatchAttr {
+                in_batch: position
+                    .as_ref()
+                    .map_or(0, |at| std::ptr::from_ref(at).expose_provenance() as u64),
+                out_batch: (&raw mut next).expose_provenance() as u64,
+                keys: keys.as_mut_ptr().expose_provenance() as u64,
+                values: values.as_mut_ptr().expose_provenance() as u64,
+                count: u32::try_from(room).unwrap_or(u32::MAX),
+                map_fd: raw(self.fd()),
+                ..BatchAttr::default()
+            };
+            // SAFETY: the buffers have room for `count` keys and values as the kernel lays them
+            // out, and all outlive the call.
+            let outcome = unsafe { bpf(BPF_MAP_LOOKUP_BATCH, &mut attr) };
+            let last = match outcome {
+                Ok(_) => false,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    // A bucket has more entries than there is room for: the same again, larger.
+                    room *= 2;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let count = (attr.count as usize).min(room);
+            for (key, value) in keys[..count]
+                .iter()
+                .zip(values.chunks_exact(self.value_words()))
+            {
+                each(*key, &self.split(value));
+            }
+            if last {
+                return Ok(());
+            }
+            position = Some(next);
+        }
+    }
+
+    fn update(&self, key: K, words: &[u64], flags: u64) -> io::Result<()> {
+        assert_eq!(words.len(), self.value_words(), "a value for each CPU");
+        let mut attr = ElementAttr {
+            map_fd: raw(self.fd()),
+            key: (&raw const key).expose_provenance() as u64,
+            value: words.as_ptr().expose_provenance() as u64,
+            flags,
+            ..ElementAttr::default()
+        };
+        // SAFETY: the key is a live `K`, the buffer has a rounded-up `V` for each value the kernel
+        // reads; both outlive the call.
+        unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+    }
+
+    fn split(&self, words: &[u64]) -> Vec<V> {
+        words
+            .chunks_exact(Self::words_each())
+            .take(self.values)
+            // SAFETY: the chunk is at least as long as a `V` and aligned for it, and every pattern
+            // of bits is a valid `V` by the contract of `Plain`.
+            .map(|chunk| unsafe { chunk.as_ptr().cast::<V>().read() })
+            .collect()
+    }
+
+    /// Words of one value: the kernel rounds values of per-CPU maps up to eight bytes.
+    const fn words_each() -> usize {
+        size_of::<V>().div_ceil(size_of::<u64>())
+    }
+
+    const fn value_words(&self) -> usize {
+        self.values * Self::words_each()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.data.fd().as_fd()
+    }
+}
+
+/// Opens the program or link that is pinned at `path`.
+pub(super) fn open_pinned(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let mut attr = ObjectAttr {
+        pathname: path.as_ptr().expose_provenance() as u64,
+        ..ObjectAttr::default()
+    };
+    // SAFETY: the path is a string that ends with a zero and outlives the call.
+    let fd = unsafe { bpf(BPF_OBJ_GET, &mut attr) }?;
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel gave this process a fresh descriptor that nothing else owns.
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
+}
+
+/// Runs a raw tracepoint program once on `cpu`, in the context of whatever runs there.
+pub(super) fn run_on_cpu(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
+    let mut attr = RunAttr {
+        prog_fd: raw(program),
+        flags: RUN_ON_CPU,
+        cpu,
+        ..RunAttr::default()
+    };
+    // SAFETY: the command reads nothing but the attributes here.
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }.map(drop)
+}
+
+fn raw(fd: BorrowedFd<'_>) -> u32 {
+    u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative")
+}
+
+/// Calls `bpf(2)`.
+///
+/// # Safety
+///
+/// `A` is the part of `union bpf_attr` that belongs to `command`, and its addresses are valid for
+/// what the command reads and writes.
+unsafe fn bpf<A>(command: libc::c_long, attr: &mut A) -> io::Result<libc::c_long> {
+    // SAFETY: the caller keeps the contract; the size is that of the attributes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<A>(),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

@@ -1,0 +1,84 @@
+//! What is pinned, and where.
+//!
+//! ```text
+//! <pin dir>/maps-<layout>/<MAP>                 one set, adopted by every load of the programs
+//! <pin dir>/programs-<generation>/<PROGRAM>     links, and the program that is only run
+//! ```
+//!
+//! A directory of programs is complete when every name is in it. An agent that dies while it fills
+//! one leaves an incomplete one, which the next agent removes. The kernel keeps a program attached
+//! exactly as long as its link is pinned or held open; nothing here holds one open.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_ebpf_common::LAYOUT;
+
+use crate::bpf::load;
+
+/// The pins of one node.
+#[derive(Debug)]
+pub(super) struct Pins {
+    root: PathBuf,
+}
+
+impl Pins {
+    /// The pins below `root`, which is made.
+    pub(super) fn below(root: &Path) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        Ok(Self {
+            root: root.to_owned(),
+        })
+    }
+
+    /// The directory of maps.
+    pub(super) fn maps(&self) -> PathBuf {
+        self.root.join(format!("maps-{LAYOUT}"))
+    }
+
+    /// The directory of one load of the programs.
+    pub(super) fn programs(&self, generation: u64) -> PathBuf {
+        self.root.join(format!("programs-{generation:016x}"))
+    }
+
+    /// Whether every program of `generation` is pinned.
+    pub(super) fn is_complete(&self, generation: u64) -> bool {
+        let directory = self.programs(generation);
+        load::pin_names().all(|name| directory.join(name).exists())
+    }
+
+    /// Removes every other load of the programs, and maps of another layout.
+    pub(super) fn remove_all_but(&self, generation: u64) -> io::Result<()> {
+        let keep = [self.maps(), self.programs(generation)];
+        for entry in fs::read_dir(&self.root)? {
+            let path = entry?.path();
+            if !keep.contains(&path) {
+                fs::remove_dir_all(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes one load of the programs, if it is there.
+    pub(super) fn remove_programs(&self, generation: u64) -> io::Result<()> {
+        absent_is_fine(fs::remove_dir_all(self.programs(generation)))
+    }
+}
+
+/// Removes everything that is pinned below `pin_dir`, and with it detaches the programs.
+///
+/// # Errors
+///
+/// What the kernel says of a pin that cannot be removed; `pin_dir` that is not there is no error.
+pub fn remove_pins(pin_dir: &Path) -> io::Result<()> {
+    absent_is_fine(fs::remove_dir_all(pin_dir))
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

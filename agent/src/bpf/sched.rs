@@ -1,0 +1,98 @@
+//! CPU time and context switches, as collected.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+    time::Duration,
+};
+
+use muster_ebpf_common::{
+    CgroupId,
+    sched::{CpuState, SchedCounters},
+};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::bpf::{
+    limits::CHARGE_AFTER,
+    load::CHARGE_RUNNING,
+    map::{PinnedMap, open_pinned, run_on_cpu},
+};
+
+/// The maps of the stem `sched`.
+#[derive(Debug)]
+pub(super) struct Sched {
+    pub(super) counters: PinnedMap<CgroupId, SchedCounters>,
+    pub(super) cpus: PinnedMap<u32, CpuState>,
+}
+
+impl Sched {
+    /// Charges threads that have run for long without a switch, so that a task which has a CPU for
+    /// itself is counted up to this moment.
+    ///
+    /// `program` is run on the CPUs in question only; an idle one is left asleep.
+    pub(super) fn charge_running(&self, program: &OwnedFd, cpus: &[u32]) -> io::Result<()> {
+        let Some(states) = self.cpus.lookup(0)? else {
+            return Ok(());
+        };
+        let now: Duration = clock_gettime(ClockId::CLOCK_MONOTONIC)?.into();
+        for (cpu, state) in cpus.iter().zip(states) {
+            let charged = Duration::from_nanos(state.charged_ns);
+            if state.pid == 0 || now.saturating_sub(charged) < CHARGE_AFTER {
+                continue;
+            }
+            match run_on_cpu(program.as_fd(), *cpu) {
+                // The CPU went offline; what ran there has been switched away from.
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets since when each CPU is charged, for programs that did not count for a while.
+    pub(super) fn restart_clocks(&self) -> io::Result<()> {
+        self.cpus.set_all(0, CpuState::default())
+    }
+}
+
+/// Opens the program that charges a CPU, from the directory of one load.
+pub(super) fn open_charge_running(programs: &Path) -> io::Result<OwnedFd> {
+    let path = programs.join(CHARGE_RUNNING);
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
+    open_pinned(&path)
+}
+
+/// The numbers of the CPUs the kernel may ever use, in the order of values in per-CPU maps.
+pub(super) fn possible_cpus() -> io::Result<Vec<u32>> {
+    const PATH: &str = "/sys/devices/system/cpu/possible";
+    let text = fs::read_to_string(PATH)?;
+    parse_cpus(text.trim())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{PATH}: {text:?}")))
+}
+
+/// Parses a list such as `0-3,8`.
+fn parse_cpus(list: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_parsed() {
+        assert_eq!(parse_cpus("0-2,8"), Some(vec![0, 1, 2, 8]));
+        assert_eq!(parse_cpus("0"), Some(vec![0]));
+        assert_eq!(parse_cpus("0-"), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Processes of a task, its main process, and the exit ledger.
+
+use core::ops::AddAssign;
+
+use crate::Plain;
+
+/// What one CPU counted for one task. Threads are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ExecCounters {
+    /// Processes born in the task's cgroup.
+    pub forks: u64,
+    /// Programs started.
+    pub execs: u64,
+    /// Processes that ended.
+    pub exits: u64,
+}
+
+impl AddAssign for ExecCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            forks,
+            execs,
+            exits,
+        } = other;
+        self.forks += forks;
+        self.execs += execs;
+        self.exits += exits;
+    }
+}
+
+// SAFETY: three words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for ExecCounters {}
+
+/// A process, named so that a reused pid is not taken for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ProcessName {
+    /// The process id in the initial pid namespace.
+    pub pid: u64,
+    /// When it was started, in nanoseconds since boot.
+    pub start_boottime_ns: u64,
+}
+
+// SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for ProcessName {}
+
+/// How a task's main process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ExitEntry {
+    /// The process.
+    pub process: ProcessName,
+    /// When it ended, in nanoseconds since boot.
+    pub at_boottime_ns: u64,
+    /// What `wait` reports for it.
+    pub wait_status: i32,
+    /// Zero; makes the size a multiple of eight.
+    pub reserved: u32,
+}
+
+// SAFETY: three words of 64 bits and two of 32, `repr(C)`, nothing between them.
+unsafe impl Plain for ExitEntry {}
+
+/// `SIGNAL_GROUP_EXIT` of the kernel's `include/linux/sched/signal.h`: the process ends as a whole
+/// and `group_exit_code` is its status.
+const SIGNAL_GROUP_EXIT: u32 = 4;
+
+/// What `wait` reports for a process: the group's code if the process ended as a whole, else what
+/// its first thread ended with.
+#[must_use]
+#[inline]
+pub const fn wait_status(signal_flags: u32, group_exit_code: i32, leader_exit_code: i32) -> i32 {
+    if signal_flags & SIGNAL_GROUP_EXIT != 0 {
+        group_exit_code
+    } else {
+        leader_exit_code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn values_have_no_padding() {
+        assert_eq!(size_of::<ExecCounters>(), 24);
+        assert_eq!(size_of::<ProcessName>(), 16);
+        assert_eq!(size_of::<ExitEntry>(), 32);
+        assert_eq!(offset_of!(ExitEntry, wait_status), 24);
+    }
+
+    #[test]
+    fn group_code_wins_when_the_process_ended_as_a_whole() {
+        assert_eq!(wait_status(SIGNAL_GROUP_EXIT, 42 << 8, 0), 42 << 8);
+        assert_eq!(wait_status(0, 42 << 8, 9), 9);
+    }
+}

@@ -1,0 +1,126 @@
+//! Where the fields the programs read lie in the running kernel's structures.
+//!
+//! A Rust eBPF object carries no relocations, so the agent looks the offsets up in the kernel's own
+//! type information and writes them into the program's read-only data before it is loaded. The
+//! verifier then knows them as constants.
+
+use crate::Plain;
+
+/// What the programs are told when they are loaded. Offsets are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Facts {
+    /// Distance of a task's cgroup from the root of the v2 hierarchy, which is 0.
+    pub task_level: u64,
+    /// The number by which this load of the programs is switched on.
+    pub generation: u64,
+    /// Whether `sched_process_exit` says that the last thread ended (since Linux 6.16): 0 or 1.
+    pub exit_says_group_dead: u64,
+    /// `task_struct.pid`: the thread's id.
+    pub task_pid: u64,
+    /// `task_struct.tgid`: the process's id.
+    pub task_tgid: u64,
+    /// `task_struct.exit_code`: the thread's wait status.
+    pub task_exit_code: u64,
+    /// `task_struct.start_boottime`: nanoseconds since boot.
+    pub task_start_boottime: u64,
+    /// `task_struct.group_leader`: the process's first thread.
+    pub task_group_leader: u64,
+    /// `task_struct.signal`: what the threads of a process share.
+    pub task_signal: u64,
+    /// `task_struct.cgroups`: the set of cgroups the thread is in.
+    pub task_cgroups: u64,
+    /// `signal_struct.live`: threads that have not begun to exit.
+    pub signal_live: u64,
+    /// `signal_struct.flags`.
+    pub signal_flags: u64,
+    /// `signal_struct.group_exit_code`: the process's wait status.
+    pub signal_group_exit_code: u64,
+    /// `css_set.dfl_cgrp`: the v2 cgroup.
+    pub css_set_dfl_cgrp: u64,
+    /// `cgroup.level`: distance from the root.
+    pub cgroup_level: u64,
+    /// `cgroup.ancestors`: a pointer for each level down to the cgroup itself.
+    pub cgroup_ancestors: u64,
+    /// `cgroup.kn`: the directory.
+    pub cgroup_kn: u64,
+    /// `kernfs_node.id`: the cgroup id.
+    pub kernfs_node_id: u64,
+}
+
+/// Words in [`Facts`].
+pub const FACTS_WORDS: usize = size_of::<Facts>() / size_of::<u64>();
+
+impl Facts {
+    /// The same as words, in the order of the fields.
+    #[must_use]
+    pub fn words(&self) -> [u64; FACTS_WORDS] {
+        let Self {
+            task_level,
+            generation,
+            exit_says_group_dead,
+            task_pid,
+            task_tgid,
+            task_exit_code,
+            task_start_boottime,
+            task_group_leader,
+            task_signal,
+            task_cgroups,
+            signal_live,
+            signal_flags,
+            signal_group_exit_code,
+            css_set_dfl_cgrp,
+            cgroup_level,
+            cgroup_ancestors,
+            cgroup_kn,
+            kernfs_node_id,
+        } = *self;
+        [
+            task_level,
+            generation,
+            exit_says_group_dead,
+            task_pid,
+            task_tgid,
+            task_exit_code,
+            task_start_boottime,
+            task_group_leader,
+            task_signal,
+            task_cgroups,
+            signal_live,
+            signal_flags,
+            signal_group_exit_code,
+            css_set_dfl_cgrp,
+            cgroup_level,
+            cgroup_ancestors,
+            cgroup_kn,
+            kernfs_node_id,
+        ]
+    }
+}
+
+// SAFETY: 18 words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for Facts {}
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn words_follow_the_fields() {
+        let facts = Facts {
+            task_level: 3,
+            generation: 7,
+            kernfs_node_id: 96,
+            ..Facts::default()
+        };
+
+        let words = facts.words();
+
+        assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
+        assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
+        assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
+        assert_eq!(FACTS_WORDS, 18);
+    }
+}

@@ -1,0 +1,62 @@
+//! Map keys and values shared by the eBPF programs and the agent.
+//!
+//! Every type here is `repr(C)`, has no padding and is read as bytes on the other side of the
+//! kernel's border. A change of one of them, or of a map's kind, raises [`LAYOUT`]: the agent pins
+//! maps below a directory of that number and never reads another layout's maps.
+//!
+//! | file | content |
+//! |---|---|
+//! | `sched.rs` | CPU time and context switches |
+//! | `exec.rs` | process counts, the main process, the exit ledger |
+//! | `net.rs` | bytes and packets |
+//! | `kernel.rs` | offsets of kernel structures, filled in at load |
+//! | `limits.rs` | how many entries each map holds |
+//!
+//! Absent: names of programs and pins (`agent/src/bpf`), and everything that reads the kernel.
+
+#![no_std]
+#![expect(
+    unsafe_code,
+    reason = "the marker for types that cross the border as bytes"
+)]
+
+pub mod exec;
+pub mod kernel;
+pub mod limits;
+pub mod net;
+pub mod sched;
+
+/// The number of the maps' layout.
+pub const LAYOUT: u32 = 1;
+
+/// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
+pub type CgroupId = u64;
+
+/// A type that may be copied to and from a map as its bytes.
+///
+/// # Safety
+///
+/// The type is `repr(C)` without padding, and every pattern of bits is a valid value of it.
+pub unsafe trait Plain: Copy + Default + 'static {}
+
+// SAFETY: a primitive integer has neither padding nor invalid values.
+unsafe impl Plain for u32 {}
+// SAFETY: a primitive integer has neither padding nor invalid values.
+unsafe impl Plain for u64 {}
+
+/// What could not be recorded; the index into the map `LOST`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Lost {
+    /// A process became the main one of its task, and the map of main processes had no room.
+    Main = 0,
+    /// A main process ended, and the exit ledger had no room.
+    Exit = 1,
+    /// A task was started that the maps of counters had no room for. Counted by the agent.
+    Task = 2,
+}
+
+impl Lost {
+    /// How many kinds of loss there are.
+    pub const COUNT: u32 = 3;
+}

@@ -1,0 +1,16 @@
+//! How many entries each map holds, and what happens when one is full.
+
+/// Tasks a node counts at once.
+///
+/// Twice the allocations that 8 192 tasks a node would need, the most we plan for, so that
+/// allocations which wait for garbage collection keep their exit records. Entries are allocated
+/// when a task is registered, so an idle map costs its buckets only (256 KiB). A task beyond it
+/// runs uncounted and is counted as [`crate::Lost::Task`].
+pub const TASKS_MAX: u32 = 16_384;
+
+/// Processes that end at the same moment and are told apart, on kernels that do not say which
+/// thread was the last of its process (older than 6.16).
+///
+/// The oldest is forgotten when it is full, and then one process may be counted as two; 1 024
+/// is far more than the threads that can be between two points of their exit on one machine.
+pub const ENDING_MAX: u32 = 1_024;

@@ -1,0 +1,50 @@
+//! Traffic of a task's sockets.
+
+use core::ops::AddAssign;
+
+use crate::Plain;
+
+/// What one CPU counted for one task.
+///
+/// Bytes are those of IP packets, header included. A packet that the card cuts up or put together
+/// (segmentation offload) counts as many packets as it has segments; its bytes hold one header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NetCounters {
+    /// Bytes received.
+    pub ingress_bytes: u64,
+    /// Packets received.
+    pub ingress_packets: u64,
+    /// Bytes sent.
+    pub egress_bytes: u64,
+    /// Packets sent.
+    pub egress_packets: u64,
+}
+
+impl AddAssign for NetCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            ingress_bytes,
+            ingress_packets,
+            egress_bytes,
+            egress_packets,
+        } = other;
+        self.ingress_bytes += ingress_bytes;
+        self.ingress_packets += ingress_packets;
+        self.egress_bytes += egress_bytes;
+        self.egress_packets += egress_packets;
+    }
+}
+
+// SAFETY: four words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for NetCounters {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_no_padding() {
+        assert_eq!(size_of::<NetCounters>(), 32);
+    }
+}

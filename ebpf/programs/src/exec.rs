@@ -1,0 +1,163 @@
+//! Process counts, the main process of a task, and the exit ledger.
+//!
+//! The main process is the first that executes a program in the task's cgroup. Its end is the end
+//! of its last thread, whichever that is: a first thread that leaves earlier is not the end, and a
+//! thread that executes a program and takes the process over is not one either. What is recorded
+//! is what `wait` would report. A main process that left its cgroup is not recorded.
+
+use aya_ebpf::{
+    bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST},
+    helpers::bpf_ktime_get_boot_ns,
+    macros::{btf_tracepoint, map},
+    maps::{HashMap, LruHashMap, PerCpuHashMap},
+    programs::BtfTracePointContext,
+};
+use muster_ebpf_common::{
+    CgroupId, Lost,
+    exec::{ExecCounters, ExitEntry, ProcessName, wait_status},
+    limits::{ENDING_MAX, TASKS_MAX},
+};
+
+use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
+
+/// Counters by task. The agent makes and removes the entries.
+#[map]
+static EXEC: PerCpuHashMap<CgroupId, ExecCounters> =
+    PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+
+/// The main process by task. The agent removes entries.
+#[map]
+static MAIN: HashMap<CgroupId, ProcessName> = HashMap::pinned(TASKS_MAX, 0);
+
+/// The exit ledger: how the main process ended, by task. The agent removes entries.
+#[map]
+static EXITS: HashMap<CgroupId, ExitEntry> = HashMap::pinned(TASKS_MAX, 0);
+
+/// Processes whose end was seen a moment ago, on kernels that do not name the last thread.
+#[map]
+static ENDING: LruHashMap<ProcessName, u64> = LruHashMap::pinned(ENDING_MAX, 0);
+
+/// Counts a process born in a task. A child may be born in another cgroup than its parent's.
+#[btf_tracepoint(function = "sched_process_fork")]
+fn sched_process_fork(ctx: BtfTracePointContext) -> i32 {
+    if is_active() {
+        let _ = count_fork(KernelPtr::new(ctx.arg(1)));
+    }
+    0
+}
+
+#[inline(always)]
+fn count_fork(child: KernelPtr) -> Option<()> {
+    let pid: u32 = child.read(fact!(task_pid))?;
+    let tgid: u32 = child.read(fact!(task_tgid))?;
+    if pid != tgid {
+        return None;
+    }
+    let counters = EXEC.get_ptr_mut(child.task()?)?;
+    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+    unsafe { (*counters).forks += 1 };
+    Some(())
+}
+
+/// Counts a program that was started, and makes the task's first one its main process.
+#[btf_tracepoint(function = "sched_process_exec")]
+fn sched_process_exec(ctx: BtfTracePointContext) -> i32 {
+    if is_active() {
+        let _ = count_exec(KernelPtr::new(ctx.arg(0)));
+    }
+    0
+}
+
+#[inline(always)]
+fn count_exec(thread: KernelPtr) -> Option<()> {
+    let task = current_task()?;
+    let counters = EXEC.get_ptr_mut(task)?;
+    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+    unsafe { (*counters).execs += 1 };
+    if MAIN.get_ptr(task).is_some() {
+        return Some(());
+    }
+    let process = process_name(thread)?;
+    // Two processes may come here at once; the map lets one in and tells the other so.
+    if let Err(error) = MAIN.insert(task, process, u64::from(BPF_NOEXIST))
+        && error != EEXIST
+    {
+        count_lost(Lost::Main);
+    }
+    Some(())
+}
+
+/// `-EEXIST` of Linux's `errno-base.h`, what an insert with `BPF_NOEXIST` says of a taken key.
+const EEXIST: i32 = -17;
+
+/// Counts a process that ended; if it was the main one, writes how.
+#[btf_tracepoint(function = "sched_process_exit")]
+fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
+    if !is_active() {
+        return 0;
+    }
+    let thread = KernelPtr::new(ctx.arg(0));
+    // The verifier knows the fact as a constant and never sees the argument that an older kernel
+    // does not have.
+    if fact!(exit_says_group_dead) != 0 {
+        if ctx.arg::<u8>(1) != 0 {
+            let _ = count_exit(thread, false);
+        }
+    } else {
+        let _ = count_exit(thread, true);
+    }
+    0
+}
+
+#[inline(always)]
+fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
+    let task = current_task()?;
+    let counters = EXEC.get_ptr_mut(task)?;
+    let signal = thread.follow(fact!(task_signal))?;
+    let process = process_name(thread)?;
+    if last_is_unknown {
+        let live: i32 = signal.read(fact!(signal_live))?;
+        if live != 0 {
+            return None;
+        }
+        // Several threads can find that none is live: the first of them speaks for the process.
+        ENDING.insert(process, 1, u64::from(BPF_NOEXIST)).ok()?;
+    }
+    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+    unsafe { (*counters).exits += 1 };
+
+    let main = MAIN.get_ptr(task)?;
+    // SAFETY: entries are made once and removed by the agent only, after the task has ended.
+    if unsafe { *main } != process {
+        return None;
+    }
+    let leader = thread.follow(fact!(task_group_leader))?;
+    let status = wait_status(
+        signal.read(fact!(signal_flags))?,
+        signal.read(fact!(signal_group_exit_code))?,
+        leader.read(fact!(task_exit_code))?,
+    );
+    let entry = ExitEntry {
+        process,
+        // SAFETY: the helper has no arguments.
+        at_boottime_ns: unsafe { bpf_ktime_get_boot_ns() },
+        wait_status: status,
+        reserved: 0,
+    };
+    if EXITS.insert(task, entry, 0).is_err() {
+        count_lost(Lost::Exit);
+    }
+    Some(())
+}
+
+/// The process a thread belongs to. The first thread's start is the process's, also after another
+/// thread executed a program and took its place.
+#[inline(always)]
+fn process_name(thread: KernelPtr) -> Option<ProcessName> {
+    let tgid: u32 = thread.read(fact!(task_tgid))?;
+    let leader = thread.follow(fact!(task_group_leader))?;
+    Some(ProcessName {
+        pid: u64::from(tgid),
+        start_boottime_ns: leader.read(fact!(task_start_boottime))?,
+    })
+}

@@ -1,0 +1,125 @@
+//! What all programs share: facts about the kernel, the switch between loads, the count of losses.
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_ancestor_cgroup_id, bpf_probe_read_kernel},
+    macros::map,
+    maps::{Array, PerCpuArray},
+};
+use muster_ebpf_common::{CgroupId, Lost, kernel::Facts};
+
+/// Filled in by the agent before the object is loaded.
+#[unsafe(no_mangle)]
+static FACTS: Facts = Facts {
+    task_level: 0,
+    generation: 0,
+    exit_says_group_dead: 0,
+    task_pid: 0,
+    task_tgid: 0,
+    task_exit_code: 0,
+    task_start_boottime: 0,
+    task_group_leader: 0,
+    task_signal: 0,
+    task_cgroups: 0,
+    signal_live: 0,
+    signal_flags: 0,
+    signal_group_exit_code: 0,
+    css_set_dfl_cgrp: 0,
+    cgroup_level: 0,
+    cgroup_ancestors: 0,
+    cgroup_kn: 0,
+    kernfs_node_id: 0,
+};
+
+/// The generation that counts.
+#[map]
+static ACTIVE: Array<u64> = Array::pinned(1, 0);
+
+/// What could not be recorded, by [`Lost`].
+#[map]
+static LOST: PerCpuArray<u64> = PerCpuArray::pinned(Lost::COUNT, 0);
+
+/// Reads one field of [`FACTS`].
+macro_rules! fact {
+    ($field:ident) => {{
+        // SAFETY: the static is live and aligned. The read is volatile because the agent changes
+        // the value after compilation.
+        unsafe { core::ptr::read_volatile(&raw const $crate::kernel::facts().$field) }
+    }};
+}
+pub(crate) use fact;
+
+/// The static behind [`fact`].
+#[inline(always)]
+pub(crate) fn facts() -> &'static Facts {
+    &FACTS
+}
+
+/// Whether this load of the programs is the one that counts.
+#[inline(always)]
+pub(crate) fn is_active() -> bool {
+    ACTIVE
+        .get(0)
+        .is_some_and(|active| *active == fact!(generation))
+}
+
+/// Counts something that could not be recorded.
+#[inline(always)]
+pub(crate) fn count_lost(lost: Lost) {
+    if let Some(count) = LOST.get_ptr_mut(lost as u32) {
+        // SAFETY: the slot is this CPU's own and lives as long as the map.
+        unsafe { *count += 1 };
+    }
+}
+
+/// The task the running thread belongs to; `None` above the level of tasks.
+#[inline(always)]
+pub(crate) fn current_task() -> Option<CgroupId> {
+    let level = fact!(task_level) as i32;
+    // SAFETY: the helper takes any level and returns 0 for one the thread's cgroup does not have.
+    let id = unsafe { bpf_get_current_ancestor_cgroup_id(level) };
+    (id != 0).then_some(id)
+}
+
+/// A `task_struct` or another structure of the kernel, read field by field.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelPtr(*const u8);
+
+impl KernelPtr {
+    /// The structure at `address`, an argument of a tracepoint.
+    #[inline(always)]
+    pub(crate) fn new(address: *const u8) -> Self {
+        Self(address)
+    }
+
+    /// The value at `offset`; `None` if that address cannot be read.
+    #[inline(always)]
+    pub(crate) fn read<T>(self, offset: u64) -> Option<T> {
+        // SAFETY: the helper checks the address and fails instead of faulting.
+        unsafe { bpf_probe_read_kernel(self.0.wrapping_add(offset as usize).cast::<T>()) }.ok()
+    }
+
+    /// The structure that the pointer at `offset` leads to.
+    #[inline(always)]
+    pub(crate) fn follow(self, offset: u64) -> Option<Self> {
+        let address: *const u8 = self.read(offset)?;
+        (!address.is_null()).then_some(Self(address))
+    }
+
+    /// The task that the thread with this `task_struct` belongs to.
+    #[inline(always)]
+    pub(crate) fn task(self) -> Option<CgroupId> {
+        let cgroup = self
+            .follow(fact!(task_cgroups))?
+            .follow(fact!(css_set_dfl_cgrp))?;
+        let level: i32 = cgroup.read(fact!(cgroup_level))?;
+        let task_level = fact!(task_level);
+        if i64::from(level) < task_level as i64 {
+            return None;
+        }
+        let slot = fact!(cgroup_ancestors) + task_level * size_of::<*const u8>() as u64;
+        cgroup
+            .follow(slot)?
+            .follow(fact!(cgroup_kn))?
+            .read(fact!(kernfs_node_id))
+    }
+}

@@ -1,0 +1,46 @@
+//! The eBPF programs, one object for every supported kernel (6.1 and newer).
+//!
+//! They are attached once and look a task up by the id of its cgroup, the ancestor at a fixed level
+//! of whatever cgroup an event belongs to. The agent registers a task by making its entries in the
+//! maps of counters, so a program updates entries and makes none; the main process and the exit
+//! ledger are the exceptions, and what they cannot record is counted in `LOST`.
+//!
+//! Two loads of the programs can be attached at once while an agent replaces an older one. `ACTIVE`
+//! names the one that counts, so the change happens in one instant and nothing counts twice.
+//!
+//! On other targets than eBPF this is an empty program: the rules that can be tested without a
+//! kernel are in `muster-ebpf-common`.
+
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(
+        unsafe_code,
+        reason = "programs read kernel memory and share maps by pointer"
+    )
+)]
+
+#[cfg(target_arch = "bpf")]
+mod exec;
+#[cfg(target_arch = "bpf")]
+mod kernel;
+#[cfg(target_arch = "bpf")]
+mod net;
+#[cfg(target_arch = "bpf")]
+mod sched;
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}
+
+/// The helpers that read kernel memory are for programs under a licence the kernel calls
+/// compatible; this is the one of its list that this crate is offered under.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MPL/GPL\0";
+
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
