@@ -1,0 +1,43 @@
+//! cgroups: where they are on this host, the node's own tree, and one group a task.
+//!
+//! ```text
+//! <agent's own cgroup>/muster-<8 hex>/<allocation>/<task>    in the v2 hierarchy: identity, kill, freeze
+//! <agent's own cgroup>/muster-<8 hex>/<allocation>/<task>    the same path in each v1 hierarchy used
+//! <agent's own cgroup>/muster-<8 hex>/drivers                driver processes
+//! <agent's own cgroup>/agent                                 the agent, where v2 wants it in a leaf
+//! ```
+//!
+//! A controller is either bound to v1 or to v2, and its limits go there: `cpu`, `memory` and `pids`
+//! each have a file that knows both. Each limit is read back after it was set; one that does not
+//! hold is an error, one whose controller is not to be had is named in [`TaskCgroup::unenforced`].
+//! Values are written through cgroups-rs one by one, never through its `apply`, which swallows
+//! errors. This module is the only one that knows paths of the cgroup file system, and it touches
+//! nothing outside the tree it made, but for the agent's own leaf.
+
+mod cpu;
+mod file;
+mod freeze;
+mod hierarchies;
+mod kill;
+mod limits;
+mod memory;
+mod oom;
+mod pids;
+mod remove;
+mod resources;
+mod stats;
+mod task;
+mod tree;
+
+pub use file::CgroupFileError;
+pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, ProbeCgroupError};
+pub use kill::KillError;
+pub use oom::OomCount;
+pub use remove::RemoveCgroupError;
+pub use resources::{ApplyLimitError, Limits, Unenforced};
+pub use stats::{CpuStats, MemoryStats, TaskStats};
+pub use task::{CreateTaskCgroupError, FinalCount, FreezeError, TaskCgroup};
+pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Reading and writing one file of a group.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// A file of a group that could not be read, written or understood.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupFileError {
+    /// It could not be read.
+    #[error("read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// It could not be written.
+    #[error("write {value:?} to {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        value: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// It does not say what it should.
+    #[error("{path} reads {text:?}, which is not {expected}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it reads.
+        text: String,
+        /// What it should.
+        expected: &'static str,
+    },
+}
+
+impl CgroupFileError {
+    /// Whether the group or its file is gone.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Read { source, .. } | Self::Write { source, .. } => {
+                // A file held open whose group was removed reads ENODEV.
+                source.kind() == io::ErrorKind::NotFound
+                    || source.raw_os_error() == Some(libc::ENODEV)
+            }
+            Self::Format { .. } => false,
+        }
+    }
+}
+
+/// The whole of `dir/name`.
+pub(crate) fn read(dir: &Path, name: &str) -> Result<String, CgroupFileError> {
+    let path = dir.join(name);
+    fs::read_to_string(&path).map_err(|source| CgroupFileError::Read { path, source })
+}
+
+/// [`read`], `None` where there is no such file.
+pub(crate) fn read_if_any(dir: &Path, name: &str) -> Result<Option<String>, CgroupFileError> {
+    match read(dir, name) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes `value` to `dir/name` in one call.
+pub(crate) fn write(dir: &Path, name: &str, value: &str) -> Result<(), CgroupFileError> {
+    let path = dir.join(name);
+    let wrote = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
+    wrote.map_err(|source| CgroupFileError::Write {
+        path,
+        value: value.into(),
+        source,
+    })
+}
+
+/// A number, where `max` and `-1` mean that there is no limit.
+pub(crate) fn limit(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileError> {
+    let text = read(dir, name)?;
+    match text.trim() {
+        "max" | "-1" => Ok(None),
+        number => number
+            .parse()
+            .map(Some)
+            .map_err(|_not_a_number| CgroupFileError::Format {
+                path: dir.join(name),
+                text: text.clone(),
+                expected: "a number or max",
+            }),
+    }
+}
+
+/// A number.
+pub(crate) fn number(dir: &Path, name: &str) -> Result<u64, CgroupFileError> {
+    let text = read(dir, name)?;
+    text.trim()
+        .parse()
+        .map_err(|_not_a_number| CgroupFileError::Format {
+            path: dir.join(name),
+            text: text.clone(),
+            expected: "a number",
+        })
+}
+
+/// The value of `key` in a file of lines `key value`.
+pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines
+        .find(|(name, _)| *name == key)
+        .and_then(|(_, value)| value.trim().parse().ok())
+}
+
+/// A file held open, so that reading it again is one system call and needs no path.
+#[derive(Debug)]
+pub(crate) struct HeldFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl HeldFile {
+    pub(crate) fn open(dir: &Path, name: &str) -> Result<Self, CgroupFileError> {
+        let path = dir.join(name);
+        match File::open(&path) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(source) => Err(CgroupFileError::Read { path, source }),
+        }
+    }
+
+    pub(crate) fn open_if_any(dir: &Path, name: &str) -> Result<Option<Self>, CgroupFileError> {
+        match Self::open(dir, name) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.is_gone() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What it reads now.
+    pub(crate) fn text(&self) -> Result<String, CgroupFileError> {
+        let mut text = String::new();
+        let mut file = &self.file;
+        let read = file
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| file.read_to_string(&mut text));
+        read.map(|_| text).map_err(|source| CgroupFileError::Read {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// The value of `key`, 0 where there is no such line.
+    pub(crate) fn keyed(&self, key: &str) -> Result<u64, CgroupFileError> {
+        Ok(keyed(&self.text()?, key).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keyed;
+
+    #[test]
+    fn keyed_value_is_found_by_its_whole_key() {
+        let text = "low 1\nhigh 2\noom 3\noom_kill 4\n";
+
+        assert_eq!(keyed(text, "oom_kill"), Some(4));
+        assert_eq!(keyed(text, "oom"), Some(3));
+        assert_eq!(keyed(text, "kill"), None);
+    }
+}

@@ -1,0 +1,32 @@
+//! Bounds of cgroup work.
+
+use std::time::Duration;
+
+/// First and longest pause between two looks at whether a group is empty or frozen. A killed
+/// process is gone within a millisecond unless it was in the kernel.
+pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
+/// See [`LOOK_PAUSE_MIN`].
+pub(crate) const LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// How often removing a group is tried again while it is busy. With the pauses above it is about a
+/// second: a process that takes longer to die is stuck in the kernel, and the caller's affair.
+pub(crate) const REMOVE_TRIES_MAX: u32 = 25;
+
+/// Groups below one of ours that are followed. A task with delegation can nest as it likes;
+/// removal goes on where it stopped at the next call.
+pub(crate) const NESTED_MAX: usize = 10_000;
+
+/// Passes of killing process by process, where there is no `cgroup.kill`. A fork bomb is outrun
+/// only by freezing, which is done before.
+pub(crate) const KILL_PASSES_MAX: u32 = 20;
+
+/// Longest name of an allocation's or task's group, in bytes: what a file name may have.
+pub(crate) const NAME_BYTES_MAX: usize = 255;
+
+/// Processes a task may have unless its job says otherwise. Never unlimited: a fork bomb takes the
+/// node's last pid.
+pub(crate) const PIDS_DEFAULT: u64 = 4_096;
+
+/// How far below the value asked for a memory limit may read back: the kernel rounds down to whole
+/// pages, of at most 64 KiB.
+pub(crate) const MEMORY_ROUNDING_BYTES: u64 = 64 * 1024;

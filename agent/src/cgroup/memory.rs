@@ -1,0 +1,212 @@
+//! Memory: the limit, swap, the reservation, and killing a task whole.
+
+use std::path::{Path, PathBuf};
+
+use cgroups_rs::fs::MaxValue;
+use cgroups_rs::fs::memory::{MemController, SetMemory};
+
+use crate::cgroup::Controller;
+use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
+use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
+use crate::cgroup::stats::MemoryStats;
+
+/// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
+const V1_UNLIMITED_BYTES: u64 = 1 << 62;
+
+/// Sets the limits of the group `dir`.
+pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Memory,
+        dir,
+    };
+    let memory = MemController::new(dir.to_path_buf(), PathBuf::new(), v2);
+    if v2 {
+        apply_v2(&setter, &memory, limits)
+    } else {
+        apply_v1(&setter, &memory, limits)
+    }
+}
+
+fn apply_v2(
+    setter: &Setter<'_>,
+    memory: &MemController,
+    limits: &Limits,
+) -> Result<(), ApplyLimitError> {
+    // Before the limit, so that a task cannot be killed in part.
+    setter.write("memory.oom.group", "1")?;
+    let set = |max, low| {
+        memory.set_mem(SetMemory {
+            low,
+            high: None,
+            min: None,
+            max,
+        })
+    };
+    let low = limits.memory_low_bytes.unwrap_or(0);
+    let low_set = || set(None, Some(MaxValue::Value(saturating(low))));
+    setter.set("memory.low", &low.to_string(), low_set, |got| {
+        rounds(got, Some(low))
+    })?;
+    if setter.has("memory.swap.max") {
+        let swap = limits.memory_swap_max_bytes;
+        let swap_set = || memory.set_memswap_limit(saturating(swap));
+        setter.set("memory.swap.max", &swap.to_string(), swap_set, |got| {
+            rounds(got, Some(swap))
+        })?;
+    }
+    let max = limits.memory_max_bytes;
+    let value = max.map_or(MaxValue::Max, |max| MaxValue::Value(saturating(max)));
+    let max_set = || set(Some(value), None);
+    setter.set("memory.max", &value.to_string(), max_set, |got| {
+        rounds(got, max)
+    })
+}
+
+fn apply_v1(
+    setter: &Setter<'_>,
+    memory: &MemController,
+    limits: &Limits,
+) -> Result<(), ApplyLimitError> {
+    let max = limits.memory_max_bytes;
+    let wanted = max.map_or(-1, saturating);
+    let set_max = || {
+        let set = || memory.set_limit(wanted);
+        setter.set("memory.limit_in_bytes", &wanted.to_string(), set, |got| {
+            rounds(got, max)
+        })
+    };
+    let swap_file = "memory.memsw.limit_in_bytes";
+    if setter.has(swap_file) {
+        let both = max.map(|max| max.saturating_add(limits.memory_swap_max_bytes));
+        let wanted_both = both.map_or(-1, saturating);
+        let set_both = || {
+            let set = || memory.set_memswap_limit(wanted_both);
+            setter.set(swap_file, &wanted_both.to_string(), set, |got| {
+                rounds(got, both)
+            })
+        };
+        // The kernel holds memory <= memory and swap at each step.
+        let current = setter.number(swap_file)?.unwrap_or(u64::MAX);
+        if max.unwrap_or(u64::MAX) > current {
+            set_both()?;
+            set_max()?;
+        } else {
+            set_max()?;
+            set_both()?;
+        }
+    } else {
+        set_max()?;
+    }
+    let Some(low) = limits.memory_low_bytes else {
+        return Ok(());
+    };
+    let set = || memory.set_soft_limit(saturating(low));
+    setter.set("memory.soft_limit_in_bytes", &low.to_string(), set, |got| {
+        rounds(got, Some(low))
+    })
+}
+
+/// Lets the group `dir` pass on what its children reserve: a reservation holds only as far as
+/// each group above it has one. v2 only; v1 looks at the group alone.
+pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
+    let failed = |source| ApplyLimitError::Read {
+        controller: Controller::Memory,
+        source,
+    };
+    let mut sum: u64 = 0;
+    for child in crate::cgroup::tree::children(dir).map_err(failed)? {
+        match file::limit(&child, "memory.low") {
+            Ok(low) => sum = sum.saturating_add(low.unwrap_or(0)),
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let setter = Setter {
+        controller: Controller::Memory,
+        dir,
+    };
+    if setter.number("memory.low")? == Some(sum) {
+        return Ok(());
+    }
+    setter.write("memory.low", &sum.to_string())
+}
+
+/// Whether a file that reads `got` holds the limit: the kernel rounds down to whole pages.
+fn rounds(got: &str, wanted: Option<u64>) -> bool {
+    let got = if got == "max" {
+        Some(u64::MAX)
+    } else {
+        got.parse().ok()
+    };
+    match (got, wanted) {
+        (Some(got), Some(wanted)) if wanted < V1_UNLIMITED_BYTES => {
+            got <= wanted && wanted - got < MEMORY_ROUNDING_BYTES
+        }
+        (Some(got), _) => got >= V1_UNLIMITED_BYTES,
+        (None, _) => false,
+    }
+}
+
+/// Whether what a limit file reads is one, and not v1's way to say that there is none.
+pub(crate) fn is_limit(bytes: u64) -> bool {
+    bytes < V1_UNLIMITED_BYTES
+}
+
+fn saturating(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// What the group `dir` uses.
+pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError> {
+    let stat = file::read(dir, "memory.stat")?;
+    let keyed = |key| file::keyed(&stat, key);
+    let (current, peak, limit) = if v2 {
+        ("memory.current", "memory.peak", "memory.max")
+    } else {
+        (
+            "memory.usage_in_bytes",
+            "memory.max_usage_in_bytes",
+            "memory.limit_in_bytes",
+        )
+    };
+    let limit = file::limit(dir, limit)?.filter(|limit| is_limit(*limit));
+    // v1 counts a group's own pages under the plain name, its children's under `total_`.
+    let (rss, cache) = if v2 {
+        ("anon", "file")
+    } else {
+        ("total_rss", "total_cache")
+    };
+    let faults = if v2 { "pgmajfault" } else { "total_pgmajfault" };
+    let swap = if v2 {
+        file::read_if_any(dir, "memory.swap.current")?.and_then(|text| text.trim().parse().ok())
+    } else {
+        keyed("total_swap")
+    };
+    Ok(MemoryStats {
+        current_bytes: file::number(dir, current)?,
+        peak_bytes: file::read_if_any(dir, peak)?.and_then(|text| text.trim().parse().ok()),
+        limit_bytes: limit,
+        rss_bytes: keyed(rss),
+        cache_bytes: keyed(cache),
+        swap_bytes: swap,
+        major_faults: keyed(faults),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounds;
+
+    #[test]
+    fn whole_pages_below_the_limit_hold_it() {
+        assert!(rounds("65536", Some(65_536)));
+        assert!(rounds("65536", Some(65_537)));
+        assert!(!rounds("131072", Some(65_537)));
+        assert!(!rounds("0", Some(65_536)));
+        assert!(rounds("max", None));
+        assert!(rounds("9223372036854771712", None));
+        assert!(!rounds("65536", None));
+        assert!(!rounds("", None));
+    }
+}

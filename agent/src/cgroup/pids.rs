@@ -1,0 +1,32 @@
+//! Number of processes and threads.
+
+use std::path::{Path, PathBuf};
+
+use cgroups_rs::fs::MaxValue;
+use cgroups_rs::fs::pid::PidController;
+
+use crate::cgroup::Controller;
+use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
+
+/// Sets the limit of the group `dir`. Both versions have the same file.
+pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Pids,
+        dir,
+    };
+    let pids = PidController::new(dir.to_path_buf(), PathBuf::new(), v2);
+    let wanted = limits.pids_max.to_string();
+    let value = MaxValue::Value(i64::try_from(limits.pids_max).unwrap_or(i64::MAX));
+    setter.set(
+        "pids.max",
+        &wanted,
+        || pids.set_pid_max(value),
+        |got| got == wanted,
+    )
+}
+
+/// How many there are.
+pub(crate) fn current(dir: &Path) -> Result<u64, CgroupFileError> {
+    file::number(dir, "pids.current")
+}

@@ -1,0 +1,165 @@
+//! What a task may use, and what is said when it cannot be enforced.
+
+use std::path::PathBuf;
+
+use crate::cgroup::Controller;
+use crate::cgroup::file::CgroupFileError;
+use crate::cgroup::limits::PIDS_DEFAULT;
+
+/// A task's limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// CPU in MHz: a share under contention, not a ceiling. 1 000 MHz weigh as much as a group
+    /// that nobody configured.
+    pub cpu_mhz: u32,
+    /// The most CPU time a second, in cores: 1.5 is one and a half. `None` is no ceiling.
+    pub cpu_cores_max: Option<f64>,
+    /// The most memory, in bytes; the task is killed above it. `None` is no limit.
+    pub memory_max_bytes: Option<u64>,
+    /// Memory that is reclaimed last, in bytes.
+    pub memory_low_bytes: Option<u64>,
+    /// Swap in bytes, 0 unless a job wants it: a swapping task hides that its memory is too small.
+    pub memory_swap_max_bytes: u64,
+    /// The most processes and threads.
+    pub pids_max: u64,
+}
+
+impl Default for Limits {
+    /// 100 MHz, no memory limit, 4 096 processes.
+    fn default() -> Self {
+        Self {
+            cpu_mhz: 100,
+            cpu_cores_max: None,
+            memory_max_bytes: None,
+            memory_low_bytes: None,
+            memory_swap_max_bytes: 0,
+            pids_max: PIDS_DEFAULT,
+        }
+    }
+}
+
+/// A limit that nobody enforces on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unenforced {
+    /// Whose it would be.
+    pub controller: Controller,
+    /// What cannot be had, why, and what helps.
+    pub reason: String,
+}
+
+/// Why a limit was not set.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyLimitError {
+    /// The kernel refused the value.
+    #[error("set {controller} limit: {file} to {wanted}")]
+    Set {
+        /// Whose limit.
+        controller: Controller,
+        /// The file.
+        file: PathBuf,
+        /// The value.
+        wanted: String,
+        /// What cgroups-rs or the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel took the value and made another of it.
+    #[error("{controller} limit does not hold: {file} was set to {wanted} and reads {got}")]
+    ReadBack {
+        /// Whose limit.
+        controller: Controller,
+        /// The file.
+        file: PathBuf,
+        /// The value that was set.
+        wanted: String,
+        /// The value that is there.
+        got: String,
+    },
+    /// The value could not be read back.
+    #[error("read a {controller} limit back")]
+    Read {
+        /// Whose limit.
+        controller: Controller,
+        /// What failed.
+        #[source]
+        source: CgroupFileError,
+    },
+}
+
+/// A controller's directory for one task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setter<'a> {
+    pub(crate) controller: Controller,
+    pub(crate) dir: &'a std::path::Path,
+}
+
+impl Setter<'_> {
+    /// Sets through `set` what `file` must then read, as `holds` says.
+    pub(crate) fn set(
+        &self,
+        file: &str,
+        wanted: &str,
+        set: impl FnOnce() -> cgroups_rs::fs::error::Result<()>,
+        holds: impl FnOnce(&str) -> bool,
+    ) -> Result<(), ApplyLimitError> {
+        let Self {
+            controller, dir, ..
+        } = *self;
+        set().map_err(|error| ApplyLimitError::Set {
+            controller,
+            file: dir.join(file),
+            wanted: wanted.into(),
+            source: error.into(),
+        })?;
+        self.check(file, wanted, holds)
+    }
+
+    /// [`Self::set`] by a plain write, for files that cgroups-rs does not know.
+    pub(crate) fn write(&self, file: &str, wanted: &str) -> Result<(), ApplyLimitError> {
+        let Self {
+            controller, dir, ..
+        } = *self;
+        crate::cgroup::file::write(dir, file, wanted).map_err(|error| ApplyLimitError::Set {
+            controller,
+            file: dir.join(file),
+            wanted: wanted.into(),
+            source: error.into(),
+        })?;
+        self.check(file, wanted, |got| got == wanted)
+    }
+
+    pub(crate) fn has(&self, file: &str) -> bool {
+        self.dir.join(file).exists()
+    }
+
+    pub(crate) fn number(&self, file: &str) -> Result<Option<u64>, ApplyLimitError> {
+        let Self {
+            controller, dir, ..
+        } = *self;
+        crate::cgroup::file::limit(dir, file)
+            .map_err(|source| ApplyLimitError::Read { controller, source })
+    }
+
+    fn check(
+        &self,
+        file: &str,
+        wanted: &str,
+        holds: impl FnOnce(&str) -> bool,
+    ) -> Result<(), ApplyLimitError> {
+        let Self {
+            controller, dir, ..
+        } = *self;
+        let got = crate::cgroup::file::read(dir, file)
+            .map_err(|source| ApplyLimitError::Read { controller, source })?;
+        if holds(got.trim()) {
+            return Ok(());
+        }
+        let (file, wanted, got) = (dir.join(file), wanted.into(), got.trim().into());
+        Err(ApplyLimitError::ReadBack {
+            controller,
+            file,
+            wanted,
+            got,
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! Numbers of a task, as its groups count them. What a host cannot tell is `None`, never zero.
+
+/// CPU time since the group was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuStats {
+    /// All of it, in microseconds.
+    pub usage_us: Option<u64>,
+    /// In user mode.
+    pub user_us: Option<u64>,
+    /// In the kernel.
+    pub system_us: Option<u64>,
+    /// Quota periods that had work.
+    pub periods: Option<u64>,
+    /// Those of them in which the quota ran out.
+    pub throttled_periods: Option<u64>,
+    /// Time that processes had to wait for the next period, in microseconds.
+    pub throttled_us: Option<u64>,
+}
+
+/// Memory of the group and all below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// What counts against the limit.
+    pub current_bytes: u64,
+    /// The most it ever was.
+    pub peak_bytes: Option<u64>,
+    /// The limit; `None` when there is none.
+    pub limit_bytes: Option<u64>,
+    /// Anonymous memory.
+    pub rss_bytes: Option<u64>,
+    /// Page cache.
+    pub cache_bytes: Option<u64>,
+    /// Swap.
+    pub swap_bytes: Option<u64>,
+    /// Page faults that went to disk.
+    pub major_faults: Option<u64>,
+}
+
+/// What a task uses; a part is `None` where this host has no controller for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskStats {
+    /// CPU time.
+    pub cpu: Option<CpuStats>,
+    /// Memory.
+    pub memory: Option<MemoryStats>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}

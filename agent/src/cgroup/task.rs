@@ -1,0 +1,484 @@
+//! One task's groups.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cgroup::file::{CgroupFileError, HeldFile};
+use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
+use crate::cgroup::oom::{OomCount, OomFiles};
+use crate::cgroup::remove::{self, RemoveCgroupError};
+use crate::cgroup::tree::{self, check_name};
+use crate::cgroup::{
+    ApplyLimitError, Controller, KillError, Limits, NodeTree, NodeTreeError, TaskName, TaskStats,
+    Unenforced, cpu, freeze, kill, memory, pids,
+};
+
+/// How often the allocation's group is made again because its last task was removed meanwhile.
+const MAKE_TRIES_MAX: u32 = 3;
+
+/// A controller's group of this task.
+#[derive(Clone, Debug)]
+struct Group {
+    dir: PathBuf,
+    /// The allocation's group above it.
+    alloc_dir: PathBuf,
+    /// The tree's root above that.
+    root: PathBuf,
+    v2: bool,
+}
+
+/// A task's groups in all hierarchies.
+#[derive(Debug)]
+pub struct TaskCgroup {
+    name: TaskName,
+    id: u64,
+    dir: PathBuf,
+    alloc_dirs: Vec<PathBuf>,
+    groups: BTreeMap<Controller, Group>,
+    events: HeldFile,
+    oom: Option<OomFiles>,
+    unenforced: Vec<Unenforced>,
+}
+
+/// Why a task's groups could not be made or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateTaskCgroupError {
+    /// A group could not be made, or has no name that a group may have.
+    #[error(transparent)]
+    Make(#[from] NodeTreeError),
+    /// A file could not be read.
+    #[error(transparent)]
+    File(#[from] CgroupFileError),
+    /// A limit could not be set.
+    #[error(transparent)]
+    Limit(#[from] ApplyLimitError),
+    /// A process runs in the group already.
+    #[error("{dir} has processes {pids:?} already; the task was not stopped, or not adopted")]
+    Occupied {
+        /// The group.
+        dir: PathBuf,
+        /// Who is in it.
+        pids: Vec<u32>,
+    },
+    /// An empty group of that name could not be removed.
+    #[error("remove the empty group {dir} of an earlier run")]
+    Stale {
+        /// The group.
+        dir: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no such group.
+    #[error("{dir} is gone, and the task with it")]
+    Gone {
+        /// The group.
+        dir: PathBuf,
+    },
+}
+
+/// Why a task was not frozen or thawed.
+#[derive(Debug, thiserror::Error)]
+pub enum FreezeError {
+    /// The kernel refused.
+    #[error("ask {dir} to freeze or thaw")]
+    Request {
+        /// The group.
+        dir: PathBuf,
+        /// What cgroups-rs or the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Its state could not be read.
+    #[error(transparent)]
+    File(#[from] CgroupFileError),
+    /// A process is stuck in the kernel.
+    #[error("{dir} did not freeze or thaw in {within:?}: a process is stuck in the kernel")]
+    Late {
+        /// The group.
+        dir: PathBuf,
+        /// How long was waited.
+        within: Duration,
+    },
+}
+
+/// The last numbers of a task, taken before its groups were removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FinalCount {
+    /// What it used.
+    pub stats: TaskStats,
+    /// Out-of-memory kills; `None` without a memory controller, or when the groups were gone.
+    pub oom: Option<OomCount>,
+}
+
+impl TaskCgroup {
+    /// Makes the groups of `task` in the allocation `alloc` and sets its limits. Empty groups left
+    /// by an earlier run are made again, so that its counts begin at nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateTaskCgroupError`]. The task's groups are not there then, unless they are occupied.
+    pub fn create(
+        tree: &NodeTree,
+        alloc: &str,
+        task: &str,
+        limits: &Limits,
+    ) -> Result<Self, CreateTaskCgroupError> {
+        check_name(task)?;
+        check_name(alloc)?;
+        let dirs: Vec<PathBuf> = tree
+            .roots()
+            .iter()
+            .map(|root| root.join(alloc).join(task))
+            .collect();
+        let occupants = kill::procs(&dirs[0])?;
+        if !occupants.is_empty() {
+            return Err(CreateTaskCgroupError::Occupied {
+                dir: dirs[0].clone(),
+                pids: occupants,
+            });
+        }
+        for dir in &dirs {
+            remove::once(dir).map_err(|source| CreateTaskCgroupError::Stale {
+                dir: dir.clone(),
+                source,
+            })?;
+        }
+        let made = make_all(tree, alloc, &dirs).and_then(|()| {
+            let this = Self::open(tree, alloc, task)?;
+            this.apply(limits)?;
+            Ok(this)
+        });
+        if made.is_err() {
+            unmake(&dirs);
+        }
+        made
+    }
+
+    /// Opens the groups of a task that runs.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateTaskCgroupError::Gone`], or a file that cannot be read.
+    pub fn open(tree: &NodeTree, alloc: &str, task: &str) -> Result<Self, CreateTaskCgroupError> {
+        check_name(task)?;
+        check_name(alloc)?;
+        let dir = tree.v2_dir().join(alloc).join(task);
+        let id = match std::fs::metadata(&dir) {
+            Ok(metadata) => metadata.ino(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(CreateTaskCgroupError::Gone { dir });
+            }
+            Err(source) => return Err(CgroupFileError::Read { path: dir, source }.into()),
+        };
+        let group = |bound: &tree::Bound| {
+            let alloc_dir = bound.root.join(alloc);
+            let dir = alloc_dir.join(task);
+            Group {
+                dir,
+                alloc_dir,
+                root: bound.root.clone(),
+                v2: bound.v2,
+            }
+        };
+        let groups: BTreeMap<Controller, Group> = tree
+            .bound()
+            .iter()
+            .map(|(controller, bound)| (*controller, group(bound)))
+            .collect();
+        let oom = groups
+            .get(&Controller::Memory)
+            .map(|group| OomFiles::open(&group.dir, group.v2));
+        Ok(Self {
+            name: TaskName {
+                alloc: alloc.into(),
+                task: task.into(),
+            },
+            id,
+            events: HeldFile::open(&dir, "cgroup.events")?,
+            oom: oom.transpose()?,
+            alloc_dirs: tree.roots().iter().map(|root| root.join(alloc)).collect(),
+            unenforced: tree.unenforced().to_vec(),
+            groups,
+            dir,
+        })
+    }
+
+    /// Sets limits, at start or while it runs. Lowering the memory limit below what is used makes
+    /// the kernel reclaim, and kill if it must.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyLimitError`]; limits before the one that failed are set.
+    pub fn apply(&self, limits: &Limits) -> Result<(), ApplyLimitError> {
+        for (controller, Group { dir, v2, .. }) in &self.groups {
+            match controller {
+                Controller::Cpu => cpu::apply(dir, *v2, limits)?,
+                Controller::Memory => memory::apply(dir, *v2, limits)?,
+                Controller::Pids => pids::apply(dir, *v2, limits)?,
+                Controller::Cpuacct | Controller::Cpuset | Controller::Io => {}
+            }
+        }
+        self.pass_up(limits.memory_low_bytes.is_some())
+    }
+
+    /// Gives the groups above what their children weigh and reserve together.
+    fn pass_up(&self, reserves: bool) -> Result<(), ApplyLimitError> {
+        if let Some(Group { alloc_dir, v2, .. }) = self.groups.get(&Controller::Cpu) {
+            cpu::sum_children(alloc_dir, *v2)?;
+        }
+        match self.groups.get(&Controller::Memory) {
+            Some(Group {
+                alloc_dir,
+                root,
+                v2: true,
+                ..
+            }) if reserves => {
+                memory::sum_children(alloc_dir)?;
+                memory::sum_children(root)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whose groups these are.
+    pub fn name(&self) -> &TaskName {
+        &self.name
+    }
+
+    /// The id of the group in the v2 hierarchy, as eBPF programs see it: on 64-bit kernels the
+    /// inode number of its directory.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The group in the v2 hierarchy: where to clone the task into.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The files of v1 groups that the child writes itself into, a `0`, before it executes.
+    pub fn joins(&self) -> Vec<PathBuf> {
+        self.v1_dirs()
+            .iter()
+            .map(|dir| dir.join("cgroup.procs"))
+            .collect()
+    }
+
+    /// Limits that nobody enforces for this task.
+    pub fn unenforced(&self) -> &[Unenforced] {
+        &self.unenforced
+    }
+
+    /// Processes in the group and below.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub fn procs(&self) -> Result<Vec<u32>, CgroupFileError> {
+        kill::procs(&self.dir)
+    }
+
+    /// What it uses, as far as this host counts.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub fn stats(&self) -> Result<TaskStats, CgroupFileError> {
+        let group = |controller| self.groups.get(&controller);
+        let limited = group(Controller::Cpu).map(|group| (group.dir.as_path(), group.v2));
+        let memory = group(Controller::Memory).map(|group| memory::stats(&group.dir, group.v2));
+        let pids = group(Controller::Pids).map(|group| pids::current(&group.dir));
+        Ok(TaskStats {
+            cpu: Some(cpu::stats(&self.dir, limited)?),
+            memory: memory.transpose()?,
+            pids: pids.transpose()?,
+        })
+    }
+
+    /// Out-of-memory kills so far; `None` without a memory controller.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`]; [`CgroupFileError::is_gone`] once the group was removed.
+    pub fn oom(&self) -> Result<Option<OomCount>, CgroupFileError> {
+        self.oom.as_ref().map(OomFiles::count).transpose()
+    }
+
+    /// SIGKILL for everything in the group and below, frozen or not.
+    ///
+    /// # Errors
+    ///
+    /// [`KillError`].
+    pub fn kill(&self) -> Result<(), KillError> {
+        kill::whole(&self.dir)?;
+        for dir in self.v1_dirs() {
+            // One that moved itself out of the v2 group is in these still.
+            kill::one_by_one(dir)?;
+        }
+        Ok(())
+    }
+
+    /// Stops everything in the group where it stands.
+    ///
+    /// # Errors
+    ///
+    /// [`FreezeError`].
+    pub async fn freeze(&self, within: Duration) -> Result<(), FreezeError> {
+        self.set_frozen(true, within).await
+    }
+
+    /// Lets everything in the group go on.
+    ///
+    /// # Errors
+    ///
+    /// [`FreezeError`].
+    pub async fn thaw(&self, within: Duration) -> Result<(), FreezeError> {
+        self.set_frozen(false, within).await
+    }
+
+    async fn set_frozen(&self, frozen: bool, within: Duration) -> Result<(), FreezeError> {
+        let dir = || self.dir.clone();
+        freeze::request(&self.dir, frozen).map_err(|error| FreezeError::Request {
+            dir: dir(),
+            source: error.into(),
+        })?;
+        if self.event("frozen", u64::from(frozen), within).await? {
+            return Ok(());
+        }
+        Err(FreezeError::Late { dir: dir(), within })
+    }
+
+    /// Whether a process is in the group or below; zombies do not count.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub fn is_populated(&self) -> Result<bool, CgroupFileError> {
+        match self.events.keyed("populated") {
+            Ok(populated) => Ok(populated != 0),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until no process is left, at most `within`; says whether none is.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub async fn wait_empty(&self, within: Duration) -> Result<bool, CgroupFileError> {
+        match self.event("populated", 0, within).await {
+            Err(error) if error.is_gone() => Ok(true),
+            outcome => outcome,
+        }
+    }
+
+    /// Looks until `key` of `cgroup.events` has `value`; `false` when that takes too long.
+    async fn event(
+        &self,
+        key: &str,
+        value: u64,
+        within: Duration,
+    ) -> Result<bool, CgroupFileError> {
+        let deadline = Instant::now() + within;
+        let mut pause = LOOK_PAUSE_MIN;
+        while self.events.keyed(key)? != value {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(LOOK_PAUSE_MAX);
+        }
+        Ok(true)
+    }
+
+    /// Takes the last numbers and removes the groups, with all that the task made below them, and
+    /// the allocation's if this was its last task. Processes must be gone: a group that is still
+    /// busy after about a second stays, and can be removed by another call.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveCgroupError`].
+    pub async fn remove(&self) -> Result<FinalCount, RemoveCgroupError> {
+        let count = FinalCount {
+            stats: self.stats().unwrap_or_default(),
+            oom: self.oom().unwrap_or_default(),
+        };
+        if self.dir.exists() {
+            // A frozen process that was killed is gone; one that was not would be stuck for ever.
+            if let Err(error) = freeze::request(&self.dir, false) {
+                tracing::debug!(dir = %self.dir.display(), %error, "thaw before removal");
+            }
+        }
+        remove::depth_first(&self.dir).await?;
+        for dir in self.v1_dirs() {
+            remove::depth_first(dir).await?;
+        }
+        self.release_alloc();
+        Ok(count)
+    }
+
+    /// Removes the allocation's groups if they are empty; else they weigh what is left in them.
+    fn release_alloc(&self) {
+        let mut left = false;
+        for dir in &self.alloc_dirs {
+            match remove::rmdir(dir) {
+                Ok(()) => {}
+                Err(error) if remove::is_busy(&error) => left = true,
+                Err(error) => tracing::warn!(dir = %dir.display(), %error, "remove cgroup"),
+            }
+        }
+        if left && let Err(error) = self.pass_up(true) {
+            tracing::warn!(alloc = self.name.alloc, %error, "weigh what is left of an allocation");
+        }
+    }
+
+    fn v1_dirs(&self) -> BTreeSet<&Path> {
+        let v1 = self.groups.values().filter(|group| !group.v2);
+        v1.map(|group| group.dir.as_path()).collect()
+    }
+}
+
+/// Removes what a failed creation made, and the allocation's groups if they are empty.
+fn unmake(dirs: &[PathBuf]) {
+    for dir in dirs {
+        let alloc_dir = dir.parent().into_iter().map(remove::rmdir);
+        for outcome in [remove::once(dir)].into_iter().chain(alloc_dir) {
+            match outcome {
+                Err(error) if !remove::is_busy(&error) => {
+                    tracing::warn!(dir = %dir.display(), %error, "half-made cgroup is left");
+                }
+                _removed_or_in_use => {}
+            }
+        }
+    }
+}
+
+/// Makes the allocation's groups and, below them, the task's.
+fn make_all(tree: &NodeTree, alloc: &str, dirs: &[PathBuf]) -> Result<(), CreateTaskCgroupError> {
+    let mut tries = 0;
+    'again: loop {
+        tree.make_alloc(alloc)?;
+        for dir in dirs {
+            match tree::make(dir) {
+                Ok(()) => {}
+                Err(NodeTreeError::Make { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && tries < MAKE_TRIES_MAX =>
+                {
+                    // Another task of the allocation was its last and took the group with it.
+                    tries += 1;
+                    continue 'again;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        return Ok(());
+    }
+}

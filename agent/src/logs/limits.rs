@@ -1,0 +1,32 @@
+//! Bounds of reading and writing logs.
+
+use std::time::Duration;
+
+/// Capacity asked for each FIFO, in bytes: what a task can write while nobody drains it.
+///
+/// 1 MiB is what the kernel grants without a changed `fs.pipe-max-size`. At half of it a stream of
+/// 500 MB/s can still be drained once a millisecond. Pages are only allocated for bytes that wait,
+/// and they are charged to the task that wrote them.
+pub(crate) const PIPE_BYTES: usize = 1024 * 1024;
+
+/// The capacity below which [`PIPE_BYTES`] is not halved any more: the kernel's own default.
+pub(crate) const PIPE_BYTES_MIN: usize = 64 * 1024;
+
+/// Most bytes one read of a log returns, whatever the caller asks for.
+pub(crate) const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// Most bytes accepted as a file of offsets; a line takes at most 42 and there is one a log file.
+pub(crate) const OFFSETS_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Most log files a stream may keep. Above it, listing them would be what reading costs.
+pub(crate) const FILES_MAX: u32 = 10_000;
+
+/// How often a read starts again because files were rotated away between listing and opening.
+/// Each round needs a rotation in a window of microseconds; five in a row is a broken disk.
+pub(crate) const RELIST_MAX: u32 = 5;
+
+/// First and longest pause of a follower that found nothing to read. The first keeps `-f` lively;
+/// a thousand idle followers cost four thousand `stat`s a second at the longest.
+pub(crate) const FOLLOW_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// See [`FOLLOW_PAUSE_MIN`].
+pub(crate) const FOLLOW_PAUSE_MAX: Duration = Duration::from_millis(250);

@@ -1,0 +1,341 @@
+//! Reading a stream back: by offset, from the end, and on and on across rotation.
+//!
+//! A reader never holds the writer up: it opens the files for reading and looks again when it has
+//! come to the end. What was rotated away or dropped before it was read is announced as
+//! [`Chunk::Gap`]; a file that is removed while it is being read is still read to its end.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use tokio::time::Instant;
+
+use crate::logs::LogDir;
+use crate::logs::dir::OpenLogDirError;
+use crate::logs::limits::{FOLLOW_PAUSE_MAX, FOLLOW_PAUSE_MIN, READ_BYTES_MAX, RELIST_MAX};
+use crate::logs::offsets;
+
+/// One file of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogFile {
+    /// The N of `<name>.N`.
+    pub index: u64,
+    /// Offset of its first byte.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl LogFile {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes)
+    }
+}
+
+/// What stands at an offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// Bytes the task wrote.
+    Data {
+        /// Offset of the first of them.
+        offset: u64,
+        /// At least one byte.
+        bytes: Vec<u8>,
+    },
+    /// Bytes the task wrote that are not there: rotated away, or dropped while the disk was full.
+    Gap {
+        /// Offset of the first of them.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+impl Chunk {
+    /// Offset behind it.
+    pub fn end(&self) -> u64 {
+        match self {
+            Self::Data { offset, bytes } => offset.saturating_add(bytes.len() as u64),
+            Self::Gap { offset, bytes } => offset.saturating_add(*bytes),
+        }
+    }
+}
+
+/// Why a log could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadLogError {
+    /// The directory is not there or is not one.
+    #[error(transparent)]
+    Dir(#[from] OpenLogDirError),
+    /// A file or the directory could not be read.
+    #[error("read log files {name}.N in {dir}")]
+    Io {
+        /// The log directory.
+        dir: PathBuf,
+        /// The stream's name.
+        name: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Reads one stream, from an offset onward.
+#[derive(Debug)]
+pub struct LogReader {
+    dir: LogDir,
+    name: String,
+    offset: u64,
+    /// The file that `offset` was last found in.
+    open: Option<(LogFile, File)>,
+}
+
+/// What one look at the files gave.
+enum Look {
+    Found(Chunk),
+    /// Nothing was written at or behind the offset yet.
+    End,
+    /// The file was rotated away between listing and opening.
+    Again,
+}
+
+impl LogReader {
+    /// A reader of `<name>.N` in the directory `dir`, at the first byte that is kept.
+    ///
+    /// The stream need not have begun: there is nothing to read then.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError`].
+    pub fn open(dir: &Path, name: &str) -> Result<Self, ReadLogError> {
+        let dir = LogDir::open(dir)?;
+        let mut this = Self {
+            dir,
+            name: name.into(),
+            offset: 0,
+            open: None,
+        };
+        this.offset = this.files()?.first().map_or(0, |file| file.offset);
+        Ok(this)
+    }
+
+    /// The files that are kept, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub fn files(&self) -> Result<Vec<LogFile>, ReadLogError> {
+        self.list().map_err(|source| self.failed(source))
+    }
+
+    /// Offset of the next byte that [`Self::read`] returns.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Goes on at `offset`; what is not kept there comes as a gap.
+    pub fn seek(&mut self, offset: u64) {
+        self.offset = offset;
+        self.open = None;
+    }
+
+    /// Goes on `bytes` before the end, or at the first byte that is kept. No gap is announced.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub fn seek_from_end(&mut self, bytes: u64) -> Result<(), ReadLogError> {
+        let files = self.files()?;
+        let end = files.last().map_or(0, LogFile::end);
+        let begin = files.first().map_or(0, |file| file.offset);
+        self.seek(end.saturating_sub(bytes).max(begin));
+        Ok(())
+    }
+
+    /// Goes on so that the last `lines` lines follow, or at the first byte that is kept. A last
+    /// line without its newline counts.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub fn seek_last_lines(&mut self, lines: u64) -> Result<(), ReadLogError> {
+        let files = self.files()?;
+        let (Some(first), Some(last)) = (files.first(), files.last()) else {
+            return Ok(());
+        };
+        let (begin, end) = (first.offset, last.end());
+        let mut block_end = end;
+        let mut found = 0;
+        while lines > 0 && block_end > begin {
+            let block = block_end.saturating_sub(READ_BYTES_MAX as u64).max(begin);
+            self.seek(block);
+            let mut bytes = self.read_span(block_end)?;
+            if block_end == end && bytes.last() == Some(&b'\n') {
+                // The newline that ends the last line begins no other.
+                bytes.pop();
+            }
+            for (at, _) in bytes
+                .iter()
+                .enumerate()
+                .rev()
+                .filter(|(_, byte)| **byte == b'\n')
+            {
+                found += 1;
+                if found == lines {
+                    self.seek(block + at as u64 + 1);
+                    return Ok(());
+                }
+            }
+            block_end = block;
+        }
+        self.seek(if lines == 0 { end } else { begin });
+        Ok(())
+    }
+
+    /// All from here to `end`, with gaps as newlines: they part lines.
+    fn read_span(&mut self, end: u64) -> Result<Vec<u8>, ReadLogError> {
+        let mut span = Vec::new();
+        while self.offset < end {
+            let limit = usize::try_from(end - self.offset).unwrap_or(READ_BYTES_MAX);
+            match self.read(limit)? {
+                Some(Chunk::Data { bytes, .. }) => span.extend(bytes),
+                Some(Chunk::Gap { bytes, .. }) => {
+                    let within = usize::try_from(bytes).unwrap_or(limit).min(limit);
+                    span.resize(span.len() + within, b'\n');
+                }
+                None => break,
+            }
+        }
+        Ok(span)
+    }
+
+    /// What comes next, at most `limit` bytes of data; `None` at the end of what is written.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub fn read(&mut self, limit: usize) -> Result<Option<Chunk>, ReadLogError> {
+        let limit = limit.clamp(1, READ_BYTES_MAX);
+        for _round in 0..RELIST_MAX {
+            match self.look(limit).map_err(|source| self.failed(source))? {
+                Look::Found(chunk) => {
+                    self.offset = chunk.end();
+                    return Ok(Some(chunk));
+                }
+                Look::End => return Ok(None),
+                Look::Again => {}
+            }
+        }
+        Err(self.failed(io::Error::other(
+            "files vanish faster than they can be opened",
+        )))
+    }
+
+    /// What comes next, waiting for it at most `within`; `None` when that has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub async fn follow(
+        &mut self,
+        limit: usize,
+        within: Duration,
+    ) -> Result<Option<Chunk>, ReadLogError> {
+        let deadline = Instant::now() + within;
+        let mut pause = FOLLOW_PAUSE_MIN;
+        loop {
+            if let Some(chunk) = self.read(limit)? {
+                return Ok(Some(chunk));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(FOLLOW_PAUSE_MAX);
+        }
+    }
+
+    fn look(&mut self, limit: usize) -> io::Result<Look> {
+        if let Some(chunk) = self.read_open(limit)? {
+            return Ok(Look::Found(chunk));
+        }
+        let files = self.list()?;
+        let Some(file) = files.iter().find(|file| self.offset < file.end()) else {
+            return Ok(Look::End);
+        };
+        if self.offset < file.offset {
+            let bytes = file.offset - self.offset;
+            return Ok(Look::Found(Chunk::Gap {
+                offset: self.offset,
+                bytes,
+            }));
+        }
+        match self
+            .dir
+            .open_file(&format!("{}.{}", self.name, file.index), OFlags::RDONLY)
+        {
+            Ok(open) => self.open = Some((*file, open)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Again),
+            Err(error) => return Err(error),
+        }
+        Ok(self.read_open(limit)?.map_or(Look::Again, Look::Found))
+    }
+
+    /// Reads from the file that is open, if the offset is in it.
+    fn read_open(&mut self, limit: usize) -> io::Result<Option<Chunk>> {
+        let Some((file, open)) = &self.open else {
+            return Ok(None);
+        };
+        let Some(position) = self.offset.checked_sub(file.offset) else {
+            return Ok(None);
+        };
+        let left = open.metadata()?.len().saturating_sub(position);
+        let wanted = usize::try_from(left).unwrap_or(limit).min(limit);
+        if wanted == 0 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; wanted];
+        let read = open.read_at(&mut bytes, position)?;
+        bytes.truncate(read);
+        Ok((read > 0).then_some(Chunk::Data {
+            offset: self.offset,
+            bytes,
+        }))
+    }
+
+    fn list(&self) -> io::Result<Vec<LogFile>> {
+        // Names before offsets: a name that can be seen has had its line written before.
+        let mut files = Vec::new();
+        for index in self.dir.indexes(&self.name)? {
+            match self.dir.file_bytes(&format!("{}.{index}", self.name)) {
+                Ok(bytes) => files.push((index, bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let known = offsets::load(&self.dir, &self.name)?.unwrap_or_default();
+        if let Some((oldest, _)) = known.first_key_value() {
+            // A file that lost its line since it was listed is being rotated away.
+            files.retain(|(index, _)| index >= oldest);
+        }
+        let offsets = offsets::complete(&known, &files);
+        let file = |(index, bytes)| LogFile {
+            index,
+            offset: offsets[&index],
+            bytes,
+        };
+        Ok(files.into_iter().map(file).collect())
+    }
+
+    fn failed(&self, source: io::Error) -> ReadLogError {
+        ReadLogError::Io {
+            dir: self.dir.path().into(),
+            name: self.name.clone(),
+            source,
+        }
+    }
+}

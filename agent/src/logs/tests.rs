@@ -1,0 +1,323 @@
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::logs::{
+    Chunk, Fifo, LogDir, LogReader, OpenFifoError, OpenLogDirError, OpenLogError, Owner,
+    RotateLimits, RotatingFile,
+};
+
+fn limits(max_files: u32, max_file_bytes: u64) -> RotateLimits {
+    RotateLimits {
+        max_files,
+        max_file_bytes,
+    }
+}
+
+fn writer(dir: &Path, limits: RotateLimits) -> RotatingFile {
+    RotatingFile::open(LogDir::open(dir).unwrap(), "web.stdout", limits).unwrap()
+}
+
+fn reader(dir: &Path) -> LogReader {
+    LogReader::open(dir, "web.stdout").unwrap()
+}
+
+fn put(file: &mut RotatingFile, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let wrote = file.write(bytes).unwrap();
+        bytes = &bytes[wrote..];
+    }
+}
+
+/// Everything from the reader's offset on, gaps as `[n]`.
+fn rest(reader: &mut LogReader) -> String {
+    let mut text = String::new();
+    while let Some(chunk) = reader.read(7).unwrap() {
+        match chunk {
+            Chunk::Data { bytes, .. } => text.push_str(std::str::from_utf8(&bytes).unwrap()),
+            Chunk::Gap { bytes, .. } => write!(text, "[{bytes}]").unwrap(),
+        }
+    }
+    text
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let name =
+        |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn files_fill_exactly_and_oldest_goes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(2, 10));
+
+    put(&mut file, b"0123456789abcdefghijKLMNO");
+
+    let kept = ["web.stdout.1", "web.stdout.2"];
+    assert_eq!(names(dir.path()), [".web.stdout.offsets", kept[0], kept[1]]);
+    assert_eq!(fs::read(dir.path().join(kept[0])).unwrap(), b"abcdefghij");
+    assert_eq!(fs::read(dir.path().join(kept[1])).unwrap(), b"KLMNO");
+    assert_eq!((file.end(), file.rotations()), (25, 2));
+}
+
+#[test]
+fn one_file_is_enough_to_rotate() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(1, 4));
+
+    put(&mut file, b"0123456789");
+
+    assert_eq!(fs::read(dir.path().join("web.stdout.2")).unwrap(), b"89");
+    assert_eq!(names(dir.path()), [".web.stdout.offsets", "web.stdout.2"]);
+    assert_eq!(reader(dir.path()).offset(), 8);
+}
+
+#[test]
+fn reopened_writer_goes_on_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(3, 10)), b"0123456789abc");
+
+    let mut file = writer(dir.path(), limits(3, 10));
+    put(&mut file, b"def");
+
+    assert_eq!(file.end(), 16);
+    assert_eq!(rest(&mut reader(dir.path())), "0123456789abcdef");
+}
+
+/// The size of the files changes twice; offsets stay those of the stream.
+#[test]
+fn changed_limits_keep_the_offsets() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(9, 4)), b"0123456789");
+    put(&mut writer(dir.path(), limits(2, 6)), b"abcdefgh");
+
+    let reader = reader(dir.path());
+
+    let files = reader.files().unwrap();
+    let spans: Vec<_> = files
+        .iter()
+        .map(|file| (file.index, file.offset, file.bytes))
+        .collect();
+    assert_eq!(spans, [(2, 8, 6), (3, 14, 4)]);
+}
+
+/// A kill between writing the offsets and making the file leaves a line without its file.
+#[test]
+fn half_made_rotation_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(3, 4)), b"0123");
+    fs::write(dir.path().join(".web.stdout.offsets"), "0 0\n1 4\n").unwrap();
+
+    put(&mut writer(dir.path(), limits(3, 9)), b"4567");
+
+    assert_eq!(fs::read(dir.path().join("web.stdout.1")).unwrap(), b"4567");
+    assert_eq!(rest(&mut reader(dir.path())), "01234567");
+}
+
+#[test]
+fn lost_offsets_are_made_up_from_lengths() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(2, 4)), b"0123456789");
+    fs::remove_file(dir.path().join(".web.stdout.offsets")).unwrap();
+
+    let file = writer(dir.path(), limits(2, 4));
+
+    assert_eq!(file.end(), 10);
+    assert_eq!(reader(dir.path()).offset(), 4);
+}
+
+#[test]
+fn dropped_bytes_are_a_gap_for_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(5, 100));
+
+    put(&mut file, b"before ");
+    file.drop_bytes(1_000);
+    file.drop_bytes(1);
+    put(&mut file, b" after");
+
+    assert_eq!(rest(&mut reader(dir.path())), "before [1001] after");
+    assert_eq!(writer(dir.path(), limits(5, 100)).end(), 7 + 1_001 + 6);
+}
+
+#[test]
+fn rotated_bytes_are_a_gap_for_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(2, 4)), b"0123456789");
+    let mut reader = reader(dir.path());
+
+    reader.seek(1);
+
+    assert_eq!(rest(&mut reader), "[3]456789");
+}
+
+#[test]
+fn slow_reader_keeps_the_file_it_has_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(1, 4));
+    put(&mut file, b"0123");
+    let mut reader = reader(dir.path());
+    let first = reader.read(2).unwrap();
+
+    put(&mut file, b"456789");
+
+    assert_eq!(
+        first,
+        Some(Chunk::Data {
+            offset: 0,
+            bytes: b"01".to_vec()
+        })
+    );
+    assert_eq!(rest(&mut reader), "23[4]89");
+}
+
+#[test]
+fn tail_begins_before_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(3, 4)), b"0123456789");
+    let mut reader = reader(dir.path());
+
+    reader.seek_from_end(5).unwrap();
+    assert_eq!(rest(&mut reader), "56789");
+
+    reader.seek_from_end(1_000).unwrap();
+    assert_eq!(rest(&mut reader), "0123456789");
+}
+
+#[test]
+fn last_lines_are_found_across_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 5));
+    put(&mut file, b"one\ntwo\nthree\nfour\n");
+    let mut reader = reader(dir.path());
+
+    for (lines, text) in [
+        (0, ""),
+        (1, "four\n"),
+        (2, "three\nfour\n"),
+        (9, "one\ntwo\nthree\nfour\n"),
+    ] {
+        reader.seek_last_lines(lines).unwrap();
+        assert_eq!(rest(&mut reader), text, "{lines}");
+    }
+    put(&mut file, b"fi");
+    reader.seek_last_lines(2).unwrap();
+    assert_eq!(rest(&mut reader), "four\nfi");
+}
+
+#[tokio::test]
+async fn follower_sees_what_comes_and_gives_up_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut reader = reader(dir.path());
+    let soon = Duration::from_millis(1);
+    assert_eq!(reader.follow(10, soon).await.unwrap(), None);
+    let path = dir.path().to_owned();
+
+    let write = tokio::task::spawn_blocking(move || {
+        put(&mut writer(&path, limits(3, 4)), b"012345");
+    });
+
+    let late = Duration::from_secs(10);
+    let mut text = Vec::new();
+    while text.len() < 6 {
+        match reader
+            .follow(100, late)
+            .await
+            .unwrap()
+            .expect("bytes before the deadline")
+        {
+            Chunk::Data { bytes, .. } => text.extend(bytes),
+            gap @ Chunk::Gap { .. } => panic!("{gap:?}"),
+        }
+    }
+    write.await.unwrap();
+    assert_eq!(text, b"012345");
+}
+
+#[test]
+fn unusable_limits_and_names_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str, limits| {
+        RotatingFile::open(LogDir::open(dir.path()).unwrap(), name, limits).unwrap_err()
+    };
+
+    assert!(matches!(
+        open("a", limits(0, 1)),
+        OpenLogError::Limits { .. }
+    ));
+    assert!(matches!(
+        open("a", limits(1, 0)),
+        OpenLogError::Limits { .. }
+    ));
+    assert!(matches!(
+        open("../a", limits(1, 1)),
+        OpenLogError::Name { .. }
+    ));
+    assert!(matches!(
+        open(".a", limits(1, 1)),
+        OpenLogError::Name { .. }
+    ));
+}
+
+#[test]
+fn log_file_that_is_a_link_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("victim");
+    fs::write(&target, "precious").unwrap();
+    symlink(&target, dir.path().join("web.stdout.0")).unwrap();
+    let open = LogDir::open(dir.path()).unwrap();
+
+    let refused = RotatingFile::open(open, "web.stdout", limits(1, 100)).unwrap_err();
+
+    assert!(matches!(refused, OpenLogError::Io { .. }), "{refused}");
+    assert_eq!(fs::read(target).unwrap(), b"precious");
+}
+
+#[test]
+fn directory_that_is_a_link_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("link");
+    symlink(dir.path(), &link).unwrap();
+
+    let refused = LogDir::open(&link).unwrap_err();
+
+    assert!(matches!(refused, OpenLogDirError::Open { .. }), "{refused}");
+}
+
+#[test]
+fn fifo_is_private_roomy_and_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    let log_dir = LogDir::create(&dir.path().join("fifos")).unwrap();
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+
+    let fifo = Fifo::create(&log_dir, "web.stdout", Some(Owner { uid, gid })).unwrap();
+    rustix::io::write(&fifo, b"waits").unwrap();
+    let again = Fifo::create(&log_dir, "web.stdout", None).unwrap();
+
+    let meta = fs::symlink_metadata(fifo.path()).unwrap();
+    assert!(meta.file_type().is_fifo());
+    assert_eq!(meta.permissions().mode() & 0o7777, 0o600);
+    assert!(again.capacity() >= 64 * 1024, "{}", again.capacity());
+    assert_eq!(again.waiting().unwrap(), 5);
+}
+
+#[test]
+fn fifo_replaced_by_link_or_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let log_dir = LogDir::open(dir.path()).unwrap();
+    let real = Fifo::create(&log_dir, "real", None).unwrap();
+    symlink(real.path(), dir.path().join("link")).unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+
+    let link = Fifo::open(&log_dir, "link").unwrap_err();
+    let file = Fifo::create(&log_dir, "file", None).unwrap_err();
+
+    assert!(matches!(link, OpenFifoError::Open { .. }), "{link}");
+    assert!(matches!(file, OpenFifoError::NotFifo { .. }), "{file}");
+}

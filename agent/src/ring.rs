@@ -1,0 +1,336 @@
+//! The log loop: one thread that drains every FIFO of the node into rotated files.
+//!
+//! A FIFO is waited for by an io_uring poll that stays in flight until bytes come (tokio-uring on
+//! this thread alone); where io_uring is not allowed, epoll takes its place and nothing else
+//! changes. Bytes are then moved by `splice(2)` from FIFO to file in this thread, many at a time:
+//! [`pace`] lets a busy FIFO fill before it is drained again.
+//!
+//! Why bytes are not read into a buffer and written from there: whoever is killed between the two
+//! has taken bytes from the FIFO that are in no file. `splice` takes exactly those that it wrote,
+//! in one system call that SIGKILL cannot part, so a killed agent neither loses nor repeats a byte,
+//! a full disk leaves them where they are, and a thousand idle streams need no buffers. The
+//! io_uring operation of that name is not used: it runs on worker threads, fifty times as dear.
+//! A file system that cannot take a splice is written by read and write, and the stream says so.
+//!
+//! What is deliberately absent: reading logs, FIFOs, rotation (`logs`).
+
+mod limits;
+mod pace;
+mod readiness;
+mod stream;
+mod worker;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::logs::{Fifo, OpenLogDirError, OpenLogError, RotateLimits};
+use crate::ring::limits::COMMANDS_MAX;
+use crate::ring::worker::Command;
+
+/// What a stream does with bytes that cannot be written because the disk is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// Leaves them in the FIFO and tries again, so that the task blocks once that is full.
+    #[default]
+    Block,
+    /// Throws them away and counts them; readers are told of a gap.
+    Drop,
+}
+
+/// How bytes get from a FIFO to a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transfer {
+    /// By `splice(2)`: exactly once, whenever the agent is killed.
+    #[default]
+    Splice,
+    /// By read and write: a kill between the two loses what was read, at most 64 KiB a stream.
+    Copy,
+}
+
+/// What waits for FIFOs to become readable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring, through tokio-uring.
+    IoUring,
+    /// epoll, and why it is not io_uring.
+    Epoll {
+        /// For an operator to read.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IoUring => f.write_str("io_uring"),
+            Self::Epoll { reason } => write!(f, "epoll ({reason})"),
+        }
+    }
+}
+
+/// Which engine is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// io_uring where the kernel allows it, else epoll.
+    #[default]
+    Auto,
+    /// epoll.
+    Epoll,
+}
+
+/// How to run the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Which engine is wanted.
+    pub engine: EngineChoice,
+    /// How bytes are moved.
+    pub transfer: Transfer,
+}
+
+impl RingConfig {
+    /// The environment variable that chooses the engine: `epoll`, or anything else for the default.
+    pub const ENGINE_ENV: &str = "MUSTER_LOG_ENGINE";
+
+    /// The default, with what [`Self::ENGINE_ENV`] says.
+    pub fn from_env() -> Self {
+        let epoll = std::env::var_os(Self::ENGINE_ENV).is_some_and(|engine| engine == "epoll");
+        let engine = if epoll {
+            EngineChoice::Epoll
+        } else {
+            EngineChoice::Auto
+        };
+        Self {
+            engine,
+            transfer: Transfer::default(),
+        }
+    }
+}
+
+/// Names a stream of one loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(u64);
+
+/// A FIFO to drain, and where to.
+#[derive(Debug)]
+pub struct StreamSpec {
+    /// The FIFO, open for reading and writing.
+    pub fifo: Fifo,
+    /// The directory of the log files.
+    pub dir: PathBuf,
+    /// The stream's name, as `web.stdout`: files are `<name>.N`.
+    pub name: String,
+    /// How much is kept.
+    pub limits: RotateLimits,
+    /// What to do when the disk is full.
+    pub on_full: OnFull,
+}
+
+/// What a stream did since it was attached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Bytes written to files.
+    pub bytes: u64,
+    /// Bytes thrown away because they could not be written.
+    pub dropped_bytes: u64,
+    /// How often the next file was begun.
+    pub rotations: u64,
+    /// Offset behind the last byte taken from the FIFO, counted from the stream's begin.
+    pub offset: u64,
+    /// System calls that moved bytes: `bytes / drains` is the batch.
+    pub drains: u64,
+    /// Why the last try to write failed; `None` when it did not.
+    pub blocked: Option<String>,
+    /// How bytes are moved.
+    pub transfer: Transfer,
+}
+
+/// What a stream did in all, and what it left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetachReport {
+    /// The last numbers.
+    pub stats: StreamStats,
+    /// Bytes still in the FIFO because they could not be written in time; 0 when all are safe.
+    pub left_bytes: u64,
+}
+
+/// Why the loop could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartRingError {
+    /// No thread to be had.
+    #[error("start the log thread")]
+    Thread(#[source] std::io::Error),
+    /// The thread could make no runtime, neither on io_uring nor on epoll.
+    #[error("make the log thread's event loop; is the process out of file descriptors?")]
+    Runtime(#[source] std::io::Error),
+    /// The thread ended before it said how it goes.
+    #[error("the log thread ended while starting")]
+    Died,
+}
+
+/// Why a stream could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The log directory cannot be used.
+    #[error(transparent)]
+    Dir(#[from] OpenLogDirError),
+    /// The log files cannot be used.
+    #[error(transparent)]
+    Log(#[from] OpenLogError),
+    /// The FIFO cannot be waited for.
+    #[error("wait for FIFO of log {name}")]
+    Wait {
+        /// The stream's name.
+        name: String,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two streams would write the same files.
+    #[error("log {name} in {dir} is attached already")]
+    Twice {
+        /// The directory.
+        dir: PathBuf,
+        /// The stream's name.
+        name: String,
+    },
+    /// More than the loop takes.
+    #[error("{max} log streams are attached, the most that one agent drains")]
+    Full {
+        /// The bound.
+        max: usize,
+    },
+    /// The loop has ended.
+    #[error(transparent)]
+    Stopped(#[from] RingStopped),
+}
+
+/// Why a stream could not be asked or detached.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// There is no such stream, or it was detached.
+    #[error("no such log stream; it was detached already")]
+    Unknown,
+    /// The loop has ended.
+    #[error(transparent)]
+    Stopped(#[from] RingStopped),
+}
+
+/// The loop has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log thread has ended; restart the agent, bytes wait in the FIFOs until then")]
+pub struct RingStopped;
+
+/// The running loop. Dropping it stops it in the background; bytes not yet drained stay in the
+/// FIFOs, as when the agent is killed.
+#[derive(Debug)]
+pub struct LogRing {
+    commands: mpsc::Sender<Command>,
+    engine: Engine,
+    thread: JoinHandle<()>,
+}
+
+impl LogRing {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// [`StartRingError`]. io_uring not being allowed is none: see [`Self::engine`].
+    pub fn start(config: RingConfig) -> Result<Self, StartRingError> {
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let (started, ready) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("muster-logs".into())
+            .spawn(move || worker::run(config, inbox, &started))
+            .map_err(StartRingError::Thread)?;
+        // A closed channel means the thread panicked; its message is on stderr.
+        let engine = ready
+            .recv()
+            .unwrap_or(Err(None))
+            .map_err(|error| error.map_or(StartRingError::Died, StartRingError::Runtime))?;
+        if let Engine::Epoll { reason } = &engine {
+            tracing::warn!(reason, "logs are drained by epoll");
+        }
+        Ok(Self {
+            commands,
+            engine,
+            thread,
+        })
+    }
+
+    /// What waits for FIFOs.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Drains a FIFO from now on, beginning with what waits in it.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`]; nothing was taken from the FIFO then.
+    pub async fn attach(&self, spec: StreamSpec) -> Result<StreamId, AttachError> {
+        let spec = Box::new(spec);
+        self.ask(|answer| Command::Attach { spec, answer }).await?
+    }
+
+    /// Drains what waits in the FIFO and stops. With a writer that goes on, or a disk that is
+    /// full, it stops after `within` and says what is left; a later attach goes on there.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`].
+    pub async fn detach(
+        &self,
+        stream_id: StreamId,
+        within: Duration,
+    ) -> Result<DetachReport, StreamError> {
+        self.ask(|answer| Command::Detach {
+            stream_id,
+            within,
+            answer,
+        })
+        .await?
+        .ok_or(StreamError::Unknown)
+    }
+
+    /// What a stream did so far.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`].
+    pub async fn stats(&self, stream_id: StreamId) -> Result<StreamStats, StreamError> {
+        self.ask(|answer| Command::Stats { stream_id, answer })
+            .await?
+            .ok_or(StreamError::Unknown)
+    }
+
+    /// Stops all streams where they are and waits for the thread, some milliseconds.
+    pub fn stop(self) {
+        let Self {
+            commands, thread, ..
+        } = self;
+        // The thread ends when the last sender is gone.
+        drop(commands);
+        if thread.join().is_err() {
+            tracing::error!("the log thread had panicked");
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, RingStopped> {
+        let (answer, answered) = oneshot::channel();
+        self.commands
+            .send(command(answer))
+            .await
+            .map_err(|_closed| RingStopped)?;
+        answered.await.map_err(|_closed| RingStopped)
+    }
+}
+
+#[cfg(test)]
+mod tests;

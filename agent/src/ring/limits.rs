@@ -1,0 +1,39 @@
+//! Bounds of the log loop.
+
+use std::time::Duration;
+
+/// Commands that may wait for the loop; more make their senders wait. The loop takes them between
+/// drains, so a hundred is a burst of task starts and not a backlog.
+pub(crate) const COMMANDS_MAX: usize = 256;
+
+/// Streams drained at once: two for each of 10 000 tasks. Further ones are refused.
+pub(crate) const STREAMS_MAX: usize = 20_000;
+
+/// Submission queue entries. A full queue is handed to the kernel at once, so this is only how
+/// many polls one system call submits.
+pub(crate) const RING_ENTRIES: u32 = 1_024;
+
+/// Bytes taken from one FIFO before the others have their turn: one full FIFO.
+pub(crate) const DRAIN_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Most bytes read at once where a file system cannot take a splice.
+pub(crate) const COPY_BYTES: usize = 64 * 1024;
+
+/// Longest time a busy FIFO is left to fill. With the drain itself it keeps a line's delay under
+/// 100 ms; at 100 lines a second it makes five lines a system call.
+pub(crate) const DELAY_MAX: Duration = Duration::from_millis(50);
+
+/// Shortest pause worth a timer, whose resolution this is.
+pub(crate) const DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// Pauses at least this long end on a common grid of it, so that a thousand slow streams wake the
+/// thread a hundred times a second and not a thousand times.
+pub(crate) const DELAY_GRID: Duration = Duration::from_millis(10);
+
+/// A stream silent for this long is drained at once when it speaks again.
+pub(crate) const IDLE_AFTER: Duration = Duration::from_millis(200);
+
+/// First and longest pause before a failed write is tried again.
+pub(crate) const RETRY_MIN: Duration = Duration::from_millis(20);
+/// See [`RETRY_MIN`].
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(1);

@@ -1,0 +1,118 @@
+//! How long a FIFO is left to fill before it is drained again. Pure.
+//!
+//! One system call costs the same for one line as for a thousand, so batching is what log
+//! throughput is made of; waiting too long makes the writer block. The pause grows from nothing
+//! while a stream keeps speaking, and is bounded by the time in which, at the rate just seen, half
+//! the FIFO would fill.
+
+use std::time::Duration;
+
+use crate::ring::limits::{DELAY_MAX, DELAY_MIN, IDLE_AFTER};
+
+/// What to do after a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Drain again at once: the writer is fast.
+    Again,
+    /// Let it fill.
+    Pause(Duration),
+}
+
+/// The state of one stream's pace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    capacity: u64,
+    pause: Duration,
+}
+
+impl Pace {
+    /// For a FIFO that holds `capacity` bytes.
+    pub(crate) fn new(capacity: u64) -> Self {
+        Self {
+            capacity: capacity.max(1),
+            pause: Duration::ZERO,
+        }
+    }
+
+    /// After a drain that took `bytes`, more than none, `since` the one before.
+    pub(crate) fn drained(&mut self, bytes: u64, since: Duration) -> Next {
+        if since >= IDLE_AFTER {
+            self.pause = Duration::ZERO;
+        }
+        let half = self.capacity / 2;
+        if bytes >= half {
+            self.pause = Duration::ZERO;
+            return Next::Again;
+        }
+        // Time to fill half of it at the rate just seen.
+        let until_half = since.saturating_mul(saturating_u32(half / bytes.max(1)));
+        self.pause = (self.pause * 2)
+            .max(DELAY_MIN)
+            .min(DELAY_MAX)
+            .min(until_half);
+        if self.pause < DELAY_MIN {
+            return Next::Again;
+        }
+        Next::Pause(self.pause)
+    }
+}
+
+fn saturating_u32(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Next, Pace};
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn pause_grows_while_lines_keep_coming() {
+        let mut pace = Pace::new(MIB);
+
+        let pauses = [1_000, 1, 2, 4, 8, 16, 32, 50].map(|since| pace.drained(128, ms(since)));
+
+        let expected = [1, 2, 4, 8, 16, 32, 50, 50].map(|pause| Next::Pause(ms(pause)));
+        assert_eq!(pauses, expected);
+    }
+
+    #[test]
+    fn silence_makes_the_next_line_prompt() {
+        let mut pace = Pace::new(MIB);
+        for _ in 0..10 {
+            pace.drained(128, ms(50));
+        }
+
+        assert_eq!(pace.drained(128, ms(200)), Next::Pause(ms(1)));
+    }
+
+    /// 100 kB in 10 ms fill half a MiB in 52 ms; 100 kB in 1 ms fill it in 5.
+    #[test]
+    fn pause_is_bounded_by_the_rate() {
+        let mut pace = Pace::new(MIB);
+        for _ in 0..10 {
+            pace.drained(128, ms(50));
+        }
+
+        assert_eq!(pace.drained(100_000, ms(10)), Next::Pause(ms(50)));
+        assert_eq!(pace.drained(100_000, ms(1)), Next::Pause(ms(5)));
+    }
+
+    #[test]
+    fn fast_writer_is_drained_again_at_once() {
+        let mut pace = Pace::new(MIB);
+
+        assert_eq!(pace.drained(MIB / 2, ms(50)), Next::Again);
+        assert_eq!(
+            pace.drained(64 * 1024, Duration::from_micros(50)),
+            Next::Again
+        );
+    }
+}

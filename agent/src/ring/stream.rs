@@ -1,0 +1,293 @@
+//! One FIFO being drained into its files.
+
+use std::cell::RefCell;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::pipe::SpliceFlags;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::logs::RotatingFile;
+use crate::ring::limits::{COPY_BYTES, DELAY_GRID, DRAIN_BYTES_MAX, RETRY_MAX, RETRY_MIN};
+use crate::ring::pace::{Next, Pace};
+use crate::ring::readiness::Readiness;
+use crate::ring::{DetachReport, OnFull, StreamStats, Transfer};
+
+/// What the loop wants of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Drain, for as long as it is attached.
+    Run,
+    /// Drain what is there and end, at the latest at that time.
+    Finish(Instant),
+    /// End where it is.
+    Halt,
+}
+
+/// A stream and all it needs.
+pub(crate) struct Stream {
+    fifo: Readiness,
+    file: RotatingFile,
+    on_full: OnFull,
+    pace: Pace,
+    stats: Rc<RefCell<StreamStats>>,
+    /// Empty unless bytes are moved by [`Transfer::Copy`].
+    buffer: Vec<u8>,
+    /// What of it was read and not yet written.
+    held: Range<usize>,
+    /// When the last bytes were taken.
+    drained_at: Instant,
+    /// The time the grid of long pauses is counted from: the same for all streams.
+    epoch: Instant,
+    retry: Duration,
+}
+
+/// How a drain ended.
+enum Drained {
+    /// Took bytes; the FIFO may hold more.
+    Some(u64),
+    /// There were none.
+    Nothing,
+    /// They cannot be written, and stay where they are.
+    Blocked,
+}
+
+impl Stream {
+    pub(crate) fn new(
+        fifo: Readiness,
+        file: RotatingFile,
+        (on_full, transfer): (OnFull, Transfer),
+        capacity: usize,
+        epoch: Instant,
+    ) -> Self {
+        let stats = StreamStats {
+            offset: file.end(),
+            transfer,
+            ..StreamStats::default()
+        };
+        Self {
+            fifo,
+            file,
+            on_full,
+            pace: Pace::new(capacity as u64),
+            stats: Rc::new(RefCell::new(stats)),
+            buffer: Vec::new(),
+            held: 0..0,
+            drained_at: epoch,
+            epoch,
+            retry: RETRY_MIN,
+        }
+    }
+
+    /// The numbers, for the loop to read while the stream runs.
+    pub(crate) fn stats(&self) -> Rc<RefCell<StreamStats>> {
+        Rc::clone(&self.stats)
+    }
+
+    /// Drains until told otherwise.
+    pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> DetachReport {
+        loop {
+            // Without anybody left to give orders, the loop is ending.
+            let alone = orders.has_changed().is_err();
+            let order = *orders.borrow_and_update();
+            let late = matches!(order, Order::Finish(deadline) if deadline <= Instant::now());
+            if order == Order::Halt || late || alone {
+                break;
+            }
+            let pause = match self.drain() {
+                Drained::Some(bytes) => self.pause_after(bytes),
+                Drained::Nothing if order != Order::Run => break,
+                Drained::Nothing => {
+                    self.wait(&mut orders).await;
+                    continue;
+                }
+                Drained::Blocked => {
+                    self.retry = (self.retry * 2).min(RETRY_MAX);
+                    Some(Instant::now() + self.retry)
+                }
+            };
+            match (pause, order) {
+                (Some(wake), Order::Run) => sleep_until(wake, &mut orders).await,
+                (Some(wake), Order::Finish(deadline)) if self.blocked() => {
+                    sleep_until(wake.min(deadline), &mut orders).await;
+                }
+                _ => tokio::task::yield_now().await,
+            }
+        }
+        self.fifo.cancel().await;
+        self.report()
+    }
+
+    fn blocked(&self) -> bool {
+        self.stats.borrow().blocked.is_some()
+    }
+
+    async fn wait(&mut self, orders: &mut watch::Receiver<Order>) {
+        let ready = tokio::select! {
+            ready = self.fifo.ready() => ready,
+            // A closed channel is an order too: the loop below reads it as the last one given.
+            _changed = orders.changed() => return,
+        };
+        if let Err(error) = ready {
+            // Nothing is lost by looking again later; looking again at once would spin.
+            tracing::warn!(%error, "wait for a log FIFO");
+            tokio::time::sleep(RETRY_MIN).await;
+        }
+    }
+
+    /// When to drain next; `None` for at once.
+    fn pause_after(&mut self, bytes: u64) -> Option<Instant> {
+        self.retry = RETRY_MIN;
+        let now = Instant::now();
+        let since = now.duration_since(self.drained_at);
+        self.drained_at = now;
+        match self.pace.drained(bytes, since) {
+            Next::Again => None,
+            Next::Pause(pause) if pause < DELAY_GRID => Some(now + pause),
+            Next::Pause(pause) => {
+                // Rounded down to the grid, and never to the past: a pause spans at least one line.
+                let wake = (now + pause).duration_since(self.epoch).as_millis();
+                let grid = DELAY_GRID.as_millis();
+                let rounded = u64::try_from(wake - wake % grid).unwrap_or(u64::MAX);
+                Some(self.epoch + Duration::from_millis(rounded))
+            }
+        }
+    }
+
+    /// Takes what is there, at most [`DRAIN_BYTES_MAX`].
+    fn drain(&mut self) -> Drained {
+        let mut taken = 0;
+        while taken < DRAIN_BYTES_MAX {
+            let transfer = self.stats.borrow().transfer;
+            let moved = match transfer {
+                Transfer::Splice => self.splice(DRAIN_BYTES_MAX - taken),
+                Transfer::Copy => self.copy(),
+            };
+            match moved {
+                Ok(Some((moved, wanted))) => {
+                    taken += moved;
+                    self.count(moved);
+                    if moved < wanted {
+                        return Drained::Some(taken);
+                    }
+                }
+                Ok(None) if taken > 0 => return Drained::Some(taken),
+                Ok(None) => return Drained::Nothing,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.cannot_write(&error),
+            }
+        }
+        Drained::Some(taken)
+    }
+
+    /// One splice: bytes moved and bytes asked for, `None` when the FIFO is empty.
+    fn splice(&mut self, most: u64) -> io::Result<Option<(u64, u64)>> {
+        if self.file.rotates_next() && rustix::io::ioctl_fionread(&self.fifo)? == 0 {
+            // The next file is begun by the byte that goes into it.
+            return Ok(None);
+        }
+        let (file, position, room) = self.file.room()?;
+        let wanted = room.min(most);
+        let length = usize::try_from(wanted).unwrap_or(usize::MAX);
+        let mut at = position;
+        let flags = SpliceFlags::NONBLOCK;
+        match rustix::pipe::splice(self.fifo.as_fd(), None, file, Some(&mut at), length, flags) {
+            Ok(moved) => {
+                self.file.wrote(moved as u64);
+                Ok(Some((moved as u64, wanted)))
+            }
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INVAL) => {
+                tracing::warn!("the log file system takes no splice: a kill may lose log bytes");
+                self.stats.borrow_mut().transfer = Transfer::Copy;
+                self.copy()
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// One read and the write of it; what could not be written is held for the next.
+    fn copy(&mut self) -> io::Result<Option<(u64, u64)>> {
+        if self.held.is_empty() {
+            self.buffer.resize(COPY_BYTES, 0);
+            match rustix::io::read(&self.fifo, &mut self.buffer[..]) {
+                Ok(read) => self.held = 0..read,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let before = self.held.len();
+        while !self.held.is_empty() {
+            match self.file.write(&self.buffer[self.held.clone()]) {
+                Ok(wrote) => self.held.start += wrote,
+                Err(error) if self.held.len() == before => return Err(error),
+                Err(_later) => break,
+            }
+        }
+        let moved = before - self.held.len();
+        Ok(Some((moved as u64, COPY_BYTES as u64)))
+    }
+
+    fn count(&self, moved: u64) {
+        let mut stats = self.stats.borrow_mut();
+        stats.bytes += moved;
+        stats.drains += 1;
+        stats.rotations = self.file.rotations();
+        stats.offset = self.file.end();
+        stats.blocked = None;
+    }
+
+    fn cannot_write(&mut self, error: &io::Error) -> Drained {
+        if !self.blocked() {
+            tracing::warn!(%error, on_full = ?self.on_full, "log bytes cannot be written");
+        }
+        self.stats.borrow_mut().blocked = Some(error.to_string());
+        match self.on_full {
+            OnFull::Block => Drained::Blocked,
+            OnFull::Drop => match self.discard() {
+                0 => Drained::Nothing,
+                dropped => Drained::Some(dropped),
+            },
+        }
+    }
+
+    /// Throws away what waits, and counts it.
+    fn discard(&mut self) -> u64 {
+        let mut dropped = self.held.len() as u64;
+        self.held = 0..0;
+        let mut scratch = [0; 4096];
+        while dropped < DRAIN_BYTES_MAX {
+            match rustix::io::read(&self.fifo, &mut scratch) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => dropped += read as u64,
+            }
+        }
+        self.file.drop_bytes(dropped);
+        let mut stats = self.stats.borrow_mut();
+        stats.dropped_bytes += dropped;
+        stats.offset = self.file.end();
+        dropped
+    }
+
+    fn report(&self) -> DetachReport {
+        let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
+        let left_bytes = waiting + self.held.len() as u64;
+        DetachReport {
+            stats: self.stats.borrow().clone(),
+            left_bytes,
+        }
+    }
+}
+
+/// Sleeps, unless there is another order first.
+async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<Order>) {
+    tokio::select! {
+        () = tokio::time::sleep_until(wake) => {}
+        _changed = orders.changed() => {}
+    }
+}

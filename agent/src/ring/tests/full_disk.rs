@@ -1,0 +1,145 @@
+//! On a small tmpfs of its own, which takes root.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::{ALL, Place, detach, lines, until, write_lines};
+use crate::logs::{Chunk, LogReader, RotateLimits};
+use crate::ring::{LogRing, OnFull, StreamSpec};
+
+/// A tmpfs of 64 KiB, unmounted on drop.
+struct SmallDisk {
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        let mounted = mount(Some("tmpfs"), &path, Some("tmpfs"), flags, Some("size=64k"));
+        if let Err(errno) = mounted {
+            println!("skipped: mount a tmpfs: {errno}; run as root");
+            return None;
+        }
+        Some(Self { path, _dir: dir })
+    }
+
+    fn fill(&self) -> PathBuf {
+        let ballast = self.path.join("ballast");
+        let mut file = std::fs::File::create(&ballast).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        umount2(&self.path, MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+fn spec(place: &Place, disk: &SmallDisk, on_full: OnFull) -> StreamSpec {
+    let limits = RotateLimits {
+        max_files: 100,
+        max_file_bytes: 10_000,
+    };
+    StreamSpec {
+        dir: disk.path.clone(),
+        limits,
+        on_full,
+        ..place.spec("web.stdout")
+    }
+}
+
+#[tokio::test]
+async fn full_disk_blocks_the_task_and_loses_nothing() {
+    for config in ALL {
+        let Some(disk) = SmallDisk::mount() else {
+            return;
+        };
+        let place = Place::new();
+        let task = place.task_side("web.stdout");
+        let ring = LogRing::start(config).unwrap();
+        let stream_id = ring
+            .attach(spec(&place, &disk, OnFull::Block))
+            .await
+            .unwrap();
+        let ballast = disk.fill();
+        // 28 KiB, less than the disk holds and more than nothing.
+        let writer = write_lines(task, 1_300);
+        until("the disk is full", async || {
+            ring.stats(stream_id).await.unwrap().blocked.is_some()
+        })
+        .await;
+
+        std::fs::remove_file(ballast).unwrap();
+        let task = tokio::task::spawn_blocking(|| writer.join().unwrap())
+            .await
+            .unwrap();
+        let report = detach(&ring, stream_id).await;
+
+        let mut reader = LogReader::open(&disk.path, "web.stdout").unwrap();
+        let mut text = Vec::new();
+        while let Some(Chunk::Data { bytes, .. }) = reader.read(usize::MAX).unwrap() {
+            text.extend(bytes);
+        }
+        assert_eq!(String::from_utf8(text).unwrap(), lines(1_300));
+        assert_eq!(
+            (report.stats.dropped_bytes, report.stats.blocked),
+            (0, None)
+        );
+        drop(task);
+    }
+}
+
+#[tokio::test]
+async fn full_disk_makes_a_counted_gap_where_asked() {
+    for config in ALL {
+        let Some(disk) = SmallDisk::mount() else {
+            return;
+        };
+        let place = Place::new();
+        let mut task = place.task_side("web.stdout");
+        let ring = LogRing::start(config).unwrap();
+        let stream_id = ring
+            .attach(spec(&place, &disk, OnFull::Drop))
+            .await
+            .unwrap();
+        let stats = async || ring.stats(stream_id).await.unwrap();
+        task.write_all(b"kept\n").unwrap();
+        until("the first line is written", async || {
+            stats().await.bytes == 5
+        })
+        .await;
+        let ballast = disk.fill();
+
+        // Ten times what the disk and the FIFO hold together: none of it may block the task.
+        for _ in 0..10 * 1024 {
+            task.write_all(&[b'x'; 1024]).unwrap();
+        }
+        until("all is counted", async || {
+            stats().await.offset == 5 + 10 * 1024 * 1024
+        })
+        .await;
+        std::fs::remove_file(ballast).unwrap();
+        task.write_all(b"kept again\n").unwrap();
+        let report = detach(&ring, stream_id).await;
+
+        let mut reader = LogReader::open(&disk.path, "web.stdout").unwrap();
+        let (mut data, mut gaps) = (Vec::new(), 0);
+        while let Some(chunk) = reader.read(usize::MAX).unwrap() {
+            match chunk {
+                Chunk::Data { bytes, .. } => data.extend(bytes),
+                Chunk::Gap { bytes, .. } => gaps += bytes,
+            }
+        }
+        let text = String::from_utf8(data).unwrap().replace('x', "");
+        assert_eq!(text, "kept\nkept again\n");
+        assert_eq!(gaps, report.stats.dropped_bytes);
+        assert!(gaps > 9 * 1024 * 1024, "{gaps}");
+    }
+}

@@ -1,0 +1,250 @@
+//! The thread: takes commands, keeps the table of streams, runs a local task for each.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, LocalSet};
+use tokio::time::Instant;
+
+use crate::logs::{LogDir, RotatingFile};
+use crate::ring::limits::{RING_ENTRIES, STREAMS_MAX};
+use crate::ring::readiness::Readiness;
+use crate::ring::stream::{Order, Stream};
+use crate::ring::{
+    AttachError, DetachReport, Engine, EngineChoice, RingConfig, StreamId, StreamSpec, StreamStats,
+    Transfer,
+};
+
+/// What the loop can be asked. An answer nobody waits for any more is dropped.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Attach {
+        spec: Box<StreamSpec>,
+        answer: oneshot::Sender<Result<StreamId, AttachError>>,
+    },
+    Detach {
+        stream_id: StreamId,
+        within: Duration,
+        answer: oneshot::Sender<Option<DetachReport>>,
+    },
+    Stats {
+        stream_id: StreamId,
+        answer: oneshot::Sender<Option<StreamStats>>,
+    },
+}
+
+/// What [`run`] says once: the engine, or why there is none.
+pub(crate) type Started = Result<Engine, Option<io::Error>>;
+
+/// The thread's whole life.
+pub(crate) fn run(
+    config: RingConfig,
+    inbox: mpsc::Receiver<Command>,
+    started: &SyncSender<Started>,
+) {
+    let ring = match config.engine {
+        EngineChoice::Epoll => Err("asked for".to_owned()),
+        EngineChoice::Auto => {
+            tokio_uring::Runtime::new(tokio_uring::builder().entries(RING_ENTRIES))
+                .map_err(|error| format!("io_uring: {error}"))
+        }
+    };
+    match ring {
+        Ok(runtime) => {
+            let worker = Worker::new(Engine::IoUring, config.transfer);
+            say(started, Ok(Engine::IoUring));
+            runtime.block_on(worker.serve(inbox));
+        }
+        Err(reason) => {
+            let engine = Engine::Epoll { reason };
+            match tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+            {
+                Ok(runtime) => {
+                    say(started, Ok(engine.clone()));
+                    let worker = Worker::new(engine, config.transfer);
+                    LocalSet::new().block_on(&runtime, worker.serve(inbox));
+                }
+                Err(error) => say(started, Err(Some(error))),
+            }
+        }
+    }
+}
+
+fn say(started: &SyncSender<Started>, what: Started) {
+    if started.send(what).is_err() {
+        tracing::debug!("nobody waits for the log thread to start");
+    }
+}
+
+/// A stream's directory and name.
+type Key = (PathBuf, String);
+
+struct Attached {
+    key: Key,
+    orders: watch::Sender<Order>,
+    stats: Rc<RefCell<StreamStats>>,
+    task: JoinHandle<DetachReport>,
+}
+
+struct Worker {
+    engine: Engine,
+    transfer: Transfer,
+    epoch: Instant,
+    streams: BTreeMap<StreamId, Attached>,
+    next_id: u64,
+    /// Streams told to finish, whose callers wait for them.
+    finishing: Vec<(Key, JoinHandle<()>)>,
+}
+
+impl Worker {
+    fn new(engine: Engine, transfer: Transfer) -> Self {
+        // The clock is read where the runtime is known, so that a paused clock would hold here too.
+        let epoch = Instant::now();
+        let (streams, finishing) = (BTreeMap::new(), Vec::new());
+        Self {
+            engine,
+            transfer,
+            epoch,
+            streams,
+            next_id: 0,
+            finishing,
+        }
+    }
+
+    /// Obeys commands until all senders are gone, then stops each stream where it is.
+    async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) {
+        while let Some(command) = inbox.recv().await {
+            self.obey(command);
+        }
+        for stream in self.streams.values() {
+            stream.orders.send_replace(Order::Halt);
+        }
+        for stream in std::mem::take(&mut self.streams).into_values() {
+            join(stream.task).await;
+        }
+        for (_, finishing) in self.finishing {
+            // Takes the sender of orders with it, which ends the stream where it is.
+            finishing.abort();
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        let heard = match command {
+            Command::Attach { spec, answer } => answer.send(self.attach(*spec)).is_ok(),
+            Command::Stats { stream_id, answer } => {
+                let stream = self.streams.get(&stream_id);
+                answer
+                    .send(stream.map(|stream| stream.stats.borrow().clone()))
+                    .is_ok()
+            }
+            Command::Detach {
+                stream_id,
+                within,
+                answer,
+            } => {
+                self.detach(stream_id, within, answer);
+                true
+            }
+        };
+        if !heard {
+            tracing::debug!("nobody waits for the log loop's answer");
+        }
+    }
+
+    fn attach(&mut self, spec: StreamSpec) -> Result<StreamId, AttachError> {
+        let StreamSpec {
+            fifo,
+            dir,
+            name,
+            limits,
+            on_full,
+        } = spec;
+        let key = (dir, name);
+        if self.streams.len() >= STREAMS_MAX {
+            return Err(AttachError::Full { max: STREAMS_MAX });
+        }
+        self.finishing
+            .retain(|(_, finishing)| !finishing.is_finished());
+        let mut keys = self.streams.values().map(|stream| &stream.key);
+        let finishing = self.finishing.iter().any(|(taken, _)| *taken == key);
+        if finishing || keys.any(|taken| *taken == key) {
+            return Err(AttachError::Twice {
+                dir: key.0,
+                name: key.1,
+            });
+        }
+        let file = RotatingFile::open(LogDir::open(&key.0)?, &key.1, limits)?;
+        let capacity = fifo.capacity();
+        let fifo = self
+            .readiness(fifo.into_fd())
+            .map_err(|source| AttachError::Wait {
+                name: key.1.clone(),
+                source,
+            })?;
+        let stream = Stream::new(fifo, file, (on_full, self.transfer), capacity, self.epoch);
+        let (orders, inbox) = watch::channel(Order::Run);
+        let stats = stream.stats();
+        let task = tokio::task::spawn_local(stream.run(inbox));
+        let stream_id = StreamId(self.next_id);
+        self.next_id += 1;
+        self.streams.insert(
+            stream_id,
+            Attached {
+                key,
+                orders,
+                stats,
+                task,
+            },
+        );
+        Ok(stream_id)
+    }
+
+    fn readiness(&self, fd: OwnedFd) -> io::Result<Readiness> {
+        match self.engine {
+            Engine::IoUring => Ok(Readiness::io_uring(fd)),
+            Engine::Epoll { .. } => Readiness::epoll(fd),
+        }
+    }
+
+    fn detach(
+        &mut self,
+        stream_id: StreamId,
+        within: Duration,
+        answer: oneshot::Sender<Option<DetachReport>>,
+    ) {
+        let Some(stream) = self.streams.remove(&stream_id) else {
+            if answer.send(None).is_err() {
+                tracing::debug!("nobody waits for the log loop's answer");
+            }
+            return;
+        };
+        stream
+            .orders
+            .send_replace(Order::Finish(Instant::now() + within));
+        let key = stream.key.clone();
+        let finishing = tokio::task::spawn_local(async move {
+            // The sender lives as long as its stream.
+            let Attached { task, orders, .. } = stream;
+            if answer.send(join(task).await).is_err() {
+                tracing::debug!("nobody waits for a detached log");
+            }
+            drop(orders);
+        });
+        self.finishing.push((key, finishing));
+    }
+}
+
+async fn join(task: JoinHandle<DetachReport>) -> Option<DetachReport> {
+    task.await
+        .inspect_err(|error| tracing::error!(%error, "a log stream panicked"))
+        .ok()
+}
