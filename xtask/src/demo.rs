@@ -1,4 +1,25 @@
-//! Placeholder: shows a job on this machine from start to clean-up, and checks every number.
+//! `cargo xtask demo`: the whole way of a job on this machine, with every number checked.
+//!
+//! Starts a server and an agent in a directory of its own, runs the jobs in `examples/`, looks at them
+//! with the same commands a user has, kills the agent, cleans up, and then looks at the kernel itself for
+//! anything left behind. A number is printed by the code that checks it; the exit status is the sum.
+//!
+//! - [`cluster`] the processes and their API
+//! - [`checks`] what was promised and what was found
+//! - [`leftovers`] what the kernel still has of a cluster
+
+mod checks;
+mod cluster;
+mod leftovers;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::{ebpf, setup, shell};
+use checks::Checks;
+use cluster::Cluster;
 
 /// How the demo runs.
 #[derive(Debug, clap::Args)]
@@ -8,7 +29,296 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
 }
 
-/// Not written yet.
+/// How long anything the demo waits for may take: a slow machine, not a slow program.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Runs the demo.
+///
+/// # Errors
+///
+/// When something it shows is not as it must be.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    anyhow::bail!("demo is not written yet (keep {})", options.keep)
+    setup::run(&setup::Options {
+        check: false,
+        yes: true,
+    })?;
+    if let Err(error) = ebpf::build() {
+        println!("  the eBPF object cannot be built here, so counters will be absent: {error:#}");
+    }
+    shell::run(shell::cargo().args(["build", "--release", "--package", "muster-cli"]))?;
+
+    let mut checks = Checks::default();
+    println!("\nmuster demo · one server, one agent, this machine only (127.0.0.1)\n");
+    let mut cluster = Cluster::start()?;
+    let outcome = show(&mut cluster, &mut checks);
+    if options.keep && outcome.is_ok() {
+        cluster.keep();
+        return checks.verdict();
+    }
+    let cleaned = clean_up(&mut cluster, &mut checks);
+    if outcome.is_err() || cleaned.is_err() || checks.failed() {
+        cluster.print_logs();
+    }
+    outcome?;
+    cleaned?;
+    checks.verdict()
+}
+
+fn show(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    doctor(cluster, checks)?;
+    place(cluster, checks)?;
+    serve(cluster, checks)?;
+    batch(cluster, checks)?;
+    usage(cluster, checks)?;
+    hungry(cluster, checks)?;
+    survive(cluster, checks)
+}
+
+fn doctor(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    cluster.muster(&["doctor"])?;
+    let ready = cluster.wait("the node to be ready", |cluster| {
+        let nodes = cluster.get("/v1/nodes")?;
+        Ok((nodes[0]["Status"] == "ready").then(|| nodes[0].clone()))
+    })?;
+    checks.holds(
+        "the node is ready",
+        ready["SchedulingEligibility"] == "eligible",
+        &ready["Name"],
+    );
+    let node = cluster.get(&format!("/v1/node/{}", text(&ready, "ID")?))?;
+    cluster.learn_node(&node)?;
+    Ok(())
+}
+
+fn place(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    cluster.muster(&["job", "run", "examples/web.hcl"])?;
+    let allocs = cluster.running("web")?;
+    checks.holds(
+        "both instances of web run",
+        allocs.len() == 2,
+        &allocs.len(),
+    );
+    for alloc in &allocs {
+        let whole = cluster.get(&format!("/v1/allocation/{}", text(alloc, "ID")?))?;
+        let score = whole["Metrics"]["ScoreMetaData"][0]["NormScore"].as_f64();
+        checks.holds(
+            &format!("{} has a node and a score", text(alloc, "Name")?),
+            score.is_some_and(|score| (-1.0..=1.0).contains(&score)),
+            &format!("{} at {score:?}", text(alloc, "NodeName")?),
+        );
+    }
+    Ok(())
+}
+
+/// Asks each instance over TCP, as its users would.
+fn serve(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    for alloc in cluster.running("web")? {
+        let name = text(&alloc, "Name")?;
+        let port = port_of(cluster, &alloc)?;
+        let answer = cluster.wait("the web server to answer", |_| {
+            let url = format!("http://127.0.0.1:{port}/");
+            Ok(ureq::get(&url)
+                .call()
+                .ok()
+                .and_then(|mut r| r.body_mut().read_to_string().ok()))
+        })?;
+        checks.holds(
+            &format!("{name} answers on port {port}"),
+            answer.starts_with(&format!("hello from {name}")),
+            &answer.trim(),
+        );
+    }
+    Ok(())
+}
+
+fn batch(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    cluster.muster(&["job", "run", "examples/batch.hcl"])?;
+    cluster.wait("the batch job to complete", |cluster| {
+        let allocs = cluster.get("/v1/job/count/allocations")?;
+        Ok((allocs[0]["ClientStatus"] == "complete").then_some(()))
+    })?;
+    let lines = cluster.capture(&["alloc", "logs", "count"])?;
+    let expected: Vec<String> = (1..=1000).map(|i| format!("line {i}")).collect();
+    println!(
+        "$ muster alloc logs count | tail -1\n{}",
+        lines.lines().last().unwrap_or_default()
+    );
+    checks.holds(
+        "every line of the batch job is in its log, once and in order",
+        lines.lines().eq(&expected),
+        &format!("{} lines", lines.lines().count()),
+    );
+    let errors = cluster.capture(&["alloc", "logs", "--stderr", "count"])?;
+    checks.holds(
+        "its standard error is kept apart",
+        errors == "done\n",
+        &errors.trim(),
+    );
+    Ok(())
+}
+
+/// Live numbers, from eBPF where this machine can.
+fn usage(cluster: &Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    if !cluster.has_ebpf() {
+        checks.skipped(
+            "live eBPF numbers",
+            "the agent has no programs loaded; see doctor above",
+        );
+        return Ok(());
+    }
+    cluster.muster(&["top", "web"])?;
+    for alloc in cluster.running("web")? {
+        let id = text(&alloc, "ID")?;
+        let stats = cluster.get(&format!("/v1/client/allocation/{id}/stats?counters=true"))?;
+        let counters = &stats["Tasks"]["server"]["Muster"];
+        for (field, what) in [
+            ("CPUNanos", "ns of CPU time"),
+            ("ContextSwitches", "context switches"),
+            ("NetRxBytes", "bytes received"),
+            ("NetTxPackets", "packets sent"),
+        ] {
+            let value = counters[field].as_u64();
+            checks.holds(
+                &format!("{} has counted {what}", text(&alloc, "Name")?),
+                value.is_some_and(|value| value > 0),
+                &value.map_or_else(|| "absent".to_owned(), |value| value.to_string()),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A task above its memory limit is killed by the kernel, and Muster says why.
+fn hungry(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    if !cluster.limits_memory() {
+        checks.skipped(
+            "a memory-limit kill",
+            "this machine has no memory controller for us; `cargo xtask vm` has one",
+        );
+        return Ok(());
+    }
+    // The job fails, which is the point.
+    cluster.muster_any(&["job", "run", "--detach", "examples/hungry.hcl"])?;
+    let event = cluster.wait("the hungry task to be killed", |cluster| {
+        let allocs = cluster.get("/v1/job/hungry/allocations")?;
+        let events = allocs[0]["TaskStates"]["hungry"]["Events"]
+            .as_array()
+            .cloned();
+        Ok(events
+            .unwrap_or_default()
+            .into_iter()
+            .find(|event| event["Type"] == "Terminated"))
+    })?;
+    let message = text(&event, "DisplayMessage")?;
+    println!("  hungry: {message}");
+    checks.holds(
+        "the kill is reported as out of memory",
+        event["Details"]["oom_killed"] == "true" && message.to_lowercase().contains("oom"),
+        &message,
+    );
+    Ok(())
+}
+
+/// kill -9 of the agent: tasks go on, and the next agent finds them.
+fn survive(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    let before = processes(cluster)?;
+    println!("\n$ kill -9 {}   # the agent", cluster.agent_pid());
+    cluster.kill_agent()?;
+    for (name, (pid, start)) in &before {
+        checks.holds(
+            &format!("{name} goes on without an agent"),
+            cluster::start_ticks(*pid) == Some(*start),
+            &format!("pid {pid}"),
+        );
+    }
+    serve(cluster, checks)?;
+    let started = Instant::now();
+    cluster.start_agent()?;
+    let after = cluster.wait("the new agent to find its tasks", |cluster| {
+        Ok(processes(cluster)
+            .ok()
+            .filter(|found| found.len() == before.len()))
+    })?;
+    println!(
+        "  the new agent found {} tasks in {:.1} s",
+        after.len(),
+        started.elapsed().as_secs_f64()
+    );
+    checks.holds(
+        "the same processes, none restarted",
+        before == after,
+        &format!("{after:?}"),
+    );
+    for alloc in cluster.running("web")? {
+        let restarts = alloc["TaskStates"]["server"]["Restarts"].as_u64();
+        checks.holds(
+            &format!("{} was not restarted", text(&alloc, "Name")?),
+            restarts == Some(0),
+            &format!("{restarts:?} restarts"),
+        );
+    }
+    serve(cluster, checks)?;
+    let log = cluster.wait("the log to show a request from after the kill", |cluster| {
+        let log = cluster.capture(&["alloc", "logs", "web/web.0"])?;
+        Ok((log.matches("GET / HTTP/1.1 200").count() >= 3).then_some(log))
+    })?;
+    checks.holds(
+        "its log has every request, from before, during and after, once",
+        log.matches("listening on").count() == 1 && log.matches("GET / HTTP/1.1 200").count() == 3,
+        &format!("{} requests", log.matches("GET / HTTP/1.1 200").count()),
+    );
+    Ok(())
+}
+
+fn clean_up(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+    println!();
+    for job in ["web", "count", "hungry"] {
+        if cluster.get(&format!("/v1/job/{job}")).is_ok() {
+            cluster.muster(&["job", "stop", job])?;
+        }
+    }
+    cluster.muster(&["system", "gc"])?;
+    cluster.stop()?;
+    let left = leftovers::find(cluster.node_short(), cluster.dir())?;
+    for thing in &left {
+        println!("  left behind: {thing}");
+    }
+    checks.holds(
+        "no process, cgroup, FIFO, mount or pinned object is left",
+        left.is_empty(),
+        &format!("{} found", left.len()),
+    );
+    Ok(())
+}
+
+/// Process id and start time of each instance of web, by name.
+fn processes(cluster: &Cluster) -> anyhow::Result<std::collections::BTreeMap<String, (u32, u64)>> {
+    let mut found = std::collections::BTreeMap::new();
+    for alloc in cluster.running("web")? {
+        let id = text(&alloc, "ID")?;
+        let stats = cluster.get(&format!("/v1/client/allocation/{id}/stats?counters=true"))?;
+        let pid = stats["Tasks"]["server"]["Muster"]["Pid"]
+            .as_u64()
+            .unwrap_or(0);
+        let pid = u32::try_from(pid).context("a process id")?;
+        let Some(start) = cluster::start_ticks(pid) else {
+            bail!("{} has no process {pid}", text(&alloc, "Name")?);
+        };
+        found.insert(text(&alloc, "Name")?, (pid, start));
+    }
+    Ok(found)
+}
+
+fn port_of(cluster: &Cluster, alloc: &Value) -> anyhow::Result<u64> {
+    let whole = cluster.get(&format!("/v1/allocation/{}", text(alloc, "ID")?))?;
+    whole["AllocatedResources"]["Shared"]["Ports"][0]["Value"]
+        .as_u64()
+        .with_context(|| format!("{} has no port", alloc["Name"]))
+}
+
+fn text(value: &Value, field: &str) -> anyhow::Result<String> {
+    value[field]
+        .as_str()
+        .map(str::to_owned)
+        .with_context(|| format!("an answer of the API has no {field}"))
 }

@@ -1,0 +1,55 @@
+//! What was promised and what was found.
+
+use std::fmt::Display;
+
+use anyhow::bail;
+
+/// Counts what held and what did not.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    held: usize,
+    broken: Vec<String>,
+    skipped: usize,
+}
+
+impl Checks {
+    /// Prints `promise` with what was `found`, and remembers whether it `held`.
+    pub(crate) fn holds(&mut self, promise: &str, held: bool, found: &impl Display) {
+        if held {
+            self.held += 1;
+            println!("  ✓ {promise}: {found}");
+        } else {
+            println!("  ✗ {promise}: {found}");
+            self.broken.push(promise.to_owned());
+        }
+    }
+
+    /// Says that `promise` cannot be shown on this machine.
+    pub(crate) fn skipped(&mut self, promise: &str, reason: &str) {
+        self.skipped += 1;
+        println!("  – {promise}: not shown here, {reason}");
+    }
+
+    /// Whether anything did not hold.
+    pub(crate) fn failed(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
+    /// The sum.
+    ///
+    /// # Errors
+    ///
+    /// When anything did not hold.
+    pub(crate) fn verdict(&self) -> anyhow::Result<()> {
+        println!(
+            "\n{} checks held, {} did not, {} could not be shown here",
+            self.held,
+            self.broken.len(),
+            self.skipped
+        );
+        if self.failed() {
+            bail!("the demo did not hold: {}", self.broken.join("; "));
+        }
+        Ok(())
+    }
+}

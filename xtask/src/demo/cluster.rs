@@ -1,0 +1,314 @@
+//! The demo's processes and their API.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::PATIENCE;
+use crate::shell;
+
+/// How often a wait looks.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+/// Lines of a process's log shown when something went wrong.
+const LOG_LINES_MAX: usize = 40;
+
+/// A server and an agent on this machine.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    muster: PathBuf,
+    dir: tempfile::TempDir,
+    server: Child,
+    agent: Option<Child>,
+    address: String,
+    quic: String,
+    node: Option<Value>,
+}
+
+impl Cluster {
+    /// Starts both, on free ports, with their data in a directory of their own.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let muster = shell::target_dir().join("release/muster");
+        let dir = tempfile::Builder::new().prefix("muster-demo-").tempdir()?;
+        let log = File::create(dir.path().join("server.log"))?;
+        let data = dir.path().join("server");
+        let server = Command::new(&muster)
+            .args([
+                "server",
+                "--http",
+                "127.0.0.1:0",
+                "--quic",
+                "127.0.0.1:0",
+                "--data-dir",
+            ])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the server")?;
+        let mut cluster = Self {
+            muster,
+            dir,
+            server,
+            agent: None,
+            address: String::new(),
+            quic: String::new(),
+            node: None,
+        };
+        let started = Instant::now();
+        let info = cluster.wait("the server to start", |cluster| {
+            if let Some(status) = cluster.server.try_wait()? {
+                cluster.print_logs();
+                bail!("the server ended with {status}");
+            }
+            let text = fs::read_to_string(data.join("server.json")).unwrap_or_default();
+            Ok(serde_json::from_str::<Value>(&text).ok())
+        })?;
+        cluster.address = format!("http://{}", info["http"].as_str().unwrap_or_default());
+        info["quic"]
+            .as_str()
+            .unwrap_or_default()
+            .clone_into(&mut cluster.quic);
+        cluster.wait("a leader", |cluster| {
+            Ok(cluster.get("/v1/status/leader").ok())
+        })?;
+        println!(
+            "  server  pid {} · {} · ready in {:.1} s",
+            cluster.server.id(),
+            cluster.address,
+            started.elapsed().as_secs_f64()
+        );
+        cluster.start_agent()?;
+        Ok(cluster)
+    }
+
+    /// Starts the agent.
+    pub(crate) fn start_agent(&mut self) -> anyhow::Result<()> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir().join("agent.log"))?;
+        let agent = Command::new(&self.muster)
+            .arg("agent")
+            .args(["--name", "demo", "--servers", &self.quic, "--data-dir"])
+            .arg(self.dir().join("agent"))
+            .arg("--tls-dir")
+            .arg(self.dir().join("server/tls"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the agent")?;
+        println!("  agent   pid {}", agent.id());
+        self.agent = Some(agent);
+        Ok(())
+    }
+
+    /// The cluster's directory.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The agent's process id; 0 if it does not run.
+    pub(crate) fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().map_or(0, Child::id)
+    }
+
+    /// `kill -9` of the agent.
+    pub(crate) fn kill_agent(&mut self) -> anyhow::Result<()> {
+        let mut agent = self.agent.take().context("the agent does not run")?;
+        agent.kill()?;
+        agent.wait()?;
+        Ok(())
+    }
+
+    /// Remembers what the node said of itself.
+    pub(crate) fn learn_node(&mut self, node: &Value) -> anyhow::Result<()> {
+        ensure!(node["ID"].is_string(), "the node has no id");
+        self.node = Some(node.clone());
+        Ok(())
+    }
+
+    /// The first eight digits of the node's id.
+    pub(crate) fn node_short(&self) -> Option<String> {
+        let id = self.node.as_ref()?["ID"].as_str()?;
+        Some(id.chars().take(8).collect())
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        self.node.as_ref()?["Attributes"][name]
+            .as_str()
+            .map(str::to_owned)
+    }
+
+    /// Whether the agent says that its eBPF programs are loaded.
+    pub(crate) fn has_ebpf(&self) -> bool {
+        self.attribute("ebpf.programs")
+            .is_some_and(|state| state == "loaded")
+    }
+
+    /// Whether the agent says that it can limit memory.
+    pub(crate) fn limits_memory(&self) -> bool {
+        self.attribute("cgroup.memory")
+            .is_some_and(|mode| mode == "v1" || mode == "v2")
+    }
+
+    /// The answer to `GET path`.
+    pub(crate) fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let mut response = ureq::get(format!("{}{path}", self.address)).call()?;
+        Ok(response.body_mut().read_json()?)
+    }
+
+    /// Allocations of `job` that run and should.
+    pub(crate) fn running(&self, job: &str) -> anyhow::Result<Vec<Value>> {
+        let allocs = self.get(&format!("/v1/job/{job}/allocations"))?;
+        let mut running: Vec<Value> = allocs
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|alloc| alloc["ClientStatus"] == "running" && alloc["DesiredStatus"] == "run")
+            .cloned()
+            .collect();
+        running.sort_by_key(|alloc| alloc["Name"].as_str().map(str::to_owned));
+        Ok(running)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.muster);
+        command
+            .args(args)
+            .env("MUSTER_ADDR", &self.address)
+            .current_dir(shell::root());
+        command
+    }
+
+    /// Shows and runs `muster ARGS`.
+    pub(crate) fn muster(&self, args: &[&str]) -> anyhow::Result<()> {
+        let status = self.muster_any(args)?;
+        // A machine on which something is degraded is no reason to stop; `doctor` has said it.
+        ensure!(
+            status.success() || args == ["doctor"],
+            "muster {} ended with {status}",
+            args.join(" ")
+        );
+        Ok(())
+    }
+
+    /// Shows and runs `muster ARGS`, however it ends.
+    pub(crate) fn muster_any(&self, args: &[&str]) -> anyhow::Result<std::process::ExitStatus> {
+        println!("\n$ muster {}", args.join(" "));
+        Ok(self.command(args).status()?)
+    }
+
+    /// What `muster ARGS` prints.
+    pub(crate) fn capture(&self, args: &[&str]) -> anyhow::Result<String> {
+        shell::capture(&mut self.command(args))
+    }
+
+    /// Looks until `look` finds something. Says for what it waited if it does not.
+    pub(crate) fn wait<T>(
+        &mut self,
+        what: &str,
+        mut look: impl FnMut(&mut Self) -> anyhow::Result<Option<T>>,
+    ) -> anyhow::Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look(self)? {
+                return Ok(found);
+            }
+            if Instant::now() >= deadline {
+                bail!("waited {} s for {what}", PATIENCE.as_secs());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Ends the agent, what it left running, and the server.
+    pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
+        if let Some(agent) = self.agent.take() {
+            end(agent, "the agent")?;
+        }
+        let data = self.dir().join("agent");
+        println!("\n$ muster agent clean");
+        let status = Command::new(&self.muster)
+            .args(["agent", "clean", "--force", "--data-dir"])
+            .arg(data)
+            .status()?;
+        ensure!(status.success(), "muster agent clean ended with {status}");
+        let deadline = Instant::now() + PATIENCE;
+        terminate(&self.server)?;
+        while self.server.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Shows the end of both processes' logs.
+    pub(crate) fn print_logs(&self) {
+        for name in ["server.log", "agent.log"] {
+            let text = fs::read_to_string(self.dir().join(name)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            println!("\n--- {name}, last lines");
+            for line in &lines[lines.len().saturating_sub(LOG_LINES_MAX)..] {
+                println!("{line}");
+            }
+        }
+    }
+
+    /// Leaves everything running and says what to try.
+    pub(crate) fn keep(self) {
+        let cluster = std::mem::ManuallyDrop::new(self);
+        let dir = cluster.dir().display();
+        let muster = cluster.muster.display();
+        println!(
+            "\nThe cluster goes on. Try:\n  export MUSTER_ADDR={}\n  {muster} job status\n  {muster} top\n  \
+             {muster} alloc logs -f web/web.0\n\nEnd it with:\n  {muster} job stop web; kill {} {}; \
+             {muster} agent clean --force --data-dir {dir}/agent; rm -r {dir}",
+            cluster.address,
+            cluster.agent_pid(),
+            cluster.server.id(),
+        );
+    }
+}
+
+impl Drop for Cluster {
+    /// Reached with live processes only when something failed.
+    fn drop(&mut self) {
+        for child in self.agent.iter_mut().chain([&mut self.server]) {
+            // An error means that it has ended.
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn terminate(child: &Child) -> anyhow::Result<()> {
+    let pid = i32::try_from(child.id()).context("a process id")?;
+    kill(Pid::from_raw(pid), Signal::SIGTERM)?;
+    Ok(())
+}
+
+fn end(mut child: Child, what: &str) -> anyhow::Result<()> {
+    terminate(&child)?;
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait()?.is_none() {
+        ensure!(Instant::now() < deadline, "{what} does not end");
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// When process `pid` started, in ticks since boot: with the id it names one process for ever.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field, the name, may hold blanks and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
