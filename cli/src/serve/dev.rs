@@ -1,0 +1,98 @@
+//! `muster dev`: a whole cluster in one process, gone when it ends.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_control::server::{Server, ServerConfig};
+use muster_link::tls::{Identity, Role};
+
+use super::{absolute, driver_command, ended, logging, runtime, signals};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+/// Arguments of `muster dev`.
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// Everything it keeps; nothing is written elsewhere. A new directory that is removed at the end, unless given.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where it speaks HTTP.
+    #[arg(long, default_value = "127.0.0.1:4646", value_name = "ADDR")]
+    pub http: SocketAddr,
+    /// Where server and agent speak to each other; a free port unless given.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
+    pub quic: SocketAddr,
+}
+
+/// Runs a server and an agent until SIGTERM or SIGINT, then stops every task and cleans up.
+///
+/// # Errors
+///
+/// If either cannot start.
+pub fn run(args: &DevArgs) -> CliResult {
+    logging::start();
+    let (dir, ours) = match &args.data_dir {
+        Some(dir) => (absolute(dir)?, false),
+        None => (std::env::temp_dir().join(format!("muster-dev-{}", std::process::id())), true),
+    };
+    let result = runtime()?.block_on(serve(args, &dir));
+    let cleaned = clean(&dir);
+    if ours {
+        std::fs::remove_dir_all(&dir)?;
+    }
+    ended(result.and(cleaned))
+}
+
+async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
+    let begun = Instant::now();
+    let mut config = ServerConfig::new(dir.join("server"));
+    config.http_addr = args.http;
+    config.quic_addr = args.quic;
+    "dev".clone_into(&mut config.name);
+    let server = Server::start(config)
+        .await
+        .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
+    let agent = match start_agent(dir, server.info().quic_addr).await {
+        Ok(agent) => agent,
+        Err(error) => {
+            server.shutdown().await;
+            return Err(error);
+        }
+    };
+    output::say(&format!(
+        "muster dev is up in {} · http://{} · data in {}\n  try: muster job run examples/web.hcl   then: muster top   end: Ctrl-C (stops every task, removes everything)",
+        output::span(begun.elapsed()),
+        server.info().http_addr,
+        dir.display()
+    ));
+    let outcome = tokio::select! {
+        signal = signals::terminated() => signal.map(drop),
+        reason = server.failed() => Err(CliError::new(Exit::Failed, reason)),
+    };
+    output::say("stopping every task");
+    agent.shutdown(Leave::StopTasks).await;
+    server.shutdown().await;
+    outcome
+}
+
+async fn start_agent(dir: &Path, server: SocketAddr) -> Result<Agent, CliError> {
+    let identity = Identity::load(&dir.join("server/tls"), Role::Agent)
+        .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
+    let mut config =
+        AgentConfig::new(dir.join("agent"), vec![server], identity, driver_command()?);
+    "dev".clone_into(&mut config.name);
+    Agent::start(config).await.map_err(|error| CliError::from_chain(Exit::Failed, &error))
+}
+
+/// Removes what the agent keeps outside its data directory.
+fn clean(dir: &Path) -> Result<(), CliError> {
+    let agent = dir.join("agent");
+    if agent.exists() {
+        muster_agent::clean::run(&agent, true)
+            .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
+    }
+    Ok(())
+}
