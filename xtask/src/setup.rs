@@ -1,19 +1,364 @@
-//! Placeholder: says what is missing for building and testing, and installs it.
+//! `cargo xtask setup`: finds what building the eBPF programs and running the tests needs, and
+//! installs what is missing from Debian's packages and crates.io.
+//!
+//! What is there is found by its files and by starting it, so a machine that is not Debian, or has
+//! something from elsewhere, is served too. Nothing here is needed to build Muster without its
+//! eBPF programs.
+
+use std::{
+    collections::BTreeSet,
+    io::{IsTerminal, Write},
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+
+use crate::{ebpf, shell};
+
+/// The version of bpf-linker that was tried with the compilers `build-ebpf` uses.
+const BPF_LINKER_VERSION: &str = "0.13.0";
 
 /// What `setup` may do.
-#[derive(Debug)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only name what is missing.
+    /// Only name what is missing, install nothing.
+    #[arg(long)]
     pub(crate) check: bool,
     /// Install without asking.
+    #[arg(long, short)]
     pub(crate) yes: bool,
 }
 
-/// Not written yet.
+/// Something that is needed, and where Debian has it.
+struct Need {
+    name: &'static str,
+    purpose: &'static str,
+    packages: &'static [&'static str],
+    present: fn() -> bool,
+}
+
+const EBPF: &str = "building the eBPF programs";
+const GUEST: &str = "tests in a guest (cargo xtask vm)";
+const TESTS: &str = "tests";
+
+/// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
+const NEEDS: [Need; 8] = [
+    Need {
+        name: "a C compiler",
+        purpose: "building",
+        packages: &["gcc", "libc6-dev"],
+        present: || has("cc"),
+    },
+    Need {
+        name: "a compiler for eBPF",
+        purpose: EBPF,
+        packages: &["rustc-web", "cargo-web", "rust-web-src"],
+        present: || ebpf::compiler().is_some(),
+    },
+    Need {
+        name: "what bpf-linker is built with",
+        purpose: EBPF,
+        // g++ for the library that LLVM is linked with, not for itself.
+        packages: &["llvm-22-dev", "libzstd-dev", "g++"],
+        present: || ebpf::linker().is_some() || can_build_linker(),
+    },
+    Need {
+        name: "ip",
+        purpose: TESTS,
+        packages: &["iproute2"],
+        present: || has("ip"),
+    },
+    Need {
+        name: "nft",
+        purpose: TESTS,
+        packages: &["nftables"],
+        present: || has("nft"),
+    },
+    Need {
+        name: "qemu-system-x86_64",
+        purpose: GUEST,
+        packages: &["qemu-system-x86"],
+        present: || !cfg!(target_arch = "x86_64") || has("qemu-system-x86_64"),
+    },
+    Need {
+        name: "a busybox that needs no library",
+        purpose: GUEST,
+        packages: &["busybox-static"],
+        present: static_busybox,
+    },
+    Need {
+        name: "bpf-linker",
+        purpose: EBPF,
+        packages: &[],
+        present: || ebpf::linker().is_some(),
+    },
+];
+
+/// Installs what is missing, or names it.
+///
+/// # Errors
+///
+/// When something is missing in the end, or with `check`; the message names what, and how to get it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    anyhow::bail!(
-        "setup is not written yet (check {}, yes {})",
-        options.check,
-        options.yes
+    let missing = missing();
+    if missing.is_empty() {
+        println!("setup: nothing is missing");
+        return Ok(());
+    }
+    for need in &missing {
+        println!(
+            "missing: {} (for {}){}",
+            need.name,
+            need.purpose,
+            source(need)
+        );
+    }
+    if options.check {
+        bail!("{} missing: run `cargo xtask setup`", things(missing.len()));
+    }
+    if !(options.yes || confirmed()?) {
+        bail!("nothing was installed");
+    }
+
+    let mut problems = Vec::new();
+    if let Err(error) = install_packages(&missing) {
+        problems.push(format!("{error:#}"));
+    }
+    if ebpf::linker().is_none() {
+        if can_build_linker() {
+            install_linker().unwrap_or_else(|error| problems.push(format!("{error:#}")));
+        } else {
+            problems.push(format!(
+                "bpf-linker was not built: it needs LLVM {} with its headers, zstd's and g++",
+                ebpf::LLVM_MAJOR
+            ));
+        }
+    }
+    report(&self::missing(), &problems)
+}
+
+/// What is not there.
+fn missing() -> Vec<&'static Need> {
+    NEEDS.iter().filter(|need| !(need.present)()).collect()
+}
+
+/// Says what became of it.
+fn report(missing: &[&Need], problems: &[String]) -> anyhow::Result<()> {
+    if missing.is_empty() {
+        println!("setup: nothing is missing any more");
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|need| need.name).collect();
+    let mut message = format!("still missing: {}", names.join(", "));
+    for problem in problems {
+        message.push_str("; ");
+        message.push_str(problem);
+    }
+    if missing.iter().any(|need| need.purpose == EBPF) {
+        message.push_str(
+            "; Muster builds without its eBPF programs, and says so when it runs. \
+             Another way to a compiler for them is \
+             `rustup toolchain install nightly --component rust-src`",
+        );
+    }
+    bail!(message)
+}
+
+/// Installs the packages of `needs` that Debian has.
+fn install_packages(needs: &[&Need]) -> anyhow::Result<()> {
+    let wanted: BTreeSet<&str> = needs
+        .iter()
+        .flat_map(|need| need.packages)
+        .copied()
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let names = wanted.iter().copied().collect::<Vec<_>>().join(" ");
+    if !has("apt-get") {
+        bail!("this is not Debian: install what its packages hold: {names}");
+    }
+    if !is_root()? {
+        bail!("not root: run `sudo apt-get install {names}`, then `cargo xtask setup` again");
+    }
+    let mut absent = without_candidate(&wanted)?;
+    if !absent.is_empty() {
+        shell::run(apt().arg("update").arg("--quiet"))?;
+        absent = without_candidate(&wanted)?;
+    }
+    // A need is of no use in part: rustc without its sources builds nothing here.
+    let can_be_had: BTreeSet<&str> = needs
+        .iter()
+        .filter(|need| {
+            need.packages
+                .iter()
+                .all(|package| !absent.contains(*package))
+        })
+        .flat_map(|need| need.packages)
+        .copied()
+        .collect();
+    if !can_be_had.is_empty() {
+        let mut command = apt();
+        command.args(["install", "--yes", "--quiet", "--no-install-recommends"]);
+        shell::run(command.args(&can_be_had))?;
+    }
+    if !absent.is_empty() {
+        let absent = absent.into_iter().collect::<Vec<_>>().join(", ");
+        bail!(
+            "the archives in /etc/apt/sources.list have no package {absent} (Debian 12 has all of \
+               them in bookworm-security)"
+        );
+    }
+    Ok(())
+}
+
+/// The packages that apt could not install now, for want of a version.
+fn without_candidate(packages: &BTreeSet<&str>) -> anyhow::Result<BTreeSet<String>> {
+    let policy = shell::capture(
+        Command::new("apt-cache")
+            .arg("policy")
+            .args(packages)
+            .env("LC_ALL", "C"),
+    )?;
+    let available = candidates(&policy);
+    Ok(packages
+        .iter()
+        .filter(|package| !available.contains(**package))
+        .map(|package| (*package).to_owned())
+        .collect())
+}
+
+/// The packages that have a version to install, by what `apt-cache policy` prints.
+fn candidates(policy: &str) -> BTreeSet<&str> {
+    let mut available = BTreeSet::new();
+    let mut package = "";
+    for line in policy.lines() {
+        if let Some(name) = line.strip_suffix(':')
+            && !line.starts_with(' ')
+        {
+            package = name;
+        } else if let Some(version) = line.trim_start().strip_prefix("Candidate:")
+            && version.trim() != "(none)"
+        {
+            available.insert(package);
+        }
+    }
+    available
+}
+
+/// Builds bpf-linker from crates.io.
+fn install_linker() -> anyhow::Result<()> {
+    let feature = format!("llvm-{}", ebpf::LLVM_MAJOR);
+    shell::run(
+        shell::cargo()
+            .args([
+                "install",
+                "bpf-linker",
+                "--version",
+                BPF_LINKER_VERSION,
+                "--locked",
+            ])
+            .args(["--no-default-features", "--features", &feature])
+            .env("LLVM_PREFIX", llvm_prefix())
+            .env_remove("CARGO_TARGET_DIR"),
     )
+}
+
+/// Whether bpf-linker could be built.
+fn can_build_linker() -> bool {
+    Path::new(&llvm_prefix()).join("bin/llvm-config").is_file()
+        && Path::new("/usr/include/zstd.h").is_file()
+        && has("c++")
+}
+
+fn llvm_prefix() -> String {
+    format!("/usr/lib/llvm-{}", ebpf::LLVM_MAJOR)
+}
+
+fn has(program: &str) -> bool {
+    shell::find_program(program).is_some()
+}
+
+fn static_busybox() -> bool {
+    // `ldd` fails for a program that needs no library.
+    shell::find_program("busybox")
+        .is_some_and(|busybox| shell::capture(Command::new("ldd").arg(busybox)).is_err())
+}
+
+fn apt() -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env_remove("LD_LIBRARY_PATH");
+    command
+}
+
+fn is_root() -> anyhow::Result<bool> {
+    let uid = shell::capture(Command::new("id").arg("-u")).context("cannot learn the user id")?;
+    Ok(uid.trim() == "0")
+}
+
+/// Asks, if somebody is there to answer.
+fn confirmed() -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    print!("Install what is missing? [Y/n] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(
+        answer.trim().to_lowercase().as_str(),
+        "" | "y" | "yes"
+    ))
+}
+
+/// Where a need comes from, for a reader.
+fn source(need: &Need) -> String {
+    if need.packages.is_empty() {
+        ": built from crates.io".to_owned()
+    } else {
+        format!(": Debian's {}", need.packages.join(", "))
+    }
+}
+
+fn things(count: usize) -> String {
+    if count == 1 {
+        "one thing is".to_owned()
+    } else {
+        format!("{count} things are")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_without_a_version_are_found() {
+        let policy = "gcc:\n  Installed: (none)\n  Candidate: 4:12.2.0-3\n  Version table:\n\
+                      rustc-web:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n";
+
+        assert_eq!(candidates(policy), BTreeSet::from(["gcc"]));
+    }
+
+    /// bpf-linker is built with what the needs before it install.
+    #[test]
+    fn bpf_linker_comes_last() {
+        assert_eq!(NEEDS.last().map(|need| need.name), Some("bpf-linker"));
+    }
+
+    #[test]
+    fn what_is_still_missing_is_said_with_the_way_out() {
+        let need = NEEDS.iter().find(|need| need.purpose == EBPF).unwrap();
+
+        let error = report(&[need], &["no network".to_owned()])
+            .unwrap_err()
+            .to_string();
+
+        assert!(error.contains("a compiler for eBPF"), "{error}");
+        assert!(error.contains("no network"), "{error}");
+        assert!(error.contains("rust-src"), "{error}");
+    }
 }
