@@ -65,7 +65,9 @@ pub(crate) fn check_file(file: &SourceFile) -> Vec<Finding> {
                 "name it after the module and put it beside the folder: `x.rs`, `x/`".into(),
             );
         }
-        if file.path.contains("/src/") && !file.raw.starts_with("//!") {
+        // A module's tests are described by the module.
+        let of_a_module = file.path.ends_with("/tests.rs");
+        if file.path.contains("/src/") && !of_a_module && !file.raw.starts_with("//!") {
             add(
                 1,
                 "header",
@@ -163,6 +165,7 @@ mod tests {
         );
         assert_eq!(rules("domain/src/job.rs", "//! A job.\n"), []);
         assert_eq!(rules("domain/build.rs", "fn main() {}\n"), []);
+        assert_eq!(rules("domain/src/job/tests.rs", "use super::*;\n"), []);
     }
 
     #[test]
