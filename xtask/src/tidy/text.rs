@@ -193,6 +193,10 @@ fn find(line: &str, pattern: Pattern) -> Option<&str> {
             .find(|at| is_crate_use(&line[..*at], &line[at + name.len()..]))
             .map(|at| &line[at..at + name.len()]),
         Pattern::BareNumber(name) => line.match_indices(name).find_map(|(at, _)| {
+            // A watch has one value, not a queue.
+            if line[..at].ends_with("watch::") {
+                return None;
+            }
             let end = first_argument(line, at + name.len())?;
             line[end..]
                 .trim_start()
@@ -317,6 +321,6 @@ mod tests {
         let source = "use muster_agent::Node;\n";
 
         assert_eq!(rules("cli/src/job.rs", source), [("client-command", 1)]);
-        assert_eq!(rules("cli/src/agent.rs", source), []);
+        assert_eq!(rules("cli/src/serve/agent.rs", source), []);
     }
 }
