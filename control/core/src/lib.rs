@@ -1,1 +1,29 @@
 //! The pure control plane: state, commands, scheduler, broker, leader duties.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`state`] | the tables with their indexes, O(1) snapshots, the invariants as code |
+//! | [`fsm`] | commands: the only writer of [`state::State`] |
+//! | [`snapshot`] | a state as a stream of versioned records, and back |
+//! | [`scheduler`] | a snapshot and an evaluation in, a plan out |
+//! | [`broker`], [`blocked`] | which evaluation goes next; which wait for room |
+//! | [`applier`] | plans checked and merged into one command |
+//! | [`heartbeat`], [`gc`] | leader duties |
+//! | [`limits`] | bounds, each with its reason |
+//!
+//! Deliberately absent: I/O, clocks, random numbers, async, threads, hash maps with random order. Time
+//! is an argument; ids are derived from the log index. The shell is `control`.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::wildcard_enum_match_arm)]
+
+pub mod applier;
+pub mod blocked;
+pub mod broker;
+pub mod fsm;
+pub mod gc;
+pub mod heartbeat;
+pub mod limits;
+pub mod scheduler;
+pub mod snapshot;
+pub mod state;

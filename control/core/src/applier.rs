@@ -1,0 +1,104 @@
+//! Plans checked against the newest state and merged into one command.
+//!
+//! What no longer fits is left out here, so that no log is spent on it; the entry is checked once more
+//! when it is applied, because others may come between. An evaluation whose plan was refused in part
+//! stays open and is looked at again; the broker bounds how often.
+
+use std::collections::BTreeSet;
+
+use muster_domain::id::{EvalId, LogIndex, Timestamp};
+
+use crate::fsm::{Command, EvalUpdate, Response, admit};
+use crate::limits;
+use crate::scheduler::ScheduleOutcome;
+use crate::state::{Room, State};
+
+/// One command out of many plans, and what it leaves open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// What to propose; `None` if nothing need be written.
+    pub command: Option<Command>,
+    /// Outcomes that did not fit into the command: give them to the next [`merge`].
+    pub rest: Vec<ScheduleOutcome>,
+    /// Evaluations in the command or refused before, with whether something of them is placed.
+    settled: Settled,
+}
+
+/// What becomes of evaluations once a merged command is applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Done with.
+    pub done: Vec<EvalId>,
+    /// To be looked at again at once; whether something was placed.
+    pub retry: Vec<(EvalId, bool)>,
+    /// Blocked ones that still wait; the snapshot they saw.
+    pub waiting: Vec<(EvalId, LogIndex)>,
+}
+
+/// Checks `outcomes` against `state`, in order, and merges what holds with `updates`.
+#[must_use]
+pub fn merge(
+    state: &State,
+    outcomes: Vec<ScheduleOutcome>,
+    updates: Vec<EvalUpdate>,
+    at: Timestamp,
+) -> Merged {
+    let mut room = Room::new(state);
+    let mut merged = Merged::default();
+    let (mut plans, mut evals, mut runs) = (Vec::new(), updates, 0);
+    for outcome in outcomes {
+        let plan_runs: usize = outcome.plan.groups.iter().map(|group| group.placements.len()).sum();
+        let is_full = plans.len() >= limits::PLANS_MAX || runs + plan_runs > limits::PLAN_RUNS_MAX;
+        if !merged.rest.is_empty() || (is_full && !plans.is_empty()) {
+            merged.rest.push(outcome);
+            continue;
+        }
+        runs += plan_runs;
+        let ScheduleOutcome { plan, update } = outcome;
+        let (eval_id, seen) = (plan.eval_id, plan.snapshot_index);
+        let admission = admit(state, &mut room, plan);
+        if admission.dropped > 0 {
+            merged.settled.retry.push((eval_id, admission.placed > 0));
+        } else if let Some(update) = update {
+            merged.settled.done.push(eval_id);
+            evals.push(update);
+        } else {
+            merged.settled.waiting.push((eval_id, seen));
+        }
+        if !admission.plan.is_empty() {
+            plans.push(admission.plan);
+        }
+    }
+    if !plans.is_empty() || !evals.is_empty() {
+        merged.command = Some(if plans.is_empty() {
+            Command::UpdateEvals { evals, at }
+        } else {
+            Command::ApplyPlans { plans, evals, at }
+        });
+    }
+    merged
+}
+
+impl Merged {
+    /// What becomes of the evaluations, now that the command was answered so. `None`: there was no
+    /// command.
+    #[must_use]
+    pub fn settle(self, response: Option<&Response>) -> Settled {
+        let mut settled = self.settled;
+        if let Some(Response::PlansApplied { outcomes }) = response {
+            let refused = outcomes.iter().filter(|outcome| outcome.dropped > 0);
+            let known: BTreeSet<EvalId> = settled.retry.iter().map(|(eval_id, _)| *eval_id).collect();
+            settled.retry.extend(
+                refused
+                    .filter(|outcome| !known.contains(&outcome.eval_id))
+                    .map(|outcome| (outcome.eval_id, outcome.placed > 0)),
+            );
+            let open: BTreeSet<EvalId> = settled.retry.iter().map(|(eval_id, _)| *eval_id).collect();
+            settled.done.retain(|eval_id| !open.contains(eval_id));
+        }
+        settled
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! The evaluation broker: which evaluation goes to a worker next.
+//!
+//! Memory of the leader only; everything in it can be found again in the state. Higher priority goes
+//! first, then the older. One evaluation of a job is out at a time; of those that queue behind it only
+//! the newest is looked at, since it sees all that the others would, and the others are cancelled. A
+//! delivery has a deadline; what is not settled by then is delivered again, later each time, and fails
+//! after [`limits::DELIVERIES_MAX`] times. A plan that was refused in part is made again at once.
+//!
+//! Deliberately absent: scheduling, writing. [`Broker::take_updates`] says what must be written.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::eval::{EvalStatus, Evaluation};
+use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
+
+use crate::applier::Settled;
+use crate::blocked::BlockedEvals;
+use crate::fsm::{EvalUpdate, NextEval};
+use crate::limits;
+use crate::state::State;
+
+/// How long the broker waits for what. The defaults are Nomad's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokerConfig {
+    /// A worker has this long for an evaluation.
+    pub delivery_timeout: Duration,
+    /// Pause before the second delivery.
+    pub nack_delay: Duration,
+    /// Longer pause before each delivery after the second, times how many there were.
+    pub nack_delay_later: Duration,
+    /// Pause before an evaluation that failed is followed up.
+    pub follow_up_delay: Duration,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            delivery_timeout: Duration::from_secs(60),
+            nack_delay: Duration::from_secs(1),
+            nack_delay_later: Duration::from_secs(20),
+            follow_up_delay: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An evaluation handed to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The evaluation; read it from a state that is at least as new as this call.
+    pub eval_id: EvalId,
+    /// Proves to [`Broker::ack`] and [`Broker::nack`] that it is still this delivery.
+    pub token: u64,
+    /// Counted from 1.
+    pub attempt: u32,
+}
+
+/// Where an evaluation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Behind another one of its job.
+    Queued,
+    /// Not before this time.
+    Delayed(Timestamp),
+    /// Next when a worker asks.
+    Ready,
+    /// With a worker.
+    Out { token: u64, deadline: Timestamp },
+}
+
+#[derive(Debug)]
+struct Entry {
+    eval: Arc<Evaluation>,
+    place: Place,
+    deliveries: u32,
+    /// Plans in a row of which nothing was placed.
+    retries: u32,
+}
+
+/// The evaluations of one job.
+#[derive(Debug, Default)]
+struct JobQueue {
+    /// Ready or out.
+    active: Option<EvalId>,
+    queued: BTreeSet<(LogIndex, EvalId)>,
+}
+
+type ReadyKey = (Reverse<u8>, LogIndex, EvalId);
+
+/// The evaluation broker.
+#[derive(Debug, Default)]
+pub struct Broker {
+    config: BrokerConfig,
+    entries: BTreeMap<EvalId, Entry>,
+    jobs: BTreeMap<JobKey, JobQueue>,
+    ready: BTreeSet<ReadyKey>,
+    /// Deadlines of deliveries and ends of delays.
+    timers: BTreeSet<(Timestamp, EvalId)>,
+    blocked: BlockedEvals,
+    updates: Vec<EvalUpdate>,
+    last_token: u64,
+}
+
+impl Broker {
+    /// An empty broker.
+    #[must_use]
+    pub fn new(config: BrokerConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// Begins anew from what the state says: a server became leader.
+    pub fn lead(&mut self, state: &State, now: Timestamp) {
+        let last_token = self.last_token;
+        *self = Self::new(self.config);
+        self.last_token = last_token;
+        self.blocked.lead(state.applied());
+        let open: Vec<Arc<Evaluation>> = state.evals().pending().map(Arc::clone).collect();
+        for eval in open {
+            match eval.status {
+                EvalStatus::Blocked => self.block(state, eval.id, eval.snapshot_index, now),
+                EvalStatus::Pending => self.enqueue(&eval, now),
+                EvalStatus::Complete | EvalStatus::Failed | EvalStatus::Canceled => {}
+            }
+        }
+    }
+
+    /// Takes an evaluation, unless it is here already or has ended.
+    pub fn enqueue(&mut self, eval: &Arc<Evaluation>, now: Timestamp) {
+        if self.entries.contains_key(&eval.id) || eval.status.is_terminal() {
+            return;
+        }
+        self.blocked.forget(&eval.id);
+        let entry =
+            Entry { eval: Arc::clone(eval), place: Place::Queued, deliveries: 0, retries: 0 };
+        self.entries.insert(eval.id, entry);
+        if eval.wait_until > now {
+            self.delay(eval.id, eval.wait_until);
+        } else {
+            self.queue(eval.id);
+        }
+    }
+
+    /// Hands out the next evaluation.
+    pub fn dequeue(&mut self, now: Timestamp) -> Option<Delivery> {
+        let (_, _, eval_id) = self.ready.pop_first()?;
+        let entry = self.entries.get_mut(&eval_id).expect("what is ready has an entry");
+        self.last_token += 1;
+        let (token, deadline) = (self.last_token, now.plus(self.config.delivery_timeout));
+        entry.place = Place::Out { token, deadline };
+        entry.deliveries += 1;
+        self.timers.insert((deadline, eval_id));
+        Some(Delivery { eval_id, token, attempt: entry.deliveries })
+    }
+
+    /// Whether `token` is of the delivery that is out. A plan under an old token must not be submitted.
+    #[must_use]
+    pub fn is_current(&self, eval_id: &EvalId, token: u64) -> bool {
+        self.entries.get(eval_id).is_some_and(|entry| match entry.place {
+            Place::Out { token: out, .. } => out == token,
+            Place::Queued | Place::Delayed(_) | Place::Ready => false,
+        })
+    }
+
+    /// The evaluation is done with.
+    pub fn ack(&mut self, eval_id: &EvalId, token: u64) {
+        if self.is_current(eval_id, token) {
+            self.forget(eval_id);
+        }
+    }
+
+    /// The worker could not do it: again later, or never if it was tried too often.
+    pub fn nack(&mut self, eval_id: &EvalId, token: u64, now: Timestamp) {
+        if self.is_current(eval_id, token) {
+            self.redeliver(*eval_id, now);
+        }
+    }
+
+    /// A part of its plan was refused, so it must be looked at again at once. `progress` says whether
+    /// another part was placed; without any it fails after [`limits::PLAN_RETRIES_MAX`] times.
+    pub fn retry(&mut self, eval_id: &EvalId, progress: bool, now: Timestamp) {
+        let Some(entry) = self.entries.get_mut(eval_id) else { return };
+        let Place::Out { deadline, .. } = entry.place else { return };
+        entry.retries = if progress { 0 } else { entry.retries + 1 };
+        if entry.retries > limits::PLAN_RETRIES_MAX {
+            self.fail(*eval_id, "its plans were refused too often", now);
+            return;
+        }
+        // It was no accident of the worker's.
+        entry.deliveries -= 1;
+        entry.place = Place::Ready;
+        self.timers.remove(&(deadline, *eval_id));
+        let key = ready_key(&entry.eval);
+        self.ready.insert(key);
+    }
+
+    /// Carries out what became of a merged command.
+    pub fn settle(&mut self, state: &State, settled: &Settled, now: Timestamp) {
+        for eval_id in &settled.done {
+            self.forget(eval_id);
+        }
+        for (eval_id, progress) in &settled.retry {
+            self.retry(eval_id, *progress, now);
+        }
+        for (eval_id, seen) in &settled.waiting {
+            self.block(state, *eval_id, *seen, now);
+        }
+    }
+
+    /// Lets an evaluation wait for room. `seen` is the snapshot in which there was none: if room came
+    /// free since, it is queued at once.
+    pub fn block(&mut self, state: &State, eval_id: EvalId, seen: LogIndex, now: Timestamp) {
+        self.drop_entry(&eval_id);
+        let Some(eval) = state.evals().get(&eval_id) else { return };
+        if eval.status == EvalStatus::Blocked && self.blocked.block(state, eval, seen) {
+            self.enqueue(eval, now);
+        }
+    }
+
+    /// A node has more room since the entry at `index`: queues evaluations that it could help.
+    pub fn handle_capacity(
+        &mut self,
+        state: &State,
+        node_id: NodeId,
+        index: LogIndex,
+        now: Timestamp,
+    ) {
+        for eval in self.blocked.handle_capacity(state, node_id, index) {
+            self.enqueue(&eval, now);
+        }
+    }
+
+    /// An evaluation has ended.
+    pub fn forget(&mut self, eval_id: &EvalId) {
+        self.blocked.forget(eval_id);
+        self.drop_entry(eval_id);
+    }
+
+    /// Deadlines passed and delays ended.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some((_, eval_id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            let Some(entry) = self.entries.get(&eval_id) else { break };
+            match entry.place {
+                Place::Out { .. } => self.redeliver(eval_id, now),
+                Place::Delayed(until) => {
+                    self.timers.remove(&(until, eval_id));
+                    self.queue(eval_id);
+                }
+                Place::Queued | Place::Ready => break,
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] has something to do, and what for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        self.timers.first().map(|(at, _)| (*at, "evaluation delivery or delay"))
+    }
+
+    /// What must be written of evaluations that were cancelled or failed; at most
+    /// [`limits::EVAL_UPDATES_MAX`] at a time.
+    pub fn take_updates(&mut self) -> Vec<EvalUpdate> {
+        let more = self.updates.split_off(self.updates.len().min(limits::EVAL_UPDATES_MAX));
+        std::mem::replace(&mut self.updates, more)
+    }
+
+    /// Evaluations ready, queued, delayed or out; blocked ones not counted.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Evaluations that wait for a worker now.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Evaluations that wait for room.
+    #[must_use]
+    pub fn blocked(&self) -> usize {
+        self.blocked.len()
+    }
+
+    /// Puts an entry behind its job's active one, or makes it that.
+    fn queue(&mut self, eval_id: EvalId) {
+        let Some(entry) = self.entries.get_mut(&eval_id) else { return };
+        let job = self.jobs.entry(entry.eval.job.clone()).or_default();
+        if job.active.is_some() {
+            entry.place = Place::Queued;
+            job.queued.insert((entry.eval.create_index, eval_id));
+        } else {
+            entry.place = Place::Ready;
+            job.active = Some(eval_id);
+            self.ready.insert(ready_key(&entry.eval));
+        }
+    }
+
+    fn delay(&mut self, eval_id: EvalId, until: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(&eval_id) {
+            entry.place = Place::Delayed(until);
+            self.timers.insert((until, eval_id));
+        }
+    }
+
+    fn redeliver(&mut self, eval_id: EvalId, now: Timestamp) {
+        let Some(entry) = self.entries.get(&eval_id) else { return };
+        if entry.deliveries >= limits::DELIVERIES_MAX {
+            self.fail(eval_id, "it was delivered too often without an answer", now);
+            return;
+        }
+        let pause = match entry.deliveries {
+            0 | 1 => self.config.nack_delay,
+            later => self.config.nack_delay_later.saturating_mul(later - 1),
+        };
+        self.leave(&eval_id);
+        self.delay(eval_id, now.plus(pause));
+    }
+
+    fn fail(&mut self, eval_id: EvalId, why: &str, now: Timestamp) {
+        self.drop_entry(&eval_id);
+        let wait_until = now.plus(self.config.follow_up_delay);
+        self.updates.push(ending(
+            eval_id,
+            EvalStatus::Failed,
+            why,
+            NextEval::FailedFollowUp { wait_until },
+        ));
+    }
+
+    fn drop_entry(&mut self, eval_id: &EvalId) {
+        if self.entries.contains_key(eval_id) {
+            self.leave(eval_id);
+            self.entries.remove(eval_id);
+        }
+    }
+
+    /// Takes an entry out of every queue; if it was its job's active one, the newest queued one follows
+    /// and the others are cancelled.
+    fn leave(&mut self, eval_id: &EvalId) {
+        let Some(entry) = self.entries.get(eval_id) else { return };
+        let eval = Arc::clone(&entry.eval);
+        match entry.place {
+            Place::Queued => {}
+            Place::Delayed(until) => {
+                self.timers.remove(&(until, *eval_id));
+            }
+            Place::Ready => {
+                self.ready.remove(&ready_key(&eval));
+            }
+            Place::Out { deadline, .. } => {
+                self.timers.remove(&(deadline, *eval_id));
+            }
+        }
+        let Some(job) = self.jobs.get_mut(&eval.job) else { return };
+        job.queued.remove(&(eval.create_index, *eval_id));
+        if job.active != Some(*eval_id) {
+            return;
+        }
+        job.active = None;
+        let mut queued = std::mem::take(&mut job.queued);
+        let newest = queued.pop_last();
+        if newest.is_none() {
+            self.jobs.remove(&eval.job);
+        }
+        for (_, older) in queued {
+            self.entries.remove(&older);
+            let why = "a newer evaluation of the job sees the same";
+            self.updates.push(ending(older, EvalStatus::Canceled, why, NextEval::Nothing));
+        }
+        if let Some((_, newest)) = newest {
+            self.queue(newest);
+        }
+    }
+}
+
+fn ready_key(eval: &Evaluation) -> ReadyKey {
+    (Reverse(eval.priority), eval.create_index, eval.id)
+}
+
+fn ending(eval_id: EvalId, status: EvalStatus, why: &str, next: NextEval) -> EvalUpdate {
+    EvalUpdate {
+        eval_id,
+        status,
+        description: why.to_owned(),
+        snapshot_index: LogIndex(0),
+        failed_groups: Vec::new(),
+        queued: Vec::new(),
+        next,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,353 @@
+//! Commands: the only writer of the state.
+//!
+//! [`apply`] is a function of state, index and command: time and everything random come inside the
+//! command, ids are derived from the index. A refused command is a value, the same on every replica.
+//! Effects are for the leader's shell; losing one is safe, because its duty finds the work again in
+//! the state.
+//!
+//! The encoding of [`Command`] is persisted: variants and fields are only ever appended as new
+//! variants, and `testdata/` keeps the bytes of each.
+
+mod admit;
+mod change;
+mod eval;
+mod garbage;
+mod job;
+mod node;
+mod plan;
+mod report;
+
+use muster_domain::alloc::AllocReport;
+use muster_domain::eval::{EvalStatus, FailedGroup};
+use muster_domain::fault::Fault;
+use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::job::{JobSpec, JobType};
+use muster_domain::node::{Eligibility, NodeSpec, NodeStatus};
+use muster_domain::plan::Plan;
+use serde::{Deserialize, Serialize};
+
+use crate::state::State;
+
+pub(crate) use admit::admit;
+use change::Change;
+pub use garbage::{GcCursor, GcRule};
+
+/// The newest format of commands that this build understands.
+pub const VERSION: u32 = 1;
+
+/// A replicated change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// An agent says what its machine is. A node not seen before begins as `Initializing`.
+    RegisterNode {
+        /// The fingerprint.
+        spec: Box<NodeSpec>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// The heartbeats of a node began or ended.
+    SetNodeStatus {
+        /// The node.
+        node_id: NodeId,
+        /// What the control plane thinks of it.
+        status: NodeStatus,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// An operator says whether a node takes new work.
+    SetEligibility {
+        /// The node.
+        node_id: NodeId,
+        /// Whether it does.
+        eligibility: Eligibility,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user submits a job.
+    RegisterJob {
+        /// The job, validated.
+        spec: Box<JobSpec>,
+        /// When it was proposed.
+        at: Timestamp,
+        /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
+        check_index: Option<LogIndex>,
+    },
+    /// A user stops a job.
+    DeregisterJob {
+        /// The job.
+        key: JobKey,
+        /// Forget it as well.
+        purge: bool,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user wants a job looked at.
+    EvaluateJob {
+        /// The job.
+        key: JobKey,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// What workers want to change, and what becomes of their evaluations.
+    ///
+    /// Placements are runs of instances on one node, about 25 bytes each with the node's 16-byte id;
+    /// ids, names and the rest are derived.
+    ApplyPlans {
+        /// Plans, each of one evaluation.
+        plans: Vec<Plan>,
+        /// What becomes of evaluations. Left undone where a part of the plan is refused.
+        evals: Vec<EvalUpdate>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// What becomes of evaluations that have no plan.
+    UpdateEvals {
+        /// The updates.
+        evals: Vec<EvalUpdate>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// An agent reports what became of allocations.
+    ReportAllocs {
+        /// The node.
+        node_id: NodeId,
+        /// The reports. Later ones about the same allocation win.
+        reports: Vec<AllocReport>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// Forget what has ended: a rule and a range of time, never a list of ids.
+    CollectGarbage {
+        /// What to forget.
+        rule: GcRule,
+        /// Only what ended before.
+        before: Timestamp,
+        /// The same for evaluations of batch jobs.
+        batch_before: Timestamp,
+        /// Where the slice before this one ended.
+        after: Option<GcCursor>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+}
+
+impl Command {
+    /// The oldest format that knows this command. The shell writes it with the entry, so that a server
+    /// that does not understand it stops before it applies it.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        match self {
+            Self::RegisterNode { .. }
+            | Self::SetNodeStatus { .. }
+            | Self::SetEligibility { .. }
+            | Self::RegisterJob { .. }
+            | Self::DeregisterJob { .. }
+            | Self::EvaluateJob { .. }
+            | Self::ApplyPlans { .. }
+            | Self::UpdateEvals { .. }
+            | Self::ReportAllocs { .. }
+            | Self::CollectGarbage { .. } => 1,
+        }
+    }
+}
+
+/// What becomes of an evaluation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvalUpdate {
+    /// The evaluation.
+    pub eval_id: EvalId,
+    /// Its status from here on.
+    pub status: EvalStatus,
+    /// For people.
+    pub description: String,
+    /// The snapshot its plan was made from; 0 keeps what is there.
+    pub snapshot_index: LogIndex,
+    /// What could not be placed, and why.
+    pub failed_groups: Vec<FailedGroup>,
+    /// Instances that wait, by group.
+    pub queued: Vec<(String, u32)>,
+    /// The evaluation that goes on from here.
+    pub next: NextEval,
+}
+
+/// The evaluation that goes on where one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NextEval {
+    /// None.
+    Nothing,
+    /// A blocked one, for what could not be placed.
+    Blocked,
+    /// A delayed one, because this failed too often.
+    FailedFollowUp {
+        /// Not to be looked at before.
+        wait_until: Timestamp,
+    },
+}
+
+/// What a command did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// It is done; there is no more to say.
+    Done,
+    /// The node is registered.
+    NodeRegistered,
+    /// The job is registered.
+    JobRegistered {
+        /// The evaluation that will place it.
+        eval_id: EvalId,
+        /// Its current version.
+        version: u64,
+        /// The entry that registered that version.
+        job_modify_index: LogIndex,
+    },
+    /// The job will be stopped.
+    JobDeregistered {
+        /// The evaluation that will stop it.
+        eval_id: EvalId,
+    },
+    /// The job will be looked at.
+    EvalCreated {
+        /// The evaluation.
+        eval_id: EvalId,
+    },
+    /// Plans were carried out as far as they fit.
+    PlansApplied {
+        /// One for each plan, in order.
+        outcomes: Vec<PlanOutcome>,
+    },
+    /// Objects were forgotten.
+    Collected {
+        /// Evaluations.
+        evals: u32,
+        /// Allocations.
+        allocs: u32,
+        /// Jobs.
+        jobs: u32,
+        /// Nodes.
+        nodes: u32,
+        /// Where the next slice begins, if there is more to look at.
+        next: Option<GcCursor>,
+    },
+    /// The command is refused; nothing changed.
+    Rejected(Rejection),
+}
+
+/// What became of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanOutcome {
+    /// Its evaluation.
+    pub eval_id: EvalId,
+    /// Instances placed.
+    pub placed: u32,
+    /// Instances refused. If any, the evaluation is still open and must be looked at again.
+    pub dropped: u32,
+}
+
+/// Why a command is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Rejection {
+    /// There is no such node.
+    #[error("node {0} is not registered")]
+    UnknownNode(NodeId),
+    /// There is no such job.
+    #[error("job {0} is not registered")]
+    UnknownJob(JobKey),
+    /// The job moved since the user looked.
+    #[error(
+        "job {key} was last registered at index {}, not {}: look at it again before changing it",
+        actual.0, expected.0
+    )]
+    CheckIndex {
+        /// The job.
+        key: JobKey,
+        /// What the user saw.
+        expected: LogIndex,
+        /// What is so; 0 if there is no such job.
+        actual: LogIndex,
+    },
+    /// A job cannot change its type.
+    #[error("job {key} is of type {from} and cannot become {to}: purge it first or choose another id")]
+    JobTypeChanged {
+        /// The job.
+        key: JobKey,
+        /// Its type.
+        from: JobType,
+        /// The type asked for.
+        to: JobType,
+    },
+    /// The job was not validated.
+    #[error("job {0} has no task group")]
+    NoGroups(JobKey),
+    /// The fingerprint is unusable.
+    #[error("the node's fingerprint is refused: {}", .0.first().map_or("", |fault| fault.reason.as_str()))]
+    InvalidNode(Vec<Fault>),
+}
+
+/// Something the leader's shell must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Give this evaluation to the broker.
+    EnqueueEval(EvalId),
+    /// Let this evaluation wait for room.
+    BlockEval(EvalId),
+    /// Drop this evaluation: it has ended.
+    ForgetEval(EvalId),
+    /// Wake blocked evaluations that this node could help.
+    CapacityFreed {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Push desired allocations to this node's agent. For every server, not only the leader.
+    NodeChanged(NodeId),
+    /// Expect heartbeats from this node.
+    NodeReady(NodeId),
+    /// Expect no heartbeats from this node.
+    NodeGone(NodeId),
+}
+
+/// Applies the entry at `index`.
+pub fn apply(state: &mut State, index: LogIndex, command: Command) -> (Response, Vec<Effect>) {
+    let at = match &command {
+        Command::RegisterNode { at, .. }
+        | Command::SetNodeStatus { at, .. }
+        | Command::SetEligibility { at, .. }
+        | Command::RegisterJob { at, .. }
+        | Command::DeregisterJob { at, .. }
+        | Command::EvaluateJob { at, .. }
+        | Command::ApplyPlans { at, .. }
+        | Command::UpdateEvals { at, .. }
+        | Command::ReportAllocs { at, .. }
+        | Command::CollectGarbage { at, .. } => *at,
+    };
+    state.applied = index;
+    let mut change = Change::new(state, index, at);
+    let result = match command {
+        Command::RegisterNode { spec, at: _ } => node::register(&mut change, *spec),
+        Command::SetNodeStatus { node_id, status, at: _ } => {
+            node::set_status(&mut change, node_id, status)
+        }
+        Command::SetEligibility { node_id, eligibility, at: _ } => {
+            node::set_eligibility(&mut change, node_id, eligibility)
+        }
+        Command::RegisterJob { spec, at: _, check_index } => {
+            job::register(&mut change, *spec, check_index)
+        }
+        Command::DeregisterJob { key, purge, at: _ } => job::deregister(&mut change, key, purge),
+        Command::EvaluateJob { key, at: _ } => job::evaluate(&mut change, key),
+        Command::ApplyPlans { plans, evals, at: _ } => Ok(plan::apply(&mut change, plans, evals)),
+        Command::UpdateEvals { evals, at: _ } => {
+            for update in evals {
+                eval::update(&mut change, update);
+            }
+            Ok(Response::Done)
+        }
+        Command::ReportAllocs { node_id, reports, at: _ } => {
+            report::apply(&mut change, node_id, reports)
+        }
+        Command::CollectGarbage { rule, before, batch_before, after, at: _ } => {
+            Ok(garbage::collect(&mut change, rule, before, batch_before, after))
+        }
+    };
+    let effects = change.finish();
+    (result.unwrap_or_else(Response::Rejected), effects)
+}

@@ -1,0 +1,84 @@
+//! What becomes of evaluations.
+
+use std::sync::Arc;
+
+use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
+use muster_domain::id::EvalId;
+use muster_domain::id::LogIndex;
+
+use super::{Change, EvalUpdate, NextEval};
+
+/// Records `update`, unless the evaluation is gone or has ended.
+///
+/// An evaluation that is complete has looked at the whole job, so the job's older blocked ones are
+/// cancelled: at most one is ever blocked.
+pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
+    let EvalUpdate { eval_id, status, description, snapshot_index, failed_groups, queued, next } =
+        update;
+    let Some(old) = change.state.evals.get(&eval_id).map(Arc::clone) else { return };
+    if old.status.is_terminal() {
+        return;
+    }
+    if status == EvalStatus::Complete || status == EvalStatus::Blocked {
+        cancel_blocked(change, &old);
+    }
+    let mut eval = Evaluation {
+        status,
+        status_description: description,
+        snapshot_index: if snapshot_index == LogIndex(0) { old.snapshot_index } else { snapshot_index },
+        failed_groups,
+        queued,
+        ..(*old).clone()
+    };
+    let follow_up = follow_up(change, &eval, next);
+    if next == NextEval::Blocked {
+        eval.blocked = follow_up.as_ref().map(|next| next.id);
+    }
+    change.put_eval(eval);
+    if let Some(next) = follow_up {
+        change.put_eval(next);
+    }
+}
+
+fn cancel_blocked(change: &mut Change<'_>, keep: &Evaluation) {
+    let blocked: Vec<Arc<Evaluation>> = change
+        .state
+        .evals
+        .open_of_job(&keep.job)
+        .filter(|eval| eval.status == EvalStatus::Blocked && eval.id != keep.id)
+        .map(Arc::clone)
+        .collect();
+    for eval in blocked {
+        let cancelled = Evaluation {
+            status: EvalStatus::Canceled,
+            status_description: "a newer evaluation of the job has ended".to_owned(),
+            ..(*eval).clone()
+        };
+        change.put_eval(cancelled);
+    }
+}
+
+/// The evaluation that goes on from `eval`; none if the job is gone or stopped.
+fn follow_up(change: &mut Change<'_>, eval: &Evaluation, next: NextEval) -> Option<Evaluation> {
+    let previous: EvalId = eval.id;
+    let job = change.state.jobs.get(&eval.job).map(Arc::clone)?;
+    match next {
+        NextEval::Nothing => None,
+        NextEval::Blocked => {
+            let mut blocked = change.new_eval(&job, Trigger::QueuedAllocs);
+            blocked.status = EvalStatus::Blocked;
+            blocked.status_description = "waits for room".to_owned();
+            blocked.previous = Some(previous);
+            blocked.snapshot_index = eval.snapshot_index;
+            blocked.failed_groups.clone_from(&eval.failed_groups);
+            blocked.queued.clone_from(&eval.queued);
+            Some(blocked)
+        }
+        NextEval::FailedFollowUp { wait_until } => {
+            let mut later = change.new_eval(&job, Trigger::FailedFollowUp);
+            later.previous = Some(previous);
+            later.wait_until = wait_until;
+            Some(later)
+        }
+    }
+}

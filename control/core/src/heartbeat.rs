@@ -1,0 +1,139 @@
+//! Heartbeats: which nodes have not been heard of for too long.
+//!
+//! Memory of the leader only. A node that is ready is expected to be heard of within its time to live
+//! and a grace; a server that becomes leader gives everybody that whole time, since it cannot know when
+//! they were last heard of.
+//!
+//! Deliberately absent: recording that a node is down. The shell proposes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use muster_domain::id::{NodeId, Timestamp};
+use muster_domain::node::NodeStatus;
+
+use crate::limits;
+use crate::state::State;
+
+/// How long silence may last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeartbeatConfig {
+    /// What agents are told; they beat three times in it.
+    pub ttl: Duration,
+    /// Longer than that before a node is down: for a slow network or a busy server.
+    pub grace: Duration,
+}
+
+impl Default for HeartbeatConfig {
+    /// 10 s and 5 s: a dead node is noticed within 15 s (Nomad: 20 s at the least, more with more nodes).
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(10), grace: Duration::from_secs(5) }
+    }
+}
+
+/// What a heartbeat meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beat {
+    /// It was expected.
+    Counted,
+    /// Nothing was expected of this node: propose that it is ready, if it is registered.
+    Unexpected,
+}
+
+/// When each node must be heard of.
+#[derive(Debug, Default)]
+pub struct Heartbeats {
+    config: HeartbeatConfig,
+    deadlines: BTreeMap<NodeId, Timestamp>,
+    order: BTreeSet<(Timestamp, NodeId)>,
+}
+
+impl Heartbeats {
+    /// Expects nobody.
+    #[must_use]
+    pub fn new(config: HeartbeatConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// What agents are told.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.config.ttl
+    }
+
+    /// Begins anew: every node that is not down has a whole period from here.
+    pub fn lead(&mut self, state: &State, now: Timestamp) {
+        *self = Self::new(self.config);
+        for node in state.nodes().iter() {
+            match node.status {
+                NodeStatus::Initializing | NodeStatus::Ready => self.track(node.spec.id, now),
+                NodeStatus::Down => {}
+            }
+        }
+    }
+
+    /// Expects heartbeats of a node from here on.
+    pub fn track(&mut self, node_id: NodeId, now: Timestamp) {
+        self.untrack(&node_id);
+        let deadline = now.plus(self.config.ttl).plus(self.config.grace);
+        self.deadlines.insert(node_id, deadline);
+        self.order.insert((deadline, node_id));
+    }
+
+    /// Expects none of a node.
+    pub fn untrack(&mut self, node_id: &NodeId) {
+        if let Some(deadline) = self.deadlines.remove(node_id) {
+            self.order.remove(&(deadline, *node_id));
+        }
+    }
+
+    /// A node was heard of.
+    pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> Beat {
+        if self.deadlines.contains_key(&node_id) {
+            self.track(node_id, now);
+            Beat::Counted
+        } else {
+            Beat::Unexpected
+        }
+    }
+
+    /// Nodes that were silent too long, at most [`limits::EXPIRED_MAX`]; propose that they are down. Each
+    /// is given out once more if it is still expected a grace later, in case the proposal was lost.
+    pub fn handle_timeout(&mut self, now: Timestamp) -> Vec<NodeId> {
+        let expired: Vec<(Timestamp, NodeId)> = self
+            .order
+            .iter()
+            .copied()
+            .take_while(|(deadline, _)| *deadline <= now)
+            .take(limits::EXPIRED_MAX)
+            .collect();
+        for (deadline, node_id) in &expired {
+            self.order.remove(&(*deadline, *node_id));
+            let again = now.plus(self.config.grace);
+            self.order.insert((again, *node_id));
+            self.deadlines.insert(*node_id, again);
+        }
+        expired.into_iter().map(|(_, node_id)| node_id).collect()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do, and what for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        self.order.first().map(|(at, _)| (*at, "heartbeat"))
+    }
+
+    /// How many nodes are expected to be heard of.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.deadlines.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

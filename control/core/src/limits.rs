@@ -1,0 +1,46 @@
+//! Bounds of the control plane's core. Each says why not half and why not double.
+
+use std::time::Duration;
+
+/// Versions of a job that are kept, the current one included. Nomad's number: enough to go back a few
+/// deployments; each is a whole job specification.
+pub const JOB_VERSIONS_MAX: usize = 6;
+/// Nodes whose scores a placement records. Nomad's number: what fits on a screen.
+pub const SCORES_MAX: usize = 5;
+/// First port given to a group that names none. Nomad's range: below the ephemeral ports of Linux,
+/// which begin at 32 768, so that no outgoing connection takes one.
+pub const DYNAMIC_PORT_MIN: u16 = 20_000;
+/// Last port given to a group that names none.
+pub const DYNAMIC_PORT_MAX: u16 = 32_000;
+/// Times an evaluation is given to a worker before it counts as failed. Nomad's number: two chances
+/// after an accident, and no worker kept busy for ever.
+pub const DELIVERIES_MAX: u32 = 3;
+/// Times in a row that a plan may be refused without anything of it being placed. Nomad's number for
+/// services: each time costs a whole plan.
+pub const PLAN_RETRIES_MAX: u32 = 5;
+/// Evaluations cancelled or failed by one command: about 256 KiB of log.
+pub const EVAL_UPDATES_MAX: usize = 4_096;
+/// Plans merged in one command. A plan of one placement is about 300 bytes, so an entry stays well
+/// below a megabyte; more would let a follower's apply fall behind a heartbeat.
+pub const PLANS_MAX: usize = 1_024;
+/// Runs of placements merged in one command: about 64 bytes each. One plan may exceed it alone.
+pub const PLAN_RUNS_MAX: usize = 32_768;
+/// Capacity events remembered for evaluations that are about to be blocked. The gap between a snapshot
+/// and the block is milliseconds; where it is longer the evaluation is woken to be safe.
+pub const RECENT_CAPACITY_MAX: usize = 4_096;
+/// Objects looked at by one garbage collection command: about a millisecond of apply
+/// (0.2 µs to 0.3 µs each were measured), so that heartbeats and placements do not notice.
+pub const GC_SLICE_MAX: usize = 4_096;
+/// Nodes declared down by one look at the heartbeats. A partition can cut off all of them at once.
+pub const EXPIRED_MAX: usize = 512;
+/// Allocations of a replacement chain that are followed back to count failures. With the delays
+/// doubling from 30 s, the eighth is past [`RESCHEDULE_DELAY_MAX`] anyway.
+pub const RESCHEDULE_CHAIN_MAX: u32 = 8;
+/// Delay before a failed service allocation is replaced for the first time. Nomad's default.
+pub const RESCHEDULE_DELAY_MIN: Duration = Duration::from_secs(30);
+/// Longest delay before a failed service allocation is replaced. Nomad's default.
+pub const RESCHEDULE_DELAY_MAX: Duration = Duration::from_secs(3600);
+/// Delay before a failed batch allocation is replaced. Nomad's default.
+pub const RESCHEDULE_BATCH_DELAY: Duration = Duration::from_secs(5);
+/// A failed batch allocation is replaced once in this time. Nomad's default.
+pub const RESCHEDULE_BATCH_INTERVAL: Duration = Duration::from_secs(24 * 3600);

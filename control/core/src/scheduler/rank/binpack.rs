@@ -1,0 +1,15 @@
+//! Bin-packing: the fuller a node would be, the better. Nomad's formula, between 0 and 1.
+
+use muster_domain::resources::Amount;
+
+pub(super) const NAME: &str = "binpack";
+
+/// Highest value of the formula before it is normalised.
+const MAX: f64 = 18.0;
+
+/// The score of a node with `total` if `used` of it were used.
+pub(super) fn score(total: Amount, used: Amount) -> f64 {
+    let free_cpu = 1.0 - used.cpu_mhz as f64 / total.cpu_mhz as f64;
+    let free_memory = 1.0 - used.memory_mb as f64 / total.memory_mb as f64;
+    (20.0 - (10_f64.powf(free_cpu) + 10_f64.powf(free_memory))).clamp(0.0, MAX) / MAX
+}

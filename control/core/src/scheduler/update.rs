@@ -1,0 +1,60 @@
+//! Whether a new version of a group can go on in the instances of an old one.
+
+use muster_domain::job::{JobSpec, Task, TaskGroup};
+
+/// What a change of version asks of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Its tasks need not know: at most the count, the priority or a policy differs.
+    InPlace,
+    /// It must be replaced.
+    Destructive,
+}
+
+/// What the change from `old` to `new` asks of an instance of the group.
+///
+/// A changed constraint, restart policy, kill signal or log rotation replaces nothing (whether the node
+/// still meets the constraints is checked elsewhere); changed metadata of the job does, because tasks
+/// see it in their environment.
+pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -> Change {
+    let TaskGroup {
+        name: _,
+        count: _,
+        constraints: _,
+        restart: _,
+        ephemeral_disk,
+        network,
+        meta,
+        tasks,
+    } = old.1;
+    let same = old.0.meta == new.0.meta
+        && old.0.name == new.0.name
+        && *ephemeral_disk == new.1.ephemeral_disk
+        && *network == new.1.network
+        && *meta == new.1.meta
+        && tasks.len() == new.1.tasks.len()
+        && tasks.iter().all(|old| new.1.task(&old.name).is_some_and(|new| same_process(old, new)));
+    if same { Change::InPlace } else { Change::Destructive }
+}
+
+fn same_process(old: &Task, new: &Task) -> bool {
+    let Task {
+        name: _,
+        driver,
+        config_json,
+        user,
+        env,
+        resources,
+        constraints: _,
+        kill_timeout: _,
+        kill_signal: _,
+        logs: _,
+        meta,
+    } = old;
+    *driver == new.driver
+        && *config_json == new.config_json
+        && *user == new.user
+        && *env == new.env
+        && *resources == new.resources
+        && *meta == new.meta
+}

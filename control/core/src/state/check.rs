@@ -1,0 +1,176 @@
+//! The invariants of the state, as code.
+//!
+//! Run after every command in tests and in the simulator. Indexes are checked by building the state
+//! anew from its rows and comparing; what follows from rows alone is checked row by row.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_domain::alloc::{Allocation, ClientStatus, DesiredStatus};
+use muster_domain::eval::EvalStatus;
+use muster_domain::id::{AllocId, JobKey, NodeId};
+use muster_domain::job::JobStatus;
+use muster_domain::node::NodeStatus;
+
+use super::{Evals, Nodes, State};
+
+/// Every invariant that does not hold, in words. Empty means all hold.
+#[must_use]
+pub fn broken(state: &State) -> Vec<String> {
+    let mut broken = Vec::new();
+    allocs_refer_to_what_exists(state, &mut broken);
+    instances_run_once(state, &mut broken);
+    nodes_are_not_overbooked(state, &mut broken);
+    jobs_say_what_became_of_them(state, &mut broken);
+    evals_refer_to_what_exists(state, &mut broken);
+    indexes_agree_with_rows(state, &mut broken);
+    nothing_is_from_the_future(state, &mut broken);
+    broken
+}
+
+fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
+    for alloc in state.allocs.iter() {
+        let name = format!("allocation {}", alloc.id);
+        if usize::from(alloc.group_at) >= alloc.job.spec.groups.len() {
+            broken.push(format!("{name} runs a group its job does not have"));
+            continue;
+        }
+        if state.evals.get(&alloc.eval_id).is_none() {
+            broken.push(format!("{name} was placed by an evaluation that is gone: {}", alloc.eval_id));
+        }
+        if alloc.client_status == ClientStatus::Lost && alloc.desired == DesiredStatus::Run {
+            broken.push(format!("{name} is lost but still wanted"));
+        }
+        if alloc.is_terminal() {
+            continue;
+        }
+        match state.nodes.get(&alloc.node_id) {
+            None => broken.push(format!("{name} is live on a node that is gone: {}", alloc.node_id)),
+            Some(node) if node.status == NodeStatus::Down => {
+                broken.push(format!("{name} is live on a node that is down: {}", alloc.node_id));
+            }
+            Some(_) => {}
+        }
+        if let Some(next) = alloc.next {
+            broken.push(format!("{name} is live but replaced by {next}"));
+        }
+    }
+}
+
+/// No two live allocations have the same name.
+fn instances_run_once(state: &State, broken: &mut Vec<String>) {
+    let mut seen: BTreeMap<(JobKey, &str, u32), AllocId> = BTreeMap::new();
+    for alloc in live(state) {
+        let name = (alloc.job_key(), alloc.group().name.as_str(), alloc.name_index);
+        if let Some(other) = seen.insert(name, alloc.id) {
+            broken.push(format!("{} runs twice: {other} and {}", alloc.name(), alloc.id));
+        }
+    }
+}
+
+/// True of what the control plane places; an agent that reports less than before can break it.
+fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
+    let mut ports: BTreeSet<(NodeId, u16)> = BTreeSet::new();
+    for alloc in live(state) {
+        for port in &alloc.ports {
+            if !ports.insert((alloc.node_id, port.value)) {
+                broken.push(format!("port {} of node {} is held twice", port.value, alloc.node_id));
+            }
+        }
+    }
+    for column in state.nodes.columns().filter(|column| column.occupied) {
+        if let Some(dimension) = column.used.exceeds(column.total) {
+            broken.push(format!("node {} is overbooked: {dimension}", column.node_id));
+        }
+    }
+}
+
+fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
+    for (key, row) in state.jobs.rows() {
+        let live = state.allocs.of_job(key).any(|alloc| !alloc.is_terminal());
+        let open = state.evals.of_job(key).any(|eval| !eval.status.is_terminal());
+        let expected = match (live, open) {
+            (true, _) => JobStatus::Running,
+            (false, true) => JobStatus::Pending,
+            (false, false) => JobStatus::Dead,
+        };
+        if row.job.status != expected {
+            let (says, is) = (row.job.status.word(), expected.word());
+            broken.push(format!("job {key} says it is {says} but is {is}"));
+        }
+        let numbers: Vec<u64> = std::iter::once(&row.job.current)
+            .chain(&row.older)
+            .map(|version| version.version)
+            .collect();
+        if !numbers.is_sorted_by(|newer, older| newer > older) {
+            broken.push(format!("versions of job {key} are out of order: {numbers:?}"));
+        }
+    }
+}
+
+fn evals_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
+    let mut blocked: BTreeSet<&JobKey> = BTreeSet::new();
+    for eval in state.evals.iter() {
+        if eval.status == EvalStatus::Blocked && !blocked.insert(&eval.job) {
+            broken.push(format!("job {} has two blocked evaluations", eval.job));
+        }
+    }
+}
+
+fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
+    let mut nodes = Nodes::default();
+    for (number, column) in state.nodes.columns().enumerate() {
+        if let Some(node) = state.nodes.get(&column.node_id).filter(|_| column.occupied) {
+            nodes.put_at((**node).clone(), u32::try_from(number).unwrap_or(u32::MAX));
+        }
+    }
+    let mut anew = State { nodes, ..State::default() };
+    for alloc in state.allocs.iter() {
+        anew.put_alloc((**alloc).clone());
+    }
+    anew.allocs.set_index(state.allocs.index());
+    anew.nodes.set_index(state.nodes.index());
+    let mut evals = Evals::default();
+    for eval in state.evals.iter() {
+        evals.put((**eval).clone());
+    }
+    evals.set_index(state.evals.index());
+    compare_nodes(&anew.nodes, &state.nodes, broken);
+    if anew.allocs != state.allocs {
+        broken.push("indexes of the allocations differ from their rows".to_owned());
+    }
+    if evals != state.evals {
+        broken.push("indexes of the evaluations differ from their rows".to_owned());
+    }
+}
+
+fn compare_nodes(anew: &Nodes, state: &Nodes, broken: &mut Vec<String>) {
+    for (expected, column) in anew.columns().zip(state.columns()) {
+        if expected != column {
+            broken.push(format!(
+                "column of node {} says {column:?}, its rows {expected:?}",
+                column.node_id
+            ));
+        }
+    }
+    if anew != state && broken.is_empty() {
+        broken.push("indexes of the nodes differ from their rows".to_owned());
+    }
+}
+
+fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
+    let tables = [
+        ("nodes", state.nodes.index()),
+        ("jobs", state.jobs.index()),
+        ("allocations", state.allocs.index()),
+        ("evaluations", state.evals.index()),
+    ];
+    for (table, index) in tables {
+        if index > state.applied {
+            broken.push(format!("{table} changed at {index:?}, after {:?}", state.applied));
+        }
+    }
+}
+
+fn live(state: &State) -> impl Iterator<Item = &Allocation> {
+    state.allocs.iter().map(|alloc| &**alloc).filter(|alloc| !alloc.is_terminal())
+}

@@ -1,0 +1,41 @@
+//! Finding ids by the digits people quote.
+
+/// The lowest and the highest id that begin with `text`: hexadecimal digits, dashes ignored.
+/// `None` if it cannot begin an id.
+pub(super) fn bounds(text: &str) -> Option<([u8; 16], [u8; 16])> {
+    let mut low = [0x00; 16];
+    let mut high = [0xff; 16];
+    let mut digits = 0;
+    for letter in text.chars().filter(|letter| *letter != '-') {
+        let digit = u8::try_from(letter.to_digit(16)?).ok()?;
+        let (low, high) = (low.get_mut(digits / 2)?, high.get_mut(digits / 2)?);
+        if digits % 2 == 0 {
+            *low = digit << 4;
+            *high = (digit << 4) | 0x0f;
+        } else {
+            *low |= digit;
+            *high = (*high & 0xf0) | digit;
+        }
+        digits += 1;
+    }
+    Some((low, high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_digit_spans_sixteen_values() {
+        let (low, high) = bounds("0a-b").unwrap();
+
+        assert_eq!((low[0], low[1]), (0x0a, 0xb0));
+        assert_eq!((high[0], high[1], high[2]), (0x0a, 0xbf, 0xff));
+    }
+
+    #[test]
+    fn what_is_no_id_has_no_bounds() {
+        assert_eq!(bounds("web"), None);
+        assert_eq!(bounds(&"0".repeat(33)), None);
+    }
+}
