@@ -22,9 +22,9 @@ use crate::task_driver::TaskDriver;
 
 /// What a step may take. Far beyond what any driver needs on a loaded machine; only a driver that
 /// hangs reaches it.
-const STEP_DEADLINE: Duration = Duration::from_secs(60);
+const STEP_DEADLINE: Duration = Duration::from_mins(1);
 /// Longer than any case: what a task that is not meant to end sleeps.
-const FOREVER: Duration = Duration::from_secs(600);
+const FOREVER: Duration = Duration::from_mins(10);
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -113,7 +113,7 @@ macro_rules! driver_conformance {
 async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
     match tokio::time::timeout(STEP_DEADLINE, step).await {
         Ok(value) => value,
-        Err(_) => panic!("{what} took longer than {STEP_DEADLINE:?}"),
+        Err(_elapsed) => panic!("{what} took longer than {STEP_DEADLINE:?}"),
     }
 }
 
@@ -735,8 +735,8 @@ pub async fn command_runs_in_the_task(subject: &dyn Subject) {
 pub async fn configuration_survives_the_way(subject: &dyn Subject) {
     let driver = subject.driver().await;
     let mut config = task(subject, "full", subject.runs_for(FOREVER));
-    config.job_id = "a-job".to_owned();
-    config.namespace = "default".to_owned();
+    "a-job".clone_into(&mut config.job_id);
+    "default".clone_into(&mut config.namespace);
     config.resources.cpu_mhz = 500;
     config.resources.memory_mb = 256;
     config.kill_signal = Some("SIGTERM".to_owned());

@@ -18,7 +18,7 @@ pub const STREAMS_MAX: u32 = 65_536;
 pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long a start or a recovery may take before it fails: a driver may fetch an image first.
-pub const START_DEADLINE: Duration = Duration::from_secs(15 * 60);
+pub const START_DEADLINE: Duration = Duration::from_mins(15);
 
 /// What a stop or an exec may take on top of the time that its caller gave it.
 pub const DEADLINE_MARGIN: Duration = Duration::from_secs(30);

@@ -205,12 +205,9 @@ impl Client {
             task: Some(convert::task_config_to_proto(&config)?),
         };
         let mut driver = self.driver();
+        let call = driver.start_task(request).boxed();
         let answer = self
-            .driver_call(
-                "StartTask",
-                limits::START_DEADLINE,
-                driver.start_task(request),
-            )
+            .driver_call("StartTask", limits::START_DEADLINE, call)
             .await?;
         if answer.already_started {
             return Err(StartTaskError::AlreadyStarted { task_id });

@@ -4,6 +4,7 @@
     clippy::all,
     clippy::pedantic,
     clippy::allow_attributes_without_reason,
+    clippy::clone_on_ref_ptr,
     missing_docs,
     missing_debug_implementations,
     unreachable_pub,

@@ -173,7 +173,7 @@ async fn three_hundred_waits_hold_up_no_other_call() {
     assert!(
         results
             .iter()
-            .all(|result| result.as_ref().is_ok_and(|wait| wait.is_ok()))
+            .all(|result| result.as_ref().is_ok_and(Result::is_ok))
     );
 }
 

@@ -1,0 +1,162 @@
+//! A task's cgroup, as far as its driver has to do with it: to be born in, to be killed by, to be
+//! measured.
+//!
+//! The agent makes the cgroup, limits it and removes it. This file knows names of files in it and
+//! nothing of where it lies. A cgroup that the agent removed is an empty one.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use muster_driver::CgroupPlacement;
+use rustix::fs::{CWD, Mode, OFlags};
+use thiserror::Error;
+
+use crate::limits;
+
+/// A cgroup that the task cannot be put into.
+#[derive(Debug, Error)]
+#[error("open the task's cgroup {}; the agent makes it, in the v2 hierarchy, before the task", path.display())]
+pub(crate) struct OpenCgroupError {
+    path: PathBuf,
+    #[source]
+    pub(crate) source: io::Error,
+}
+
+/// The v2 cgroup of a task.
+#[derive(Debug)]
+pub(crate) struct TaskCgroup {
+    dir: OwnedFd,
+    /// Held open, so that a kill by the kernel is seen even when the cgroup was removed first.
+    /// `None` where the memory controller is not in the v2 hierarchy.
+    memory_events: Option<File>,
+}
+
+impl TaskCgroup {
+    pub(crate) fn open(path: &Path) -> Result<Self, OpenCgroupError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| {
+            OpenCgroupError {
+                path: path.to_owned(),
+                source: source.into(),
+            }
+        })?;
+        // Without it, what a task leaves running cannot be reached: such a cgroup is refused.
+        open_in(dir.as_fd(), "cgroup.kill", OFlags::WRONLY).map_err(|source| OpenCgroupError {
+            path: path.join("cgroup.kill"),
+            source,
+        })?;
+        let memory_events = open_in(dir.as_fd(), "memory.events", OFlags::RDONLY).ok();
+        Ok(Self { dir, memory_events })
+    }
+
+    /// For `clone3`.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// The file through which a process moves itself here.
+    pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
+        Ok(open_in(self.dir.as_fd(), "cgroup.procs", OFlags::WRONLY)?.into())
+    }
+
+    /// Kills every process in the cgroup and below it: frozen, stopped or in sessions of their own.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        let killed = open_in(self.dir.as_fd(), "cgroup.kill", OFlags::WRONLY)
+            .and_then(|mut file| file.write_all(b"1"));
+        match killed {
+            Err(error) if removed(&error) => Ok(()),
+            killed => killed,
+        }
+    }
+
+    /// Whether a process is in the cgroup or below it. Zombies do not count.
+    pub(crate) fn populated(&self) -> io::Result<bool> {
+        match self.read("cgroup.events") {
+            Ok(text) => Ok(field(&text, "populated") != Some(0)),
+            Err(error) if removed(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Processes of the task that the kernel killed for want of memory. Zero where the memory
+    /// controller is elsewhere: then the agent knows.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let Some(mut file) = self.memory_events.as_ref() else {
+            return 0;
+        };
+        let mut text = String::new();
+        let read = io::Seek::rewind(&mut file).and_then(|()| {
+            file.take(limits::KERNEL_FILE_BYTES_MAX)
+                .read_to_string(&mut text)
+        });
+        match read {
+            Ok(_bytes) => field(&text, "oom_kill").unwrap_or(0),
+            Err(_removed) => 0,
+        }
+    }
+
+    /// A small file of the cgroup.
+    pub(crate) fn read(&self, name: &str) -> io::Result<String> {
+        let mut text = String::new();
+        open_in(self.dir.as_fd(), name, OFlags::RDONLY)?
+            .take(limits::KERNEL_FILE_BYTES_MAX)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// The files of v1 hierarchies through which a task joins its cgroups there.
+pub(crate) fn open_joins(placement: &CgroupPlacement) -> Result<Vec<OwnedFd>, OpenCgroupError> {
+    placement
+        .joins
+        .iter()
+        .map(|path| {
+            let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| OpenCgroupError {
+                path: path.clone(),
+                source: source.into(),
+            })
+        })
+        .collect()
+}
+
+/// The number after `name` in a file of `name number` lines.
+pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(' ')?;
+        (key == name).then(|| value.parse().ok())?
+    })
+}
+
+fn open_in(dir: BorrowedFd<'_>, name: &str, access: OFlags) -> io::Result<File> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?.into())
+}
+
+/// The kernel answers so for a cgroup that was removed while it was held open.
+fn removed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_is_found_by_its_whole_name() {
+        let text = "oom 7\noom_kill 2\noom_group_kill 1\n";
+
+        assert_eq!(field(text, "oom_kill"), Some(2));
+        assert_eq!(field(text, "oom_k"), None);
+    }
+
+    #[test]
+    fn missing_cgroup_names_the_path() {
+        let error = TaskCgroup::open(Path::new("/no/such/cgroup")).unwrap_err();
+
+        assert!(error.to_string().contains("/no/such/cgroup"), "{error}");
+    }
+}

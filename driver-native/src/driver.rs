@@ -1,0 +1,481 @@
+//! The native driver: tasks by id, and what may be done with them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{self, StreamExt};
+use muster_driver::{
+    Attribute, Capabilities, DriverError, ExecResult, ExitResult, Fingerprint, FingerprintStream,
+    FsIsolation, Health, MountConfigs, NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec,
+    StartTaskError, StartedTask, TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream,
+    TaskHandle, TaskState, TaskStatsStream, TaskStatus,
+};
+use nix::unistd::geteuid;
+use tokio::sync::{Semaphore, broadcast};
+use tokio_stream::wrappers::BroadcastStream;
+
+use crate::command::StartProcessError;
+use crate::config::NativeConfig;
+use crate::task::{NativeTask, failed};
+use crate::{exec, limits, process, signal, stats};
+
+/// What jobs write as `driver = "native"`.
+pub const NAME: &str = "native";
+/// The version of Nomad's plugin interface.
+const API_VERSION: &str = "v0.1.0";
+
+/// Runs tasks as processes of this machine. Dropping it leaves them running.
+#[derive(Debug)]
+pub struct NativeDriver {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tasks: Mutex<HashMap<String, Slot>>,
+    events: broadcast::Sender<TaskEvent>,
+    spawns: Semaphore,
+    boot_id: OnceLock<String>,
+}
+
+/// A task's place in the table.
+#[derive(Clone, Debug)]
+enum Slot {
+    /// Its id is taken while its process is made or looked for.
+    Reserved,
+    Known(Arc<NativeTask>),
+}
+
+impl Default for NativeDriver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl NativeDriver {
+    /// A driver that knows no task. Its functions must be called within a tokio runtime with I/O
+    /// and time.
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                tasks: Mutex::default(),
+                events: broadcast::Sender::new(limits::EVENTS_MAX),
+                spawns: Semaphore::new(limits::SPAWNS_MAX),
+                boot_id: OnceLock::new(),
+            }),
+        }
+    }
+
+    async fn start(&self, config: TaskConfig) -> Result<StartedTask, StartTaskError> {
+        let shared = Arc::clone(&self.shared);
+        shared
+            .reserve(&config.id)
+            .map_err(|_taken| StartTaskError::AlreadyStarted {
+                task_id: config.id.clone(),
+            })?;
+        // From here the work goes on when the caller goes away: the closure owns the reservation.
+        let reservation = Reservation::new(Arc::clone(&shared), &config.id);
+        let work = async move {
+            let _permit = shared.spawns.acquire().await;
+            let task_name = config.task_name.clone();
+            run_blocking(move || {
+                let boot_id = reservation
+                    .shared
+                    .boot_id()
+                    .map_err(StartProcessError::Look)?;
+                let task = NativeTask::start(config, boot_id)?;
+                let handle = task.handle.clone();
+                reservation.fill(task);
+                Ok(handle)
+            })
+            .await
+            .map_err(|error: StartProcessError| error.into_start_error(&task_name))
+        };
+        let handle =
+            joined(tokio::spawn(work).await).map_err(|error| StartTaskError::Driver(error))??;
+        Ok(StartedTask {
+            handle,
+            network: None,
+        })
+    }
+
+    fn recover(&self, handle: TaskHandle) -> Result<(), RecoverTaskError> {
+        let task_id = handle.config.id.clone();
+        if self.shared.reserve(&task_id).is_err() {
+            return Ok(());
+        }
+        let reservation = Reservation::new(Arc::clone(&self.shared), &task_id);
+        let boot_id = self.shared.boot_id().map_err(|error| {
+            RecoverTaskError::Driver(DriverError::Failed {
+                message: format!("read the boot id: {error}"),
+                retry: Retry::Later,
+            })
+        })?;
+        reservation.fill(NativeTask::recover(handle, boot_id)?);
+        Ok(())
+    }
+
+    async fn stop(&self, task_id: &str, timeout: Duration, named: &str) -> Result<(), TaskError> {
+        let task = self.shared.find(task_id)?;
+        let own = task.handle.config.kill_signal.as_deref();
+        let name = match named {
+            "" => own.unwrap_or(signal::DEFAULT_STOP),
+            named => named,
+        };
+        let signal = signal::parse(name)?;
+        if task.life.end().is_some() {
+            return Ok(());
+        }
+        task.life
+            .process
+            .signal(signal)
+            .map_err(|error| failed(format!("send {name} to task {task_id}: {error}")))?;
+        if tokio::time::timeout(timeout, task.life.ended())
+            .await
+            .is_err()
+        {
+            self.shared.emit(
+                &task,
+                format!("did not end within {timeout:?} of {name}; killed"),
+            );
+            task.life.kill().await?;
+        }
+        Ok(())
+    }
+
+    async fn destroy(&self, task_id: &str, force: bool) -> Result<(), TaskError> {
+        let task = self.shared.find(task_id)?;
+        if task.life.end().is_none() && !force {
+            return Err(TaskError::StillRunning {
+                task_id: task_id.to_owned(),
+            });
+        }
+        task.life.kill().await?;
+        self.shared.remove(task_id, &task)
+    }
+
+    fn inspect(&self, task_id: &str) -> Result<TaskStatus, TaskError> {
+        let task = self.shared.find(task_id)?;
+        let end = task.life.end();
+        let process = &task.life.process;
+        Ok(TaskStatus {
+            id: task_id.to_owned(),
+            name: task.handle.config.task_name.clone(),
+            state: match end {
+                Some(_) => TaskState::Exited,
+                None => TaskState::Running,
+            },
+            started_at: Some(task.started_at),
+            completed_at: end.as_ref().map(|end| end.at),
+            result: end.map(|end| end.result),
+            attributes: BTreeMap::from([
+                ("pid".to_owned(), process.pid.to_string()),
+                ("start_ticks".to_owned(), process.start_ticks.to_string()),
+            ]),
+            network: None,
+        })
+    }
+
+    async fn exec(
+        &self,
+        task_id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<ExecResult, TaskError> {
+        let task = self.shared.running(task_id)?;
+        let running = {
+            let _permit = self.shared.spawns.acquire().await;
+            run_blocking(move || exec::start(&task, &command)).await?
+        };
+        running.finish(timeout).await
+    }
+
+    fn fingerprint_now() -> Fingerprint {
+        let root = geteuid().is_root();
+        let name = |suffix: &str| format!("driver.{NAME}{suffix}");
+        Fingerprint {
+            attributes: BTreeMap::from([
+                (name(""), Attribute::Bool(true)),
+                (
+                    name(".version"),
+                    Attribute::Text(env!("CARGO_PKG_VERSION").to_owned()),
+                ),
+                (name(".users"), Attribute::Bool(root)),
+            ]),
+            health: Health::Healthy,
+            health_description: if root {
+                "healthy".to_owned()
+            } else {
+                "healthy, but not root: tasks run as the driver's user only".to_owned()
+            },
+            err: None,
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn boot_id(&self) -> io::Result<&str> {
+        if let Some(boot_id) = self.boot_id.get() {
+            return Ok(boot_id);
+        }
+        let boot_id = process::boot_id()?;
+        Ok(self.boot_id.get_or_init(|| boot_id))
+    }
+
+    /// Takes an id that nobody has.
+    fn reserve(&self, task_id: &str) -> Result<(), Taken> {
+        let mut tasks = self.lock();
+        if tasks.contains_key(task_id) {
+            return Err(Taken);
+        }
+        tasks.insert(task_id.to_owned(), Slot::Reserved);
+        Ok(())
+    }
+
+    fn find(&self, task_id: &str) -> Result<Arc<NativeTask>, TaskError> {
+        match self.lock().get(task_id) {
+            Some(Slot::Known(task)) => Ok(Arc::clone(task)),
+            Some(Slot::Reserved) | None => Err(TaskError::not_found(task_id)),
+        }
+    }
+
+    fn running(&self, task_id: &str) -> Result<Arc<NativeTask>, TaskError> {
+        let task = self.find(task_id)?;
+        if task.life.end().is_some() {
+            return Err(task.not_running());
+        }
+        Ok(task)
+    }
+
+    /// Forgets `task`, unless another call was faster.
+    fn remove(&self, task_id: &str, task: &Arc<NativeTask>) -> Result<(), TaskError> {
+        let mut tasks = self.lock();
+        match tasks.get(task_id) {
+            Some(Slot::Known(known)) if Arc::ptr_eq(known, task) => {
+                tasks.remove(task_id);
+                Ok(())
+            }
+            Some(_) | None => Err(TaskError::not_found(task_id)),
+        }
+    }
+
+    fn emit(&self, task: &NativeTask, message: String) {
+        let config = &task.handle.config;
+        // Nobody listening is no failure.
+        let _receivers = self.events.send(TaskEvent {
+            task_id: config.id.clone(),
+            alloc_id: config.alloc_id.clone(),
+            task_name: config.task_name.clone(),
+            at: SystemTime::now(),
+            message,
+            annotations: BTreeMap::new(),
+        });
+    }
+}
+
+/// An id that is in use.
+#[derive(Debug)]
+struct Taken;
+
+/// An id that was taken for a task that is not there yet; given back unless it is filled.
+struct Reservation {
+    shared: Arc<Shared>,
+    task_id: String,
+    filled: bool,
+}
+
+impl Reservation {
+    fn new(shared: Arc<Shared>, task_id: &str) -> Self {
+        Self {
+            shared,
+            task_id: task_id.to_owned(),
+            filled: false,
+        }
+    }
+
+    fn fill(mut self, task: NativeTask) {
+        self.filled = true;
+        self.shared
+            .lock()
+            .insert(self.task_id.clone(), Slot::Known(Arc::new(task)));
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.filled {
+            self.shared.lock().remove(&self.task_id);
+        }
+    }
+}
+
+/// Runs `work` on a thread that may block. A panic of it goes on in the caller.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, DriverError> {
+    result.map_err(|error| DriverError::Failed {
+        message: format!("the driver failed: {error}"),
+        retry: Retry::Never,
+    })
+}
+
+impl TaskDriver for NativeDriver {
+    fn plugin_info(&self) -> BoxFuture<'_, Result<PluginInfo, DriverError>> {
+        async {
+            Ok(PluginInfo {
+                name: NAME.to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                api_versions: vec![API_VERSION.to_owned()],
+            })
+        }
+        .boxed()
+    }
+
+    fn task_config_schema(&self) -> BoxFuture<'_, Result<Spec, DriverError>> {
+        async { Ok(NativeConfig::schema()) }.boxed()
+    }
+
+    fn capabilities(&self) -> BoxFuture<'_, Result<Capabilities, DriverError>> {
+        async {
+            Ok(Capabilities {
+                send_signals: true,
+                exec: true,
+                fs_isolation: FsIsolation::None,
+                network_modes: vec![NetworkMode::Host],
+                must_create_network: false,
+                mount_configs: MountConfigs::None,
+                remote_tasks: false,
+                disable_log_collection: true,
+                dynamic_workload_users: false,
+            })
+        }
+        .boxed()
+    }
+
+    fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>> {
+        let stream = stream::unfold(Duration::ZERO, |pause| async move {
+            tokio::time::sleep(pause).await;
+            Some((Self::fingerprint_now(), limits::FINGERPRINT_INTERVAL))
+        });
+        async { Ok(stream.boxed()) }.boxed()
+    }
+
+    fn start_task(&self, config: TaskConfig) -> BoxFuture<'_, Result<StartedTask, StartTaskError>> {
+        self.start(config).boxed()
+    }
+
+    fn recover_task(&self, handle: TaskHandle) -> BoxFuture<'_, Result<(), RecoverTaskError>> {
+        async { self.recover(handle) }.boxed()
+    }
+
+    fn wait_task<'a>(&'a self, task_id: &'a str) -> BoxFuture<'a, Result<ExitResult, TaskError>> {
+        async {
+            let task = self.shared.find(task_id)?;
+            Ok(task.life.ended().await.result)
+        }
+        .boxed()
+    }
+
+    fn stop_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        timeout: Duration,
+        signal: &'a str,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        self.stop(task_id, timeout, signal).boxed()
+    }
+
+    fn destroy_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        force: bool,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        self.destroy(task_id, force).boxed()
+    }
+
+    fn inspect_task<'a>(
+        &'a self,
+        task_id: &'a str,
+    ) -> BoxFuture<'a, Result<TaskStatus, TaskError>> {
+        async { self.inspect(task_id) }.boxed()
+    }
+
+    fn task_stats<'a>(
+        &'a self,
+        task_id: &'a str,
+        interval: Duration,
+    ) -> BoxFuture<'a, Result<TaskStatsStream, TaskError>> {
+        async move {
+            let task = self.shared.find(task_id)?;
+            Ok(stats::stream(&task, interval))
+        }
+        .boxed()
+    }
+
+    fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>> {
+        // A reader that lags misses events and goes on.
+        let stream = BroadcastStream::new(self.shared.events.subscribe())
+            .filter_map(|event| async { event.ok() });
+        async { Ok(stream.boxed()) }.boxed()
+    }
+
+    fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
+        async {
+            let mut handles: Vec<TaskHandle> = self
+                .shared
+                .lock()
+                .values()
+                .filter_map(|slot| match slot {
+                    Slot::Known(task) => Some(task.handle.clone()),
+                    Slot::Reserved => None,
+                })
+                .collect();
+            handles.sort_by(|a, b| a.config.id.cmp(&b.config.id));
+            Ok(handles)
+        }
+        .boxed()
+    }
+
+    fn signal_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        signal: &'a str,
+    ) -> BoxFuture<'a, Result<(), TaskError>> {
+        async move {
+            let number = signal::parse(signal)?;
+            let task = self.shared.running(task_id)?;
+            let sent = task
+                .life
+                .process
+                .signal(number)
+                .map_err(|error| failed(format!("send {signal} to task {task_id}: {error}")))?;
+            if sent {
+                Ok(())
+            } else {
+                Err(task.not_running())
+            }
+        }
+        .boxed()
+    }
+
+    fn exec_task<'a>(
+        &'a self,
+        task_id: &'a str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecResult, TaskError>> {
+        self.exec(task_id, command, timeout).boxed()
+    }
+}

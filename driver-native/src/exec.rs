@@ -1,0 +1,233 @@
+//! Commands that run beside a task: in its cgroups, as its user, with its environment.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_driver::{DriverError, ExecResult, ExitResult, Retry, TaskError};
+use rustix::pipe::PipeFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+
+use crate::command::{Streams, start_process};
+use crate::limits;
+use crate::paths;
+use crate::process::{Ended, Process};
+use crate::spawn::watch as watch_pidfd;
+use crate::task::{NativeTask, failed};
+
+/// A command that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    process: Process,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+/// Starts `command` in `task`. Blocks until the program is loaded.
+pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, TaskError> {
+    let Some((program, args)) = command.split_first() else {
+        return Err(refused("no command was given".to_owned()));
+    };
+    let failed_io = |error: io::Error| failed(format!("run {program} in the task: {error}"));
+    let (stdout, stdout_end) = pipe().map_err(failed_io)?;
+    let (stderr, stderr_end) = pipe().map_err(failed_io)?;
+    let streams = Streams {
+        stdin: paths::open_null().map_err(|error| failed(error.to_string()))?,
+        stdout: stdout_end,
+        stderr: stderr_end,
+    };
+    let config = &task.handle.config;
+    let spawned = start_process(
+        config,
+        &task.native,
+        task.life.cgroup.as_ref(),
+        program,
+        args,
+        &streams,
+    )
+    .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
+    let process = Process::started(spawned.pid, spawned.pidfd).map_err(failed_io)?;
+    Ok(Running {
+        process,
+        stdout,
+        stderr,
+    })
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+fn refused(message: String) -> TaskError {
+    DriverError::Failed {
+        message,
+        retry: Retry::Never,
+    }
+    .into()
+}
+
+impl Running {
+    /// Collects the output until the command ends or `timeout` passes; zero is no timeout. A command
+    /// whose caller goes away is killed.
+    pub(crate) async fn finish(self, timeout: Duration) -> Result<ExecResult, TaskError> {
+        let Self {
+            process,
+            stdout,
+            stderr,
+        } = self;
+        let guard = KillOnDrop(Some(process));
+        let io = |error: io::Error| failed(format!("follow a command in the task: {error}"));
+        let mut stdout = Output::new(stdout).map_err(io)?;
+        let mut stderr = Output::new(stderr).map_err(io)?;
+        let ended = {
+            let work = async {
+                let reading = async { tokio::join!(stdout.read_all(), stderr.read_all()) };
+                let waiting = guard.wait();
+                tokio::pin!(reading, waiting);
+                tokio::select! {
+                    ended = &mut waiting => {
+                        // What is in the pipes belongs to the result; what holds them open may be
+                        // something that the command left running.
+                        let _late = tokio::time::timeout(limits::EXEC_DRAIN_DEADLINE, reading).await;
+                        ended
+                    }
+                    _both = &mut reading => waiting.await,
+                }
+            };
+            let timeout = if timeout.is_zero() {
+                Duration::MAX
+            } else {
+                timeout
+            };
+            tokio::time::timeout(timeout, work).await
+        };
+        let mut result = match ended {
+            Ok(ended) => ended.map_err(io)?,
+            Err(_elapsed) => {
+                guard.kill().map_err(io)?;
+                let mut result = guard.wait().await.map_err(io)?;
+                result.err = Some(format!(
+                    "the command did not end within {timeout:?}; killed"
+                ));
+                result
+            }
+        };
+        guard.done();
+        if stdout.cut || stderr.cut {
+            result.err.get_or_insert_with(|| {
+                format!(
+                    "more than {} bytes of output; the rest was thrown away",
+                    limits::EXEC_OUTPUT_BYTES_MAX
+                )
+            });
+        }
+        Ok(ExecResult {
+            stdout: stdout.bytes,
+            stderr: stderr.bytes,
+            result,
+        })
+    }
+}
+
+/// The command's process, killed with its group and reaped when nobody waits any more.
+struct KillOnDrop(Option<Process>);
+
+impl KillOnDrop {
+    fn process(&self) -> io::Result<&Process> {
+        self.0
+            .as_ref()
+            .ok_or_else(|| io::Error::other("the command was reaped"))
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        self.process()?.kill_group()
+    }
+
+    /// Waits for the end and leaves it to be reaped.
+    async fn wait(&self) -> io::Result<ExitResult> {
+        let process = self.process()?;
+        let pidfd = watch_pidfd(process.pidfd())?;
+        loop {
+            let mut ready = pidfd.readable().await?;
+            match process.ended()? {
+                Some(Ended::Exited(code)) => return Ok(ExitResult::exited(code)),
+                Some(Ended::Signaled(signal)) => return Ok(ExitResult::signaled(signal)),
+                Some(Ended::Unknown) => {
+                    return Ok(ExitResult::unknown("somebody else reaped it".to_owned()));
+                }
+                None => ready.clear_ready(),
+            }
+        }
+    }
+
+    fn done(mut self) {
+        if let Some(process) = self.0.take() {
+            // It has ended, so that this does not wait.
+            if let Err(error) = process.reap() {
+                tracing::warn!(pid = process.pid, %error, "cannot reap a command");
+            }
+        }
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let Some(process) = self.0.take() else {
+            return;
+        };
+        if let Err(error) = process.kill_group() {
+            tracing::warn!(pid = process.pid, %error, "cannot kill a command");
+        }
+        let reap = move || {
+            let pidfd: Arc<OwnedFd> = process.pidfd();
+            let mut files = [rustix::event::PollFd::new(
+                &pidfd,
+                rustix::event::PollFlags::IN,
+            )];
+            if rustix::event::poll(&mut files, None).is_ok() {
+                let _ended = process.reap();
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                let _reaping = runtime.spawn_blocking(reap);
+            }
+            // Without a runtime the process is ending; its children go to init.
+            Err(_no_runtime) => {}
+        }
+    }
+}
+
+/// One output of a command.
+struct Output {
+    pipe: Receiver,
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Output {
+    fn new(pipe: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            pipe: Receiver::from_owned_fd(pipe)?,
+            bytes: Vec::new(),
+            cut: false,
+        })
+    }
+
+    /// Reads to the end, so that the command never blocks, and keeps what fits.
+    async fn read_all(&mut self) {
+        let mut chunk = [0; 8 << 10];
+        loop {
+            match self.pipe.read(&mut chunk).await {
+                Ok(0) | Err(_) => return,
+                Ok(read) => {
+                    let room = limits::EXEC_OUTPUT_BYTES_MAX - self.bytes.len();
+                    self.cut |= read > room;
+                    self.bytes.extend_from_slice(&chunk[..read.min(room)]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Runs a task as a Linux process.
+//!
+//! - [`NativeDriver`] is the driver; [`serve`] offers it on a socket, as a process that outlives
+//!   its agent (`muster driver native`).
+//! - `config` reads a task's block, `command` turns it into everything a process start needs,
+//!   `spawn` starts the process without fork, `task` follows it to its end, `process` tells it from
+//!   any other, `cgroup` reaches all of it, `paths` opens what a task could have tampered with.
+//!
+//! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
+//! starts no thread and no process of its own for a task: one epoll waits for all of them.
+//!
+//! Absent in this cut: namespaces, capabilities and seccomp. A task sees the host's file system
+//! and runs as the user it names, or as the driver's. Cgroups and limits are the agent's.
+
+pub mod limits;
+
+mod cgroup;
+mod command;
+mod config;
+mod driver;
+mod exec;
+mod paths;
+mod process;
+mod serve;
+mod signal;
+mod spawn;
+mod stats;
+mod task;
+mod user;
+
+pub use crate::driver::{NAME, NativeDriver};
+pub use crate::serve::{ServeError, serve};

@@ -1,0 +1,44 @@
+//! The bounds of this crate: each with its unit, its reason and what happens beyond it.
+
+use std::time::Duration;
+
+/// Processes that may be between clone and exec at once; further starts wait.
+///
+/// Each holds a thread of the blocking pool until its program is loaded, 0.2 to 0.5 ms when the
+/// program is cached. A program on a file system that hangs keeps its place.
+pub const SPAWNS_MAX: usize = 16;
+
+/// Bytes of stack for a child between clone and exec. It makes some twenty system calls and calls
+/// nothing that recurses; a debug build uses less than 4 KiB.
+pub const CHILD_STACK_BYTES: usize = 64 << 10;
+
+/// How long a killed task may take to die before the stop fails and names the process. Only a
+/// process stuck in the kernel takes that long.
+pub const KILL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The longest pause between two looks at a cgroup that empties. The first pause is 1 ms.
+pub const EMPTY_POLL_MAX: Duration = Duration::from_millis(20);
+
+/// Bytes kept of each output of a command run in a task; the rest is read and thrown away, and the
+/// result says so. Health checks print less; more belongs into a streaming exec.
+pub const EXEC_OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// How long output is still awaited after a command ended. Something it left running may hold the
+/// pipe open for ever.
+pub const EXEC_DRAIN_DEADLINE: Duration = Duration::from_millis(250);
+
+/// Events that a slow reader may lag behind before it misses some.
+pub const EVENTS_MAX: usize = 1_024;
+
+/// How often the fingerprint repeats itself. Nothing it says changes by itself; a host that dropped
+/// one gets the next.
+pub const FINGERPRINT_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The shortest interval of statistics; a shorter one is taken as this. A sample costs some 20 µs.
+pub const STATS_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// Bytes of a file of /proc or a cgroup that are read; the largest that is read has some 3 KiB.
+pub const KERNEL_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Bytes of a unix socket's path that the kernel takes (unix(7): `sun_path` less its zero byte).
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;

@@ -1,0 +1,290 @@
+//! A process that cannot be mistaken for another.
+//!
+//! A pid is a number that is used again. A [`Process`] holds a pidfd, which stands for one process
+//! for ever, and was checked when it was taken: the process with that pid started at the tick that
+//! was recorded, in this boot.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use thiserror::Error;
+
+use crate::limits;
+
+/// What /proc says of a process, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// `R`, `S`, `D`, `Z`, …
+    pub(crate) state: char,
+    /// CPU in user code, in ticks.
+    pub(crate) user_ticks: u64,
+    /// CPU in the kernel, in ticks.
+    pub(crate) system_ticks: u64,
+    /// When it started, in ticks since the boot.
+    pub(crate) start_ticks: u64,
+    /// Memory that is resident, in pages.
+    pub(crate) rss_pages: u64,
+}
+
+/// A process, by more than its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+    pidfd: Arc<OwnedFd>,
+}
+
+/// Why a recorded process is not to be had.
+#[derive(Debug, Error)]
+pub(crate) enum FindError {
+    /// It ended.
+    #[error("no process has pid {pid}")]
+    NoProcess { pid: i32 },
+    /// Its number went to another.
+    #[error("pid {pid} belongs to a process started at tick {found}, not {expected}")]
+    Other { pid: i32, expected: u64, found: u64 },
+    /// It ended and waits for its parent to notice.
+    #[error("process {pid} ended and its exit status belongs to its parent")]
+    Dead { pid: i32 },
+    /// The kernel refused.
+    #[error("look at process {pid}")]
+    Io {
+        pid: i32,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// How a process ended, as its parent learns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Exited(i32),
+    Signaled(i32),
+    /// The driver is not its parent.
+    Unknown,
+}
+
+impl Process {
+    /// A process that this one just started: its number cannot have been used again, because nobody
+    /// has reaped it.
+    pub(crate) fn started(pid: i32, pidfd: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            pid,
+            start_ticks: stat(pid)?.start_ticks,
+            pidfd: Arc::new(pidfd),
+        })
+    }
+
+    /// The process that had `pid` and started at `start_ticks`, if it still runs.
+    pub(crate) fn find(pid: i32, start_ticks: u64) -> Result<Self, FindError> {
+        let io = |source| FindError::Io { pid, source };
+        let number = Pid::from_raw(pid).ok_or(FindError::NoProcess { pid })?;
+        let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(rustix::io::Errno::SRCH) => return Err(FindError::NoProcess { pid }),
+            Err(source) => return Err(io(source.into())),
+        };
+        // Looked at after the pidfd was taken: if the number changed hands in between, the process
+        // seen here started later than the one that was recorded.
+        let stat = match stat(pid) {
+            Ok(stat) => stat,
+            Err(error) if is_gone(&error) => return Err(FindError::NoProcess { pid }),
+            Err(source) => return Err(io(source)),
+        };
+        if stat.start_ticks != start_ticks {
+            return Err(FindError::Other {
+                pid,
+                expected: start_ticks,
+                found: stat.start_ticks,
+            });
+        }
+        let process = Self {
+            pid,
+            start_ticks,
+            pidfd: Arc::new(pidfd),
+        };
+        if stat.state == 'Z' && !process.is_child() {
+            return Err(FindError::Dead { pid });
+        }
+        Ok(process)
+    }
+
+    /// The file that becomes readable when the process ends.
+    pub(crate) fn pidfd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.pidfd)
+    }
+
+    /// Sends a signal to the process; `false` when it has ended.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<bool> {
+        match rustix::process::pidfd_send_signal(self.pidfd.as_fd(), signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(source) => Err(source.into()),
+        }
+    }
+
+    /// Kills the group that the process leads. Only while the process is not reaped: afterwards the
+    /// number may be another group's.
+    pub(crate) fn kill_group(&self) -> io::Result<()> {
+        let Some(group) = Pid::from_raw(self.pid) else {
+            return Ok(());
+        };
+        match rustix::process::kill_process_group(group, Signal::KILL) {
+            // A zombie that is alone in its group gives EPERM or ESRCH.
+            Ok(()) | Err(rustix::io::Errno::SRCH | rustix::io::Errno::PERM) => Ok(()),
+            Err(source) => Err(source.into()),
+        }
+    }
+
+    /// How the process ended, left to be taken by [`Self::reap`]; `None` while it runs.
+    pub(crate) fn ended(&self) -> io::Result<Option<Ended>> {
+        self.wait(WaitIdOptions::NOWAIT)
+    }
+
+    /// How the process ended, taken from the kernel; `None` while it runs.
+    pub(crate) fn reap(&self) -> io::Result<Option<Ended>> {
+        self.wait(WaitIdOptions::empty())
+    }
+
+    fn is_child(&self) -> bool {
+        !matches!(self.ended(), Ok(Some(Ended::Unknown)))
+    }
+
+    /// A pidfd is readable from the end of its process on.
+    fn is_over(&self) -> io::Result<bool> {
+        let mut files = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        Ok(rustix::event::poll(&mut files, Some(&at_once))? > 0)
+    }
+
+    fn wait(&self, more: WaitIdOptions) -> io::Result<Option<Ended>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | more;
+        match rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {
+            Ok(None) => Ok(None),
+            Ok(Some(status)) => {
+                let signal = status.terminating_signal();
+                Ok(Some(match (signal, status.exit_status()) {
+                    (Some(signal), _) => Ended::Signaled(signal),
+                    (None, Some(code)) => Ended::Exited(code),
+                    (None, None) => Ended::Unknown,
+                }))
+            }
+            // Not a child: that it ended is all there is to learn.
+            Err(rustix::io::Errno::CHILD) => Ok(self.is_over()?.then_some(Ended::Unknown)),
+            Err(rustix::io::Errno::INTR) => self.wait(more),
+            Err(source) => Err(source.into()),
+        }
+    }
+}
+
+/// Reads what /proc says of `pid`.
+pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
+    let text = read_small(Path::new(&format!("/proc/{pid}/stat")))?;
+    parse_stat(&text).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("/proc/{pid}/stat has an unknown form: {text:?}"),
+        )
+    })
+}
+
+/// The name of a program may hold spaces and parentheses, so that the fields are counted from the
+/// last parenthesis (proc_pid_stat(5); the first after it is the third field).
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        user_ticks: number(14)?,
+        system_ticks: number(15)?,
+        start_ticks: number(22)?,
+        rss_pages: number(24)?,
+    })
+}
+
+/// The v2 cgroup of `pid`, as a path from the root of the hierarchy.
+pub(crate) fn cgroup(pid: i32) -> io::Result<String> {
+    let text = read_small(Path::new(&format!("/proc/{pid}/cgroup")))?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"));
+    Ok(path.unwrap_or_default().to_owned())
+}
+
+/// The identity of this boot: a handle of another boot names no process of this one.
+pub(crate) fn boot_id() -> io::Result<String> {
+    let text = read_small(Path::new("/proc/sys/kernel/random/boot_id"))?;
+    Ok(text.trim().to_owned())
+}
+
+/// /proc says either that the directory is not there or, in a race, that the process is not.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+fn read_small(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?
+        .take(limits::KERNEL_FILE_BYTES_MAX)
+        .read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_with_a_hostile_name_is_read() {
+        let text = "7 (a) S 9 (b) R 1 7 7 0 -1 4194304 1 2 3 4 11 12 5 6 20 0 1 0 9999 1000 42 18";
+
+        let stat = parse_stat(text).unwrap();
+
+        assert_eq!(
+            stat,
+            Stat {
+                state: 'R',
+                user_ticks: 11,
+                system_ticks: 12,
+                start_ticks: 9_999,
+                rss_pages: 42,
+            }
+        );
+    }
+
+    #[test]
+    fn own_process_is_found_by_its_start() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let start = stat(pid).unwrap().start_ticks;
+
+        let found = Process::find(pid, start).unwrap();
+
+        assert_eq!(found.pid, pid);
+    }
+
+    /// The pid is right and the start is not: this is another process.
+    #[test]
+    fn reused_pid_is_not_the_process() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let start = stat(pid).unwrap().start_ticks;
+
+        let error = Process::find(pid, start - 1).unwrap_err();
+
+        assert!(matches!(error, FindError::Other { .. }), "{error}");
+    }
+
+    #[test]
+    fn pid_of_nobody_is_no_process() {
+        let error = Process::find(i32::MAX, 1).unwrap_err();
+
+        assert!(matches!(error, FindError::NoProcess { .. }), "{error}");
+    }
+}

@@ -1,0 +1,182 @@
+//! The driver as a process of its own: `muster driver native`.
+//!
+//! It is started by an agent and outlives it, so that nothing of the agent's may end it: it has a
+//! session of its own, ignores interrupts and hang-ups, and leaves its tasks alone when it ends
+//! itself. A lock beside the socket keeps a second one away, because two drivers would both wait
+//! for the same tasks and each would know half of them.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use muster_driver::plugin;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use thiserror::Error;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use crate::driver::NativeDriver;
+use crate::limits;
+
+/// Why the driver is not served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// Another process has the lock.
+    #[error(
+        "serve the native driver at {}: another driver serves there (it holds {}); use it, or end it first",
+        socket.display(), lock.display()
+    )]
+    AlreadyServed {
+        /// The socket.
+        socket: PathBuf,
+        /// The lock file.
+        lock: PathBuf,
+    },
+    /// The kernel takes no path of that length.
+    #[error(
+        "serve the native driver at {}: the path has {length} bytes, a unix socket's has at most {max}; use a shorter directory",
+        socket.display(), max = limits::SOCKET_PATH_BYTES_MAX
+    )]
+    PathTooLong {
+        /// The socket.
+        socket: PathBuf,
+        /// Bytes of its path.
+        length: usize,
+    },
+    /// A file could not be made.
+    #[error("serve the native driver: {what} {}", path.display())]
+    File {
+        /// What was done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Signals could not be handled.
+    #[error("serve the native driver: handle signals")]
+    Signals(#[source] io::Error),
+    /// The transport failed.
+    #[error(transparent)]
+    Plugin(#[from] plugin::ServeError),
+}
+
+/// Serves a native driver at `socket` until a host asks it to shut down or SIGTERM comes. Its tasks
+/// go on then.
+///
+/// # Errors
+///
+/// [`ServeError::AlreadyServed`] when a driver serves there, others when the socket cannot be made.
+pub async fn serve(socket: &Path) -> Result<(), ServeError> {
+    let length = socket.as_os_str().len();
+    if length > limits::SOCKET_PATH_BYTES_MAX {
+        return Err(ServeError::PathTooLong {
+            socket: socket.to_owned(),
+            length,
+        });
+    }
+    let _lock = lock(socket)?;
+    leave_the_agents_session();
+    let shutdown = CancellationToken::new();
+    handle_signals(shutdown.clone()).map_err(ServeError::Signals)?;
+    let listener = bind(socket)?;
+    info!(socket = %socket.display(), pid = std::process::id(), "the native driver serves");
+    let served = plugin::serve(Arc::new(NativeDriver::new()), listener, shutdown).await;
+    // The lock is still held: no other driver has made the socket its own.
+    remove(socket)?;
+    served?;
+    info!("the native driver ends; its tasks go on");
+    Ok(())
+}
+
+/// The lock is the file's, not the file: it is left behind, and gone with its holder.
+fn lock(socket: &Path) -> Result<Flock<File>, ServeError> {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let failed = |source| ServeError::File {
+        what: "open the lock file",
+        path: path.clone(),
+        source,
+    };
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_file, errno)| match errno {
+        Errno::EWOULDBLOCK => ServeError::AlreadyServed {
+            socket: socket.to_owned(),
+            lock: path.clone(),
+        },
+        other => failed(other.into()),
+    })
+}
+
+/// Makes the socket, for its owner only. One that is there belonged to a driver that is gone.
+fn bind(socket: &Path) -> Result<UnixListener, ServeError> {
+    remove(socket)?;
+    let failed = |what| {
+        move |source| ServeError::File {
+            what,
+            path: socket.to_owned(),
+            source,
+        }
+    };
+    let listener = UnixListener::bind(socket).map_err(failed("bind the socket"))?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
+        .map_err(failed("set the mode of the socket"))?;
+    Ok(listener)
+}
+
+fn remove(socket: &Path) -> Result<(), ServeError> {
+    match std::fs::remove_file(socket) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ServeError::File {
+            what: "remove the socket",
+            path: socket.to_owned(),
+            source,
+        }),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// A session of its own, so that a terminal's signals to the agent do not come here. Fails for a
+/// process that leads its group already, which is as good.
+fn leave_the_agents_session() {
+    if let Err(error) = rustix::process::setsid() {
+        debug!(%error, "the driver stays in its session");
+    }
+}
+
+/// SIGTERM ends the driver; SIGINT, SIGHUP and SIGPIPE do nothing.
+fn handle_signals(shutdown: CancellationToken) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut ignored = [
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::hangup())?,
+        signal(SignalKind::pipe())?,
+    ];
+    let _handling = tokio::spawn(async move {
+        let [interrupt, hangup, pipe] = &mut ignored;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {
+                    info!("SIGTERM");
+                    shutdown.cancel();
+                }
+                _ = interrupt.recv() => debug!("SIGINT ignored"),
+                _ = hangup.recv() => debug!("SIGHUP ignored"),
+                _ = pipe.recv() => {}
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,519 @@
+//! Starts a process without fork, and watches for its end: the only unsafe code of the crate.
+//!
+//! `clone3` with `CLONE_VM | CLONE_VFORK` makes a child that borrows this process's memory, on a
+//! stack of its own, while the calling thread waits until the child has loaded its program. Nothing
+//! is copied, so that the cost does not grow with the caller's memory, and `CLONE_INTO_CGROUP` lets
+//! the child be born in its cgroup. The price is what the child may do in between: system calls on
+//! values that the parent prepared, and nothing else. It allocates nothing, takes no lock, and
+//! reports a failure by two integers in the shared memory.
+//!
+//! Order in the child: signal dispositions, cgroups, session, standard streams, groups and user,
+//! directory, all other files closed, `no_new_privs`, signal mask, program.
+#![expect(
+    unsafe_code,
+    reason = "clone3 with a stack of our own, and the child between it and execve"
+)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use thiserror::Error;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::limits;
+use crate::user::Identity;
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!(
+    "driver-native starts processes with a few lines of assembler that exist for x86_64 Linux only"
+);
+
+/// A process to start, with everything that must not be made in the child.
+#[derive(Debug)]
+pub(crate) struct Spawn<'a> {
+    pub(crate) program: &'a CStr,
+    /// The program's name first.
+    pub(crate) argv: &'a [CString],
+    /// `NAME=value`.
+    pub(crate) envp: &'a [CString],
+    pub(crate) stdin: BorrowedFd<'a>,
+    pub(crate) stdout: BorrowedFd<'a>,
+    pub(crate) stderr: BorrowedFd<'a>,
+    pub(crate) work_dir: BorrowedFd<'a>,
+    /// The cgroup to be born in.
+    pub(crate) cgroup: Option<BorrowedFd<'a>>,
+    /// Files to write "0" into, which moves the writer.
+    pub(crate) joins: &'a [BorrowedFd<'a>],
+    /// Whom to become; `None` is the caller.
+    pub(crate) identity: Option<&'a Identity>,
+    pub(crate) no_new_privs: bool,
+}
+
+/// A process that runs its program.
+#[derive(Debug)]
+pub(crate) struct Spawned {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// What the child was doing when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    JoinCgroup,
+    Session,
+    Streams,
+    Groups,
+    Group,
+    User,
+    WorkDir,
+    CloseFiles,
+    NoNewPrivs,
+    Exec,
+}
+
+impl Step {
+    const ALL: [Self; 10] = [
+        Self::JoinCgroup,
+        Self::Session,
+        Self::Streams,
+        Self::Groups,
+        Self::Group,
+        Self::User,
+        Self::WorkDir,
+        Self::CloseFiles,
+        Self::NoNewPrivs,
+        Self::Exec,
+    ];
+
+    fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|step| *step as u32 == number)
+    }
+}
+
+/// Why there is no process.
+#[derive(Debug, Error)]
+pub(crate) enum SpawnError {
+    /// The kernel made no process.
+    #[error("make a process (clone3)")]
+    Clone {
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel makes no process directly in that cgroup; one may join it after it was made.
+    #[error("make a process in its cgroup (clone3 with CLONE_INTO_CGROUP)")]
+    IntoCgroup {
+        #[source]
+        source: io::Error,
+    },
+    /// The process failed before it ran its program, and is gone.
+    #[error("prepare the process (step {step:?})")]
+    Child {
+        step: Step,
+        #[source]
+        source: io::Error,
+    },
+    /// Something killed the process before it ran its program.
+    #[error("the process was killed before it ran its program (step {step:?})")]
+    Killed { step: Step },
+}
+
+/// `struct clone_args` of clone3(2), version 2.
+#[repr(C, align(8))]
+#[derive(Debug, Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// From `linux/sched.h`; a 64-bit flag that the libc crate does not name.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+/// Highest signal number of Linux.
+const SIGNAL_MAX: c_int = 64;
+/// Size of the kernel's signal set.
+const SIGSET_BYTES: usize = 8;
+/// The child's exit code when it failed; nobody sees it but the parent's reaping.
+const CHILD_FAILED: c_long = 127;
+
+/// What the child reads. Every pointer is into memory of the parent, which waits until the child
+/// has ended or runs its program.
+#[repr(C)]
+struct Plan {
+    program: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    streams: [c_int; 3],
+    work_dir: c_int,
+    joins: *const c_int,
+    joins_len: usize,
+    identity: bool,
+    uid: u32,
+    gid: u32,
+    groups: *const u32,
+    groups_len: usize,
+    no_new_privs: bool,
+    /// The step that the child is at.
+    step: AtomicU32,
+    /// The error number of the step that failed; 0 while none has.
+    errno: AtomicI32,
+}
+
+/// Has the alignment of a stack on x86_64.
+type StackUnit = u128;
+
+/// Starts the process. Blocks the calling thread until the program is loaded or has failed to.
+///
+/// # Errors
+///
+/// [`SpawnError`]; no process is left then.
+pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+    let argv = null_terminated(spawn.argv);
+    let envp = null_terminated(spawn.envp);
+    let joins: Vec<c_int> = spawn.joins.iter().map(AsRawFd::as_raw_fd).collect();
+    let groups: &[u32] = spawn.identity.map_or(&[], |identity| &identity.groups);
+    let plan = Plan {
+        program: spawn.program.as_ptr(),
+        argv: argv.as_ptr(),
+        envp: envp.as_ptr(),
+        streams: [
+            spawn.stdin.as_raw_fd(),
+            spawn.stdout.as_raw_fd(),
+            spawn.stderr.as_raw_fd(),
+        ],
+        work_dir: spawn.work_dir.as_raw_fd(),
+        joins: joins.as_ptr(),
+        joins_len: joins.len(),
+        identity: spawn.identity.is_some(),
+        uid: spawn.identity.map_or(0, |identity| identity.uid),
+        gid: spawn.identity.map_or(0, |identity| identity.gid),
+        groups: groups.as_ptr(),
+        groups_len: groups.len(),
+        no_new_privs: spawn.no_new_privs,
+        step: AtomicU32::new(Step::JoinCgroup as u32),
+        errno: AtomicI32::new(0),
+    };
+    let child = clone_child(&plan, spawn.cgroup)?;
+    let step = Step::from_number(plan.step.load(Ordering::Acquire)).unwrap_or(Step::Exec);
+    match plan.errno.load(Ordering::Acquire) {
+        // The last step leaves no trace when it succeeds; a kill in the middle of it looks the
+        // same, and the one who waits for the process sees the kill.
+        0 if step == Step::Exec => Ok(child),
+        0 => {
+            reap(&child);
+            Err(SpawnError::Killed { step })
+        }
+        errno => {
+            reap(&child);
+            Err(SpawnError::Child {
+                step,
+                source: io::Error::from_raw_os_error(errno),
+            })
+        }
+    }
+}
+
+/// A pidfd that the runtime watches; readable from the end of its process on. Needs a runtime to be
+/// entered.
+///
+/// # Errors
+///
+/// The runtime's poller refuses the file.
+pub(crate) fn watch(pidfd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    // SAFETY: an `Arc<OwnedFd>` gives the same descriptor every time and keeps it open; the AsyncFd
+    // owns a share of it, so that it is closed after it was taken from the poller.
+    let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
+    Ok(watched?)
+}
+
+fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain([ptr::null()])
+        .collect()
+}
+
+/// Makes the child and waits until it has ended or runs its program.
+fn clone_child(plan: &Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, SpawnError> {
+    let mut stack = vec![
+        MaybeUninit::<StackUnit>::uninit();
+        limits::CHILD_STACK_BYTES / size_of::<StackUnit>()
+    ];
+    let mut pidfd: c_int = -1;
+    let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
+    let args = CloneArgs {
+        flags: u64::from(shared.cast_unsigned()) | cgroup.map_or(0, |_dir| CLONE_INTO_CGROUP),
+        pidfd: (&raw mut pidfd).addr() as u64,
+        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        stack: stack.as_mut_ptr().addr() as u64,
+        stack_size: limits::CHILD_STACK_BYTES as u64,
+        cgroup: cgroup.map_or(0, |dir| u64::from(dir.as_raw_fd().cast_unsigned())),
+        ..CloneArgs::default()
+    };
+    let blocked = BlockedSignals::new();
+    // SAFETY: `args` describes `stack`, which is aligned to 16 bytes, is used by nobody else and
+    // lives until the child has left it, because CLONE_VFORK lets this thread go on only then;
+    // `plan` and all it points to live as long. All signals are blocked, so that no handler runs
+    // in the child.
+    let result = unsafe { clone3(&args, plan) };
+    drop(blocked);
+    drop(stack);
+    match i32::try_from(result) {
+        Ok(pid) if pid > 0 => {
+            // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
+            // here, which nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Spawned { pid, pidfd })
+        }
+        _ => {
+            let source = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
+            Err(match (cgroup, source.raw_os_error()) {
+                // An old kernel or a directory of another hierarchy.
+                (Some(_), Some(libc::EINVAL | libc::E2BIG | libc::EBADF | libc::EOPNOTSUPP)) => {
+                    SpawnError::IntoCgroup { source }
+                }
+                _ => SpawnError::Clone { source },
+            })
+        }
+    }
+}
+
+/// The system call. In the parent it returns the child's pid or a negative error number; the child
+/// goes to [`child_main`] on the stack that `args` names and never returns.
+///
+/// # Safety
+///
+/// `args` must share the memory (CLONE_VM), wait for the child (CLONE_VFORK), and name a stack that
+/// is 16-byte aligned at its end and is nobody else's. `plan` must hold valid pointers.
+unsafe fn clone3(args: &CloneArgs, plan: &Plan) -> i64 {
+    let result: i64;
+    // SAFETY: the kernel keeps every register but rax, rcx and r11. The child has a stack pointer
+    // of its own before its first instruction, so that it touches nothing of this frame, and ends
+    // in child_main; the parent falls through.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call {child_main}",
+            "ud2",
+            "2:",
+            child_main = sym child_main,
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") ptr::from_ref(args),
+            in("rsi") size_of::<CloneArgs>(),
+            in("r12") ptr::from_ref(plan),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// All signals of the calling thread are blocked while this lives.
+struct BlockedSignals {
+    before: libc::sigset_t,
+}
+
+impl BlockedSignals {
+    fn new() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: sigfillset writes the set it is given.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: `all` was filled, and pthread_sigmask writes `before`; with SIG_SETMASK and valid
+        // pointers it cannot fail.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+        Self {
+            // SAFETY: pthread_sigmask wrote it.
+            before: unsafe { before.assume_init() },
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: `before` is the mask that pthread_sigmask gave out for this thread; the value is
+        // not sent to another one.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
+        };
+    }
+}
+
+fn reap(child: &Spawned) {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    // The child ended or is ending, so that this does not wait long; an error leaves a zombie, which
+    // is no reason to hide the first error.
+    loop {
+        let id = WaitId::PidFd(std::os::fd::AsFd::as_fd(&child.pidfd));
+        match waitid(id, WaitIdOptions::EXITED) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// The child's whole life before its program.
+///
+/// # Safety
+///
+/// Runs on a stack of its own in memory that it shares with a parent that waits. `plan` is valid
+/// until the parent goes on.
+unsafe extern "C" fn child_main(plan: *const Plan) -> ! {
+    // SAFETY: the parent keeps the plan until this process has left its memory.
+    let plan = unsafe { &*plan };
+    default_signals();
+    // SAFETY: the plan's pointers are valid, see above.
+    let failed = unsafe { prepare_and_exec(plan) };
+    plan.errno.store(failed, Ordering::Release);
+    loop {
+        // SAFETY: ends this process at once; nothing of the parent's is run or freed.
+        unsafe { libc::syscall(libc::SYS_exit_group, CHILD_FAILED) };
+    }
+}
+
+/// Gives every signal its default, ignored ones too: a program must not inherit what the driver
+/// ignores.
+fn default_signals() {
+    /// The kernel's `struct sigaction`: handler, flags, restorer, mask.
+    const DEFAULT: [u64; 4] = [0; 4];
+    for signal in 1..=SIGNAL_MAX {
+        // SAFETY: DEFAULT has the size and form that the kernel expects. The child's dispositions
+        // are its own, because CLONE_SIGHAND is not set. SIGKILL and SIGSTOP are refused, which
+        // changes nothing.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT.as_ptr(),
+                ptr::null::<u64>(),
+                SIGSET_BYTES,
+            )
+        };
+    }
+}
+
+/// Does every step; returns the error number of the one that failed, and not at all if none does.
+///
+/// User and groups are set by the system call itself: the library's functions would set them for
+/// the parent's threads too. The kernel makes shared memory undumpable when the user changes, so
+/// that processes of that user cannot trace their way into the driver.
+///
+/// # Safety
+///
+/// The plan's pointers are valid.
+unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
+    // SAFETY: the parent keeps `joins_len` descriptors there.
+    let joins = unsafe { raw_slice(plan.joins, plan.joins_len) };
+    for file in joins {
+        // SAFETY: the buffer is one byte long and constant.
+        let written = unsafe { libc::syscall(libc::SYS_write, *file, c"0".as_ptr(), 1_usize) };
+        if written != 1 {
+            return errno();
+        }
+    }
+    let steps: [(Step, bool, &dyn Fn() -> c_long); 8] = [
+        // SAFETY (all): numbers only, or pointers and lengths that the plan keeps valid.
+        (Step::Session, true, &|| unsafe {
+            libc::syscall(libc::SYS_setsid)
+        }),
+        (Step::Streams, true, &|| streams(plan.streams)),
+        (Step::Groups, plan.identity, &|| unsafe {
+            libc::syscall(libc::SYS_setgroups, plan.groups_len, plan.groups)
+        }),
+        (Step::Group, plan.identity, &|| unsafe {
+            libc::syscall(libc::SYS_setresgid, plan.gid, plan.gid, plan.gid)
+        }),
+        (Step::User, plan.identity, &|| unsafe {
+            libc::syscall(libc::SYS_setresuid, plan.uid, plan.uid, plan.uid)
+        }),
+        (Step::WorkDir, true, &|| unsafe {
+            libc::syscall(libc::SYS_fchdir, plan.work_dir)
+        }),
+        (Step::CloseFiles, true, &|| unsafe {
+            libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32)
+        }),
+        (Step::NoNewPrivs, plan.no_new_privs, &|| unsafe {
+            libc::syscall(
+                libc::SYS_prctl,
+                libc::PR_SET_NO_NEW_PRIVS,
+                1_usize,
+                0_usize,
+                0_usize,
+                0_usize,
+            )
+        }),
+    ];
+    for (step, wanted, act) in steps {
+        plan.step.store(step as u32, Ordering::Release);
+        if wanted && act() < 0 {
+            return errno();
+        }
+    }
+    plan.step.store(Step::Exec as u32, Ordering::Release);
+    let none: u64 = 0;
+    // SAFETY: the mask has the kernel's size. Signals that came meanwhile act now, on this process.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            ptr::null::<u64>(),
+            SIGSET_BYTES,
+        )
+    };
+    // SAFETY: all three are null-terminated, as the parent made them.
+    unsafe { libc::syscall(libc::SYS_execve, plan.program, plan.argv, plan.envp) };
+    errno()
+}
+
+/// Puts the three files on 0, 1 and 2. The sources lie above 2, because the standard library of
+/// Rust holds those three open in every process from its start.
+fn streams(files: [c_int; 3]) -> c_long {
+    for (target, file) in [0, 1, 2].into_iter().zip(files) {
+        // SAFETY: numbers only.
+        let done: c_long = unsafe { libc::syscall(libc::SYS_dup3, file, target, 0) };
+        if done < 0 {
+            return done;
+        }
+    }
+    0
+}
+
+/// Like [`std::slice::from_raw_parts`], without its checks: a failed one would panic.
+///
+/// # Safety
+///
+/// `start` is valid for `len` reads of initialized values.
+unsafe fn raw_slice<'a, T>(start: *const T, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, len) }
+}
+
+fn errno() -> c_int {
+    // SAFETY: the location is the calling thread's; the child uses that of the thread that waits.
+    unsafe { *libc::__errno_location() }
+}
+
+#[cfg(test)]
+mod tests;

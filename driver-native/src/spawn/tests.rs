@@ -1,0 +1,263 @@
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::pipe::PipeFlags;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+use super::*;
+
+struct Outcome {
+    code: Option<i32>,
+    output: String,
+}
+
+fn strings(values: &[&str]) -> Vec<CString> {
+    values
+        .iter()
+        .map(|value| CString::new(*value).unwrap())
+        .collect()
+}
+
+/// Runs `argv` with its output in a pipe, and changes the request first.
+fn run(argv: &[&str], change: impl FnOnce(&mut Spawn<'_>)) -> Result<Outcome, SpawnError> {
+    let null = crate::paths::open_null().unwrap();
+    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
+    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let argv = strings(argv);
+    let envp = strings(&["ONLY=this"]);
+    let mut request = Spawn {
+        program: &argv[0],
+        argv: &argv,
+        envp: &envp,
+        stdin: null.as_fd(),
+        stdout: write_end.as_fd(),
+        stderr: null.as_fd(),
+        work_dir: root.as_fd(),
+        cgroup: None,
+        joins: &[],
+        identity: None,
+        no_new_privs: true,
+    };
+    change(&mut request);
+    let child = spawn(&request)?;
+    drop(write_end);
+    let mut output = String::new();
+    File::from(read_end).read_to_string(&mut output).unwrap();
+    let status = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)
+        .unwrap()
+        .unwrap();
+    Ok(Outcome {
+        code: status.exit_status(),
+        output,
+    })
+}
+
+#[test]
+fn exit_code_comes_through() {
+    let outcome = run(&["/bin/sh", "-c", "exit 7"], |_| {}).unwrap();
+
+    assert_eq!(outcome.code, Some(7));
+}
+
+#[test]
+fn environment_is_exactly_as_given() {
+    let outcome = run(&["/usr/bin/env"], |_| {}).unwrap();
+
+    assert_eq!(outcome.output, "ONLY=this\n");
+}
+
+#[test]
+fn only_the_standard_streams_are_open() {
+    let _other = File::open("/proc/self/status").unwrap();
+
+    let outcome = run(&["/bin/ls", "/proc/self/fd"], |_| {}).unwrap();
+
+    // The fourth is the directory that ls reads.
+    assert_eq!(outcome.output, "0\n1\n2\n3\n");
+}
+
+#[test]
+fn signals_are_default_and_unblocked() {
+    let outcome = run(&["/bin/grep", "^Sig[BI]", "/proc/self/status"], |_| {}).unwrap();
+
+    assert_eq!(
+        outcome.output,
+        "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
+    );
+}
+
+#[test]
+fn privileges_are_not_gained_unless_asked() {
+    let flag = ["/bin/grep", "NoNewPrivs", "/proc/self/status"];
+
+    let on = run(&flag, |_| {}).unwrap();
+    let off = run(&flag, |request| request.no_new_privs = false).unwrap();
+
+    assert_eq!(on.output, "NoNewPrivs:\t1\n");
+    assert_eq!(off.output, "NoNewPrivs:\t0\n");
+}
+
+#[test]
+fn process_leads_a_session_of_its_own() {
+    let outcome = run(&["/bin/cat", "/proc/self/stat"], |_| {}).unwrap();
+
+    let fields: Vec<&str> = outcome.output.split(' ').collect();
+    let (pid, group, session) = (fields[0], fields[4], fields[5]);
+    assert_eq!((group, session), (pid, pid));
+}
+
+#[test]
+fn process_starts_in_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let work_dir = crate::paths::open_work_dir(&path, None).unwrap();
+    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let null = crate::paths::open_null().unwrap();
+    let argv = strings(&["/bin/pwd"]);
+
+    let child = spawn(&Spawn {
+        program: &argv[0],
+        argv: &argv,
+        envp: &[],
+        stdin: null.as_fd(),
+        stdout: write_end.as_fd(),
+        stderr: null.as_fd(),
+        work_dir: work_dir.as_fd(),
+        cgroup: None,
+        joins: &[],
+        identity: None,
+        no_new_privs: true,
+    })
+    .unwrap();
+    drop(write_end);
+    let mut output = String::new();
+    File::from(read_end).read_to_string(&mut output).unwrap();
+    reap(&child);
+
+    assert_eq!(Path::new(output.trim()), path);
+}
+
+#[test]
+fn user_and_groups_are_changed() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can change users; run the tests as root");
+        return;
+    }
+    let identity = Identity {
+        uid: 12_345,
+        gid: 23_456,
+        groups: vec![23_456, 34_567],
+    };
+    let argv = [
+        "/bin/grep",
+        "^\\(Uid\\|Gid\\|Groups\\)",
+        "/proc/self/status",
+    ];
+    let null = crate::paths::open_null().unwrap();
+    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
+    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let argv = strings(&argv);
+
+    let child = spawn(&Spawn {
+        program: &argv[0],
+        argv: &argv,
+        envp: &[],
+        stdin: null.as_fd(),
+        stdout: write_end.as_fd(),
+        stderr: null.as_fd(),
+        work_dir: root.as_fd(),
+        cgroup: None,
+        joins: &[],
+        identity: Some(&identity),
+        no_new_privs: true,
+    })
+    .unwrap();
+    drop(write_end);
+    let mut output = String::new();
+    File::from(read_end).read_to_string(&mut output).unwrap();
+    reap(&child);
+
+    assert_eq!(
+        output,
+        "Uid:\t12345\t12345\t12345\t12345\nGid:\t23456\t23456\t23456\t23456\n\
+         Groups:\t23456 34567 \n"
+    );
+}
+
+#[test]
+fn missing_program_fails_at_exec() {
+    let error = run(&["/no/such/program"], |_| {}).map(drop).unwrap_err();
+
+    let SpawnError::Child { step, source } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(step, Step::Exec);
+    assert_eq!(source.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn failed_join_names_its_step() {
+    let read_only = File::open("/dev/null").unwrap();
+    let joins = [read_only.as_fd()];
+    let null = crate::paths::open_null().unwrap();
+    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
+    let argv = strings(&["/bin/true"]);
+
+    let error = spawn(&Spawn {
+        program: &argv[0],
+        argv: &argv,
+        envp: &[],
+        stdin: null.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+        work_dir: root.as_fd(),
+        cgroup: None,
+        joins: &joins,
+        identity: None,
+        no_new_privs: true,
+    })
+    .map(drop)
+    .unwrap_err();
+
+    let SpawnError::Child { step, source } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(step, Step::JoinCgroup);
+    assert_eq!(source.raw_os_error(), Some(libc::EBADF));
+}
+
+/// The caller's mask is as before, and a failed start leaves no zombie.
+#[test]
+fn caller_is_left_as_it_was() {
+    let mask = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("SigBlk"));
+        line.unwrap().to_owned()
+    };
+    let before = mask();
+
+    run(&["/bin/true"], |_| {}).unwrap();
+    run(&["/no/such/program"], |_| {}).map(drop).unwrap_err();
+
+    assert_eq!(mask(), before);
+}
+
+/// Threads start processes at the same time, each with its own result.
+#[test]
+fn many_threads_start_processes_at_once() {
+    std::thread::scope(|scope| {
+        let codes: Vec<_> = (1..=8)
+            .map(|code| {
+                scope.spawn(move || {
+                    let script = format!("exit {code}");
+                    (0..10)
+                        .map(|_| run(&["/bin/sh", "-c", &script], |_| {}).unwrap().code)
+                        .all(|found| found == Some(code))
+                })
+            })
+            .collect();
+        assert!(codes.into_iter().all(|thread| thread.join().unwrap()));
+    });
+}

@@ -1,0 +1,415 @@
+//! One task: followed from its start to its end, and killed whole.
+//!
+//! A [`NativeTask`] is watched by one asynchronous task of the runtime that sleeps on the pidfd;
+//! dropping the `NativeTask` ends the watch and leaves the process alone. Only the watcher reaps
+//! and records the end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use muster_driver::{
+    DriverError, ExitResult, RecoverTaskError, Retry, TaskConfig, TaskError, TaskHandle, TaskState,
+};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+use crate::cgroup::TaskCgroup;
+use crate::command::{StartProcessError, Streams, start_process};
+use crate::config::NativeConfig;
+use crate::driver::NAME;
+use crate::limits;
+use crate::process::{self, Ended, FindError, Process};
+use crate::spawn::watch as watch_pidfd;
+
+/// Version of [`DriverState`] in a handle.
+pub(crate) const HANDLE_VERSION: i32 = 1;
+
+/// What a handle keeps of a process. JSON, so that a person can read a stored one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct DriverState {
+    pid: i32,
+    start_ticks: u64,
+    boot_id: String,
+    /// v2 cgroup of the process as /proc shows it; empty when the driver was given none.
+    cgroup: String,
+    /// Nanoseconds since 1970.
+    started_at_ns: u64,
+}
+
+/// A task that this driver started or recovered.
+#[derive(Debug)]
+pub(crate) struct NativeTask {
+    pub(crate) handle: TaskHandle,
+    pub(crate) native: NativeConfig,
+    pub(crate) started_at: SystemTime,
+    pub(crate) life: Arc<Life>,
+    watcher: AbortHandle,
+}
+
+impl Drop for NativeTask {
+    fn drop(&mut self) {
+        self.watcher.abort();
+    }
+}
+
+/// The process of a task and how it ended.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) process: Process,
+    pub(crate) cgroup: Option<TaskCgroup>,
+    exit: watch::Sender<Option<End>>,
+    /// Set when the process was reaped. Held while reaping and while killing the process's group,
+    /// because the number of a group is only known to be the task's before.
+    reaped: Mutex<bool>,
+}
+
+/// The end of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) result: ExitResult,
+    pub(crate) at: SystemTime,
+}
+
+impl NativeTask {
+    /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered.
+    pub(crate) fn start(config: TaskConfig, boot_id: &str) -> Result<Self, StartProcessError> {
+        let native = NativeConfig::read(&config.config)?;
+        let cgroup = match &config.cgroup {
+            Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
+            None => None,
+        };
+        let streams = Streams::of_task(&config)?;
+        let spawned = start_process(
+            &config,
+            &native,
+            cgroup.as_ref(),
+            &native.command,
+            &native.args,
+            &streams,
+        )?;
+        let process =
+            Process::started(spawned.pid, spawned.pidfd).map_err(StartProcessError::Look)?;
+        let started_at = SystemTime::now();
+        let cgroup_path = match &cgroup {
+            Some(_) => process::cgroup(process.pid).map_err(StartProcessError::Look)?,
+            None => String::new(),
+        };
+        let state = DriverState {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            boot_id: boot_id.to_owned(),
+            cgroup: cgroup_path,
+            started_at_ns: nanoseconds(started_at),
+        };
+        let handle = TaskHandle {
+            version: HANDLE_VERSION,
+            driver: NAME.to_owned(),
+            config,
+            state: TaskState::Running,
+            driver_state: serde_json::to_vec(&state)
+                .map_err(|error| StartProcessError::Look(error.into()))?,
+        };
+        Self::follow(handle, native, started_at, process, cgroup).map_err(StartProcessError::Look)
+    }
+
+    /// Finds the process of a handle. Needs a runtime to be entered.
+    pub(crate) fn recover(handle: TaskHandle, boot_id: &str) -> Result<Self, RecoverTaskError> {
+        let task_id = handle.config.id.clone();
+        if handle.version > HANDLE_VERSION || handle.version < 1 {
+            return Err(RecoverTaskError::HandleVersion {
+                found: handle.version,
+                supported: HANDLE_VERSION,
+            });
+        }
+        let invalid = |reason: String| RecoverTaskError::InvalidHandle { reason };
+        let state: DriverState = serde_json::from_slice(&handle.driver_state)
+            .map_err(|error| invalid(error.to_string()))?;
+        let native = NativeConfig::read(&handle.config.config)
+            .map_err(|error| invalid(error.to_string()))?;
+        let gone = |reason: String| RecoverTaskError::Gone {
+            task_id: task_id.clone(),
+            reason,
+        };
+        if state.boot_id != boot_id {
+            return Err(gone(format!(
+                "the node was booted again since it started (boot {}, now {boot_id})",
+                state.boot_id
+            )));
+        }
+        let process = match Process::find(state.pid, state.start_ticks) {
+            Ok(process) => process,
+            Err(error @ FindError::Io { .. }) => return Err(failed_recovery(&error)),
+            Err(error) => return Err(gone(error.to_string())),
+        };
+        if !state.cgroup.is_empty() {
+            let found = process::cgroup(process.pid).map_err(|error| gone(error.to_string()))?;
+            if !is_within(&found, &state.cgroup) {
+                return Err(gone(format!(
+                    "process {} runs in cgroup {found}, the task's is {}",
+                    state.pid, state.cgroup
+                )));
+            }
+        }
+        let cgroup = match &handle.config.cgroup {
+            Some(placement) => {
+                Some(TaskCgroup::open(&placement.dir).map_err(|error| failed_recovery(&error))?)
+            }
+            None => None,
+        };
+        let started_at = UNIX_EPOCH + Duration::from_nanos(state.started_at_ns);
+        Self::follow(handle, native, started_at, process, cgroup)
+            .map_err(|error| failed_recovery(&error))
+    }
+
+    fn follow(
+        handle: TaskHandle,
+        native: NativeConfig,
+        started_at: SystemTime,
+        process: Process,
+        cgroup: Option<TaskCgroup>,
+    ) -> io::Result<Self> {
+        let pidfd = watch_pidfd(process.pidfd())?;
+        let life = Arc::new(Life {
+            process,
+            cgroup,
+            exit: watch::Sender::new(None),
+            reaped: Mutex::new(false),
+        });
+        let watcher = tokio::spawn(Arc::clone(&life).watch(pidfd)).abort_handle();
+        Ok(Self {
+            handle,
+            native,
+            started_at,
+            life,
+            watcher,
+        })
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.handle.config.id
+    }
+
+    pub(crate) fn not_running(&self) -> TaskError {
+        TaskError::NotRunning {
+            task_id: self.id().to_owned(),
+        }
+    }
+}
+
+impl Life {
+    /// The end, if it came.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.exit.borrow().clone()
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(&self) -> End {
+        let mut exit = self.exit.subscribe();
+        loop {
+            if let Some(end) = exit.borrow_and_update().clone() {
+                return end;
+            }
+            // The sender lives in `self`, so that waiting cannot fail.
+            let _changed = exit.changed().await;
+        }
+    }
+
+    /// Sleeps until the process ends, and records how.
+    async fn watch(self: Arc<Self>, pidfd: AsyncFd<Arc<OwnedFd>>) {
+        loop {
+            let ready = pidfd.readable().await;
+            match self.take_end() {
+                Ok(Some(result)) => {
+                    debug!(pid = self.process.pid, ?result, "task ended");
+                    self.exit.send_replace(Some(End {
+                        result,
+                        at: SystemTime::now(),
+                    }));
+                    return;
+                }
+                Ok(None) => match ready {
+                    Ok(mut ready) => ready.clear_ready(),
+                    Err(error) => {
+                        warn!(pid = self.process.pid, %error, "cannot watch the process");
+                        return;
+                    }
+                },
+                Err(error) => {
+                    warn!(pid = self.process.pid, %error, "cannot learn how the process ended");
+                    self.exit.send_replace(Some(End {
+                        result: ExitResult::unknown(format!(
+                            "wait for process {}: {error}",
+                            self.process.pid
+                        )),
+                        at: SystemTime::now(),
+                    }));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reaps an ended process. What it left running is killed first: while it is not reaped, its
+    /// group's number is its own.
+    fn take_end(&self) -> io::Result<Option<ExitResult>> {
+        let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ended) = self.process.ended()? else {
+            return Ok(None);
+        };
+        match &self.cgroup {
+            Some(cgroup) => {
+                if let Err(error) = cgroup.kill() {
+                    warn!(pid = self.process.pid, %error, "cannot kill what the task left running");
+                }
+            }
+            None if ended != Ended::Unknown => self.process.kill_group()?,
+            None => {}
+        }
+        self.process.reap()?;
+        *reaped = true;
+        let mut result = match ended {
+            Ended::Exited(code) => ExitResult::exited(code),
+            Ended::Signaled(signal) => ExitResult::signaled(signal),
+            Ended::Unknown => ExitResult::unknown(format!(
+                "the driver was started again while the task ran, so that it is not the parent of \
+                 process {}; the exit ledger knows",
+                self.process.pid
+            )),
+        };
+        result.oom_killed = self
+            .cgroup
+            .as_ref()
+            .is_some_and(|cgroup| cgroup.oom_kills() > 0);
+        Ok(Some(result))
+    }
+
+    /// Kills the task with all it started, and waits until it is gone.
+    pub(crate) async fn kill(&self) -> Result<(), TaskError> {
+        let pid = self.process.pid;
+        self.kill_all()
+            .map_err(|error| failed(format!("kill process {pid}: {error}")))?;
+        if tokio::time::timeout(limits::KILL_DEADLINE, self.ended())
+            .await
+            .is_err()
+        {
+            return Err(failed(self.stuck()));
+        }
+        self.emptied().await
+    }
+
+    fn kill_all(&self) -> io::Result<()> {
+        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.cgroup {
+            Some(cgroup) => cgroup.kill()?,
+            // A process that is not the driver's child is reaped by somebody else: between this
+            // look and the kill it would have to end and its number to go round.
+            None if !*reaped && self.process.ended()?.is_none() => self.process.kill_group()?,
+            None => {}
+        }
+        // Where there is no cgroup, or the task moved out of it.
+        self.process.signal(Signal::KILL)?;
+        Ok(())
+    }
+
+    /// Waits until nothing runs in the cgroup any more.
+    async fn emptied(&self) -> Result<(), TaskError> {
+        let Some(cgroup) = &self.cgroup else {
+            return Ok(());
+        };
+        let empty = async {
+            let mut pause = Duration::from_millis(1);
+            while cgroup.populated()? {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(limits::EMPTY_POLL_MAX);
+            }
+            Ok::<(), io::Error>(())
+        };
+        match tokio::time::timeout(limits::KILL_DEADLINE, empty).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(failed(format!(
+                "look whether the task's cgroup is empty: {error}"
+            ))),
+            Err(_elapsed) => Err(failed(format!(
+                "processes of the task do not die within {:?} of SIGKILL; they are stuck in the \
+                 kernel: {}",
+                limits::KILL_DEADLINE,
+                cgroup
+                    .read("cgroup.procs")
+                    .unwrap_or_default()
+                    .replace('\n', " ")
+            ))),
+        }
+    }
+
+    fn stuck(&self) -> String {
+        let pid = self.process.pid;
+        let state = process::stat(pid).map_or('?', |stat| stat.state);
+        format!(
+            "process {pid} does not die within {:?} of SIGKILL; it is stuck in the kernel (state \
+             {state})",
+            limits::KILL_DEADLINE
+        )
+    }
+}
+
+/// A failure that may pass.
+pub(crate) fn failed(message: String) -> TaskError {
+    DriverError::Failed {
+        message,
+        retry: Retry::Later,
+    }
+    .into()
+}
+
+fn failed_recovery(error: &dyn std::error::Error) -> RecoverTaskError {
+    DriverError::Failed {
+        message: format!("recover task: {error}"),
+        retry: Retry::Later,
+    }
+    .into()
+}
+
+/// Whether cgroup `found` is `expected` or below it: a task may make cgroups of its own.
+fn is_within(found: &str, expected: &str) -> bool {
+    found
+        .strip_prefix(expected)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// 2^64 ns last until the year 2554.
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_below_the_tasks_is_the_tasks() {
+        assert!(is_within("/m/alloc/web", "/m/alloc/web"));
+        assert!(is_within("/m/alloc/web/own", "/m/alloc/web"));
+        assert!(!is_within("/m/alloc/web2", "/m/alloc/web"));
+        assert!(!is_within("/", "/m/alloc/web"));
+    }
+
+    /// These bytes are in agents' stores.
+    #[test]
+    fn state_of_version_1_is_still_read() {
+        let stored = br#"{"pid":7,"start_ticks":99,"boot_id":"b","cgroup":"/m/a/t","started_at_ns":1700000000000000001}"#;
+
+        let state: DriverState = serde_json::from_slice(stored).unwrap();
+
+        assert_eq!(serde_json::to_vec(&state).unwrap(), stored);
+        assert_eq!(state.pid, 7);
+    }
+}

@@ -1,0 +1,126 @@
+//! Who a task runs as.
+
+use std::ffi::CString;
+
+use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
+use thiserror::Error;
+
+/// User and groups of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// Why a task cannot run as the user it names.
+#[derive(Debug, Error)]
+pub(crate) enum UserError {
+    /// Not in the database.
+    #[error("user {user:?} is not known on this node; create it, or use a numeric uid")]
+    Unknown { user: String },
+    /// The database could not be read.
+    #[error("look up user {user:?}")]
+    Lookup {
+        user: String,
+        #[source]
+        source: nix::Error,
+    },
+    /// Only root may be somebody else.
+    #[error("run as user {user:?}: the driver runs as uid {uid} and only root may change users")]
+    NotRoot { user: String, uid: u32 },
+}
+
+impl Identity {
+    /// The identity for `user`, a name or a uid. `None` is the driver's own: for an empty name, or
+    /// when it is the driver's and the driver is not root.
+    ///
+    /// A uid that no database knows gets the group of the same number and no other.
+    pub(crate) fn of(user: &str) -> Result<Option<Self>, UserError> {
+        if user.is_empty() {
+            return Ok(None);
+        }
+        let identity = Self::look_up(user)?;
+        let own = geteuid();
+        if own.is_root() {
+            return Ok(Some(identity));
+        }
+        if identity.uid == own.as_raw() {
+            return Ok(None);
+        }
+        Err(UserError::NotRoot {
+            user: user.to_owned(),
+            uid: own.as_raw(),
+        })
+    }
+
+    fn look_up(user: &str) -> Result<Self, UserError> {
+        let failed = |source| UserError::Lookup {
+            user: user.to_owned(),
+            source,
+        };
+        let number = user.parse::<u32>().ok();
+        let entry = match number {
+            Some(uid) => User::from_uid(Uid::from_raw(uid)),
+            None => User::from_name(user),
+        }
+        .map_err(failed)?;
+        match (entry, number) {
+            (Some(entry), _) => {
+                let name = CString::new(entry.name).map_err(|_nul| UserError::Unknown {
+                    user: user.to_owned(),
+                })?;
+                let groups = getgrouplist(&name, entry.gid).map_err(failed)?;
+                Ok(Self {
+                    uid: entry.uid.as_raw(),
+                    gid: entry.gid.as_raw(),
+                    groups: groups.into_iter().map(Gid::as_raw).collect(),
+                })
+            }
+            (None, Some(uid)) => Ok(Self {
+                uid,
+                gid: uid,
+                groups: vec![uid],
+            }),
+            (None, None) => Err(UserError::Unknown {
+                user: user.to_owned(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_user_is_the_drivers_own() {
+        assert_eq!(Identity::of("").unwrap(), None);
+    }
+
+    #[test]
+    fn name_and_number_are_the_same_user() {
+        assert_eq!(
+            Identity::look_up("root").unwrap(),
+            Identity::look_up("0").unwrap()
+        );
+    }
+
+    #[test]
+    fn unknown_number_has_its_own_group_only() {
+        let identity = Identity::look_up("3999999999").unwrap();
+
+        assert_eq!(identity.gid, 3_999_999_999);
+        assert_eq!(identity.groups, [3_999_999_999]);
+    }
+
+    #[test]
+    fn unknown_name_says_what_to_do() {
+        let error = Identity::of("no-such-user").unwrap_err();
+
+        assert_eq!(
+            error.to_string(),
+            "user \"no-such-user\" is not known on this node; create it, or use a numeric uid"
+        );
+    }
+}

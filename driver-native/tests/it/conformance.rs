@@ -1,0 +1,144 @@
+//! The conformance suite against the native driver: in process, through the plugin protocol, and
+//! with cgroups.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use muster_driver::conformance::Subject;
+use muster_driver::{TaskConfig, TaskDriver, plugin};
+use muster_driver_native::NativeDriver;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::{Cgroups, DEADLINE, shell};
+
+mod in_process {
+    use super::Native;
+
+    muster_driver::driver_conformance!(Native::in_process());
+}
+
+mod over_socket {
+    use super::Native;
+
+    muster_driver::driver_conformance!(Native::over_socket());
+}
+
+/// The native driver, served or not, with a cgroup for each task or without.
+struct Native {
+    dir: TempDir,
+    cgroups: Option<Cgroups>,
+    served: Option<Mutex<Vec<CancellationToken>>>,
+}
+
+impl Native {
+    fn in_process() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            cgroups: None,
+            served: None,
+        }
+    }
+
+    /// With cgroups where they can be had.
+    fn over_socket() -> Self {
+        Self {
+            cgroups: Cgroups::new(),
+            served: Some(Mutex::default()),
+            ..Self::in_process()
+        }
+    }
+
+    fn task_dir(&self, task_id: &str) -> PathBuf {
+        self.dir.path().join(task_id.replace('/', "_"))
+    }
+}
+
+impl Subject for Native {
+    fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
+        async {
+            let driver = Arc::new(NativeDriver::new());
+            let Some(served) = &self.served else {
+                return driver as Arc<dyn TaskDriver>;
+            };
+            let mut served = served.lock().unwrap();
+            let path = self.dir.path().join(format!("{}.sock", served.len()));
+            let listener = UnixListener::bind(&path).unwrap();
+            let shutdown = CancellationToken::new();
+            let _serving = tokio::spawn(plugin::serve(driver, listener, shutdown.clone()));
+            served.push(shutdown);
+            Arc::new(plugin::Client::new("native", &path))
+        }
+        .boxed()
+    }
+
+    /// Within one process the old driver's watch must have ended before the next one begins, or
+    /// both would wait for the same child: dropping it does that, also behind the socket.
+    fn restart(&self, old: Arc<dyn TaskDriver>) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
+        async {
+            drop(old);
+            for shutdown in self.served.iter().flat_map(|served| {
+                let served = served.lock().unwrap();
+                served.clone()
+            }) {
+                shutdown.cancel();
+            }
+            self.driver().await
+        }
+        .boxed()
+    }
+
+    fn host_part(&self, task_id: &str) -> TaskConfig {
+        let task_dir = self.task_dir(task_id);
+        fs::create_dir(&task_dir).unwrap();
+        let mut config = TaskConfig {
+            task_dir,
+            cgroup: self.cgroups.as_ref().map(Cgroups::placement),
+            ..TaskConfig::default()
+        };
+        config
+            .env
+            .insert("PATH".to_owned(), crate::fixture::PATH.to_owned());
+        config
+    }
+
+    fn runs_for(&self, time: Duration) -> Value {
+        json!({"command": "sleep", "args": [time.as_secs_f64().to_string()]})
+    }
+
+    fn exits_with(&self, code: i32) -> Value {
+        shell(&format!("exit {code}"))
+    }
+
+    fn ignores_signals(&self) -> Value {
+        shell("trap '' TERM INT HUP; echo yes > ready; while :; do sleep 1; done")
+    }
+
+    fn broken(&self) -> Value {
+        json!({"command": "no-such-command"})
+    }
+
+    fn prints(&self, text: &str) -> Vec<String> {
+        vec!["echo".to_owned(), text.to_owned()]
+    }
+
+    fn settled<'a>(&'a self, config: &'a TaskConfig) -> BoxFuture<'a, ()> {
+        async {
+            let ready = config.task_dir.join("ready");
+            let waiting = async {
+                while !ready.exists() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            tokio::time::timeout(DEADLINE, waiting)
+                .await
+                .expect("the task sets its traps");
+        }
+        .boxed()
+    }
+}

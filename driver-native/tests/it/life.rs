@@ -1,0 +1,397 @@
+//! One task from its start to its end.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use muster_driver::{ExitResult, Retry, StartTaskError, TaskDriver, TaskError};
+use muster_driver_native::NativeDriver;
+use serde_json::json;
+
+use crate::fixture::{DEADLINE, Task, is_alive, pid_of, shell, sleep_for_ever, started, until};
+
+async fn run(task: &Task) -> ExitResult {
+    let driver = started(task).await;
+    driver.wait_task(task.id()).await.unwrap()
+}
+
+async fn refused(task: &Task) -> StartTaskError {
+    let driver = NativeDriver::new();
+    driver.start_task(task.config.clone()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn exit_code_is_the_programs() {
+    let task = Task::new(shell("exit 7"));
+
+    assert_eq!(run(&task).await, ExitResult::exited(7));
+}
+
+#[tokio::test]
+async fn death_by_signal_is_no_exit_code() {
+    let task = Task::new(shell("kill -9 $$"));
+
+    assert_eq!(run(&task).await, ExitResult::signaled(9));
+}
+
+#[tokio::test]
+async fn output_goes_to_the_fifo() {
+    let mut task = Task::new(shell("echo out; echo err >&2; read line; echo $?"));
+    let reader = task.with_stdout();
+
+    let result = run(&task).await;
+
+    let mut output = [0; 64];
+    let read = File::from(reader).read(&mut output).unwrap();
+    assert_eq!(
+        &output[..read],
+        b"out\n1\n",
+        "stdin is empty, stderr elsewhere"
+    );
+    assert_eq!(result, ExitResult::exited(0));
+}
+
+/// The reader goes away for good; the task writes on as long as the pipe has room.
+#[tokio::test]
+async fn reader_that_goes_away_does_not_end_the_task() {
+    let mut task = Task::new(shell(
+        "while [ ! -e go ]; do sleep 0.01; done; echo one && echo two && exit 5",
+    ));
+    let reader = task.with_stdout();
+    let driver = started(&task).await;
+
+    drop(reader);
+    fs::write(task.path("go"), "").unwrap();
+    let result = driver.wait_task(task.id()).await.unwrap();
+
+    assert_eq!(result, ExitResult::exited(5));
+}
+
+#[tokio::test]
+async fn environment_is_what_the_host_gave() {
+    let mut task = Task::new(shell("/usr/bin/env > out; echo >> out"));
+    task.config.env.clear();
+    task.config.env.insert("A".to_owned(), "b=c".to_owned());
+    task.config.env.insert("EMPTY".to_owned(), String::new());
+
+    run(&task).await;
+
+    let output = task.read("out");
+    let mut lines: Vec<&str> = output
+        .lines()
+        // The shell's own.
+        .filter(|line| !["PWD", "SHLVL", "_", "OLDPWD"].contains(&line.split('=').next().unwrap()))
+        .collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["A=b=c", "EMPTY="]);
+}
+
+#[tokio::test]
+async fn relative_command_and_directory_are_the_tasks() {
+    let mut task = Task::new(json!({"command": "bin/tool", "work_dir": "data"}));
+    for dir in ["bin", "data"] {
+        fs::create_dir(task.path(dir)).unwrap();
+    }
+    fs::write(task.path("bin/tool"), "#!/bin/sh\npwd > here\n").unwrap();
+    fs::set_permissions(task.path("bin/tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    task.config.task_dir = task.dir.path().canonicalize().unwrap();
+
+    let result = run(&task).await;
+
+    assert_eq!(result, ExitResult::exited(0));
+    let expected = task.config.task_dir.join("data");
+    assert_eq!(task.read("data/here"), expected.to_str().unwrap());
+}
+
+#[tokio::test]
+async fn user_by_name_runs_the_task() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can change users; run the tests as root");
+        return;
+    }
+    let mut task = Task::new(shell("id -un > /dev/stdout"));
+    task.config.user = "nobody".to_owned();
+    fs::set_permissions(task.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut reader = File::from(task.with_stdout());
+    // A task of another user writes to its open output, but may not open it again by its path.
+    task.config.config = shell("id -un");
+
+    let result = run(&task).await;
+
+    let mut output = [0; 64];
+    let read = reader.read(&mut output).unwrap();
+    assert_eq!(&output[..read], b"nobody\n");
+    assert_eq!(result, ExitResult::exited(0));
+}
+
+#[tokio::test]
+async fn missing_command_says_what_where_and_what_to_do() {
+    let task = Task::new(json!({"command": "no-such-command"}));
+
+    let error = refused(&task).await;
+
+    let dir = task.dir.path().display();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "start task web: command \"no-such-command\" not found: looked in {dir}/local, {dir}, \
+             /usr/bin, /bin; install it on the node or give its path"
+        )
+    );
+    assert_eq!(error.retry(), Retry::Never);
+}
+
+#[tokio::test]
+async fn unusable_commands_say_why() {
+    let script = Task::new(json!({"command": "./script"}));
+    fs::write(script.path("script"), "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(script.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    let plain = Task::new(json!({"command": "./plain"}));
+    fs::write(plain.path("plain"), "text").unwrap();
+    fs::set_permissions(plain.path("plain"), fs::Permissions::from_mode(0o755)).unwrap();
+    let locked = Task::new(json!({"command": "./locked"}));
+    fs::write(locked.path("locked"), "#!/bin/sh\n").unwrap();
+    let absent = Task::new(json!({"command": "/no/such/command"}));
+
+    for (task, hint) in [
+        (script, "its interpreter"),
+        (plain, "first line like #!/bin/sh"),
+        (locked, "may not execute it"),
+        (
+            absent,
+            "run /no/such/command: command not found on the node",
+        ),
+    ] {
+        let error = refused(&task).await.to_string();
+        assert!(error.contains(hint), "{hint:?} is not in {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn unusable_configurations_say_why() {
+    let unknown = Task::new(json!({"command": "sh", "arg": []}));
+    let mut nul = Task::new(sleep_for_ever());
+    nul.config.env.insert("BAD".to_owned(), "a\0b".to_owned());
+    let mut user = Task::new(sleep_for_ever());
+    user.config.user = "no-such-user".to_owned();
+    let mut fifo = Task::new(sleep_for_ever());
+    fifo.config.stdout_path = fifo.path("nothing");
+    let mut cgroup = Task::new(sleep_for_ever());
+    cgroup.config.cgroup = Some(muster_driver::CgroupPlacement {
+        dir: "/no/such/cgroup".into(),
+        joins: Vec::new(),
+    });
+    let outside = Task::new(json!({"command": "sh", "work_dir": ".."}));
+
+    for (task, hint) in [
+        (unknown, "unknown field `arg`"),
+        (
+            nul,
+            "\"BAD=a\\0b\" cannot be given to a process: it holds a zero byte",
+        ),
+        (user, "user \"no-such-user\" is not known on this node"),
+        (fifo, "open stdout of the task"),
+        (cgroup, "open the task's cgroup /no/such/cgroup"),
+        (outside, "open working directory"),
+    ] {
+        let error = refused(&task).await;
+        assert_eq!(error.retry(), Retry::Never);
+        let error = error.to_string();
+        assert!(error.contains(hint), "{hint:?} is not in {error:?}");
+    }
+}
+
+/// Without a cgroup, what can be reached is the process's group.
+#[tokio::test]
+async fn children_left_behind_die_with_the_main_process() {
+    let task = Task::new(shell("sleep 600 & echo $! > child; exit 3"));
+
+    let result = run(&task).await;
+
+    let child: i32 = task.read("child").parse().unwrap();
+    assert_eq!(result, ExitResult::exited(3));
+    until("the child is dead", || !is_alive(child));
+}
+
+#[tokio::test]
+async fn forced_destroy_kills_the_children_too() {
+    let task = Task::new(shell("sleep 600 & echo $! > child; wait"));
+    let driver = started(&task).await;
+    let child: i32 = task.read("child").parse().unwrap();
+
+    driver.destroy_task(task.id(), true).await.unwrap();
+
+    until("the child is dead", || !is_alive(child));
+}
+
+/// A process that is stopped does not see a signal, but a kill.
+#[tokio::test]
+async fn stopped_process_is_killed() {
+    let task = Task::new(shell("kill -STOP $$; sleep 600"));
+    let driver = started(&task).await;
+    let pid = pid_of(&driver, task.id()).await;
+    until("the process is stopped", || {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+    });
+
+    driver
+        .stop_task(task.id(), Duration::from_millis(50), "SIGTERM")
+        .await
+        .unwrap();
+
+    let result = driver.wait_task(task.id()).await.unwrap();
+    assert_eq!(result, ExitResult::signaled(9));
+}
+
+#[tokio::test]
+async fn stop_without_a_name_is_an_interrupt() {
+    let task = Task::new(sleep_for_ever());
+    let driver = started(&task).await;
+
+    driver.stop_task(task.id(), DEADLINE, "").await.unwrap();
+
+    let result = driver.wait_task(task.id()).await.unwrap();
+    assert_eq!(result, ExitResult::signaled(2));
+}
+
+/// No thread and no process is the driver's for a task: an idle one costs two files.
+#[tokio::test]
+async fn waiting_costs_no_thread() {
+    let driver = NativeDriver::new();
+    let tasks: Vec<Task> = (0..40).map(|_| Task::new(sleep_for_ever())).collect();
+    for task in &tasks {
+        driver.start_task(task.config.clone()).await.unwrap();
+    }
+
+    let waits: Vec<_> = tasks
+        .iter()
+        .map(|task| driver.wait_task(task.id()))
+        .collect();
+    let waiting = futures::future::join_all(waits);
+    tokio::pin!(waiting);
+    assert!(futures::poll!(&mut waiting).is_pending());
+    // Blocking threads are those that started the processes, one after the other; other tests of
+    // this binary have a few threads, far fewer than one a task each.
+    let names = fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|thread| {
+            let name = fs::read_to_string(thread.unwrap().path().join("comm")).ok()?;
+            name.contains("waiting_costs_no").then_some(name)
+        });
+    let named = names.count();
+
+    assert!(named <= 1, "{named}");
+    for task in &tasks {
+        driver.destroy_task(task.id(), true).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn command_in_a_task_has_its_environment() {
+    let mut task = Task::new(sleep_for_ever());
+    task.config
+        .env
+        .insert("COLOR".to_owned(), "green".to_owned());
+    let driver = started(&task).await;
+    let script = "echo $COLOR; pwd; echo bad >&2; exit 9";
+
+    let result = driver
+        .exec_task(
+            task.id(),
+            ["sh", "-c", script].map(str::to_owned).to_vec(),
+            DEADLINE,
+        )
+        .await
+        .unwrap();
+
+    let dir = task.dir.path().canonicalize().unwrap();
+    assert_eq!(
+        String::from_utf8(result.stdout).unwrap(),
+        format!("green\n{}\n", dir.display())
+    );
+    assert_eq!(result.stderr, b"bad\n");
+    assert_eq!(result.result, ExitResult::exited(9));
+    driver.destroy_task(task.id(), true).await.unwrap();
+}
+
+#[tokio::test]
+async fn command_that_takes_too_long_is_killed() {
+    let task = Task::new(sleep_for_ever());
+    let driver = started(&task).await;
+    let script = "echo $$ > exec; echo begun; sleep 600";
+
+    let began = Instant::now();
+    let result = driver
+        .exec_task(
+            task.id(),
+            ["sh", "-c", script].map(str::to_owned).to_vec(),
+            Duration::from_millis(200),
+        )
+        .await
+        .unwrap();
+
+    assert!(began.elapsed() < DEADLINE);
+    assert_eq!(result.stdout, b"begun\n");
+    assert_eq!(result.result.signal, 9);
+    let err = result.result.err.unwrap();
+    assert!(err.contains("did not end within 200ms"), "{err}");
+    let pid: i32 = task.read("exec").parse().unwrap();
+    assert!(!is_alive(pid));
+    driver.destroy_task(task.id(), true).await.unwrap();
+}
+
+/// The caller gives up; the command must not run on for ever.
+#[tokio::test]
+async fn command_dies_with_its_caller() {
+    let task = Task::new(sleep_for_ever());
+    let driver = started(&task).await;
+    let command = ["sh", "-c", "echo $$ > exec; sleep 600"].map(str::to_owned);
+
+    let call = driver.exec_task(task.id(), command.to_vec(), Duration::ZERO);
+    let abandoned = tokio::time::timeout(Duration::from_millis(300), call).await;
+
+    assert!(abandoned.is_err());
+    let pid: i32 = task.read("exec").parse().unwrap();
+    until("the command is dead", || !is_alive(pid));
+    driver.destroy_task(task.id(), true).await.unwrap();
+}
+
+#[tokio::test]
+async fn output_of_a_command_is_bounded() {
+    let task = Task::new(sleep_for_ever());
+    let driver = started(&task).await;
+    let command = ["head", "-c", "3000000", "/dev/zero"].map(str::to_owned);
+
+    let result = driver
+        .exec_task(task.id(), command.to_vec(), DEADLINE)
+        .await
+        .unwrap();
+
+    assert_eq!(
+        result.stdout.len(),
+        muster_driver_native::limits::EXEC_OUTPUT_BYTES_MAX
+    );
+    assert_eq!(result.result.exit_code, 0);
+    assert!(result.result.err.unwrap().contains("thrown away"));
+    driver.destroy_task(task.id(), true).await.unwrap();
+}
+
+#[tokio::test]
+async fn command_in_an_ended_task_is_refused() {
+    let task = Task::new(shell("exit 0"));
+    let driver = started(&task).await;
+    driver.wait_task(task.id()).await.unwrap();
+
+    let error = driver
+        .exec_task(task.id(), vec!["true".to_owned()], DEADLINE)
+        .await
+        .unwrap_err();
+
+    assert_eq!(
+        error,
+        TaskError::NotRunning {
+            task_id: task.id().to_owned()
+        }
+    );
+}

@@ -1,0 +1,295 @@
+//! A driver process that dies, ends or is started twice, and tasks that do not care.
+//!
+//! The driver process is this test binary, run again with one test that serves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use muster_driver::plugin::Client;
+use muster_driver::{DriverError, RecoverTaskError, TaskDriver, TaskError, TaskHandle, TaskState};
+use muster_driver_native::{NativeDriver, ServeError};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::fixture::{Cgroups, DEADLINE, Task, is_alive, pid_of, shell, sleep_for_ever, until};
+
+const SOCKET_VARIABLE: &str = "MUSTER_TEST_DRIVER_SOCKET";
+
+/// Not a test: the driver process of the other tests. Without the variable it does nothing.
+#[test]
+fn helper_serves_a_driver() {
+    let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime
+        .block_on(muster_driver_native::serve(Path::new(&socket)))
+        .unwrap();
+}
+
+/// A driver process and its socket.
+struct DriverProcess {
+    child: Child,
+    client: Client,
+}
+
+impl DriverProcess {
+    async fn start(socket: &Path) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "survival::helper_serves_a_driver"])
+            .env(SOCKET_VARIABLE, socket)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let client = Client::new("native", socket);
+        let answering = async {
+            while client.ping().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, answering)
+            .await
+            .expect("the driver process serves");
+        Self { child, client }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        kill(pid, signal).unwrap();
+    }
+
+    /// Waits for the process to end by itself.
+    fn ended(mut self) -> bool {
+        let mut status = None;
+        until("the driver process ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().success()
+    }
+}
+
+fn socket() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("native.sock");
+    (dir, socket)
+}
+
+async fn start(driver: &Client, task: &Task) -> TaskHandle {
+    driver.start_task(task.config.clone()).await.unwrap().handle
+}
+
+fn with_cgroup(config: Value, cgroups: Option<&Cgroups>) -> Task {
+    let mut task = Task::new(config);
+    task.config.cgroup = cgroups.map(Cgroups::placement);
+    task
+}
+
+/// Ten tasks, three kills of the driver: the same processes, and each can still be stopped whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_driver_loses_no_task() {
+    let (_dir, socket) = socket();
+    let cgroups = Cgroups::new();
+    let tasks: Vec<Task> = (0..10)
+        .map(|_| with_cgroup(sleep_for_ever(), cgroups.as_ref()))
+        .collect();
+    let mut driver = DriverProcess::start(&socket).await;
+    let mut handles = Vec::new();
+    let mut before = Vec::new();
+    for task in &tasks {
+        handles.push(start(&driver.client, task).await);
+        before.push(driver.client.inspect_task(task.id()).await.unwrap());
+    }
+
+    for _kill in 0..3 {
+        driver.kill();
+        for status in &before {
+            assert!(is_alive(status.attributes["pid"].parse().unwrap()));
+        }
+        driver = DriverProcess::start(&socket).await;
+        for handle in &handles {
+            driver.client.recover_task(handle.clone()).await.unwrap();
+        }
+    }
+
+    for (task, before) in tasks.iter().zip(&before) {
+        let after = driver.client.inspect_task(task.id()).await.unwrap();
+        assert_eq!(after.attributes, before.attributes, "pid and start time");
+        assert_eq!(after.state, TaskState::Running);
+        driver
+            .client
+            .stop_task(task.id(), DEADLINE, "SIGTERM")
+            .await
+            .unwrap();
+        let result = driver.client.wait_task(task.id()).await.unwrap();
+        assert!(!result.status_known, "the driver was not the parent");
+        assert!(result.err.unwrap().contains("exit ledger"));
+        driver.client.destroy_task(task.id(), false).await.unwrap();
+    }
+    driver.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_caller_learns_that_the_driver_died() {
+    let (_dir, socket) = socket();
+    let task = Task::new(sleep_for_ever());
+    let driver = DriverProcess::start(&socket).await;
+    start(&driver.client, &task).await;
+    let pid = pid_of(&driver.client, task.id()).await;
+
+    let client = driver.client.clone();
+    let id = task.id().to_owned();
+    let waiting = tokio::spawn(async move { client.wait_task(&id).await });
+    // A call after it on the same connection: the wait is on its way.
+    driver.client.ping().await.unwrap();
+    driver.kill();
+    let result = tokio::time::timeout(DEADLINE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
+
+    assert!(
+        matches!(
+            result,
+            Err(TaskError::Driver(DriverError::Unavailable { .. }))
+        ),
+        "{result:?}"
+    );
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_that_ended_unseen_is_gone() {
+    let (_dir, socket) = socket();
+    let task = Task::new(shell("while [ ! -e go ]; do sleep 0.01; done; exit 42"));
+    let driver = DriverProcess::start(&socket).await;
+    let handle = start(&driver.client, &task).await;
+    let pid = pid_of(&driver.client, task.id()).await;
+
+    driver.kill();
+    fs::write(task.path("go"), "").unwrap();
+    until("the task ended", || !is_alive(pid));
+    let driver = DriverProcess::start(&socket).await;
+    let recovered = driver.client.recover_task(handle).await;
+
+    assert!(
+        matches!(recovered, Err(RecoverTaskError::Gone { .. })),
+        "{recovered:?}"
+    );
+    driver.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn second_driver_on_a_socket_is_refused() {
+    let (_dir, socket) = socket();
+    let driver = DriverProcess::start(&socket).await;
+
+    let error = muster_driver_native::serve(&socket).await.unwrap_err();
+
+    assert!(matches!(error, ServeError::AlreadyServed { .. }), "{error}");
+    driver.client.ping().await.unwrap();
+    driver.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn driver_told_to_end_leaves_its_tasks() {
+    let (_dir, socket) = socket();
+    let task = Task::new(sleep_for_ever());
+    let driver = DriverProcess::start(&socket).await;
+    start(&driver.client, &task).await;
+    let pid = pid_of(&driver.client, task.id()).await;
+
+    driver.client.shutdown().await.unwrap();
+
+    assert!(driver.ended());
+    assert!(!socket.exists());
+    assert!(is_alive(pid));
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_sigterm_ends_the_driver() {
+    let (_dir, socket) = socket();
+    let task = Task::new(sleep_for_ever());
+    let driver = DriverProcess::start(&socket).await;
+    start(&driver.client, &task).await;
+    let pid = pid_of(&driver.client, task.id()).await;
+
+    for signal in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGPIPE] {
+        driver.signal(signal);
+        driver.client.ping().await.unwrap();
+    }
+    driver.signal(Signal::SIGTERM);
+
+    assert!(driver.ended());
+    assert!(is_alive(pid));
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+}
+
+/// What a handle says is changed, and the process is then not the one it names.
+async fn recovered_with(field: &str, value: Value) -> RecoverTaskError {
+    let task = Task::new(sleep_for_ever());
+    let driver = NativeDriver::new();
+    let handle = driver.start_task(task.config.clone()).await.unwrap().handle;
+    let mut state: Value = serde_json::from_slice(&handle.driver_state).unwrap();
+    state[field] = value;
+    let changed = TaskHandle {
+        driver_state: serde_json::to_vec(&state).unwrap(),
+        ..handle
+    };
+
+    let recovered = NativeDriver::new().recover_task(changed).await;
+
+    driver.destroy_task(task.id(), true).await.unwrap();
+    recovered.unwrap_err()
+}
+
+#[tokio::test]
+async fn task_of_another_boot_is_gone() {
+    let error = recovered_with("boot_id", "another".into()).await;
+
+    let RecoverTaskError::Gone { reason, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(reason.contains("booted again"), "{reason}");
+}
+
+/// The pid is somebody's, but not the task's.
+#[tokio::test]
+async fn process_with_a_reused_pid_is_not_the_task() {
+    let error = recovered_with("start_ticks", 1.into()).await;
+
+    let RecoverTaskError::Gone { reason, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(reason.contains("belongs to a process started"), "{reason}");
+}
+
+#[tokio::test]
+async fn process_in_another_cgroup_is_not_the_task() {
+    let error = recovered_with("cgroup", "/elsewhere".into()).await;
+
+    let RecoverTaskError::Gone { reason, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(reason.contains("the task's is /elsewhere"), "{reason}");
+}
+
+#[tokio::test]
+async fn long_socket_path_is_refused() {
+    let path = Path::new("/tmp").join("x".repeat(120));
+
+    let error = muster_driver_native::serve(&path).await.unwrap_err();
+
+    assert!(error.to_string().contains("125 bytes"), "{error}");
+}
