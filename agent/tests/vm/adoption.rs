@@ -1,0 +1,178 @@
+//! Programs and maps that outlive the agent, and what the next agent makes of them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    bpf::{Adoption, Bpf, ExecCounters, OpenBpfError, WatchTaskError},
+    node::{Node, assert_close, poll},
+};
+
+/// As many as `TASKS_MAX` of `muster-ebpf-common`.
+const TASKS_MAX: usize = 16_384;
+
+#[test]
+fn counts_and_exits_are_kept_without_an_agent() {
+    let Some(mut node) = Node::set_up("counts_and_exits_are_kept_without_an_agent") else {
+        return;
+    };
+    let bpf = node.open();
+    node.start("spin");
+    poll("a main process", || bpf.main_of(node.task()).unwrap());
+    let before = node.counters(&bpf);
+
+    drop(bpf);
+    node.kill();
+    let start = Instant::now();
+    let bpf = Bpf::open(&node.config()).unwrap();
+    eprintln!("adopted in {:?}", start.elapsed());
+
+    assert_eq!(bpf.adoption(), Adoption::Same);
+    assert_eq!(node.exit(&bpf).wait_status, libc::SIGKILL);
+    let after = node.counters(&bpf);
+    assert_eq!(
+        after.exec,
+        ExecCounters {
+            exits: 1,
+            ..before.exec
+        }
+    );
+    assert_close(
+        after.cpu_time(),
+        node.cgroup_cpu_time(),
+        Duration::from_millis(5),
+    );
+}
+
+/// The replacing load differs by the cgroup it is attached to. Nothing may count twice, or not at
+/// all, while both are attached.
+#[test]
+fn replaced_programs_go_on_counting() {
+    let Some(mut node) = Node::set_up("replaced_programs_go_on_counting") else {
+        return;
+    };
+    let bpf = node.open();
+    node.start("spin");
+    poll("a main process", || bpf.main_of(node.task()).unwrap());
+
+    let mut config = node.config();
+    config.cgroup_dir = node.cgroup_dir.join("alloc");
+    let start = Instant::now();
+    let bpf = Bpf::open(&config).unwrap();
+    eprintln!("replaced in {:?}", start.elapsed());
+    node.kill();
+
+    assert_eq!(bpf.adoption(), Adoption::Replaced);
+    assert_eq!(node.exit(&bpf).wait_status, libc::SIGKILL);
+    let counters = node.counters(&bpf);
+    assert_close(
+        counters.cpu_time(),
+        node.cgroup_cpu_time(),
+        Duration::from_millis(5),
+    );
+    assert_eq!(
+        counters.exec,
+        ExecCounters {
+            forks: 0,
+            execs: 1,
+            exits: 1
+        }
+    );
+    let directories = fs::read_dir(&node.pin_dir).unwrap().count();
+    assert_eq!(directories, 2, "one of maps and one of programs");
+}
+
+#[test]
+fn incomplete_load_is_made_whole() {
+    let Some(mut node) = Node::set_up("incomplete_load_is_made_whole") else {
+        return;
+    };
+    let bpf = node.open();
+    let programs = fs::read_dir(&node.pin_dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.to_string_lossy().contains("programs-"))
+        .unwrap();
+    fs::remove_file(programs.join("sched_process_exit")).unwrap();
+    drop(bpf);
+
+    let bpf = Bpf::open(&node.config()).unwrap();
+    node.start("exit 42");
+    node.wait();
+
+    assert_eq!(bpf.adoption(), Adoption::Replaced);
+    assert_eq!(node.exit(&bpf).wait_status, 42 << 8);
+}
+
+#[test]
+fn forgotten_task_is_not_counted() {
+    let Some(mut node) = Node::set_up("forgotten_task_is_not_counted") else {
+        return;
+    };
+    let bpf = node.open();
+    bpf.forget(node.task()).unwrap();
+
+    node.start("exit 42");
+    node.wait();
+
+    assert_eq!(bpf.collect().unwrap(), BTreeMap::new());
+    assert_eq!(bpf.exit_of(node.task()).unwrap(), None);
+    assert_eq!(bpf.lost().unwrap(), 0);
+}
+
+/// The ids are of no cgroup; a batch look-up takes more than one call for them.
+#[test]
+fn full_maps_refuse_and_count_it() {
+    let Some(node) = Node::set_up("full_maps_refuse_and_count_it") else {
+        return;
+    };
+    let bpf = Bpf::open(&node.config()).unwrap();
+    for task in 0..TASKS_MAX as u64 {
+        bpf.watch(1 << 40 | task).unwrap();
+    }
+
+    let refused = bpf.watch(1 << 41).unwrap_err();
+
+    assert!(matches!(refused, WatchTaskError::Full { .. }), "{refused}");
+    assert_eq!(bpf.lost().unwrap(), 1);
+    let start = Instant::now();
+    let tasks = bpf.collect().unwrap();
+    eprintln!("collected {} tasks in {:?}", tasks.len(), start.elapsed());
+    assert_eq!(tasks.len(), TASKS_MAX);
+    assert!(!tasks.contains_key(&(1 << 41)));
+}
+
+#[test]
+fn wrong_places_are_refused() {
+    let Some(node) = Node::set_up("wrong_places_are_refused") else {
+        return;
+    };
+    let mut no_bpffs = node.config();
+    no_bpffs.pin_dir = node.data_dir.path().join("pins");
+    let mut no_cgroup = node.config();
+    no_cgroup.cgroup_dir = node.data_dir.path().to_owned();
+    let mut absent = node.config();
+    absent.cgroup_dir = node.cgroup_dir.join("absent");
+
+    let errors = [no_bpffs, no_cgroup, absent].map(|config| Bpf::open(&config).unwrap_err());
+
+    assert!(
+        matches!(errors[0], OpenBpfError::NotBpffs { .. }),
+        "{}",
+        errors[0]
+    );
+    assert!(
+        matches!(errors[1], OpenBpfError::NotCgroupV2 { .. }),
+        "{}",
+        errors[1]
+    );
+    assert!(
+        matches!(errors[2], OpenBpfError::OpenCgroup { .. }),
+        "{}",
+        errors[2]
+    );
+    assert!(!node.data_dir.path().join("pins").exists());
+}
