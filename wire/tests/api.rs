@@ -29,7 +29,12 @@ const AT: Timestamp = Timestamp(1_795_180_464_025_000_000);
 fn job() -> Job {
     let asked = fixture::job("web").port("http", 8080).dynamic_port("admin");
     let current = asked.constraint("${attr.cpu.arch}", "=", "amd64").version();
-    Job { current, stop: false, status: JobStatus::Running, modify_index: LogIndex(9) }
+    Job {
+        current,
+        stop: false,
+        status: JobStatus::Running,
+        modify_index: LogIndex(9),
+    }
 }
 
 fn node() -> Node {
@@ -66,15 +71,26 @@ fn metrics() -> Arc<PlacementMetrics> {
 
 fn task_state() -> TaskState {
     let mut state = TaskState::pending("main");
-    let exit = Exit { code: 0, signal: 9, oom_killed: true, unknown: false };
+    let exit = Exit {
+        code: 0,
+        signal: 9,
+        oom_killed: true,
+        unknown: false,
+    };
     let kinds = [
         TaskEventKind::Received,
         TaskEventKind::Started,
         TaskEventKind::Terminated(exit),
-        TaskEventKind::Restarting { delay: Duration::from_secs(15) },
+        TaskEventKind::Restarting {
+            delay: Duration::from_secs(15),
+        },
     ];
     for kind in kinds {
-        state.push(TaskEvent { at: AT, kind, message: String::new() });
+        state.push(TaskEvent {
+            at: AT,
+            kind,
+            message: String::new(),
+        });
     }
     state.phase = TaskPhase::Running;
     state.started_at = Some(AT);
@@ -82,7 +98,11 @@ fn task_state() -> TaskState {
 }
 
 fn alloc() -> Allocation {
-    let port = |label: &str, value| AllocatedPort { label: label.to_owned(), value, to: 0 };
+    let port = |label: &str, value| AllocatedPort {
+        label: label.to_owned(),
+        value,
+        to: 0,
+    };
     Allocation {
         id: AllocId::at(LogIndex(4), 0),
         eval_id: EvalId::at(LogIndex(3), 0),
@@ -121,7 +141,11 @@ fn eval() -> Evaluation {
         status_description: String::new(),
         previous: None,
         blocked: Some(EvalId::at(LogIndex(5), 0)),
-        failed_groups: vec![FailedGroup { group: "main".to_owned(), count: 3, metrics: metrics() }],
+        failed_groups: vec![FailedGroup {
+            group: "main".to_owned(),
+            count: 3,
+            metrics: metrics(),
+        }],
         queued: vec![("main".to_owned(), 3)],
         job_modify_index: LogIndex(3),
         snapshot_index: LogIndex(3),
@@ -133,7 +157,10 @@ fn eval() -> Evaluation {
 }
 
 fn stub() -> JobListStub {
-    let running = GroupSummary { running: 1, ..GroupSummary::default() };
+    let running = GroupSummary {
+        running: 1,
+        ..GroupSummary::default()
+    };
     let counted = BTreeMap::from([("main".to_owned(), running)]);
     let job = job();
     let summary = JobSummary::new(&job, counted, &[("main".to_owned(), 2)], LogIndex(6));
@@ -149,7 +176,11 @@ fn alloc_stats() -> rpc::AllocStats {
         ..rpc::TaskStats::default()
     };
     let tasks = BTreeMap::from([("main".to_owned(), task)]);
-    rpc::AllocStats { alloc_id: alloc().id, at: AT, tasks }
+    rpc::AllocStats {
+        alloc_id: alloc().id,
+        at: AT,
+        tasks,
+    }
 }
 
 fn node_stats() -> rpc::NodeStats {
@@ -191,7 +222,11 @@ fn paths(value: &Value, at: &str, expected: &BTreeSet<&str>, found: &mut BTreeSe
                 let dot = if at.is_empty() { "" } else { "." };
                 let starred = format!("{at}{dot}*");
                 let is_free = expected.contains(starred.as_str());
-                let path = if is_free { starred } else { format!("{at}{dot}{key}") };
+                let path = if is_free {
+                    starred
+                } else {
+                    format!("{at}{dot}{key}")
+                };
                 found.insert(path.clone());
                 paths(value, &path, expected, found);
             }
@@ -208,8 +243,17 @@ fn paths(value: &Value, at: &str, expected: &BTreeSet<&str>, found: &mut BTreeSe
 fn missing(value: &impl Serialize, keys: &str) -> Vec<String> {
     let expected: BTreeSet<&str> = keys.lines().collect();
     let mut found = BTreeSet::new();
-    paths(&serde_json::to_value(value).expect("our shapes have text keys"), "", &expected, &mut found);
-    expected.into_iter().filter(|key| !found.contains(*key)).map(str::to_owned).collect()
+    paths(
+        &serde_json::to_value(value).expect("our shapes have text keys"),
+        "",
+        &expected,
+        &mut found,
+    );
+    expected
+        .into_iter()
+        .filter(|key| !found.contains(*key))
+        .map(str::to_owned)
+        .collect()
 }
 
 macro_rules! has_every_key {
@@ -257,9 +301,18 @@ fn bodies_are_what_they_were() {
 fn bodies_read_back() {
     let stats = api::stats::AllocStats::new(None, &alloc_stats(), 2_000.0);
 
-    assert_eq!(serde_json::from_str::<api::alloc::Allocation>(&pretty(&whole())).unwrap(), whole());
-    assert_eq!(serde_json::from_str::<api::stats::AllocStats>(&pretty(&stats)).unwrap(), stats);
-    assert_eq!(serde_json::from_str::<JobListStub>(&pretty(&stub())).unwrap(), stub());
+    assert_eq!(
+        serde_json::from_str::<api::alloc::Allocation>(&pretty(&whole())).unwrap(),
+        whole()
+    );
+    assert_eq!(
+        serde_json::from_str::<api::stats::AllocStats>(&pretty(&stats)).unwrap(),
+        stats
+    );
+    assert_eq!(
+        serde_json::from_str::<JobListStub>(&pretty(&stub())).unwrap(),
+        stub()
+    );
 }
 
 /// A plan that places many keeps the best nodes' scores only; the reader of one allocation asks for its own.
@@ -279,7 +332,10 @@ fn an_allocation_always_shows_the_score_of_its_node() {
 fn an_oom_kill_is_told_in_words_and_details() {
     let events = &whole().task_states["main"].events;
 
-    assert_eq!(events[2].display_message, "Exit Code: 0, Signal: 9, OOM Killed");
+    assert_eq!(
+        events[2].display_message,
+        "Exit Code: 0, Signal: 9, OOM Killed"
+    );
     assert_eq!(events[2].details["oom_killed"], "true");
     assert_eq!(events[3].display_message, "Task restarting in 15s");
 }

@@ -91,8 +91,14 @@ impl Allocation {
             job_id: alloc.job.spec.id.clone(),
             job: Some(Job::from_version(&alloc.job)),
             task_group: group.name.clone(),
-            shared_resources: Resources { disk_mb: ask.disk_mb, ..Resources::default() },
-            resources: Resources { networks: held.shared.networks.clone(), ..ask },
+            shared_resources: Resources {
+                disk_mb: ask.disk_mb,
+                ..Resources::default()
+            },
+            resources: Resources {
+                networks: held.shared.networks.clone(),
+                ..ask
+            },
             task_resources: group
                 .tasks
                 .iter()
@@ -118,7 +124,11 @@ impl Allocation {
 }
 
 fn states(alloc: &domain::Allocation) -> BTreeMap<String, TaskState> {
-    alloc.task_states.iter().map(|state| (state.name.clone(), TaskState::from(state))).collect()
+    alloc
+        .task_states
+        .iter()
+        .map(|state| (state.name.clone(), TaskState::from(state)))
+        .collect()
 }
 
 /// An allocation in a list.

@@ -52,15 +52,18 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, SyntaxError> {
         return Err(SyntaxError::Empty);
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
-    Unique.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value)).map_err(|error| {
-        let reason = error.to_string();
-        let position = format!(" at line {} column {}", error.line(), error.column());
-        SyntaxError::Malformed {
-            line: error.line(),
-            column: error.column(),
-            reason: reason.strip_suffix(&position).unwrap_or(&reason).to_owned(),
-        }
-    })
+    Unique
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|error| {
+            let reason = error.to_string();
+            let position = format!(" at line {} column {}", error.line(), error.column());
+            SyntaxError::Malformed {
+                line: error.line(),
+                column: error.column(),
+                reason: reason.strip_suffix(&position).unwrap_or(&reason).to_owned(),
+            }
+        })
 }
 
 /// Builds a [`Value`] and refuses duplicate keys. serde_json bounds the depth at 128.
@@ -98,7 +101,9 @@ impl<'de> Visitor<'de> for Unique {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("the number is not finite"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("the number is not finite"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -118,7 +123,9 @@ impl<'de> Visitor<'de> for Unique {
         while let Some(key) = entries.next_key::<String>()? {
             let value = entries.next_value_seed(Self)?;
             if map.contains_key(&key) {
-                return Err(serde::de::Error::custom(format!("the key \"{key}\" appears twice")));
+                return Err(serde::de::Error::custom(format!(
+                    "the key \"{key}\" appears twice"
+                )));
             }
             map.insert(key, value);
         }
@@ -150,9 +157,17 @@ impl<'v> Block<'v> {
     /// The object `value` at path `at`. Something else is a fault, and read as an empty object.
     pub(super) fn new(at: String, value: &'v Value, found: &'v RefCell<Findings>) -> Option<Self> {
         match value {
-            Value::Object(map) => Some(Self { at, map, found, asked: Vec::new() }),
+            Value::Object(map) => Some(Self {
+                at,
+                map,
+                found,
+                asked: Vec::new(),
+            }),
             other => {
-                found.borrow_mut().faults.push(mistyped(at, "an object", other));
+                found
+                    .borrow_mut()
+                    .faults
+                    .push(mistyped(at, "an object", other));
                 None
             }
         }
@@ -166,7 +181,11 @@ impl<'v> Block<'v> {
 
     /// The path of the field `name`.
     pub(super) fn path(&self, name: &str) -> String {
-        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
+        if self.at.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.at)
+        }
     }
 
     /// The value of `name`, if there is one that is not `null`.
@@ -185,7 +204,10 @@ impl<'v> Block<'v> {
         let read = read(value);
         if read.is_none() {
             let at = self.path(name);
-            self.found.borrow_mut().faults.push(mistyped(at, expected, value));
+            self.found
+                .borrow_mut()
+                .faults
+                .push(mistyped(at, expected, value));
         }
         read
     }
@@ -211,21 +233,31 @@ impl<'v> Block<'v> {
         T: TryFrom<u64> + fmt::Display,
     {
         let expected = format!("a whole number from 0 to {max}");
-        self.typed(name, &expected, |value| value.as_u64().and_then(|number| T::try_from(number).ok()))
+        self.typed(name, &expected, |value| {
+            value.as_u64().and_then(|number| T::try_from(number).ok())
+        })
     }
 
     /// A duration: nanoseconds, or a text such as `30s`.
     pub(super) fn duration(&mut self, name: &'static str) -> Option<Duration> {
-        self.typed(name, "nanoseconds from 0 on, or a text such as \"30s\"", |value| match value {
-            Value::String(text) => duration::parse(text).ok(),
-            other => other.as_u64().map(Duration::from_nanos),
-        })
+        self.typed(
+            name,
+            "nanoseconds from 0 on, or a text such as \"30s\"",
+            |value| match value {
+                Value::String(text) => duration::parse(text).ok(),
+                other => other.as_u64().map(Duration::from_nanos),
+            },
+        )
     }
 
     /// A list of texts.
     pub(super) fn strings(&mut self, name: &'static str) -> Vec<String> {
         self.typed(name, "a list of texts", |value| {
-            value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+            value
+                .as_array()?
+                .iter()
+                .map(|item| item.as_str().map(str::to_owned))
+                .collect()
         })
         .unwrap_or_default()
     }
@@ -243,7 +275,10 @@ impl<'v> Block<'v> {
                 }
                 other => {
                     let at = format!("{}.{key}", self.path(name));
-                    self.found.borrow_mut().faults.push(mistyped(at, "a text", other));
+                    self.found
+                        .borrow_mut()
+                        .faults
+                        .push(mistyped(at, "a text", other));
                 }
             }
         }
@@ -253,7 +288,8 @@ impl<'v> Block<'v> {
     /// An object.
     pub(super) fn block(&mut self, name: &'static str) -> Option<Block<'v>> {
         let at = self.path(name);
-        self.value(name).and_then(|value| Block::new(at, value, self.found))
+        self.value(name)
+            .and_then(|value| Block::new(at, value, self.found))
     }
 
     /// A list of objects.
@@ -262,12 +298,19 @@ impl<'v> Block<'v> {
         let found = self.found;
         let list = self.typed(name, "a list of objects", Value::as_array);
         let items = list.into_iter().flatten().enumerate();
-        items.filter_map(|(ordinal, item)| Block::new(format!("{at}[{ordinal}]"), item, found)).collect()
+        items
+            .filter_map(|(ordinal, item)| Block::new(format!("{at}[{ordinal}]"), item, found))
+            .collect()
     }
 
     /// Looks at what nobody asked for.
     pub(super) fn finish(self, known: &Known) {
-        let Self { at: _, map, found, ref asked } = self;
+        let Self {
+            at: _,
+            map,
+            found,
+            ref asked,
+        } = self;
         for (name, value) in map {
             let name = name.as_str();
             if asked.contains(&name) || known.derived.contains(&name) {
@@ -275,7 +318,10 @@ impl<'v> Block<'v> {
             }
             if known.harmless.contains(&name) {
                 if !is_empty(value) {
-                    let warning = format!("{} is ignored: this version does not support it", self.path(name));
+                    let warning = format!(
+                        "{} is ignored: this version does not support it",
+                        self.path(name)
+                    );
                     found.borrow_mut().warnings.push(warning);
                 }
             } else if known.unsupported.contains(&name) {
@@ -283,7 +329,11 @@ impl<'v> Block<'v> {
                     self.fault(name, "is not supported yet: leave it out");
                 }
             } else {
-                let names = asked.iter().chain(known.derived).chain(known.harmless).chain(known.unsupported);
+                let names = asked
+                    .iter()
+                    .chain(known.derived)
+                    .chain(known.harmless)
+                    .chain(known.unsupported);
                 self.fault(name, unknown(name, names.copied()));
             }
         }
@@ -324,7 +374,11 @@ fn mistyped(at: String, expected: &str, got: &Value) -> Fault {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     };
-    let at = if at.is_empty() { "request body".to_owned() } else { at };
+    let at = if at.is_empty() {
+        "request body".to_owned()
+    } else {
+        at
+    };
     Fault::new(at, format!("expected {expected}, got {got}"))
 }
 
@@ -336,14 +390,22 @@ mod tests {
     fn a_key_twice_is_refused_with_its_place() {
         let error = parse(b"{\"Job\":{\n\"ID\":\"a\",\"ID\":\"b\"}}").unwrap_err();
 
-        assert_eq!(error.to_string(), "request body: line 2, column 18: the key \"ID\" appears twice");
+        assert_eq!(
+            error.to_string(),
+            "request body: line 2, column 18: the key \"ID\" appears twice"
+        );
     }
 
     #[test]
     fn depth_is_bounded() {
         let body = "[".repeat(100_000);
 
-        assert!(parse(body.as_bytes()).unwrap_err().to_string().contains("recursion limit"));
+        assert!(
+            parse(body.as_bytes())
+                .unwrap_err()
+                .to_string()
+                .contains("recursion limit")
+        );
     }
 
     #[test]
@@ -355,7 +417,13 @@ mod tests {
     fn the_nearest_name_is_suggested() {
         let names = ["Priority", "Payload", "Periodic"];
 
-        assert_eq!(unknown("priorty", names.into_iter()), "there is no such field: did you mean `Priority`?");
-        assert_eq!(unknown("xyzzy", names.into_iter()), "there is no such field");
+        assert_eq!(
+            unknown("priorty", names.into_iter()),
+            "there is no such field: did you mean `Priority`?"
+        );
+        assert_eq!(
+            unknown("xyzzy", names.into_iter()),
+            "there is no such field"
+        );
     }
 }

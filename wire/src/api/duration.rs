@@ -27,25 +27,33 @@ const UNITS: [(&str, f64); 7] = [
 ///
 /// [`ParseDurationError`] for anything else, a negative one included.
 pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
-    let error = || ParseDurationError { text: text.chars().take(64).collect() };
+    let error = || ParseDurationError {
+        text: text.chars().take(64).collect(),
+    };
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     let mut rest = text;
     let mut nanos = 0.0_f64;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(error)?;
         let number: f64 = rest[..digits].parse().ok().ok_or_else(error)?;
         rest = &rest[digits..];
-        let (unit, factor) =
-            UNITS.iter().find(|(unit, _)| rest.starts_with(unit)).ok_or_else(error)?;
+        let (unit, factor) = UNITS
+            .iter()
+            .find(|(unit, _)| rest.starts_with(unit))
+            .ok_or_else(error)?;
         rest = &rest[unit.len()..];
         nanos += number * factor;
     }
     if text.is_empty() {
         return Err(error());
     }
-    Duration::try_from_secs_f64(nanos / 1e9).ok().ok_or_else(error)
+    Duration::try_from_secs_f64(nanos / 1e9)
+        .ok()
+        .ok_or_else(error)
 }
 
 /// `duration` in whole nanoseconds, saturating at what Go can read back (2^63 - 1).
@@ -93,7 +101,16 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in ["", "5", "-5s", "s", "5x", "1e400h", "..s", "9999999999999999999999999h"] {
+        for text in [
+            "",
+            "5",
+            "-5s",
+            "s",
+            "5x",
+            "1e400h",
+            "..s",
+            "9999999999999999999999999h",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

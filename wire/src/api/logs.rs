@@ -31,7 +31,10 @@ impl Frame {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -45,7 +48,9 @@ mod text {
         serializer.serialize_str(&STANDARD.encode(data))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(deserializer)?;
         STANDARD.decode(text).map_err(serde::de::Error::custom)
     }
@@ -64,8 +69,10 @@ mod tests {
 
     #[test]
     fn recorded_frames_are_read() {
-        let frames: Vec<Frame> =
-            serde_json::Deserializer::from_str(RECORDED).into_iter().collect::<Result<_, _>>().unwrap();
+        let frames: Vec<Frame> = serde_json::Deserializer::from_str(RECORDED)
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .unwrap();
 
         assert_eq!(frames.len(), 3);
         assert_eq!(frames[0].data, b"hi\n");
@@ -75,6 +82,9 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_an_empty_object() {
-        assert_eq!(serde_json::to_string(&Frame::default()).unwrap(), Frame::HEARTBEAT);
+        assert_eq!(
+            serde_json::to_string(&Frame::default()).unwrap(),
+            Frame::HEARTBEAT
+        );
     }
 }

@@ -32,7 +32,10 @@ fn ip(address: &str) -> String {
 
 impl From<&domain::Node> for NodeRef {
     fn from(node: &domain::Node) -> Self {
-        Self { name: node.spec.name.clone(), ip: ip(&node.spec.address) }
+        Self {
+            name: node.spec.name.clone(),
+            ip: ip(&node.spec.address),
+        }
     }
 }
 
@@ -55,7 +58,11 @@ fn drivers(node: &domain::Node) -> BTreeMap<String, DriverInfo> {
         health_description: info.description.clone(),
         update_time: Rfc3339(node.status_at),
     };
-    node.spec.drivers.iter().map(|(name, info)| (name.clone(), shape(info))).collect()
+    node.spec
+        .drivers
+        .iter()
+        .map(|(name, info)| (name.clone(), shape(info)))
+        .collect()
 }
 
 /// A node in `GET /v1/nodes`.
@@ -97,7 +104,10 @@ impl NodeListStub {
         Self {
             address: ip(&spec.address),
             id: spec.id.to_string(),
-            attributes: os_name.map(|(key, value)| (key.clone(), value.clone())).into_iter().collect(),
+            attributes: os_name
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .into_iter()
+                .collect(),
             datacenter: spec.datacenter.clone(),
             name: spec.name.clone(),
             node_class: spec.class.clone(),
@@ -164,7 +174,14 @@ pub struct Node {
 
 impl From<&domain::Node> for Node {
     fn from(node: &domain::Node) -> Self {
-        let domain::Node { spec, status, status_at, eligibility, create_index, modify_index } = node;
+        let domain::Node {
+            spec,
+            status,
+            status_at,
+            eligibility,
+            create_index,
+            modify_index,
+        } = node;
         let node_resources = NodeResources::new(spec);
         Self {
             attributes: spec.attributes.clone(),
@@ -231,8 +248,12 @@ impl NodeResources {
                 total_cpu_cores: *cores,
                 reservable_cpu_cores: (0..*cores).collect(),
             },
-            memory: NodeMemory { memory_mb: total.memory_mb },
-            disk: NodeDisk { disk_mb: total.disk_mb },
+            memory: NodeMemory {
+                memory_mb: total.memory_mb,
+            },
+            disk: NodeDisk {
+                disk_mb: total.disk_mb,
+            },
             networks: vec![Network {
                 mode: "host".to_owned(),
                 cidr: format!("{address}/{bits}"),
@@ -317,9 +338,16 @@ pub struct ReservedResources {
 impl ReservedResources {
     fn new(reserved: Amount) -> Self {
         Self {
-            cpu: ReservedCpu { cpu_shares: reserved.cpu_mhz, reserved_cpu_cores: Null },
-            memory: NodeMemory { memory_mb: reserved.memory_mb },
-            disk: NodeDisk { disk_mb: reserved.disk_mb },
+            cpu: ReservedCpu {
+                cpu_shares: reserved.cpu_mhz,
+                reserved_cpu_cores: Null,
+            },
+            memory: NodeMemory {
+                memory_mb: reserved.memory_mb,
+            },
+            disk: NodeDisk {
+                disk_mb: reserved.disk_mb,
+            },
             networks: ReservedNetworks::default(),
         }
     }
@@ -367,15 +395,24 @@ pub struct NodeUpdateResponse {
 ///
 /// [`ReadJobError`] for anything but `{"Eligibility": "eligible"}` or `"ineligible"`.
 pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
-    const KNOWN: Known = Known { derived: &["NodeID"], harmless: &[], unsupported: &[] };
+    const KNOWN: Known = Known {
+        derived: &["NodeID"],
+        harmless: &[],
+        unsupported: &[],
+    };
     let value = block::parse(body)?;
     let found = RefCell::new(Findings::default());
     let mut asked = None;
     if let Some(mut block) = Block::new(String::new(), &value, &found) {
         let word = block.string("Eligibility").unwrap_or_default();
-        asked = [Eligibility::Eligible, Eligibility::Ineligible].into_iter().find(|asked| asked.word() == word);
+        asked = [Eligibility::Eligible, Eligibility::Ineligible]
+            .into_iter()
+            .find(|asked| asked.word() == word);
         if asked.is_none() {
-            block.fault("Eligibility", format!("`{word}` is neither `eligible` nor `ineligible`"));
+            block.fault(
+                "Eligibility",
+                format!("`{word}` is neither `eligible` nor `ineligible`"),
+            );
         }
         block.finish(&KNOWN);
     }
@@ -392,9 +429,22 @@ mod tests {
 
     #[test]
     fn eligibility_is_one_of_two_words() {
-        assert_eq!(read_eligibility(br#"{"Eligibility":"ineligible"}"#).unwrap(), Eligibility::Ineligible);
-        assert!(read_eligibility(br#"{"Eligibility":"maybe"}"#).unwrap_err().to_string().contains("`maybe`"));
-        assert!(read_eligibility(br#"{"Eligible":true}"#).unwrap_err().to_string().contains("did you mean `Eligibility`"));
+        assert_eq!(
+            read_eligibility(br#"{"Eligibility":"ineligible"}"#).unwrap(),
+            Eligibility::Ineligible
+        );
+        assert!(
+            read_eligibility(br#"{"Eligibility":"maybe"}"#)
+                .unwrap_err()
+                .to_string()
+                .contains("`maybe`")
+        );
+        assert!(
+            read_eligibility(br#"{"Eligible":true}"#)
+                .unwrap_err()
+                .to_string()
+                .contains("did you mean `Eligibility`")
+        );
     }
 
     #[test]

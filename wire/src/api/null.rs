@@ -31,7 +31,11 @@ where
     T: Default + PartialEq + Serialize,
     S: Serializer,
 {
-    if *value == T::default() { serializer.serialize_unit() } else { value.serialize(serializer) }
+    if *value == T::default() {
+        serializer.serialize_unit()
+    } else {
+        value.serialize(serializer)
+    }
 }
 
 /// Reads a value; `null` is the empty one.

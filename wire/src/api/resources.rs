@@ -32,7 +32,11 @@ pub struct Resources {
 
 impl From<&TaskResources> for Resources {
     fn from(resources: &TaskResources) -> Self {
-        let TaskResources { cpu, memory, memory_max } = resources;
+        let TaskResources {
+            cpu,
+            memory,
+            memory_max,
+        } = resources;
         Self {
             cpu: u64::from(cpu.0),
             memory_mb: u64::from(memory.0),
@@ -44,8 +48,17 @@ impl From<&TaskResources> for Resources {
 
 impl From<Amount> for Resources {
     fn from(amount: Amount) -> Self {
-        let Amount { cpu_mhz, memory_mb, disk_mb } = amount;
-        Self { cpu: cpu_mhz, memory_mb, disk_mb, ..Self::default() }
+        let Amount {
+            cpu_mhz,
+            memory_mb,
+            disk_mb,
+        } = amount;
+        Self {
+            cpu: cpu_mhz,
+            memory_mb,
+            disk_mb,
+            ..Self::default()
+        }
     }
 }
 
@@ -84,7 +97,10 @@ pub struct Port {
 /// What an allocation holds on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-#[expect(clippy::zero_sized_map_values, reason = "the shape is Nomad's: every task with null")]
+#[expect(
+    clippy::zero_sized_map_values,
+    reason = "the shape is Nomad's: every task with null"
+)]
 pub struct AllocatedResources {
     /// By task.
     pub tasks: BTreeMap<String, AllocatedTask>,
@@ -98,9 +114,16 @@ impl AllocatedResources {
     #[must_use]
     pub fn new(group: &TaskGroup, ports: &[AllocatedPort], ip: &str) -> Self {
         let tasks = group.tasks.iter().map(|task| {
-            let TaskResources { cpu, memory, memory_max } = task.resources;
+            let TaskResources {
+                cpu,
+                memory,
+                memory_max,
+            } = task.resources;
             let held = AllocatedTask {
-                cpu: AllocatedCpu { cpu_shares: u64::from(cpu.0), reserved_cores: Null },
+                cpu: AllocatedCpu {
+                    cpu_shares: u64::from(cpu.0),
+                    reserved_cores: Null,
+                },
                 memory: AllocatedMemory {
                     memory_mb: u64::from(memory.0),
                     memory_max_mb: memory_max.map_or(0, |max| u64::from(max.0)),
@@ -111,9 +134,17 @@ impl AllocatedResources {
         });
         Self {
             tasks: tasks.collect(),
-            task_lifecycles: group.tasks.iter().map(|task| (task.name.clone(), Null)).collect(),
+            task_lifecycles: group
+                .tasks
+                .iter()
+                .map(|task| (task.name.clone(), Null))
+                .collect(),
             shared: Shared {
-                networks: group.network.iter().map(|_| held_network(group, ports, ip)).collect(),
+                networks: group
+                    .network
+                    .iter()
+                    .map(|_| held_network(group, ports, ip))
+                    .collect(),
                 disk_mb: u64::from(group.ephemeral_disk.size.0),
                 ports: ports.iter().map(|port| HeldPort::new(port, ip)).collect(),
             },
@@ -124,7 +155,9 @@ impl AllocatedResources {
 fn held_network(group: &TaskGroup, ports: &[AllocatedPort], ip: &str) -> Network {
     let is_fixed = |port: &AllocatedPort| {
         let asked = group.network.iter().flat_map(|network| &network.ports);
-        asked.into_iter().any(|ask| ask.label == port.label && ask.fixed.is_some())
+        asked
+            .into_iter()
+            .any(|ask| ask.label == port.label && ask.fixed.is_some())
     };
     let shape = |port: &AllocatedPort| Port {
         label: port.label.clone(),
@@ -195,6 +228,11 @@ pub struct HeldPort {
 
 impl HeldPort {
     fn new(port: &AllocatedPort, ip: &str) -> Self {
-        Self { label: port.label.clone(), value: port.value, to: port.to, host_ip: ip.to_owned() }
+        Self {
+            label: port.label.clone(),
+            value: port.value,
+            to: port.to,
+            host_ip: ip.to_owned(),
+        }
     }
 }

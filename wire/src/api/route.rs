@@ -14,22 +14,36 @@ const READ: &[&str] = &["GET"];
 const WRITE: &[&str] = &["PUT", "POST"];
 
 const fn read(path: &'static str) -> Route {
-    Route { path, methods: READ }
+    Route {
+        path,
+        methods: READ,
+    }
 }
 
 const fn write(path: &'static str) -> Route {
-    Route { path, methods: WRITE }
+    Route {
+        path,
+        methods: WRITE,
+    }
 }
 
 /// Every route.
-pub const ROUTES: [Route; 40] = [
-    Route { path: "/v1/jobs", methods: &["GET", "PUT", "POST"] },
-    Route { path: "/v1/job/{job_id}", methods: &["GET", "PUT", "POST", "DELETE"] },
+pub const ROUTES: [Route; 42] = [
+    Route {
+        path: "/v1/jobs",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/job/{job_id}",
+        methods: &["GET", "PUT", "POST", "DELETE"],
+    },
+    read("/v1/job/{job_id}/actions"),
     read("/v1/job/{job_id}/allocations"),
     read("/v1/job/{job_id}/deployment"),
     read("/v1/job/{job_id}/deployments"),
     write("/v1/job/{job_id}/evaluate"),
     read("/v1/job/{job_id}/evaluations"),
+    read("/v1/job/{job_id}/services"),
     read("/v1/job/{job_id}/summary"),
     read("/v1/job/{job_id}/versions"),
     write("/v1/validate/job"),
@@ -45,6 +59,7 @@ pub const ROUTES: [Route; 40] = [
     read("/v1/deployments"),
     read("/v1/client/stats"),
     read("/v1/client/allocation/{alloc_id}/stats"),
+    read("/v1/client/allocation/{alloc_id}/checks"),
     read("/v1/client/fs/logs/{alloc_id}"),
     read("/v1/agent/self"),
     read("/v1/agent/members"),
@@ -61,6 +76,5 @@ pub const ROUTES: [Route; 40] = [
     read("/v1/metrics"),
     read("/v1/operator/raft/configuration"),
     read("/v1/operator/scheduler/configuration"),
-    read("/v1/operator/autopilot/configuration"),
     read("/v1/deployment/{deployment_id}"),
 ];

@@ -23,8 +23,15 @@ impl SearchRequest {
     pub const CONTEXTS: [&'static str; 5] = ["allocs", "evals", "jobs", "namespaces", "nodes"];
     /// Nomad's other kinds: they are known and empty.
     pub const EMPTY_CONTEXTS: [&'static str; 9] = [
-        "deployment", "host_volumes", "node_pools", "plugins", "quotas", "recommendations", "scaling_policy",
-        "vars", "volumes",
+        "deployment",
+        "host_volumes",
+        "node_pools",
+        "plugins",
+        "quotas",
+        "recommendations",
+        "scaling_policy",
+        "vars",
+        "volumes",
     ];
 
     /// The request in `body`.
@@ -33,7 +40,11 @@ impl SearchRequest {
     ///
     /// [`ReadJobError`] for malformed bodies and unknown contexts.
     pub fn read(body: &[u8]) -> Result<Self, ReadJobError> {
-        const KNOWN: Known = Known { derived: &["Region", "Namespace", "AuthToken"], harmless: &[], unsupported: &[] };
+        const KNOWN: Known = Known {
+            derived: &["Region", "Namespace", "AuthToken"],
+            harmless: &[],
+            unsupported: &[],
+        };
         let value = block::parse(body)?;
         let found = RefCell::new(Findings::default());
         let mut request = Self::default();
@@ -41,13 +52,26 @@ impl SearchRequest {
             request.prefix = block.string("Prefix").unwrap_or_default();
             request.context = block.word("Context").unwrap_or_else(|| "all".to_owned());
             let context = request.context.as_str();
-            if context != "all" && !Self::CONTEXTS.contains(&context) && !Self::EMPTY_CONTEXTS.contains(&context) {
-                block.fault("Context", format!("`{context}` is none: use one of {} or all", Self::CONTEXTS.join(", ")));
+            if context != "all"
+                && !Self::CONTEXTS.contains(&context)
+                && !Self::EMPTY_CONTEXTS.contains(&context)
+            {
+                block.fault(
+                    "Context",
+                    format!(
+                        "`{context}` is none: use one of {} or all",
+                        Self::CONTEXTS.join(", ")
+                    ),
+                );
             }
             block.finish(&KNOWN);
         }
         let faults = found.into_inner().faults;
-        if faults.is_empty() { Ok(request) } else { Err(ReadJobError::Faults(faults)) }
+        if faults.is_empty() {
+            Ok(request)
+        } else {
+            Err(ReadJobError::Faults(faults))
+        }
     }
 }
 

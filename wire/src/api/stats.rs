@@ -247,7 +247,9 @@ impl NodeStats {
             )
         });
         let share = ratio(busy.as_secs_f64(), busy.as_secs_f64() + idle.as_secs_f64());
-        let used = stats.disk_total_bytes.saturating_sub(stats.disk_available_bytes);
+        let used = stats
+            .disk_total_bytes
+            .saturating_sub(stats.disk_available_bytes);
         let disk = DiskStats {
             available: stats.disk_available_bytes,
             size: stats.disk_total_bytes,
@@ -256,7 +258,11 @@ impl NodeStats {
             ..DiskStats::default()
         };
         let tasks = |alloc: &rpc::AllocStats| {
-            alloc.tasks.iter().map(|(name, stats)| (name.clone(), stats.into())).collect()
+            alloc
+                .tasks
+                .iter()
+                .map(|(name, stats)| (name.clone(), stats.into()))
+                .collect()
         };
         Self {
             alloc_dir_stats: disk.clone(),
@@ -274,7 +280,9 @@ impl NodeStats {
                 available: stats.memory_available_bytes,
                 free: stats.memory_free_bytes,
                 total: stats.memory_total_bytes,
-                used: stats.memory_total_bytes.saturating_sub(stats.memory_available_bytes),
+                used: stats
+                    .memory_total_bytes
+                    .saturating_sub(stats.memory_available_bytes),
             },
             timestamp: stats.at.0,
             uptime: stats.uptime.as_secs(),
@@ -284,7 +292,11 @@ impl NodeStats {
                 ebpf_lost: stats.ebpf_lost,
                 agent_cpu_nanos: nanos(stats.agent_cpu),
                 agent_resident_bytes: stats.agent_resident_bytes,
-                allocs: stats.allocs.iter().map(|alloc| (alloc.alloc_id.to_string(), tasks(alloc))).collect(),
+                allocs: stats
+                    .allocs
+                    .iter()
+                    .map(|alloc| (alloc.alloc_id.to_string(), tasks(alloc)))
+                    .collect(),
             },
         }
     }
@@ -311,17 +323,27 @@ impl AllocStats {
             };
             tasks.insert(name.clone(), task);
         }
-        Self { resource_usage: sum, tasks, timestamp: stats.at.0 }
+        Self {
+            resource_usage: sum,
+            tasks,
+            timestamp: stats.at.0,
+        }
     }
 }
 
 impl ResourceUsage {
-    fn new(earlier: Option<(Duration, &rpc::TaskStats)>, task: &rpc::TaskStats, core_mhz: f64) -> Self {
+    fn new(
+        earlier: Option<(Duration, &rpc::TaskStats)>,
+        task: &rpc::TaskStats,
+        core_mhz: f64,
+    ) -> Self {
         let mut memory = MemoryUsage::default();
         if let Some(bytes) = task.memory_bytes {
             // What is charged to the cgroup: Nomad's command line shows `RSS` unless `Usage` is measured.
             (memory.usage, memory.rss) = (bytes, bytes);
-            memory.measured.extend(["RSS".to_owned(), "Usage".to_owned()]);
+            memory
+                .measured
+                .extend(["RSS".to_owned(), "Usage".to_owned()]);
         }
         if let Some(bytes) = task.memory_peak_bytes {
             memory.max_usage = bytes;
@@ -329,17 +351,26 @@ impl ResourceUsage {
         }
         let mut cpu = CpuUsage::default();
         if let Some((elapsed, before)) = earlier
-            && let Some(used) = task.cpu.zip(before.cpu).map(|(now, before)| now.saturating_sub(before))
+            && let Some(used) = task
+                .cpu
+                .zip(before.cpu)
+                .map(|(now, before)| now.saturating_sub(before))
         {
             let share = ratio(used.as_secs_f64(), elapsed.as_secs_f64());
             (cpu.percent, cpu.total_ticks) = (100.0 * share, share * core_mhz);
-            cpu.measured.extend(["Percent".to_owned(), "Total Ticks".to_owned()]);
+            cpu.measured
+                .extend(["Percent".to_owned(), "Total Ticks".to_owned()]);
         }
         if let Some((periods, time)) = task.throttled_periods.zip(task.throttled) {
             (cpu.throttled_periods, cpu.throttled_time) = (periods, nanos(time));
-            cpu.measured.extend(["Throttled Periods".to_owned(), "Throttled Time".to_owned()]);
+            cpu.measured
+                .extend(["Throttled Periods".to_owned(), "Throttled Time".to_owned()]);
         }
-        Self { memory_stats: memory, cpu_stats: cpu, device_stats: Vec::new() }
+        Self {
+            memory_stats: memory,
+            cpu_stats: cpu,
+            device_stats: Vec::new(),
+        }
     }
 
     fn add(&mut self, other: &Self) {
@@ -366,7 +397,11 @@ fn merge(measured: &mut Vec<String>, more: &[String]) {
 }
 
 fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { (part / whole).max(0.0) } else { 0.0 }
+    if whole > 0.0 {
+        (part / whole).max(0.0)
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]
@@ -376,7 +411,11 @@ mod tests {
     use super::*;
 
     fn sample(at_ms: u64, cpu: Option<Duration>) -> rpc::AllocStats {
-        let task = rpc::TaskStats { cpu, memory_bytes: Some(1 << 20), ..rpc::TaskStats::default() };
+        let task = rpc::TaskStats {
+            cpu,
+            memory_bytes: Some(1 << 20),
+            ..rpc::TaskStats::default()
+        };
         rpc::AllocStats {
             alloc_id: AllocId::at(LogIndex(1), 0),
             at: Timestamp::from_millis(at_ms),

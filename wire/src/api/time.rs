@@ -16,9 +16,9 @@ impl Serialize for Rfc3339 {
 impl<'de> Deserialize<'de> for Rfc3339 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let read = String::deserialize(deserializer)?;
-        parse(&read)
-            .map(Self)
-            .ok_or_else(|| serde::de::Error::custom(format!("`{read}` is not a time in RFC 3339, UTC")))
+        parse(&read).map(Self).ok_or_else(|| {
+            serde::de::Error::custom(format!("`{read}` is not a time in RFC 3339, UTC"))
+        })
     }
 }
 
@@ -45,7 +45,12 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     let [year, month, day] = numbers(date, '-')?;
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
     let [hour, minute, second] = numbers(clock, ':')?;
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+    if !(1..=12).contains(&month)
+        || !(1..=31).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
+    {
         return None;
     }
     if fraction.len() > 9 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -55,7 +60,9 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     let seconds = days(year, month, day)?
         .checked_mul(86_400)?
         .checked_add(hour * 3600 + minute * 60 + second)?;
-    Some(Timestamp(seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?))
+    Some(Timestamp(
+        seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?,
+    ))
 }
 
 fn numbers(text: &str, separator: char) -> Option<[u64; 3]> {
@@ -75,13 +82,21 @@ fn civil(day: u64) -> (u64, u64, u64) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
 /// The inverse of [`civil`]; `None` before 1970.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let year = if month <= 2 {
+        year.checked_sub(1)?
+    } else {
+        year
+    };
     let (era, year_of_era) = (year / 400, year % 400);
     let from_march = if month > 2 { month - 3 } else { month + 9 };
     let of_year = (153 * from_march + 2) / 5 + day - 1;
@@ -103,7 +118,10 @@ mod tests {
         ] {
             assert_eq!(text(parse(recorded).unwrap()), recorded);
         }
-        assert_eq!(parse("2026-11-20T13:14:24.025Z").unwrap(), Timestamp(1_795_180_464_025_000_000));
+        assert_eq!(
+            parse("2026-11-20T13:14:24.025Z").unwrap(),
+            Timestamp(1_795_180_464_025_000_000)
+        );
     }
 
     #[test]
@@ -116,7 +134,14 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in ["", "Z", "2026-11-20", "2026-13-20T00:00:00Z", "2026-11-20T00:00:00.x5Z", "1969-12-31T23:59:59Z"] {
+        for text in [
+            "",
+            "Z",
+            "2026-11-20",
+            "2026-13-20T00:00:00Z",
+            "2026-11-20T00:00:00.x5Z",
+            "1969-12-31T23:59:59Z",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -57,7 +57,11 @@ impl From<&PlacementMetrics> for Metric {
         } = metrics;
         let scores = scores.iter().map(|score| NodeScoreMeta {
             node_id: score.node_id.to_string(),
-            scores: score.components.iter().map(|(name, value)| (name.clone(), value.value())).collect(),
+            scores: score
+                .components
+                .iter()
+                .map(|(name, value)| (name.clone(), value.value()))
+                .collect(),
             norm_score: score.normalised.value(),
         });
         Self {
@@ -83,7 +87,11 @@ impl Metric {
         let mut metric = Self::from(&*alloc.metrics);
         metric.node_pool.clone_from(&alloc.job.spec.node_pool);
         let node_id = alloc.node_id.to_string();
-        if metric.score_meta_data.iter().all(|score| score.node_id != node_id) {
+        if metric
+            .score_meta_data
+            .iter()
+            .all(|score| score.node_id != node_id)
+        {
             metric.score_meta_data.push(NodeScoreMeta {
                 node_id,
                 scores: BTreeMap::new(),

@@ -128,7 +128,9 @@ impl From<&domain::TaskEvent> for TaskEvent {
         };
         shape.display_message = match kind {
             // What happened is more than the agent's words about it.
-            TaskEventKind::Terminated(_) | TaskEventKind::Restarting { .. } if !message.is_empty() => {
+            TaskEventKind::Terminated(_) | TaskEventKind::Restarting { .. }
+                if !message.is_empty() =>
+            {
                 format!("{told}: {message}")
             }
             _ if message.is_empty() => told,
@@ -147,7 +149,12 @@ impl TaskEvent {
     }
 
     fn terminated(&mut self, exit: domain::Exit) -> String {
-        let domain::Exit { code, signal, oom_killed, unknown } = exit;
+        let domain::Exit {
+            code,
+            signal,
+            oom_killed,
+            unknown,
+        } = exit;
         self.exit_code = code;
         self.signal = signal;
         self.detail("exit_code", &code.to_string());
@@ -157,7 +164,11 @@ impl TaskEvent {
             self.detail("exit_unknown", "true");
             return "Exit code unknown: nobody saw the process end".to_owned();
         }
-        let signal = if signal == 0 { String::new() } else { format!(", Signal: {signal}") };
+        let signal = if signal == 0 {
+            String::new()
+        } else {
+            format!(", Signal: {signal}")
+        };
         let oom = if oom_killed { ", OOM Killed" } else { "" };
         format!("Exit Code: {code}{signal}{oom}")
     }

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DEFAULT_REGION, EphemeralDisk,
-    GroupNetwork, JobSpec, JobType, LogConfig, NetworkMode, Operand, PortAsk, RestartMode, RestartPolicy,
-    Task, TaskGroup,
+    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DEFAULT_REGION,
+    EphemeralDisk, GroupNetwork, JobSpec, JobType, LogConfig, NetworkMode, Operand, PortAsk,
+    RestartMode, RestartPolicy, Task, TaskGroup,
 };
 use muster_domain::resources::{CpuMhz, Mb, TaskResources};
 use serde_json::Value;
@@ -20,36 +20,91 @@ use crate::api::block::{self, Block, Findings, Known};
 pub use crate::api::block::SyntaxError;
 
 const BODY: Known = Known {
-    derived: &["Submission", "SecretID", "AuthToken", "Namespace", "Diff", "EvalPriority"],
+    derived: &[
+        "Submission",
+        "SecretID",
+        "AuthToken",
+        "Namespace",
+        "Diff",
+        "EvalPriority",
+    ],
     harmless: &["PolicyOverride", "PreserveCounts", "PreserveResources"],
     unsupported: &[],
 };
 const JOB: Known = Known {
     derived: &[
-        "ParentID", "Dispatched", "NomadTokenID", "Status", "StatusDescription", "Stable", "Version",
-        "SubmitTime", "CreateIndex", "ModifyIndex", "JobModifyIndex", "VersionTag",
+        "ParentID",
+        "Dispatched",
+        "NomadTokenID",
+        "Status",
+        "StatusDescription",
+        "Stable",
+        "Version",
+        "SubmitTime",
+        "CreateIndex",
+        "ModifyIndex",
+        "JobModifyIndex",
+        "VersionTag",
     ],
     harmless: &["AllAtOnce", "Update", "Migrate", "Reschedule", "UI"],
     unsupported: &[
-        "Affinities", "Spreads", "Multiregion", "Periodic", "ParameterizedJob", "Payload",
-        "DispatchIdempotencyToken", "ConsulToken", "ConsulNamespace", "VaultToken", "VaultNamespace", "Stop",
+        "Affinities",
+        "Spreads",
+        "Multiregion",
+        "Periodic",
+        "ParameterizedJob",
+        "Payload",
+        "DispatchIdempotencyToken",
+        "ConsulToken",
+        "ConsulNamespace",
+        "VaultToken",
+        "VaultNamespace",
+        "Stop",
     ],
 };
 const GROUP: Known = Known {
     derived: &[],
-    harmless: &["Update", "Migrate", "ReschedulePolicy", "PreventRescheduleOnLost"],
+    harmless: &[
+        "Update",
+        "Migrate",
+        "ReschedulePolicy",
+        "PreventRescheduleOnLost",
+    ],
     unsupported: &[
-        "Affinities", "Spreads", "Consul", "Services", "Volumes", "Scaling", "ShutdownDelay", "Disconnect",
-        "StopAfterClientDisconnect", "MaxClientDisconnect", "MaxRunDuration",
+        "Affinities",
+        "Spreads",
+        "Consul",
+        "Services",
+        "Volumes",
+        "Scaling",
+        "ShutdownDelay",
+        "Disconnect",
+        "StopAfterClientDisconnect",
+        "MaxClientDisconnect",
+        "MaxRunDuration",
     ],
 };
 const TASK: Known = Known {
     derived: &[],
     harmless: &["Identity", "Identities"],
     unsupported: &[
-        "Affinities", "Services", "Vault", "Consul", "Templates", "DispatchPayload", "Lifecycle", "Artifacts",
-        "Leader", "ShutdownDelay", "VolumeMounts", "ScalingPolicies", "Kind", "CSIPluginConfig", "Actions",
-        "Schedule", "Secrets",
+        "Affinities",
+        "Services",
+        "Vault",
+        "Consul",
+        "Templates",
+        "DispatchPayload",
+        "Lifecycle",
+        "Artifacts",
+        "Leader",
+        "ShutdownDelay",
+        "VolumeMounts",
+        "ScalingPolicies",
+        "Kind",
+        "CSIPluginConfig",
+        "Actions",
+        "Schedule",
+        "Secrets",
     ],
 };
 const RESOURCES: Known = Known {
@@ -57,17 +112,36 @@ const RESOURCES: Known = Known {
     harmless: &[],
     unsupported: &["Cores", "Networks", "Devices", "NUMA", "SecretsMB"],
 };
-const RESTART: Known = Known { derived: &[], harmless: &["RenderTemplates"], unsupported: &[] };
-const DISK: Known = Known { derived: &[], harmless: &[], unsupported: &["Sticky", "Migrate"] };
-const LOGS: Known = Known { derived: &["Enabled"], harmless: &[], unsupported: &["Disabled"] };
-const CONSTRAINT: Known = Known { derived: &[], harmless: &[], unsupported: &[] };
+const RESTART: Known = Known {
+    derived: &[],
+    harmless: &["RenderTemplates"],
+    unsupported: &[],
+};
+const DISK: Known = Known {
+    derived: &[],
+    harmless: &[],
+    unsupported: &["Sticky", "Migrate"],
+};
+const LOGS: Known = Known {
+    derived: &["Enabled"],
+    harmless: &[],
+    unsupported: &["Disabled"],
+};
+const CONSTRAINT: Known = Known {
+    derived: &[],
+    harmless: &[],
+    unsupported: &[],
+};
 const NETWORK: Known = Known {
     derived: &["IP"],
     harmless: &["MBits"],
     unsupported: &["Device", "CIDR", "DNS", "Hostname", "CNI"],
 };
-const PORT: Known =
-    Known { derived: &[], harmless: &[], unsupported: &["HostNetwork", "IgnoreCollision"] };
+const PORT: Known = Known {
+    derived: &[],
+    harmless: &[],
+    unsupported: &["HostNetwork", "IgnoreCollision"],
+};
 
 /// A job that could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +168,11 @@ pub enum ReadJobError {
 /// `faults`, one a line.
 #[must_use]
 pub fn lines(faults: &[Fault]) -> String {
-    faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n")
+    faults
+        .iter()
+        .map(Fault::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The job in the body of `PUT /v1/jobs` or `PUT /v1/validate/job`: `{"Job": {…}}`.
@@ -108,7 +186,11 @@ pub fn read(body: &[u8]) -> Result<ReadJob, ReadJobError> {
     let read = read_body(&value, &found);
     let Findings { faults, warnings } = found.into_inner();
     match read {
-        Some((spec, enforce_index)) if faults.is_empty() => Ok(ReadJob { spec, warnings, enforce_index }),
+        Some((spec, enforce_index)) if faults.is_empty() => Ok(ReadJob {
+            spec,
+            warnings,
+            enforce_index,
+        }),
         _ => Err(ReadJobError::Faults(faults)),
     }
 }
@@ -135,7 +217,10 @@ fn check_region(block: &mut Block<'_>) {
     if let Some(region) = block.word("Region")
         && region != DEFAULT_REGION
     {
-        block.fault("Region", format!("there is no region `{region}`: leave it out or write `{DEFAULT_REGION}`"));
+        block.fault(
+            "Region",
+            format!("there is no region `{region}`: leave it out or write `{DEFAULT_REGION}`"),
+        );
     }
 }
 
@@ -148,26 +233,39 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     let job_type = match job.word("Type") {
         None => JobType::Service,
         Some(word) => JobType::from_word(&word).unwrap_or_else(|| {
-            job.fault("Type", format!("`{word}` is no job type: use `service` or `batch`"));
+            job.fault(
+                "Type",
+                format!("`{word}` is no job type: use `service` or `batch`"),
+            );
             JobType::Service
         }),
     };
-    let priority = job.number("Priority", u8::MAX).filter(|priority| *priority > 0);
+    let priority = job
+        .number("Priority", u8::MAX)
+        .filter(|priority| *priority > 0);
     let mut datacenters = job.strings("Datacenters");
     if datacenters.is_empty() {
         datacenters.push("*".to_owned());
     }
     let spec = JobSpec {
-        namespace: job.word("Namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+        namespace: job
+            .word("Namespace")
+            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
         name: job.word("Name").unwrap_or_else(|| id.clone()),
         id,
         job_type,
         priority: priority.unwrap_or(DEFAULT_PRIORITY),
         datacenters,
-        node_pool: job.word("NodePool").unwrap_or_else(|| DEFAULT_NODE_POOL.to_owned()),
+        node_pool: job
+            .word("NodePool")
+            .unwrap_or_else(|| DEFAULT_NODE_POOL.to_owned()),
         constraints: read_constraints(&mut job),
         meta: job.texts("Meta"),
-        groups: job.blocks("TaskGroups").into_iter().map(|group| read_group(group, job_type)).collect(),
+        groups: job
+            .blocks("TaskGroups")
+            .into_iter()
+            .map(|group| read_group(group, job_type))
+            .collect(),
     };
     job.finish(&JOB);
     spec
@@ -183,7 +281,11 @@ fn read_group(mut group: Block<'_>, job_type: JobType) -> TaskGroup {
         ephemeral_disk: read_disk(&mut group),
         network: read_network(&mut group),
         meta: group.texts("Meta"),
-        tasks: group.blocks("Tasks").into_iter().map(|task| read_task(task, restart)).collect(),
+        tasks: group
+            .blocks("Tasks")
+            .into_iter()
+            .map(|task| read_task(task, restart))
+            .collect(),
     };
     if read.name.is_empty() {
         group.fault("Name", "is missing");
@@ -194,16 +296,23 @@ fn read_group(mut group: Block<'_>, job_type: JobType) -> TaskGroup {
 
 /// The restart policy of a group or task; fields that are not given are those of `default`.
 fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy {
-    let Some(mut policy) = parent.block("RestartPolicy") else { return default };
+    let Some(mut policy) = parent.block("RestartPolicy") else {
+        return default;
+    };
     let mode = match policy.word("Mode") {
         None => default.mode,
         Some(word) => RestartMode::from_word(&word).unwrap_or_else(|| {
-            policy.fault("Mode", format!("`{word}` is no restart mode: use `fail` or `delay`"));
+            policy.fault(
+                "Mode",
+                format!("`{word}` is no restart mode: use `fail` or `delay`"),
+            );
             default.mode
         }),
     };
     let read = RestartPolicy {
-        attempts: policy.number("Attempts", u32::MAX).unwrap_or(default.attempts),
+        attempts: policy
+            .number("Attempts", u32::MAX)
+            .unwrap_or(default.attempts),
         interval: policy.duration("Interval").unwrap_or(default.interval),
         delay: policy.duration("Delay").unwrap_or(default.delay),
         mode,
@@ -213,8 +322,12 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
 }
 
 fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
-    let Some(mut disk) = group.block("EphemeralDisk") else { return EphemeralDisk::default() };
-    let size = disk.number("SizeMB", u32::MAX).map_or(EphemeralDisk::default().size, Mb);
+    let Some(mut disk) = group.block("EphemeralDisk") else {
+        return EphemeralDisk::default();
+    };
+    let size = disk
+        .number("SizeMB", u32::MAX)
+        .map_or(EphemeralDisk::default().size, Mb);
     disk.finish(&DISK);
     EphemeralDisk { size }
 }
@@ -222,19 +335,34 @@ fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
 fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
     let mut networks = group.blocks("Networks");
     if networks.len() > 1 {
-        group.fault("Networks", "more than one network is not supported: put all ports in one");
+        group.fault(
+            "Networks",
+            "more than one network is not supported: put all ports in one",
+        );
     }
-    let mut network = if networks.is_empty() { return None } else { networks.swap_remove(0) };
+    let mut network = if networks.is_empty() {
+        return None;
+    } else {
+        networks.swap_remove(0)
+    };
     match network.word("Mode").as_deref() {
         None | Some("host") => {}
-        Some(other) => network.fault("Mode", format!("`{other}` is not supported yet: use `host`")),
+        Some(other) => network.fault(
+            "Mode",
+            format!("`{other}` is not supported yet: use `host`"),
+        ),
     }
     let mut ports = Vec::new();
     for (list, is_fixed) in [("ReservedPorts", true), ("DynamicPorts", false)] {
         for mut port in network.blocks(list) {
-            let value = port.number("Value", u16::MAX).filter(|value| *value != 0 || is_fixed);
+            let value = port
+                .number("Value", u16::MAX)
+                .filter(|value| *value != 0 || is_fixed);
             if !is_fixed && value.is_some() {
-                port.fault("Value", "a dynamic port has no value: put it in ReservedPorts");
+                port.fault(
+                    "Value",
+                    "a dynamic port has no value: put it in ReservedPorts",
+                );
             }
             let to = read_to(&mut port);
             ports.push(PortAsk {
@@ -246,7 +374,10 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
         }
     }
     network.finish(&NETWORK);
-    Some(GroupNetwork { mode: NetworkMode::Host, ports })
+    Some(GroupNetwork {
+        mode: NetworkMode::Host,
+        ports,
+    })
 }
 
 /// The port inside; -1 is Nomad's way to say "the same".
@@ -295,8 +426,12 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
         env: task.texts("Env"),
         resources: read_resources(&mut task),
         constraints: read_constraints(&mut task),
-        kill_timeout: task.duration("KillTimeout").unwrap_or(Task::DEFAULT_KILL_TIMEOUT),
-        kill_signal: task.word("KillSignal").unwrap_or_else(|| Task::DEFAULT_KILL_SIGNAL.to_owned()),
+        kill_timeout: task
+            .duration("KillTimeout")
+            .unwrap_or(Task::DEFAULT_KILL_TIMEOUT),
+        kill_signal: task
+            .word("KillSignal")
+            .unwrap_or_else(|| Task::DEFAULT_KILL_SIGNAL.to_owned()),
         logs: read_logs(&mut task),
         meta: task.texts("Meta"),
     };
@@ -321,11 +456,18 @@ fn read_config(task: &mut Block<'_>) -> String {
 
 fn read_resources(task: &mut Block<'_>) -> TaskResources {
     let default = TaskResources::default();
-    let Some(mut block) = task.block("Resources") else { return default };
+    let Some(mut block) = task.block("Resources") else {
+        return default;
+    };
     let read = TaskResources {
         cpu: block.number("CPU", u32::MAX).map_or(default.cpu, CpuMhz),
-        memory: block.number("MemoryMB", u32::MAX).map_or(default.memory, Mb),
-        memory_max: block.number("MemoryMaxMB", u32::MAX).filter(|mb| *mb > 0).map(Mb),
+        memory: block
+            .number("MemoryMB", u32::MAX)
+            .map_or(default.memory, Mb),
+        memory_max: block
+            .number("MemoryMaxMB", u32::MAX)
+            .filter(|mb| *mb > 0)
+            .map(Mb),
     };
     block.finish(&RESOURCES);
     read
@@ -333,10 +475,16 @@ fn read_resources(task: &mut Block<'_>) -> TaskResources {
 
 fn read_logs(task: &mut Block<'_>) -> LogConfig {
     let default = LogConfig::default();
-    let Some(mut block) = task.block("LogConfig") else { return default };
+    let Some(mut block) = task.block("LogConfig") else {
+        return default;
+    };
     let read = LogConfig {
-        max_files: block.number("MaxFiles", u32::MAX).unwrap_or(default.max_files),
-        max_file_size: block.number("MaxFileSizeMB", u32::MAX).map_or(default.max_file_size, Mb),
+        max_files: block
+            .number("MaxFiles", u32::MAX)
+            .unwrap_or(default.max_files),
+        max_file_size: block
+            .number("MaxFileSizeMB", u32::MAX)
+            .map_or(default.max_file_size, Mb),
     };
     block.finish(&LOGS);
     read

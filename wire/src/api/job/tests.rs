@@ -65,7 +65,10 @@ fn full() -> domain::JobSpec {
 #[test]
 fn a_job_that_was_written_reads_back() {
     let spec = full();
-    let request = RegisterRequest { job: Job::from_spec(&spec), ..RegisterRequest::default() };
+    let request = RegisterRequest {
+        job: Job::from_spec(&spec),
+        ..RegisterRequest::default()
+    };
 
     let read = read(&serde_json::to_vec(&request).unwrap()).unwrap();
 
@@ -84,11 +87,15 @@ fn an_answer_can_be_sent_back_unchanged() {
     };
 
     let answer = Job::from_job(&job);
-    let read = read_value(&json!({"Job": answer, "EnforceIndex": true, "JobModifyIndex": 7})).unwrap();
+    let read =
+        read_value(&json!({"Job": answer, "EnforceIndex": true, "JobModifyIndex": 7})).unwrap();
 
     assert_eq!(read.spec, job.current.spec);
     assert_eq!(read.enforce_index, Some(7));
-    assert_eq!(serde_json::from_value::<Job>(serde_json::to_value(&answer).unwrap()).unwrap(), answer);
+    assert_eq!(
+        serde_json::from_value::<Job>(serde_json::to_value(&answer).unwrap()).unwrap(),
+        answer
+    );
 }
 
 #[test]
@@ -96,7 +103,10 @@ fn nomads_defaults_are_filled_in() {
     let spec = read_value(&small()).unwrap().spec;
 
     assert_eq!((spec.job_type, spec.priority), (JobType::Service, 50));
-    assert_eq!((spec.namespace.as_str(), spec.name.as_str()), ("default", "web"));
+    assert_eq!(
+        (spec.namespace.as_str(), spec.name.as_str()),
+        ("default", "web")
+    );
     assert_eq!(spec.datacenters, ["*"]);
     assert_eq!(spec.node_pool, "default");
     let group = &spec.groups[0];
@@ -104,7 +114,10 @@ fn nomads_defaults_are_filled_in() {
     assert_eq!(group.restart, RestartPolicy::default_for(JobType::Service));
     assert_eq!(group.ephemeral_disk.size, Mb(300));
     let task = &group.tasks[0];
-    assert_eq!((task.resources.cpu, task.resources.memory), (CpuMhz(100), Mb(300)));
+    assert_eq!(
+        (task.resources.cpu, task.resources.memory),
+        (CpuMhz(100), Mb(300))
+    );
     assert_eq!(task.kill_timeout, Duration::from_secs(5));
     assert_eq!((task.logs.max_files, task.logs.max_file_size), (10, Mb(10)));
     domain::validate(spec).unwrap();
@@ -114,16 +127,26 @@ fn nomads_defaults_are_filled_in() {
 /// by itself and we do not do is said in a warning.
 #[test]
 fn a_job_recorded_from_nomad_is_read() {
-    let job: Value = serde_json::from_str(include_str!("../../../testdata/nomad_job.json")).unwrap();
+    let job: Value =
+        serde_json::from_str(include_str!("../../../testdata/nomad_job.json")).unwrap();
 
     let read = read_value(&json!({"Job": job})).unwrap();
 
     assert_eq!(read.spec.groups[0].tasks[0].resources.cpu, CpuMhz(20));
     assert_eq!(read.spec.groups[0].count, 2);
-    let ignored: Vec<&str> = read.warnings.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    let ignored: Vec<&str> = read
+        .warnings
+        .iter()
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
     assert_eq!(
         ignored,
-        ["Job.TaskGroups[0].Migrate", "Job.TaskGroups[0].ReschedulePolicy", "Job.TaskGroups[0].Update", "Job.Update"],
+        [
+            "Job.TaskGroups[0].Migrate",
+            "Job.TaskGroups[0].ReschedulePolicy",
+            "Job.TaskGroups[0].Update",
+            "Job.Update"
+        ],
     );
 }
 
@@ -172,8 +195,12 @@ fn an_unsupported_field_that_is_empty_passes() {
 fn a_policy_of_one_task_is_refused_unless_it_is_the_groups() {
     let mut body = small();
     body["Job"]["TaskGroups"][0]["RestartPolicy"] = json!({"Attempts": 7});
-    body["Job"]["TaskGroups"][0]["Tasks"][0]["RestartPolicy"] = json!({"Attempts": 7, "Delay": "15s"});
-    assert_eq!(read_value(&body).unwrap().spec.groups[0].restart.attempts, 7);
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["RestartPolicy"] =
+        json!({"Attempts": 7, "Delay": "15s"});
+    assert_eq!(
+        read_value(&body).unwrap().spec.groups[0].restart.attempts,
+        7
+    );
 
     body["Job"]["TaskGroups"][0]["Tasks"][0]["RestartPolicy"] = json!({"Attempts": 8});
     assert!(faults(&body)[0].starts_with("Job.TaskGroups[0].Tasks[0].RestartPolicy: "));
@@ -189,16 +216,37 @@ fn an_operand_that_is_missing_here_is_told_from_one_that_is_none() {
 
     let faults = faults(&body);
 
-    assert!(faults[0].contains("`version` is not supported yet"), "{faults:?}");
+    assert!(
+        faults[0].contains("`version` is not supported yet"),
+        "{faults:?}"
+    );
     assert!(faults[1].contains("`~` is no operand"), "{faults:?}");
 }
 
 #[test]
 fn what_is_no_job_is_refused() {
     assert_eq!(read(b"").unwrap_err().to_string(), "Request body is empty");
-    assert!(read(b"{\"Job\":").unwrap_err().to_string().starts_with("request body: line 1, column 7: "));
-    assert!(read(b"[]").unwrap_err().to_string().contains("expected an object, got a list"));
-    assert!(read(b"{}").unwrap_err().to_string().contains("Job: is missing"));
+    assert!(
+        read(b"{\"Job\":")
+            .unwrap_err()
+            .to_string()
+            .starts_with("request body: line 1, column 7: ")
+    );
+    assert!(
+        read(b"[]")
+            .unwrap_err()
+            .to_string()
+            .contains("expected an object, got a list")
+    );
+    assert!(
+        read(b"{}")
+            .unwrap_err()
+            .to_string()
+            .contains("Job: is missing")
+    );
     assert!(read(b"{\"Job\":{\"ID\":\"\xff\"}}").is_err());
-    assert_eq!(faults(&json!({"Job": 5})), ["Job: expected an object, got the number 5"]);
+    assert_eq!(
+        faults(&json!({"Job": 5})),
+        ["Job: expected an object, got the number 5"]
+    );
 }
