@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::logs::{Fifo, OpenLogDirError, OpenLogError, RotateLimits};
-use crate::ring::limits::COMMANDS_MAX;
+use crate::ring::limits::{COMMANDS_MAX, STARTS_MAX};
 use crate::ring::worker::Command;
 
 /// What a stream does with bytes that cannot be written because the disk is full.
@@ -241,7 +241,7 @@ impl LogRing {
     /// [`StartRingError`]. io_uring not being allowed is none: see [`Self::engine`].
     pub fn start(config: RingConfig) -> Result<Self, StartRingError> {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let (started, ready) = std::sync::mpsc::sync_channel(1);
+        let (started, ready) = std::sync::mpsc::sync_channel(STARTS_MAX);
         let thread = std::thread::Builder::new()
             .name("muster-logs".into())
             .spawn(move || worker::run(config, inbox, &started))

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
 
-use crate::cgroup::Controller;
 use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
+use crate::cgroup::{Controller, Unenforced};
 
 /// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
 const V1_UNLIMITED_BYTES: u64 = 1 << 62;
@@ -155,6 +155,28 @@ pub(crate) fn is_limit(bytes: u64) -> bool {
 
 fn saturating(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// The limit on swap that the group `dir` cannot have: this host swaps and does not count whose
+/// memory it is.
+pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
+    let file = if v2 {
+        "memory.swap.max"
+    } else {
+        "memory.memsw.limit_in_bytes"
+    };
+    // The first line is a heading; a host that cannot tell has no /proc, and no swap to speak of.
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if dir.join(file).exists() || swaps.lines().count() < 2 {
+        return None;
+    }
+    let reason = format!(
+        "swap cannot be limited, {file} is missing: switch swap off, or boot with swapaccount=1"
+    );
+    Some(Unenforced {
+        controller: Controller::Memory,
+        reason,
+    })
 }
 
 /// What the group `dir` uses.

@@ -1,9 +1,9 @@
 //! What a task may use, and what is said when it cannot be enforced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cgroup::Controller;
-use crate::cgroup::file::CgroupFileError;
+use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::limits::PIDS_DEFAULT;
 
 /// A task's limits.
@@ -90,7 +90,7 @@ pub enum ApplyLimitError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setter<'a> {
     pub(crate) controller: Controller,
-    pub(crate) dir: &'a std::path::Path,
+    pub(crate) dir: &'a Path,
 }
 
 impl Setter<'_> {
@@ -119,7 +119,7 @@ impl Setter<'_> {
         let Self {
             controller, dir, ..
         } = *self;
-        crate::cgroup::file::write(dir, file, wanted).map_err(|error| ApplyLimitError::Set {
+        file::write(dir, file, wanted).map_err(|error| ApplyLimitError::Set {
             controller,
             file: dir.join(file),
             wanted: wanted.into(),
@@ -136,8 +136,7 @@ impl Setter<'_> {
         let Self {
             controller, dir, ..
         } = *self;
-        crate::cgroup::file::limit(dir, file)
-            .map_err(|source| ApplyLimitError::Read { controller, source })
+        file::limit(dir, file).map_err(|source| ApplyLimitError::Read { controller, source })
     }
 
     fn check(
@@ -149,8 +148,8 @@ impl Setter<'_> {
         let Self {
             controller, dir, ..
         } = *self;
-        let got = crate::cgroup::file::read(dir, file)
-            .map_err(|source| ApplyLimitError::Read { controller, source })?;
+        let got =
+            file::read(dir, file).map_err(|source| ApplyLimitError::Read { controller, source })?;
         if holds(got.trim()) {
             return Ok(());
         }

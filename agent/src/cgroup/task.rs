@@ -191,9 +191,11 @@ impl TaskCgroup {
             .iter()
             .map(|(controller, bound)| (*controller, group(bound)))
             .collect();
-        let oom = groups
-            .get(&Controller::Memory)
-            .map(|group| OomFiles::open(&group.dir, group.v2));
+        let memory = groups.get(&Controller::Memory);
+        let swap = memory.and_then(|group| memory::uncounted_swap(&group.dir, group.v2));
+        let oom = memory
+            .map(|group| OomFiles::open(&group.dir, group.v2))
+            .transpose()?;
         Ok(Self {
             name: TaskName {
                 alloc: alloc.into(),
@@ -201,9 +203,9 @@ impl TaskCgroup {
             },
             id,
             events: HeldFile::open(&dir, "cgroup.events")?,
-            oom: oom.transpose()?,
+            oom,
             alloc_dirs: tree.roots().iter().map(|root| root.join(alloc)).collect(),
-            unenforced: tree.unenforced().to_vec(),
+            unenforced: tree.unenforced().iter().cloned().chain(swap).collect(),
             groups,
             dir,
         })

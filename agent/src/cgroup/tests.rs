@@ -391,7 +391,7 @@ async fn kill_reaches_every_descendant() {
         return;
     };
     let task = fixture.task(&Limits::default());
-    let script = "setsid sleep 1000 & (kill -STOP $$ & sleep 1000) & sleep 1000";
+    let script = "setsid sleep 1000 & sleep 1000 & sleep 1000 & kill -STOP $$";
     let mut shell = Shell::spawn_in(&task, script);
     until("all are there", || task.procs().unwrap().len() >= 4);
 

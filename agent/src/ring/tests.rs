@@ -1,9 +1,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::logs::{Chunk, Fifo, LogDir, LogReader, RotateLimits};
 use crate::ring::{
@@ -114,10 +117,10 @@ fn lines(count: u32) -> String {
     })
 }
 
-/// Writes `lines(count)` a line at a time from a thread.
-fn write_lines(mut task: File, count: u32) -> JoinHandle<File> {
+/// Writes those of [`lines`] one at a time from a thread.
+fn write_lines(mut task: File, numbers: Range<u32>) -> JoinHandle<File> {
     std::thread::spawn(move || {
-        for n in 0..count {
+        for n in numbers {
             task.write_all(format!("line {n} of the task\n").as_bytes())
                 .unwrap();
         }
@@ -165,7 +168,7 @@ async fn counter_lines_of_many_writers_arrive_once_in_order() {
 
         let writers = names
             .iter()
-            .map(|name| write_lines(place.task_side(name), 10_000));
+            .map(|name| write_lines(place.task_side(name), 0..10_000));
         for writer in writers.collect::<Vec<_>>() {
             writer.join().unwrap();
         }
@@ -206,13 +209,14 @@ async fn writer_blocks_while_nobody_drains_and_loses_nothing() {
         let task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(place.spec("web.stdout")).await.unwrap();
-        let writer = write_lines(task, 100_000);
+        let task = write_lines(task, 0..10_000).join().unwrap();
         until("bytes flow", async || {
             ring.stats(stream_id).await.unwrap().bytes > 0
         })
         .await;
 
         ring.stop();
+        let writer = write_lines(task, 10_000..100_000);
         let fifo = place.fifo("web.stdout");
         // What fits beside a full FIFO is less than one line.
         let full = fifo.capacity() as u64 * 9 / 10;
@@ -289,7 +293,7 @@ async fn detach_from_a_busy_writer_ends_in_time() {
         let task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(place.spec("web.stdout")).await.unwrap();
-        let writer = write_lines(task, 400_000);
+        let writer = write_lines(task, 0..400_000);
 
         let report = ring
             .detach(stream_id, Duration::from_millis(50))
@@ -331,6 +335,7 @@ async fn second_writer_of_the_same_files_is_refused() {
 
 #[tokio::test]
 async fn thousand_idle_streams_start_no_thread() {
+    raise_descriptors();
     let place = Place::new();
     let ring = LogRing::start(ALL[0]).unwrap();
     let mut streams = Vec::new();
@@ -351,4 +356,10 @@ async fn thousand_idle_streams_start_no_thread() {
     for stream_id in streams {
         detach(&ring, stream_id).await;
     }
+}
+
+/// A stream takes three descriptors: the FIFO, the log file and its directory.
+fn raise_descriptors() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }

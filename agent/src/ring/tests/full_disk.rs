@@ -70,7 +70,7 @@ async fn full_disk_blocks_the_task_and_loses_nothing() {
             .unwrap();
         let ballast = disk.fill();
         // 28 KiB, less than the disk holds and more than nothing.
-        let writer = write_lines(task, 1_300);
+        let writer = write_lines(task, 0..1_300);
         until("the disk is full", async || {
             ring.stats(stream_id).await.unwrap().blocked.is_some()
         })

@@ -50,7 +50,7 @@ fn end(place: &Place) -> u64 {
 async fn killed_drainer_neither_loses_nor_repeats() {
     for config in [0, 1] {
         let place = Place::new();
-        let writer = write_lines(place.task_side("web.stdout"), 600_000);
+        let writer = write_lines(place.task_side("web.stdout"), 0..600_000);
         let mut kills = 0;
         while !writer.is_finished() {
             let mut child = spawn(&place, config);
