@@ -1,6 +1,44 @@
-//! The agent's shell: bpf, cgroup, ring, logs, drivers, state, fingerprint.
+//! The agent: runs the allocations of one node.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`node`] | composition root and the node's loop; [`node::Agent`] |
+//! | [`alloc`], [`task`] | carry out what `agent-core` decides about an allocation and its tasks |
+//! | [`control`] | the session with a server, and its questions |
+//! | [`store`] | what survives the agent |
+//! | [`drivers`] | task drivers, one of them in a process of its own |
+//! | [`cgroup`], [`bpf`] | limits, counters, the exit ledger |
+//! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
+//! | [`fingerprint`], [`stats`], [`doctor`] | what the machine has, uses, and lacks |
+//! | [`allocdir`], [`task_env`] | directories and environment of tasks |
+//! | [`gc`], [`clean`] | removal of what has finished, and of everything |
+//! | [`limits`] | bounds |
+//!
+//! Decisions are in `agent-core`; this crate does I/O.
 
+mod alloc;
+mod allocdir;
 pub mod bpf;
 pub mod cgroup;
+pub mod clean;
+mod control;
+pub mod doctor;
+mod drivers;
+mod facilities;
+mod fingerprint;
+mod gc;
+mod limits;
 pub mod logs;
+pub mod node;
+mod process;
+mod reports;
 pub mod ring;
+mod stats;
+mod store;
+mod task;
+mod task_env;
+
+pub use drivers::native::DriverConfigError;
+pub use gc::GcConfig;
+pub use muster_agent_core::gc::GcLimits;
+pub use store::{LockDataDirError, OpenStoreError};

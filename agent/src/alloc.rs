@@ -1,0 +1,228 @@
+//! Runs one allocation: feeds its runner and carries out what the runner wants.
+//!
+//! One asynchronous task an allocation, and one for each of its tasks that has a process; all of
+//! them are dropped when the agent stops, which changes nothing for the processes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_agent_core::alloc::{AllocRunner, Effect, Event};
+use muster_agent_core::task::{TaskEffect, TaskInput};
+use muster_domain::alloc::{DesiredAlloc, DesiredStatus};
+use muster_domain::id::{AllocId, Timestamp};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::allocdir::{delete, owner_named};
+use crate::facilities::{Facilities, now};
+use crate::node;
+use crate::store::{TaskRecord, Write};
+use crate::task::{self, Inputs, TaskAt, Unrecorded};
+
+/// What comes into an allocation's inbox.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// The control plane changed its mind, or the job.
+    Desired(Box<DesiredAlloc>),
+    /// Stop, and remove everything.
+    Destroy,
+    /// Stop, because the agent stops with its tasks.
+    Stop,
+    /// Something happened.
+    Event(Event),
+}
+
+/// An allocation to run.
+#[derive(Debug)]
+pub(crate) struct AllocTask {
+    /// What every allocation shares.
+    pub(crate) facilities: Arc<Facilities>,
+    /// What is wanted.
+    pub(crate) desired: Arc<DesiredAlloc>,
+    /// Decides.
+    pub(crate) runner: AllocRunner,
+    /// What is stored of its tasks, by name.
+    pub(crate) records: BTreeMap<String, TaskRecord>,
+    /// What it means if nothing is stored of one.
+    pub(crate) unrecorded: Unrecorded,
+    /// Where the node hears of it.
+    pub(crate) node: mpsc::Sender<node::Event>,
+}
+
+impl AllocTask {
+    /// Runs until everything of the allocation was destroyed or the agent stops.
+    pub(crate) async fn run(mut self, inbox: mpsc::Sender<Input>, mut inputs: mpsc::Receiver<Input>) {
+        let mut jobs = JoinSet::new();
+        let mut told = None;
+        let desired = Write::Desired(Box::new((*self.desired).clone()));
+        self.write(vec![desired]).await;
+        loop {
+            while let Some(effect) = self.runner.poll_effect() {
+                self.carry_out(effect, &inbox, &mut jobs).await;
+            }
+            self.tell_node(&mut told).await;
+            if self.runner.is_destroyed() {
+                return;
+            }
+            let event = tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.event(input).await,
+                    None => return,
+                },
+                () = until(self.runner.poll_timeout()) => Event::TimerFired,
+                Some(finished) = jobs.join_next() => {
+                    if let Err(error) = finished {
+                        tracing::error!(alloc_id = %self.runner.alloc_id(), %error, "work for an allocation failed");
+                    }
+                    continue;
+                }
+            };
+            self.runner.handle_event(event, now());
+        }
+    }
+
+    async fn event(&mut self, input: Input) -> Event {
+        match input {
+            Input::Event(event) => event,
+            Input::Destroy => Event::DestroyAsked,
+            Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
+            Input::Desired(desired) => {
+                let wanted = desired.desired;
+                self.write(vec![Write::Desired(desired.clone())]).await;
+                self.desired = Arc::new(*desired);
+                Event::DesiredChanged(wanted)
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, effect: Effect, inbox: &mpsc::Sender<Input>, jobs: &mut JoinSet<()>) {
+        let alloc_id = self.runner.alloc_id();
+        match effect {
+            Effect::Persist => {
+                let snapshot = Box::new(self.runner.snapshot());
+                self.write(vec![Write::Snapshot(alloc_id, snapshot)]).await;
+            }
+            Effect::PrepareAlloc => {
+                let (facilities, desired) = (Arc::clone(&self.facilities), Arc::clone(&self.desired));
+                let inbox = inbox.clone();
+                jobs.spawn(async move {
+                    let made = tokio::task::spawn_blocking(move || prepare(&facilities, &desired)).await;
+                    let event = match made.unwrap_or_else(|error| Err(error.to_string())) {
+                        Ok(()) => Event::Prepared,
+                        Err(reason) => Event::PrepareFailed { reason },
+                    };
+                    drop(inbox.send(Input::Event(event)).await);
+                });
+            }
+            Effect::Task { task_at, effect } => self.task_effect(task_at, effect, inbox, jobs),
+            Effect::Report { urgent } => self.facilities.outbox.put(self.runner.report(), urgent),
+            Effect::DestroyAlloc => {
+                let facilities = Arc::clone(&self.facilities);
+                let inbox = inbox.clone();
+                jobs.spawn(async move {
+                    destroy(&facilities, alloc_id).await;
+                    drop(inbox.send(Input::Event(Event::Destroyed)).await);
+                });
+            }
+        }
+    }
+
+    fn task_effect(
+        &mut self,
+        task_at: usize,
+        effect: TaskEffect,
+        inbox: &mpsc::Sender<Input>,
+        jobs: &mut JoinSet<()>,
+    ) {
+        let facilities = Arc::clone(&self.facilities);
+        let task = TaskAt { desired: Arc::clone(&self.desired), at: task_at };
+        let inputs = Inputs { task_at, inbox: inbox.clone() };
+        let live = facilities.live.get(task.alloc_id(), task.name());
+        match effect {
+            TaskEffect::Start { attempt } => {
+                jobs.spawn(task::run(facilities, task, attempt, inputs));
+            }
+            TaskEffect::Recover { attempt } => {
+                let record = self.records.remove(task.name());
+                let unrecorded = self.unrecorded;
+                jobs.spawn(task::find(facilities, task, attempt, record, unrecorded, inputs));
+            }
+            TaskEffect::Stop { signal, timeout } => {
+                let Some(live) = live else { return };
+                jobs.spawn(async move {
+                    if let Err(error) = live.stop(&signal, timeout).await {
+                        inputs.send(TaskInput::StopFailed { reason: error.to_string() }).await;
+                    }
+                });
+            }
+            TaskEffect::Force => {
+                if let Some(live) = live {
+                    live.force();
+                }
+            }
+        }
+    }
+
+    /// Tells the node once that the allocation has finished, and that it is destroyed.
+    async fn tell_node(&self, told: &mut Option<Timestamp>) {
+        let alloc_id = self.runner.alloc_id();
+        let finished = self.runner.finished_at();
+        if finished != *told
+            && let Some(at) = finished
+        {
+            *told = finished;
+            drop(self.node.send(node::Event::Finished { alloc_id, at }).await);
+        }
+        if self.runner.is_destroyed() {
+            self.write(vec![Write::Remove(alloc_id)]).await;
+            drop(self.node.send(node::Event::Destroyed { alloc_id }).await);
+        }
+    }
+
+    async fn write(&self, writes: Vec<Write>) {
+        // The store's thread tells the operator; the node goes on as well as it can.
+        drop(self.facilities.store.write(writes).await);
+    }
+}
+
+/// Makes the allocation's directories.
+fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<(), String> {
+    let group = desired.group().ok_or("the job has no such group")?;
+    let mut tasks = Vec::new();
+    for task in &group.tasks {
+        let owner = owner_named(&task.user).map_err(|error| error.to_string())?;
+        tasks.push((task.name.clone(), owner));
+    }
+    facilities
+        .data
+        .make_alloc(desired.alloc_id, &tasks)
+        .map_err(|error| task::chain(&error))
+}
+
+/// Removes directories and logs: two renames at once, the deletion after them.
+async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
+    let data = facilities.data.clone();
+    let deleted = tokio::task::spawn_blocking(move || {
+        for path in data.discard_alloc(alloc_id)? {
+            delete(&path)?;
+        }
+        Ok::<(), crate::allocdir::DirError>(())
+    });
+    match deleted.await {
+        Ok(Ok(())) => {}
+        // The trash is looked at again when an agent starts.
+        Ok(Err(error)) => tracing::error!(%alloc_id, error = task::chain(&error), "an allocation is not wholly removed"),
+        Err(error) => tracing::error!(%alloc_id, %error, "an allocation is not wholly removed"),
+    }
+}
+
+/// Sleeps until a core's timeout; for ever if there is none.
+async fn until(timeout: Option<(Timestamp, &'static str)>) {
+    let Some((at, _why)) = timeout else {
+        return std::future::pending().await;
+    };
+    // Never busy: a timeout that is over is due at once, and the core then names another.
+    let left = at.since(now()).max(Duration::from_micros(1));
+    tokio::time::sleep(left).await;
+}

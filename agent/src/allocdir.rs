@@ -1,0 +1,330 @@
+//! Directories of the agent and of allocations.
+//!
+//! ```text
+//! <data>/alloc/<allocation>/alloc/{data,tmp}         shared by the group's tasks
+//! <data>/alloc/<allocation>/<task>/{local,secrets,tmp}   a task's own
+//! <data>/logs/<allocation>/<task>.stdout.N           what it wrote
+//! <data>/logs/<allocation>/fifos/<task>.stdout       what it writes to
+//! <data>/trash/…                                     destroyed, being deleted
+//! ```
+//!
+//! Logs and FIFOs lie outside everything a task can write: a task that could replace its FIFO by a
+//! link, or its log by one, would make the agent write or show files that are not the task's. Only
+//! root can enter them; a task has its FIFO open and needs no path.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use muster_domain::id::AllocId;
+
+use crate::logs::Owner;
+
+/// Why a directory could not be made or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {}; check free space and the owner of the data directory", path.display())]
+pub(crate) struct DirError {
+    action: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// A user that does not exist here.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no user `{name}` on this node; create it, or name another in the task's `user`")]
+pub(crate) struct UnknownUserError {
+    name: String,
+}
+
+/// The user called or numbered `name`; `None` for no name, which is the driver's default.
+pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let unknown = || UnknownUserError { name: name.to_owned() };
+    let by_name = nix::unistd::User::from_name(name).ok().flatten();
+    if let Some(user) = by_name {
+        return Ok(Some(Owner { uid: user.uid.as_raw(), gid: user.gid.as_raw() }));
+    }
+    let uid: u32 = name.parse().map_err(|_not_a_number| unknown())?;
+    let by_id = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    let gid = by_id.map_or(uid, |user| user.gid.as_raw());
+    Ok(Some(Owner { uid, gid }))
+}
+
+/// Where everything of one agent lies.
+#[derive(Clone, Debug)]
+pub(crate) struct DataDir {
+    root: PathBuf,
+}
+
+/// Where one allocation lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllocDirs {
+    /// What tasks see: shared and own directories.
+    pub(crate) alloc: PathBuf,
+    /// Log files.
+    pub(crate) logs: PathBuf,
+    /// FIFOs.
+    pub(crate) fifos: PathBuf,
+}
+
+impl AllocDirs {
+    /// The directory shared by the group: `NOMAD_ALLOC_DIR`.
+    pub(crate) fn shared(&self) -> PathBuf {
+        self.alloc.join("alloc")
+    }
+
+    /// A task's own directory, its working directory.
+    pub(crate) fn task(&self, task: &str) -> PathBuf {
+        self.alloc.join(task)
+    }
+}
+
+impl DataDir {
+    /// Below `root`, which is made absolute: tasks run elsewhere.
+    pub(crate) fn new(root: &Path) -> io::Result<Self> {
+        Ok(Self { root: std::path::absolute(root)? })
+    }
+
+    /// The data directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where allocations lie.
+    pub(crate) fn allocs(&self) -> PathBuf {
+        self.root.join("alloc")
+    }
+
+    /// Where destroyed directories wait for their deletion.
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.root.join("trash")
+    }
+
+    /// Sockets, logs and records of driver processes.
+    pub(crate) fn drivers(&self) -> PathBuf {
+        self.root.join("drivers")
+    }
+
+    /// Where the node's cgroup tree is.
+    pub(crate) fn tree_record(&self) -> PathBuf {
+        self.root.join("cgroup-tree.json")
+    }
+
+    /// Where one allocation lies.
+    pub(crate) fn alloc(&self, alloc_id: AllocId) -> AllocDirs {
+        let logs = self.root.join("logs").join(alloc_id.to_string());
+        AllocDirs {
+            alloc: self.allocs().join(alloc_id.to_string()),
+            fifos: logs.join("fifos"),
+            logs,
+        }
+    }
+
+    /// Makes what the agent itself needs.
+    pub(crate) fn prepare(&self) -> Result<(), DirError> {
+        for dir in [self.allocs(), self.root.join("logs")] {
+            make(&dir, 0o711)?;
+        }
+        make(&self.trash(), 0o700)?;
+        make(&self.drivers(), 0o700)
+    }
+
+    /// Makes the directories of an allocation whose tasks are called and owned as `tasks` says.
+    /// Making them twice changes nothing.
+    pub(crate) fn make_alloc(
+        &self,
+        alloc_id: AllocId,
+        tasks: &[(String, Option<Owner>)],
+    ) -> Result<(), DirError> {
+        let dirs = self.alloc(alloc_id);
+        // Other users may pass through, but not look around.
+        make(&dirs.alloc, 0o711)?;
+        make(&dirs.shared(), 0o755)?;
+        for shared in ["data", "tmp"] {
+            // Tasks of one group may run as different users.
+            make(&dirs.shared().join(shared), 0o1777)?;
+        }
+        for (task, owner) in tasks {
+            let dir = dirs.task(task);
+            make(&dir, 0o755)?;
+            for (name, mode) in [("local", 0o755), ("secrets", 0o700), ("tmp", 0o1777)] {
+                make(&dir.join(name), mode)?;
+                give(&dir.join(name), *owner)?;
+            }
+            give(&dir, *owner)?;
+        }
+        make(&dirs.logs, 0o700)?;
+        make(&dirs.fifos, 0o700)
+    }
+
+    /// Moves everything of an allocation to the trash, two renames, and says what to delete.
+    pub(crate) fn discard_alloc(&self, alloc_id: AllocId) -> Result<Vec<PathBuf>, DirError> {
+        let dirs = self.alloc(alloc_id);
+        let mut trash = Vec::new();
+        for (dir, word) in [(dirs.alloc, "alloc"), (dirs.logs, "logs")] {
+            let target = self.trash().join(format!("{alloc_id}.{word}"));
+            match fs::rename(&dir, &target) {
+                Ok(()) => trash.push(target),
+                // An earlier agent came this far.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if target.exists() {
+                        trash.push(target);
+                    }
+                }
+                Err(source) => return Err(DirError { action: "discard", path: dir, source }),
+            }
+        }
+        Ok(trash)
+    }
+
+    /// What earlier agents left in the trash.
+    pub(crate) fn trashed(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.trash());
+        entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+    }
+
+    /// Allocations that have directories, whether anybody knows of them or not.
+    pub(crate) fn found_allocs(&self) -> Vec<AllocId> {
+        let entries = fs::read_dir(self.allocs());
+        entries
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect()
+    }
+}
+
+/// Deletes what was discarded. Symbolic links are removed, never followed.
+pub(crate) fn delete(path: &Path) -> Result<(), DirError> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(DirError { action: "delete", path: path.to_owned(), source }),
+    }
+}
+
+fn make(path: &Path, mode: u32) -> Result<(), DirError> {
+    let fail = |source| DirError { action: "make directory", path: path.to_owned(), source };
+    match fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(source) => return Err(fail(source)),
+    }
+    // A task may have put a link in its place before a restart of the agent.
+    if !fs::symlink_metadata(path).map_err(fail)?.is_dir() {
+        return Err(fail(io::ErrorKind::NotADirectory.into()));
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fail)
+}
+
+fn give(path: &Path, owner: Option<Owner>) -> Result<(), DirError> {
+    let Some(Owner { uid, gid }) = owner else { return Ok(()) };
+    std::os::unix::fs::lchown(path, Some(uid), Some(gid))
+        .map_err(|source| DirError { action: "change the owner of", path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+
+    fn made() -> (tempfile::TempDir, DataDir, AllocId) {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::new(temp.path()).unwrap();
+        let alloc_id = AllocId::at(LogIndex(1), 0);
+        data.prepare().unwrap();
+        data.make_alloc(alloc_id, &[("web".into(), None)]).unwrap();
+        (temp, data, alloc_id)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn directories_are_as_documented() {
+        let (_temp, data, alloc_id) = made();
+        let dirs = data.alloc(alloc_id);
+
+        for path in ["alloc/data", "alloc/tmp", "web/local", "web/secrets", "web/tmp"] {
+            assert!(dirs.alloc.join(path).is_dir(), "{path}");
+        }
+        assert_eq!(mode(&dirs.alloc.join("web/secrets")), 0o700);
+        assert_eq!(mode(&dirs.shared().join("data")), 0o1777);
+        assert_eq!(mode(&dirs.logs), 0o700);
+    }
+
+    /// What a task can write holds neither its log nor its FIFO.
+    #[test]
+    fn logs_are_out_of_a_tasks_reach() {
+        let (_temp, data, alloc_id) = made();
+        let dirs = data.alloc(alloc_id);
+
+        assert!(!dirs.logs.starts_with(&dirs.alloc) && !dirs.fifos.starts_with(&dirs.alloc));
+    }
+
+    #[test]
+    fn making_twice_changes_nothing() {
+        let (_temp, data, alloc_id) = made();
+        fs::write(data.alloc(alloc_id).task("web").join("local/kept"), "x").unwrap();
+
+        data.make_alloc(alloc_id, &[("web".into(), None)]).unwrap();
+
+        assert!(data.alloc(alloc_id).task("web").join("local/kept").exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_directory_is_refused() {
+        let (_temp, data, alloc_id) = made();
+        let local = data.alloc(alloc_id).task("web").join("local");
+        fs::remove_dir(&local).unwrap();
+        std::os::unix::fs::symlink("/etc", &local).unwrap();
+
+        assert!(data.make_alloc(alloc_id, &[("web".into(), None)]).is_err());
+    }
+
+    #[test]
+    fn discarding_leaves_only_trash() {
+        let (_temp, data, alloc_id) = made();
+
+        let trash = data.discard_alloc(alloc_id).unwrap();
+        let again = data.discard_alloc(alloc_id).unwrap();
+
+        assert_eq!(trash.len(), 2);
+        assert_eq!(trash, again);
+        assert!(data.found_allocs().is_empty());
+        for path in trash {
+            delete(&path).unwrap();
+        }
+        assert!(data.trashed().is_empty());
+    }
+
+    #[test]
+    fn deletion_follows_no_link() {
+        let (temp, data, alloc_id) = made();
+        let outside = temp.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "x").unwrap();
+        let link = data.alloc(alloc_id).task("web").join("local/link");
+        std::os::unix::fs::symlink(&outside, link).unwrap();
+
+        for path in data.discard_alloc(alloc_id).unwrap() {
+            delete(&path).unwrap();
+        }
+
+        assert!(outside.join("kept").exists());
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        assert_eq!(owner_named("").unwrap(), None);
+        assert_eq!(owner_named("root").unwrap(), Some(Owner { uid: 0, gid: 0 }));
+        assert_eq!(owner_named("0").unwrap(), Some(Owner { uid: 0, gid: 0 }));
+        assert!(owner_named("no such user").is_err());
+    }
+}

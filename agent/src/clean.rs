@@ -1,0 +1,236 @@
+//! Removes everything an agent left outside of files: processes, cgroups, eBPF pins, a mount,
+//! FIFOs, sockets.
+//!
+//! A process is only signalled if its pid and start time are those recorded, or if it is in a cgroup
+//! of this node's own tree. The store, allocation directories and logs stay in the data directory.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::allocdir::DataDir;
+use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, remove_pins, unmount_bpffs};
+use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
+use crate::drivers::native;
+use crate::node::recorded_tree;
+use crate::process::ProcessId;
+use crate::store::{DataDirLock, LockDataDirError, known_node_id};
+
+/// Time a driver's process gets to end before it is killed.
+const DRIVER_END_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why not everything was removed.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanError {
+    /// An agent runs on the data directory.
+    #[error(transparent)]
+    Lock(#[from] LockDataDirError),
+    /// Tasks run.
+    #[error("{} tasks run: {}; stop their jobs first, or end them with --force", tasks.len(), tasks.join(", "))]
+    TasksRun {
+        /// `<allocation>/<task>` of each.
+        tasks: Vec<String>,
+    },
+    /// The tree cannot be read.
+    #[error("the node's cgroups cannot be listed")]
+    List(#[from] CgroupFileError),
+    /// A cgroup cannot be removed.
+    #[error("the node's cgroups cannot be removed")]
+    Cgroup(#[from] RemoveCgroupError),
+    /// The mount cannot be undone.
+    #[error(transparent)]
+    Unmount(#[from] UnmountBpffsError),
+    /// A file cannot be removed.
+    #[error("{} cannot be removed", path.display())]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Cleans up after the agent of `data_dir`, and says what was removed. With `force` tasks that run
+/// are killed.
+///
+/// # Errors
+///
+/// [`CleanError`]; what was removed before the error stays removed, and calling again goes on.
+pub fn run(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> {
+    if !data_dir.exists() {
+        return Ok(Vec::new());
+    }
+    // A thread and a runtime of its own: the caller may be in one already.
+    std::thread::scope(|scope| {
+        let cleaner = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|source| CleanError::Remove { path: data_dir.to_owned(), source })?;
+            runtime.block_on(clean(data_dir, force))
+        });
+        match cleaner.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> {
+    let _lock = DataDirLock::take(data_dir)?;
+    let data = DataDir::new(data_dir)
+        .map_err(|source| CleanError::Remove { path: data_dir.to_owned(), source })?;
+    let tree = recorded_tree(&data);
+    let mut removed = Vec::new();
+    if let Some(tree) = &tree {
+        refuse_or_kill(tree, force, &mut removed).await?;
+    }
+    end_driver(&data, tree.as_ref(), &mut removed).await;
+    if let Some(tree) = &tree {
+        tree.remove().await?;
+        removed.push(format!("cgroups {}", tree.v2_dir().display()));
+    }
+    remove_file(&data.tree_record(), &mut Vec::new())?;
+    remove_bpf(&data, &mut removed)?;
+    remove_special_files(&data, &mut removed)?;
+    Ok(removed)
+}
+
+async fn refuse_or_kill(
+    tree: &NodeTree,
+    force: bool,
+    removed: &mut Vec<String>,
+) -> Result<(), CleanError> {
+    let mut running = Vec::new();
+    for name in tree.tasks()? {
+        // One that went away meanwhile needs nothing.
+        let Ok(cgroup) = TaskCgroup::open(tree, &name.alloc, &name.task) else { continue };
+        if cgroup.is_populated()? {
+            running.push((format!("{}/{}", name.alloc, name.task), cgroup));
+        }
+    }
+    if !running.is_empty() && !force {
+        let tasks = running.into_iter().map(|(name, _)| name).collect();
+        return Err(CleanError::TasksRun { tasks });
+    }
+    for (name, cgroup) in running {
+        crate::task::kill(&cgroup).await;
+        removed.push(format!("task {name}"));
+    }
+    Ok(())
+}
+
+/// Ends the driver's process: the recorded one, and whatever is in the drivers' cgroup.
+async fn end_driver(data: &DataDir, tree: Option<&NodeTree>, removed: &mut Vec<String>) {
+    let recorded = ProcessId::load(&native::pid_record(&data.drivers()));
+    let in_cgroup = tree.map(drivers_of).unwrap_or_default();
+    for process in recorded.into_iter().chain(in_cgroup) {
+        if !process.signal(Signal::TERM) {
+            continue;
+        }
+        if tokio::time::timeout(DRIVER_END_DEADLINE, process.ended()).await.is_err() {
+            process.signal(Signal::KILL);
+            process.ended().await;
+        }
+        removed.push(format!("driver process {}", process.pid));
+    }
+}
+
+fn drivers_of(tree: &NodeTree) -> Vec<ProcessId> {
+    let text = fs::read_to_string(tree.drivers_dir().join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).filter_map(ProcessId::of).collect()
+}
+
+fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
+    if let Some(node_id) = known_node_id(data.root()) {
+        for bpffs in [PathBuf::from(SYSTEM_BPFFS), data.root().join("bpf")] {
+            let pins = bpffs.join("muster").join(node_id.to_string());
+            if !pins.exists() {
+                continue;
+            }
+            remove_pins(&pins).map_err(|source| CleanError::Remove { path: pins.clone(), source })?;
+            removed.push(format!("eBPF pins {}", pins.display()));
+            // Of the last node that shares it.
+            drop(fs::remove_dir(bpffs.join("muster")));
+        }
+    }
+    let mounted = data.root().join("bpf").exists();
+    unmount_bpffs(data.root())?;
+    if mounted && !data.root().join("bpf").exists() {
+        removed.push(format!("mount {}", data.root().join("bpf").display()));
+    }
+    Ok(())
+}
+
+fn remove_special_files(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
+    let drivers = data.drivers();
+    let socket = native::socket(&drivers);
+    remove_file(&socket, removed)?;
+    remove_file(&drivers.join("native.sock.lock"), &mut Vec::new())?;
+    remove_file(&native::pid_record(&drivers), &mut Vec::new())?;
+    for alloc in entries(&data.root().join("logs")) {
+        for fifo in entries(&alloc.join("fifos")) {
+            remove_file(&fifo, removed)?;
+        }
+    }
+    Ok(())
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir);
+    entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+fn remove_file(path: &Path, removed: &mut Vec<String>) -> Result<(), CleanError> {
+    match fs::remove_file(path) {
+        Ok(()) => {
+            removed.push(path.display().to_string());
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(CleanError::Remove { path: path.to_owned(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_no_agent_ran_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+
+        let removed = run(&dir.path().join("never"), false).unwrap();
+
+        assert_eq!(removed, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_running_agent_is_not_cleaned_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let _agent = DataDirLock::take(dir.path()).unwrap();
+
+        let refused = run(dir.path(), true).unwrap_err();
+
+        assert!(matches!(refused, CleanError::Lock(LockDataDirError::Held { .. })), "{refused}");
+    }
+
+    #[test]
+    fn sockets_and_fifos_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifos = dir.path().join("logs/a/fifos");
+        fs::create_dir_all(&fifos).unwrap();
+        fs::create_dir_all(dir.path().join("drivers")).unwrap();
+        nix::unistd::mkfifo(&fifos.join("web.stdout"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::write(dir.path().join("drivers/native.sock"), "").unwrap();
+
+        let removed = run(dir.path(), false).unwrap();
+
+        assert_eq!(removed.len(), 2, "{removed:?}");
+        assert!(!fifos.join("web.stdout").exists());
+    }
+}

@@ -1,0 +1,226 @@
+//! What of this machine the agent can use, and how to get the rest.
+//!
+//! Looking changes nothing: nothing is mounted, loaded or created.
+
+use std::path::Path;
+
+use crate::bpf::{Bpf, SYSTEM_BPFFS};
+use crate::cgroup::{CgroupMode, Controller, ControllerMode, Hierarchies};
+use crate::fingerprint::kernel_release;
+use crate::ring::{Engine, LogRing, RingConfig};
+use crate::task::chain;
+
+/// The oldest kernel that everything is tested on.
+const KERNEL_MIN: (u32, u32) = (6, 1);
+/// `BPF_FS_MAGIC` in the kernel's `include/uapi/linux/magic.h`.
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+/// `CAP_SYS_ADMIN` of a process is told by this file being readable: types of the running kernel.
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// How much of one thing can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// All of it.
+    Ok,
+    /// The agent does without, or with less.
+    Degraded,
+    /// The agent cannot run without it.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at, such as `cgroup.memory`.
+    pub name: String,
+    /// How much of it can be had.
+    pub status: Status,
+    /// What was found.
+    pub detail: String,
+    /// What to do; empty where nothing is to be done.
+    pub fix: String,
+}
+
+impl Finding {
+    fn ok(name: &str, detail: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), status: Status::Ok, detail: detail.into(), fix: String::new() }
+    }
+
+    fn degraded(name: &str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { status: Status::Degraded, fix: fix.into(), ..Self::ok(name, detail) }
+    }
+
+    fn missing(name: &str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { status: Status::Missing, fix: fix.into(), ..Self::ok(name, detail) }
+    }
+}
+
+/// Looks at everything an agent on `data_dir` would need, in the order in which it needs it.
+pub fn findings(data_dir: &Path) -> Vec<Finding> {
+    let mut findings = vec![root(nix::unistd::geteuid().is_root()), kernel(&kernel_release())];
+    findings.push(data_directory(data_dir));
+    match Hierarchies::probe() {
+        Ok(hierarchies) => {
+            findings.push(cgroup_mode(hierarchies.mode()));
+            findings.extend(Controller::ALL.map(|c| controller(c, hierarchies.controller(c))));
+        }
+        Err(error) => findings.push(Finding::missing(
+            "cgroup.mode",
+            chain(&error),
+            "mount -t cgroup2 none /sys/fs/cgroup",
+        )),
+    }
+    findings.extend([ebpf_object(), kernel_types(), bpffs(data_dir), log_engine()]);
+    findings
+}
+
+fn root(is_root: bool) -> Finding {
+    if is_root {
+        Finding::ok("root", "the agent may use cgroups, eBPF and other users")
+    } else {
+        Finding::missing("root", "this user is not root", "run the agent with sudo, or from a system service")
+    }
+}
+
+fn kernel(release: &str) -> Finding {
+    let detail = format!("Linux {release}");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= KERNEL_MIN {
+        Finding::ok("kernel", detail)
+    } else {
+        let (major, minor) = KERNEL_MIN;
+        Finding::degraded("kernel", detail, format!("Linux {major}.{minor} or newer is tested; upgrade the kernel"))
+    }
+}
+
+fn data_directory(data_dir: &Path) -> Finding {
+    let shown = data_dir.display();
+    let nearest = data_dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let usage = crate::fingerprint::disk_usage(nearest);
+    let detail = format!("{shown}, {} MiB free", usage.available_bytes >> 20);
+    if rustix::fs::access(nearest, rustix::fs::Access::WRITE_OK).is_err() {
+        return Finding::missing("data directory", format!("{shown} cannot be written"), "give another --data-dir");
+    }
+    Finding::ok("data directory", detail)
+}
+
+fn cgroup_mode(mode: CgroupMode) -> Finding {
+    match mode {
+        CgroupMode::V2 => Finding::ok("cgroup.mode", "v2"),
+        CgroupMode::Hybrid => Finding::degraded(
+            "cgroup.mode",
+            "hybrid: tasks are identified and killed by v2, and limited by v1 where a controller is bound there",
+            "boot with systemd.unified_cgroup_hierarchy=1",
+        ),
+        CgroupMode::V1 => Finding::missing(
+            "cgroup.mode",
+            "v1 alone",
+            "boot with systemd.unified_cgroup_hierarchy=1, or: mount -t cgroup2 none DIRECTORY",
+        ),
+    }
+}
+
+fn controller(controller: Controller, mode: ControllerMode) -> Finding {
+    let name = format!("cgroup.{controller}");
+    match mode {
+        ControllerMode::V2 => Finding::ok(&name, "v2"),
+        ControllerMode::V1 => Finding::ok(&name, "v1"),
+        ControllerMode::Absent => Finding::degraded(
+            &name,
+            "absent: limits of this kind are not enforced",
+            "have it delegated (systemd: Delegate=yes), or check cgroup_disable= on the kernel's command line",
+        ),
+    }
+}
+
+fn ebpf_object() -> Finding {
+    match Bpf::object_hash() {
+        Some(hash) => Finding::ok("ebpf.object", format!("{hash:016x}")),
+        None => Finding::degraded(
+            "ebpf.object",
+            "this binary carries no eBPF object: no counters, and no exit codes of tasks that end while nobody watches",
+            "cargo xtask build-ebpf, then build again",
+        ),
+    }
+}
+
+fn kernel_types() -> Finding {
+    if Path::new(KERNEL_BTF).exists() {
+        Finding::ok("ebpf.btf", KERNEL_BTF)
+    } else {
+        Finding::degraded(
+            "ebpf.btf",
+            format!("{KERNEL_BTF} is not there: eBPF programs cannot be loaded"),
+            "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
+        )
+    }
+}
+
+fn bpffs(data_dir: &Path) -> Finding {
+    let is_bpffs = |path: &Path| {
+        rustix::fs::statfs(path).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC))
+    };
+    if is_bpffs(Path::new(SYSTEM_BPFFS)) {
+        return Finding::ok("ebpf.bpffs", SYSTEM_BPFFS);
+    }
+    let own = data_dir.join("bpf");
+    let detail = if is_bpffs(&own) { "mounted by the agent at" } else { "the agent will mount one at" };
+    Finding::ok("ebpf.bpffs", format!("{SYSTEM_BPFFS} is none; {detail} {}", own.display()))
+}
+
+fn log_engine() -> Finding {
+    match LogRing::start(RingConfig::from_env()) {
+        Ok(ring) => {
+            let engine = ring.engine().clone();
+            ring.stop();
+            match engine {
+                Engine::IoUring => Finding::ok("io_uring", "logs are drained by io_uring"),
+                Engine::Epoll { reason } => Finding::degraded(
+                    "io_uring",
+                    format!("logs are drained by epoll: {reason}"),
+                    "sysctl kernel.io_uring_disabled=0",
+                ),
+            }
+        }
+        Err(error) => Finding::missing("io_uring", chain(&error), "raise the limit of open files (ulimit -n)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_has_a_fix() {
+        let all = [
+            root(false),
+            kernel("5.10.0-27-amd64"),
+            cgroup_mode(CgroupMode::V1),
+            cgroup_mode(CgroupMode::Hybrid),
+            controller(Controller::Memory, ControllerMode::Absent),
+        ];
+
+        for finding in all {
+            assert!(finding.status != Status::Ok && !finding.fix.is_empty(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn kernels_are_compared_as_numbers() {
+        assert_eq!(kernel("6.12.1").status, Status::Ok);
+        assert_eq!(kernel("6.1.0-44-cloud-amd64").status, Status::Ok);
+        assert_eq!(kernel("6.0.9").status, Status::Degraded);
+    }
+
+    #[test]
+    fn looking_creates_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let planned = dir.path().join("data");
+
+        let found = findings(&planned);
+
+        assert!(found.iter().any(|finding| finding.name == "cgroup.memory"));
+        assert!(!planned.exists());
+    }
+}

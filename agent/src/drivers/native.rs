@@ -1,0 +1,238 @@
+//! The native driver's process: started by the agent, never ended with it.
+//!
+//! Its socket, its log and a record of its pid and start time are in `<data>/drivers`. A process that
+//! answers at the socket is taken over. One that dies is started again, with a pause that grows
+//! while it dies young; whoever waits for it recovers the tasks into it.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use muster_driver::plugin::Client;
+use tokio::process::Child;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::drivers::wait;
+use crate::limits::{
+    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_PING_INTERVAL, DRIVER_SETTLED,
+    DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
+};
+use crate::process::ProcessId;
+
+/// The driver's name.
+pub(crate) const NAME: &str = "native";
+
+/// A log of this size is renamed before a driver is started, and one such is kept.
+const LOG_BYTES_MAX: u64 = 10 << 20;
+
+/// Variables of the agent that the driver gets; tasks get none of them.
+const ENV_KEPT: [&str; 6] = ["PATH", "LANG", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
+
+/// Why the driver's process cannot be had at all.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverConfigError {
+    /// A unix socket's path is short.
+    #[error(
+        "{}: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes and this has {bytes}; give a shorter --data-dir",
+        path.display()
+    )]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+        /// Its length.
+        bytes: usize,
+    },
+    /// Nothing to start.
+    #[error("the command that starts the native driver is empty; this is a mistake in the program that embeds the agent")]
+    NoCommand,
+}
+
+/// How to start and find the process.
+#[derive(Clone, Debug)]
+pub(crate) struct NativeProcess {
+    command: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    dir: PathBuf,
+}
+
+impl NativeProcess {
+    /// `command` gets the socket's path as its last argument, and `env` besides a few variables.
+    pub(crate) fn new(
+        command: Vec<OsString>,
+        env: Vec<(OsString, OsString)>,
+        dir: PathBuf,
+    ) -> Result<Self, DriverConfigError> {
+        let this = Self { command, env, dir };
+        let path = this.socket();
+        let bytes = path.as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            return Err(DriverConfigError::SocketPath { path, bytes });
+        }
+        if this.command.is_empty() {
+            return Err(DriverConfigError::NoCommand);
+        }
+        Ok(this)
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket(&self.dir)
+    }
+
+    fn spawn(&self) -> io::Result<Child> {
+        let log = self.log()?;
+        let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let kept = ENV_KEPT.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+        let child = tokio::process::Command::new(program)
+            .args(arguments)
+            .arg(self.socket())
+            .env_clear()
+            .envs(kept)
+            .envs(self.env.iter().cloned())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // A signal to the agent's group, such as Ctrl-C, is none to the driver's.
+            .process_group(0)
+            .spawn()?;
+        if let Some(process) = child.id().and_then(ProcessId::of) {
+            process.store(&pid_record(&self.dir))?;
+        }
+        Ok(child)
+    }
+
+    fn log(&self) -> io::Result<File> {
+        let path = self.dir.join("native.log");
+        if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
+            std::fs::rename(&path, self.dir.join("native.log.1"))?;
+        }
+        OpenOptions::new().create(true).append(true).open(path)
+    }
+}
+
+/// Where the driver of the data directory `dir` belongs to listens.
+pub(crate) fn socket(dir: &Path) -> PathBuf {
+    dir.join("native.sock")
+}
+
+/// Where its pid and start time are recorded.
+pub(crate) fn pid_record(dir: &Path) -> PathBuf {
+    dir.join("native.json")
+}
+
+/// Keeps the driver alive until the agent stops. `lives` counts its lives, 0 while it is away;
+/// `place` puts a process into its cgroup.
+pub(crate) async fn supervise(
+    process: NativeProcess,
+    client: Client,
+    lives: watch::Sender<u64>,
+    place: impl Fn(u32) + Send + Sync + 'static,
+    stop: CancellationToken,
+) {
+    let mut life = 0;
+    let mut pause = DRIVER_PAUSE_MIN;
+    while !stop.is_cancelled() {
+        let began = Instant::now();
+        match begin(&process, &client, &place, &stop).await {
+            Ok(driver) => {
+                life += 1;
+                lives.send_replace(life);
+                tracing::info!(life, "the native driver answers");
+                let _ended = stop.run_until_cancelled(driver.ended(&client)).await;
+                if stop.is_cancelled() {
+                    return;
+                }
+                lives.send_replace(0);
+                tracing::warn!("the native driver has ended; its tasks run on");
+            }
+            Err(error) => tracing::error!(%error, "the native driver cannot be started"),
+        }
+        if began.elapsed() > DRIVER_SETTLED {
+            pause = DRIVER_PAUSE_MIN;
+        }
+        wait(pause, &stop).await;
+        pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+    }
+}
+
+/// A driver process that answers.
+enum Driver {
+    /// This agent started it.
+    Child(Child),
+    /// An earlier agent started it.
+    Adopted(Option<ProcessId>),
+}
+
+impl Driver {
+    async fn ended(self, client: &Client) {
+        match self {
+            Self::Child(mut child) => {
+                let status = child.wait().await;
+                tracing::warn!(?status, "the native driver's process ended");
+            }
+            Self::Adopted(Some(process)) => process.ended().await,
+            Self::Adopted(None) => {
+                while client.ping().await.is_ok() {
+                    tokio::time::sleep(DRIVER_WATCH_INTERVAL).await;
+                }
+            }
+        }
+    }
+}
+
+async fn begin(
+    process: &NativeProcess,
+    client: &Client,
+    place: &(impl Fn(u32) + Send + Sync),
+    stop: &CancellationToken,
+) -> io::Result<Driver> {
+    let recorded = ProcessId::load(&pid_record(&process.dir)).filter(|driver| driver.is_alive());
+    if client.ping().await.is_ok() {
+        return Ok(Driver::Adopted(recorded));
+    }
+    if let Some(old) = recorded {
+        // It may be on its way up, or down.
+        if answers(client, stop).await {
+            return Ok(Driver::Adopted(Some(old)));
+        }
+        tracing::error!(pid = old.pid, "the native driver does not answer and is killed; its tasks run on");
+        old.signal(rustix::process::Signal::KILL);
+        old.ended().await;
+    }
+    let child = process.spawn()?;
+    if let Some(pid) = child.id() {
+        place(pid);
+    }
+    if answers(client, stop).await {
+        return Ok(Driver::Child(child));
+    }
+    let log = process.dir.join("native.log");
+    reap(child);
+    Err(io::Error::other(format!(
+        "it did not answer within {DRIVER_START_DEADLINE:?}; its words are in {}",
+        log.display()
+    )))
+}
+
+/// Ends a driver that does not answer.
+fn reap(mut child: Child) {
+    if let Err(error) = child.start_kill() {
+        tracing::warn!(%error, "a native driver that does not answer cannot be killed");
+    }
+}
+
+async fn answers(client: &Client, stop: &CancellationToken) -> bool {
+    let deadline = Instant::now() + DRIVER_START_DEADLINE;
+    while Instant::now() < deadline && !stop.is_cancelled() {
+        if client.ping().await.is_ok() {
+            return true;
+        }
+        tokio::time::sleep(DRIVER_PING_INTERVAL).await;
+    }
+    false
+}

@@ -1,0 +1,100 @@
+//! What every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::node::NodeSpec;
+use tokio::sync::watch;
+
+use crate::allocdir::DataDir;
+use crate::bpf::Bpf;
+use crate::cgroup::NodeTree;
+use crate::drivers::Drivers;
+use crate::reports::Outbox;
+use crate::ring::LogRing;
+use crate::store::Store;
+use crate::task::LiveTask;
+
+/// Shared by all runners of one agent.
+#[derive(Debug)]
+pub(crate) struct Facilities {
+    /// Paths.
+    pub(crate) data: DataDir,
+    /// What survives the agent.
+    pub(crate) store: Store,
+    /// The node's cgroups.
+    pub(crate) tree: NodeTree,
+    /// The eBPF programs, or why there are none.
+    pub(crate) bpf: Result<Bpf, String>,
+    /// Drains FIFOs.
+    pub(crate) ring: LogRing,
+    /// By name.
+    pub(crate) drivers: Drivers,
+    /// This run of the kernel.
+    pub(crate) boot_id: String,
+    /// What is registered.
+    pub(crate) spec: watch::Receiver<Arc<NodeSpec>>,
+    /// News for the control plane.
+    pub(crate) outbox: Outbox,
+    /// Tasks that have a process.
+    pub(crate) live: LiveTasks,
+    /// A task whose memory or number of processes cannot be limited does not start.
+    pub(crate) strict_limits: bool,
+}
+
+impl Facilities {
+    /// The eBPF programs, if there are any.
+    pub(crate) fn bpf(&self) -> Option<&Bpf> {
+        self.bpf.as_ref().ok()
+    }
+
+    /// What is registered of the node at this moment.
+    pub(crate) fn spec(&self) -> Arc<NodeSpec> {
+        Arc::clone(&self.spec.borrow())
+    }
+}
+
+/// Tasks that have a process, by allocation and name.
+#[derive(Debug, Default)]
+pub(crate) struct LiveTasks {
+    tasks: Mutex<BTreeMap<(AllocId, String), Arc<LiveTask>>>,
+}
+
+impl LiveTasks {
+    /// A process runs.
+    pub(crate) fn insert(&self, alloc_id: AllocId, task: &str, live: Arc<LiveTask>) {
+        self.locked().insert((alloc_id, task.to_owned()), live);
+    }
+
+    /// It ended.
+    pub(crate) fn remove(&self, alloc_id: AllocId, task: &str) {
+        self.locked().remove(&(alloc_id, task.to_owned()));
+    }
+
+    /// The process of a task.
+    pub(crate) fn get(&self, alloc_id: AllocId, task: &str) -> Option<Arc<LiveTask>> {
+        self.locked().get(&(alloc_id, task.to_owned())).cloned()
+    }
+
+    /// All of them, or those of one allocation.
+    pub(crate) fn of(&self, alloc_id: Option<AllocId>) -> Vec<(AllocId, String, Arc<LiveTask>)> {
+        self.locked()
+            .iter()
+            .filter(|((id, _), _)| alloc_id.is_none_or(|wanted| wanted == *id))
+            .map(|((id, name), live)| (*id, name.clone(), Arc::clone(live)))
+            .collect()
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, String), Arc<LiveTask>>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time, as cores take it.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(0).plus(since)
+}

@@ -1,0 +1,72 @@
+//! Bounds of the agent's shell. Bounds of logs and eBPF maps are in their own modules.
+
+use std::time::Duration;
+
+/// Writes that wait for the store's thread. One transaction takes them all, so the queue is only as
+/// long as one `fsync` lasts; when it is full, allocation runners wait, which slows starts down.
+pub(crate) const STORE_QUEUE_MAX: usize = 1024;
+/// Bytes of redb's page cache. Records of a thousand tasks take some megabytes; the default of
+/// 1 GiB would be the largest thing in the agent.
+pub(crate) const STORE_CACHE_BYTES: usize = 8 << 20;
+/// Databases that were set aside and are kept; the oldest numbers are reused after that.
+pub(crate) const STORES_SET_ASIDE_MAX: u32 = 100;
+
+/// Events that wait for an allocation's runner. Each task has at most a handful under way, and
+/// senders wait when it is full.
+pub(crate) const ALLOC_INBOX_MAX: usize = 64;
+/// Events that wait for the node's loop; senders wait when it is full.
+pub(crate) const NODE_INBOX_MAX: usize = 1024;
+/// Messages of a server that were read and not yet handled; the server's stream stands still when
+/// it is full.
+pub(crate) const SESSION_INBOX_MAX: usize = 16;
+/// Questions to the node answered at a time over one connection; more wait in QUIC's stream limit.
+pub(crate) const REQUESTS_MAX: usize = 64;
+
+/// Time that reports wait for others to travel with.
+///
+/// Nomad's 200 ms: half would double the log entries of a busy cluster, double would be seen by
+/// people who wait for a deployment.
+pub(crate) const REPORT_DELAY: Duration = Duration::from_millis(200);
+/// Pause between two messages to a follower of a log that is silent.
+pub(crate) const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// First pause before connecting again, doubled each time up to [`RECONNECT_PAUSE_MAX`].
+pub(crate) const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause before connecting again. With 10 000 agents and 15 s that is 700 attempts a second
+/// on a server that comes back; half would hurt it, double would be felt.
+pub(crate) const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Time a connection, a registration and each answer to them may take.
+pub(crate) const SESSION_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Time a driver process has from its start to its first answer.
+pub(crate) const DRIVER_START_DEADLINE: Duration = Duration::from_secs(10);
+/// Pause between two attempts to reach a driver that is starting.
+pub(crate) const DRIVER_PING_INTERVAL: Duration = Duration::from_millis(20);
+/// First pause before a driver that died is started again, doubled up to [`DRIVER_PAUSE_MAX`].
+pub(crate) const DRIVER_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause before a driver that died is started again.
+pub(crate) const DRIVER_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A driver that lived this long has its pause begin at the first step again.
+pub(crate) const DRIVER_SETTLED: Duration = Duration::from_secs(60);
+/// Pause between two looks at a driver process that another agent started.
+pub(crate) const DRIVER_WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// Bytes of a unix socket's path, less the closing zero (`unix(7)`).
+pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Time the last bytes of a task's output get to reach the disk after it ended. A disk that is full
+/// or slower than this leaves bytes behind, which is counted.
+pub(crate) const LOG_DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+/// Time a cgroup gets to become empty after it was killed, before the attempt is repeated.
+pub(crate) const CGROUP_EMPTY_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause between two looks at a cgroup that is being emptied.
+pub(crate) const CGROUP_EMPTY_INTERVAL: Duration = Duration::from_millis(5);
+/// Processes and threads of one task. systemd's default for a service is 15 % of the machine's; a
+/// fork bomb at 4 096 leaves the machine usable, and no server we know needs half of it.
+pub(crate) const TASK_PIDS_MAX: u64 = 4096;
+/// Time the exit ledger gets to show a process that ended: the record is written by the kernel
+/// before anybody can know of the end, so the first look nearly always suffices.
+pub(crate) const LEDGER_DEADLINE: Duration = Duration::from_millis(500);
+
+/// Time that a stop of the agent with its tasks may take beyond the longest kill timeout.
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(15);
+/// Time between two looks at facts of the machine that can change, such as disk space.
+pub(crate) const FINGERPRINT_INTERVAL: Duration = Duration::from_secs(60);

@@ -1,0 +1,177 @@
+//! The agent: composition root of a node, and its one loop.
+//!
+//! [`Agent::start`] opens everything in the order in which things need each other and starts every
+//! long-lived task; [`Agent::shutdown`] ends them in reverse. The loop ([`run`]) alone decides which
+//! allocations exist; each runs in [`crate::alloc`].
+
+mod config;
+mod events;
+mod open;
+mod spec;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::id::NodeId;
+use muster_domain::node::NodeSpec;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::allocdir::{DataDir, DirError};
+use crate::bpf::ensure_bpffs;
+use crate::control;
+use crate::drivers::native::DriverConfigError;
+use crate::facilities::Facilities;
+use crate::limits::SHUTDOWN_GRACE;
+use crate::ring::StartRingError;
+use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
+
+pub use config::{AgentConfig, Leave};
+pub(crate) use events::Event;
+pub(crate) use open::recorded_tree;
+
+/// Why the agent did not start. Nothing of it is left running.
+#[derive(Debug, thiserror::Error)]
+pub enum StartAgentError {
+    /// cgroups, eBPF and tasks of other users need it.
+    #[error("the agent is not root: run it with sudo, or from a system service")]
+    NotRoot,
+    /// The data directory belongs to another agent, or cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockDataDirError),
+    /// A directory cannot be made.
+    #[error("the data directory cannot be prepared: {0}")]
+    Dirs(String),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] OpenStoreError),
+    /// Tasks cannot be kept apart.
+    #[error("cgroups cannot be used: {0}; see `muster doctor`")]
+    Cgroup(String),
+    /// Output of tasks cannot be taken.
+    #[error(transparent)]
+    Ring(#[from] StartRingError),
+    /// The native driver's process cannot be started from this data directory.
+    #[error(transparent)]
+    Driver(#[from] DriverConfigError),
+    /// The agent's side of the connection to servers cannot be opened.
+    #[error("the connection to servers cannot be prepared")]
+    Endpoint(#[from] muster_link::endpoint::OpenEndpointError),
+    /// There is nobody to register with.
+    #[error("no server is named; give --servers ADDRESS:4647")]
+    NoServers,
+}
+
+impl From<DirError> for StartAgentError {
+    fn from(error: DirError) -> Self {
+        Self::Dirs(crate::task::chain(&error))
+    }
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    node_id: NodeId,
+    events: mpsc::Sender<Event>,
+    facilities: Arc<Facilities>,
+    native: Option<muster_driver::plugin::Client>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    /// Given back last.
+    _lock: DataDirLock,
+}
+
+impl Agent {
+    /// Starts the agent: adopts what an earlier one left running, and connects to the servers. It
+    /// returns before the first connection stands.
+    ///
+    /// # Errors
+    ///
+    /// [`StartAgentError`]. Missing eBPF, controllers or io_uring are none: the agent does without,
+    /// says so in the node's attributes, and [`crate::doctor::findings`] names the fix.
+    pub async fn start(config: AgentConfig) -> Result<Self, StartAgentError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(StartAgentError::NotRoot);
+        }
+        if config.servers.is_empty() {
+            return Err(StartAgentError::NoServers);
+        }
+        let lock = DataDirLock::take(&config.data_dir)?;
+        let endpoint =
+            muster_link::endpoint::client(&config.identity, muster_wire::rpc::ALPN_AGENT)?;
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+
+        let opened = open::open(&config, &stop, &mut tasks).await?;
+        let open::Opened { facilities, loaded, publisher, native, found } = opened;
+        let node_id = facilities.spec().id;
+
+        let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
+        tasks.spawn(publisher.run(stop.clone()));
+        let node = events::Node::new(Arc::clone(&facilities), events.clone(), config.gc, found);
+        tasks.spawn(node.run(loaded, inbox, stop.clone()));
+        let session = control::Link {
+            facilities: Arc::clone(&facilities),
+            endpoint,
+            servers: config.servers,
+            cluster: config.identity.cluster.clone(),
+            node: events.clone(),
+        };
+        tasks.spawn(session.run(stop.clone()));
+        Ok(Self { node_id, events, facilities, native, stop, tasks, _lock: lock })
+    }
+
+    /// The node's id, the same at each start on its data directory.
+    pub fn node_id(&self) -> NodeId {
+        self.node_id
+    }
+
+    /// What is registered of the node; changes with its fingerprint.
+    pub fn spec(&self) -> watch::Receiver<Arc<NodeSpec>> {
+        self.facilities.spec.clone()
+    }
+
+    /// Stops the agent. With [`Leave::KeepTasks`] tasks and their driver run on, and the next agent
+    /// on the data directory adopts them.
+    pub async fn shutdown(self, leave: Leave) {
+        let Self { events, facilities, native, stop, mut tasks, _lock, node_id: _ } = self;
+        if leave == Leave::StopTasks {
+            stop_tasks(&events).await;
+        }
+        stop.cancel();
+        drop(events);
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(SHUTDOWN_GRACE, ended).await.is_err() {
+            tracing::warn!("parts of the agent did not end in time and are dropped");
+            tasks.shutdown().await;
+        }
+        if leave == Leave::StopTasks
+            && let Some(native) = native
+            && let Err(error) = native.shutdown().await
+        {
+            tracing::warn!(%error, "the native driver's process was not ended");
+        }
+        // Whoever still holds it is a task that was dropped, and lets go at its next step.
+        if let Some(Facilities { ring, .. }) = Arc::into_inner(facilities) {
+            ring.stop();
+        }
+    }
+}
+
+async fn stop_tasks(events: &mpsc::Sender<Event>) {
+    let (done, stopped) = tokio::sync::oneshot::channel();
+    if events.send(Event::StopAll { done }).await.is_err() {
+        return;
+    }
+    let longest = muster_agent_core::limits::STOP_GRACE * 2 + SHUTDOWN_GRACE;
+    if tokio::time::timeout(longest + Duration::from_secs(5), stopped).await.is_err() {
+        tracing::error!("tasks did not stop in time; `muster agent clean --force` ends them");
+    }
+}
+
+/// Where the node's eBPF programs are pinned: below a bpffs, by node.
+pub(crate) fn pin_dir(data: &DataDir, node_id: NodeId) -> Result<std::path::PathBuf, String> {
+    let bpffs = ensure_bpffs(data.root()).map_err(|error| crate::task::chain(&error))?;
+    Ok(bpffs.join("muster").join(node_id.to_string()))
+}

@@ -1,0 +1,91 @@
+//! What an agent is told.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use muster_domain::job::DEFAULT_NODE_POOL;
+use muster_domain::resources::Amount;
+use muster_driver::TaskDriver;
+use muster_link::tls::Identity;
+
+use crate::fingerprint::hostname;
+use crate::gc::GcConfig;
+use crate::ring::RingConfig;
+
+/// What happens to tasks when the agent stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// They run on, and the next agent on the data directory adopts them.
+    KeepTasks,
+    /// They are stopped first, and the driver's process with them.
+    StopTasks,
+}
+
+/// How to run an agent.
+#[derive(Debug)]
+pub struct AgentConfig {
+    /// Everything the agent writes is below it.
+    pub data_dir: PathBuf,
+    /// Servers to choose from; one connection is held.
+    pub servers: Vec<SocketAddr>,
+    /// The agent's certificates; they name the cluster.
+    pub identity: Identity,
+    /// For people; the host's name unless set.
+    pub name: String,
+    /// Where the node stands.
+    pub datacenter: String,
+    /// Free classification by the operator; may be empty.
+    pub class: String,
+    /// The pool it belongs to.
+    pub pool: String,
+    /// Free key-value pairs by the operator.
+    pub meta: BTreeMap<String, String>,
+    /// What is kept from tasks.
+    pub reserved: Amount,
+    /// How to start the native driver's process; the path of its socket is added as the last
+    /// argument. Empty: the node has no native driver.
+    pub driver_command: Vec<OsString>,
+    /// Variables for the native driver's process, besides PATH and a few more of the agent's own.
+    pub driver_env: Vec<(OsString, OsString)>,
+    /// Drivers that live in the agent's process, by name.
+    pub drivers: Vec<(String, Arc<dyn TaskDriver>)>,
+    /// Collection of finished allocations.
+    pub gc: GcConfig,
+    /// How logs are drained.
+    pub ring: RingConfig,
+    /// A task whose memory or number of processes cannot be limited on this machine is refused;
+    /// else it runs, and an event names what is not enforced.
+    pub strict_limits: bool,
+}
+
+impl AgentConfig {
+    /// Defaults, for a data directory, servers, certificates and the native driver's command.
+    #[must_use]
+    pub fn new(
+        data_dir: PathBuf,
+        servers: Vec<SocketAddr>,
+        identity: Identity,
+        driver_command: Vec<OsString>,
+    ) -> Self {
+        Self {
+            data_dir,
+            servers,
+            identity,
+            name: hostname(),
+            datacenter: "dc1".to_owned(),
+            class: String::new(),
+            pool: DEFAULT_NODE_POOL.to_owned(),
+            meta: BTreeMap::new(),
+            reserved: Amount::default(),
+            driver_command,
+            driver_env: Vec::new(),
+            drivers: Vec::new(),
+            gc: GcConfig::default(),
+            ring: RingConfig::from_env(),
+            strict_limits: false,
+        }
+    }
+}

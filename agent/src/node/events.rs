@@ -1,0 +1,335 @@
+//! The node's loop: which allocations exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
+use muster_agent_core::node::{Change, Desired};
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::alloc::{AllocTask, Input};
+use crate::cgroup::TaskCgroup;
+use crate::facilities::{Facilities, now};
+use crate::fingerprint::disk_usage;
+use crate::gc::{Collector, GcConfig};
+use crate::limits::ALLOC_INBOX_MAX;
+use crate::store::{Loaded, TaskRecord, Write};
+use crate::task::{Unrecorded, chain};
+
+/// Everything the node's loop reacts to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A session with a server begins.
+    SessionBegan,
+    /// The control plane says what it wants.
+    Desired {
+        /// The state it comes from.
+        index: LogIndex,
+        /// Changed allocations.
+        allocs: Vec<DesiredAlloc>,
+        /// Forgotten ones.
+        gone: Vec<AllocId>,
+        /// The first set of the session is whole.
+        complete: bool,
+    },
+    /// Destroy everything that has finished.
+    CollectGarbage,
+    /// The control plane has committed reports.
+    Told,
+    /// Nothing of an allocation runs, and nothing will.
+    Finished {
+        /// Which.
+        alloc_id: AllocId,
+        /// Since when.
+        at: Timestamp,
+    },
+    /// Nothing of an allocation is left.
+    Destroyed {
+        /// Which.
+        alloc_id: AllocId,
+    },
+    /// Stop every task; `done` is told when none runs.
+    StopAll {
+        /// Told when no task runs.
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// An allocation that exists.
+#[derive(Debug)]
+struct Known {
+    inbox: mpsc::Sender<Input>,
+    finished: bool,
+}
+
+/// The node's allocations.
+#[derive(Debug)]
+pub(super) struct Node {
+    facilities: Arc<Facilities>,
+    events: mpsc::Sender<Event>,
+    desired: Desired,
+    allocs: BTreeMap<AllocId, Known>,
+    collector: Collector,
+    /// Allocations with cgroups that were there before this agent.
+    found: BTreeSet<AllocId>,
+    /// Whether what nobody wants was removed.
+    swept: bool,
+    stopping: Option<oneshot::Sender<()>>,
+    runners: JoinSet<()>,
+}
+
+impl Node {
+    pub(super) fn new(
+        facilities: Arc<Facilities>,
+        events: mpsc::Sender<Event>,
+        gc: GcConfig,
+        found: BTreeSet<AllocId>,
+    ) -> Self {
+        Self {
+            facilities,
+            events,
+            desired: Desired::default(),
+            allocs: BTreeMap::new(),
+            collector: Collector::new(gc),
+            found,
+            swept: false,
+            stopping: None,
+            runners: JoinSet::new(),
+        }
+    }
+
+    /// Takes up what is stored, then reacts until the agent stops.
+    pub(super) async fn run(
+        mut self,
+        loaded: Loaded,
+        mut inbox: mpsc::Receiver<Event>,
+        stop: CancellationToken,
+    ) {
+        self.restore(loaded);
+        let mut look = tokio::time::interval(self.collector.interval());
+        loop {
+            tokio::select! {
+                event = inbox.recv() => match event {
+                    Some(event) => self.handle(event),
+                    None => return,
+                },
+                _ = look.tick() => {}
+                Some(ended) = self.runners.join_next() => {
+                    if let Err(error) = ended && error.is_panic() {
+                        tracing::error!(%error, "the runner of an allocation failed; restart the agent to take its tasks up again");
+                    }
+                    continue;
+                }
+                // Runners are dropped with this; their processes run on.
+                () = stop.cancelled() => return,
+            }
+            self.collect();
+        }
+    }
+
+    fn restore(&mut self, loaded: Loaded) {
+        let Loaded { allocs, mut tasks, fresh: _ } = loaded;
+        self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
+        for (alloc_id, (desired, snapshot)) in allocs {
+            let runner = match snapshot {
+                Some(snapshot) => AllocRunner::restore(&desired, snapshot, now()),
+                None => AllocRunner::new(&desired, now()),
+            };
+            let later = tasks.split_off(&(AllocId(next_bytes(alloc_id.0)), String::new()));
+            let records = std::mem::replace(&mut tasks, later)
+                .into_iter()
+                .filter(|((id, _), _)| *id == alloc_id)
+                .map(|((_, name), record)| (name, record))
+                .collect();
+            self.run_alloc(desired, runner, records, Unrecorded::NeverStarted, true);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::SessionBegan => self.desired.begin_session(),
+            Event::Desired { index, allocs, gone, complete } => {
+                for change in self.desired.apply(index, allocs, &gone, complete) {
+                    self.change(change);
+                }
+                if complete && !self.swept {
+                    self.swept = true;
+                    self.sweep();
+                }
+            }
+            Event::CollectGarbage => self.collector.force(),
+            Event::Told => {}
+            Event::Finished { alloc_id, at } => {
+                if let Some(known) = self.allocs.get_mut(&alloc_id) {
+                    known.finished = true;
+                    self.collector.finished(alloc_id, at);
+                }
+                self.tell_stopped();
+            }
+            Event::Destroyed { alloc_id } => {
+                self.allocs.remove(&alloc_id);
+                self.collector.destroyed(alloc_id);
+                self.facilities.outbox.forget(alloc_id);
+                self.tell_stopped();
+            }
+            Event::StopAll { done } => {
+                self.stopping = Some(done);
+                let all: Vec<AllocId> = self.allocs.keys().copied().collect();
+                for alloc_id in all {
+                    self.tell(alloc_id, Input::Stop);
+                }
+                self.tell_stopped();
+            }
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Start(desired) => {
+                let runner = AllocRunner::new(&desired, now());
+                self.run_alloc(*desired, runner, BTreeMap::new(), Unrecorded::NeverStarted, false);
+            }
+            Change::Unremembered(desired) => {
+                let any = self.found.contains(&desired.alloc_id);
+                let unrecorded = if any { Unrecorded::Ended } else { Unrecorded::Lost };
+                let runner = AllocRunner::adopt(&desired, now());
+                self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
+            }
+            Change::Update(desired) => self.tell(desired.alloc_id, Input::Desired(desired)),
+            Change::Gone(alloc_id) => self.tell(alloc_id, Input::Destroy),
+        }
+    }
+
+    /// Never waits: a runner whose inbox is full may be waiting for this loop.
+    fn tell(&mut self, alloc_id: AllocId, input: Input) {
+        let Some(known) = self.allocs.get(&alloc_id) else { return };
+        if let Err(mpsc::error::TrySendError::Full(input)) = known.inbox.try_send(input) {
+            let inbox = known.inbox.clone();
+            // A runner that has ended has destroyed its allocation.
+            self.runners.spawn(async move { drop(inbox.send(input).await) });
+        }
+    }
+
+    fn run_alloc(
+        &mut self,
+        desired: DesiredAlloc,
+        runner: Result<AllocRunner, MalformedAllocError>,
+        records: BTreeMap<String, TaskRecord>,
+        unrecorded: Unrecorded,
+        restored: bool,
+    ) {
+        let alloc_id = desired.alloc_id;
+        let runner = match runner {
+            Ok(runner) => runner,
+            Err(error) => {
+                tracing::error!(%error, "an allocation cannot be run");
+                self.facilities.outbox.put(malformed(alloc_id, &error), true);
+                return;
+            }
+        };
+        if restored {
+            // Nobody knows whether the last report of the earlier agent arrived.
+            self.facilities.outbox.put(runner.report(), false);
+        }
+        let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
+        self.allocs.insert(alloc_id, Known { inbox: inbox.clone(), finished: false });
+        let task = AllocTask {
+            facilities: Arc::clone(&self.facilities),
+            desired: Arc::new(desired),
+            runner,
+            records,
+            unrecorded,
+            node: self.events.clone(),
+        };
+        self.runners.spawn(task.run(inbox, inputs));
+    }
+
+    fn collect(&mut self) {
+        let (facilities, allocs) = (&self.facilities, self.allocs.len());
+        let allocs_dir = facilities.data.allocs();
+        let chosen = self.collector.step(
+            allocs,
+            |alloc_id| facilities.outbox.is_told(alloc_id),
+            || disk_usage(&allocs_dir),
+        );
+        for (alloc_id, reason) in chosen {
+            tracing::info!(%alloc_id, reason = reason.word(), "a finished allocation is destroyed");
+            self.tell(alloc_id, Input::Destroy);
+        }
+    }
+
+    fn tell_stopped(&mut self) {
+        if self.allocs.values().all(|known| known.finished)
+            && let Some(done) = self.stopping.take()
+        {
+            // Whoever asked may have stopped waiting.
+            let _told = done.send(());
+        }
+    }
+
+    /// The node knows all its allocations: what belongs to none of them is removed.
+    fn sweep(&mut self) {
+        let known: BTreeSet<AllocId> = self.allocs.keys().copied().collect();
+        let facilities = Arc::clone(&self.facilities);
+        self.runners.spawn(async move { sweep(&facilities, &known).await });
+    }
+}
+
+/// Ends and removes tasks and directories of allocations that are not `known`.
+async fn sweep(facilities: &Facilities, known: &BTreeSet<AllocId>) {
+    let stray = |alloc: &str| !alloc.parse().is_ok_and(|id| known.contains(&id));
+    for name in facilities.tree.tasks().unwrap_or_default() {
+        if stray(&name.alloc) {
+            tracing::warn!(alloc_id = name.alloc, task = name.task, "a task that nobody wants is ended");
+            end_stray(facilities, &name.alloc, &name.task).await;
+        }
+    }
+    for alloc_id in facilities.data.found_allocs() {
+        if known.contains(&alloc_id) {
+            continue;
+        }
+        for path in facilities.data.discard_alloc(alloc_id).unwrap_or_default() {
+            let deleted = tokio::task::spawn_blocking(move || crate::allocdir::delete(&path)).await;
+            if let Ok(Err(error)) = deleted {
+                tracing::warn!(error = chain(&error), "directories that nobody wants are left");
+            }
+        }
+        drop(facilities.store.write(vec![Write::Remove(alloc_id)]).await);
+    }
+}
+
+async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {
+    let Ok(cgroup) = TaskCgroup::open(&facilities.tree, alloc, task) else { return };
+    crate::task::kill(&cgroup).await;
+    for (_, slot) in facilities.drivers.iter() {
+        for handle in slot.driver.list_tasks().await.unwrap_or_default() {
+            if handle.config.alloc_id == alloc && handle.config.task_name == task {
+                drop(slot.driver.destroy_task(&handle.config.id, true).await);
+            }
+        }
+    }
+    if let Some(bpf) = facilities.bpf() {
+        drop(bpf.forget(cgroup.id()));
+    }
+    if let Err(error) = cgroup.remove().await {
+        tracing::warn!(error = chain(&error), "a cgroup that nobody wants is left");
+    }
+}
+
+fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {
+    AllocReport {
+        alloc_id,
+        client_status: ClientStatus::Failed,
+        client_description: error.to_string(),
+        task_states: Vec::new(),
+    }
+}
+
+/// The number after `bytes`.
+fn next_bytes(bytes: [u8; 16]) -> [u8; 16] {
+    u128::from_be_bytes(bytes).saturating_add(1).to_be_bytes()
+}

@@ -1,0 +1,188 @@
+//! Opens what a node is made of, in the order in which things need each other.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use muster_domain::id::{AllocId, NodeId};
+use muster_driver::plugin::Client;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::spec::Publisher;
+use super::{AgentConfig, StartAgentError, pin_dir};
+use crate::allocdir::DataDir;
+use crate::bpf::{Bpf, BpfConfig};
+use crate::cgroup::{Hierarchies, NodeTree};
+use crate::drivers::native::{self, NativeProcess};
+use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
+use crate::facilities::{Facilities, LiveTasks};
+use crate::fingerprint::boot_id;
+use crate::reports::Outbox;
+use crate::ring::LogRing;
+use crate::store::{self, Loaded};
+use crate::task::chain;
+
+/// What was opened.
+pub(super) struct Opened {
+    pub(super) facilities: Arc<Facilities>,
+    pub(super) loaded: Loaded,
+    pub(super) publisher: Publisher,
+    pub(super) native: Option<Client>,
+    /// Allocations that have a cgroup with processes.
+    pub(super) found: BTreeSet<AllocId>,
+}
+
+pub(super) async fn open(
+    config: &AgentConfig,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Result<Opened, StartAgentError> {
+    let data = DataDir::new(&config.data_dir).map_err(|error| StartAgentError::Dirs(error.to_string()))?;
+    data.prepare()?;
+    let node_id = store::node_id(data.root(), fresh_node_id())?;
+    let native = native_process(config, &data)?;
+    let (store, loaded) = store::open(data.root())?;
+    let (hierarchies, tree) = open_tree(&data, node_id)?;
+    let bpf = open_bpf(&data, node_id, &tree);
+    if let Err(reason) = &bpf {
+        tracing::warn!(reason, "no eBPF programs: tasks are counted by their cgroups alone");
+    }
+    let ring = LogRing::start(config.ring)?;
+    delete_trash(&data, tasks);
+
+    let (health, watched_health) = watch::channel(DriverHealth::new());
+    let mut drivers = Drivers::default();
+    for (name, driver) in &config.drivers {
+        drivers.add(name, DriverSlot::in_process(Arc::clone(driver)));
+    }
+    let client = native.map(|process| {
+        let client = Client::new(native::NAME, &process.socket());
+        let (lives, lived) = watch::channel(0);
+        let slot = DriverSlot::watched(Arc::new(client.clone()), lived);
+        drivers.add(native::NAME, slot);
+        let leaf = tree.clone();
+        let place = move |pid| {
+            if let Err(error) = leaf.add_driver(pid) {
+                tracing::error!(%error, pid, "the driver's process is not in its own cgroup");
+            }
+        };
+        tasks.spawn(native::supervise(process, client.clone(), lives, place, stop.clone()));
+        client
+    });
+    for (name, slot) in drivers.iter() {
+        let follow =
+            follow_fingerprint(name.to_owned(), slot.clone(), health.clone(), stop.clone());
+        tasks.spawn(follow);
+    }
+
+    let found = populated(&tree);
+    let facts = super::spec::Parts {
+        node_id,
+        hierarchies,
+        bpf: bpf.as_ref().map(Bpf::adoption).map_err(Clone::clone),
+        engine: ring.engine().clone(),
+        unenforced: tree.unenforced().to_vec(),
+    };
+    let (publisher, spec) = Publisher::new(config, data.clone(), facts, watched_health);
+    let facilities = Arc::new(Facilities {
+        data,
+        store,
+        tree,
+        bpf,
+        ring,
+        drivers,
+        boot_id: boot_id(),
+        spec,
+        outbox: Outbox::default(),
+        live: LiveTasks::default(),
+        strict_limits: config.strict_limits,
+    });
+    Ok(Opened { facilities, loaded, publisher, native: client, found })
+}
+
+fn fresh_node_id() -> NodeId {
+    NodeId(*uuid::Uuid::new_v4().as_bytes())
+}
+
+fn native_process(
+    config: &AgentConfig,
+    data: &DataDir,
+) -> Result<Option<NativeProcess>, StartAgentError> {
+    if config.driver_command.is_empty() {
+        return Ok(None);
+    }
+    let command = config.driver_command.clone();
+    let process = NativeProcess::new(command, config.driver_env.clone(), data.drivers())?;
+    Ok(Some(process))
+}
+
+/// The tree of an earlier agent, wherever that was, else one below this process's own group.
+fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree), StartAgentError> {
+    let failed = |error: &dyn std::error::Error| StartAgentError::Cgroup(chain(error));
+    let hierarchies = Hierarchies::probe().map_err(|error| failed(&error))?;
+    if let Some(tree) = recorded_tree(data) {
+        return Ok((hierarchies, tree));
+    }
+    let name = tree_name(node_id);
+    let tree = NodeTree::create(&hierarchies, &name).map_err(|error| failed(&error))?;
+    let record = serde_json::to_vec(tree.record()).map_err(|error| failed(&error))?;
+    let path = data.tree_record();
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, record)
+        .and_then(|()| std::fs::rename(&beside, &path))
+        .map_err(|error| failed(&error))?;
+    Ok((hierarchies, tree))
+}
+
+/// The name of a node's tree.
+pub(crate) fn tree_name(node_id: NodeId) -> String {
+    format!("muster-{}", node_id.short())
+}
+
+/// The tree that is recorded in the data directory, if it is still there.
+pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
+    let record = serde_json::from_slice(&std::fs::read(data.tree_record()).ok()?).ok()?;
+    match NodeTree::open(record) {
+        Ok(tree) => Some(tree),
+        Err(error) => {
+            tracing::info!(%error, "the node's cgroup tree is made anew");
+            None
+        }
+    }
+}
+
+fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
+    if !Bpf::object_present() {
+        return Err("this binary carries no eBPF object; run `cargo xtask build-ebpf` and build again".to_owned());
+    }
+    let task_level = tree.task_level().ok_or(
+        "the agent is in a cgroup namespace, where the level of a task's cgroup is not known; start it outside of containers",
+    )?;
+    let config = BpfConfig {
+        pin_dir: pin_dir(data, node_id)?,
+        cgroup_dir: tree.v2_dir().to_owned(),
+        task_level,
+    };
+    Bpf::open(&config).map_err(|error| chain(&error))
+}
+
+/// What earlier agents left in the trash is deleted beside everything else.
+fn delete_trash(data: &DataDir, tasks: &mut JoinSet<()>) {
+    let trash = data.trashed();
+    tasks.spawn_blocking(move || {
+        for path in trash {
+            if let Err(error) = crate::allocdir::delete(&path) {
+                tracing::warn!(error = chain(&error), "something in the trash cannot be deleted");
+            }
+        }
+    });
+}
+
+fn populated(tree: &NodeTree) -> BTreeSet<AllocId> {
+    let tasks = tree.tasks().unwrap_or_else(|error| {
+        tracing::error!(%error, "the node's cgroups cannot be listed");
+        Vec::new()
+    });
+    tasks.iter().filter_map(|name| name.alloc.parse().ok()).collect()
+}

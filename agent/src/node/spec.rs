@@ -1,0 +1,189 @@
+//! Keeps the node's registered description up to date.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use muster_domain::id::NodeId;
+use muster_domain::node::{NodeResources, NodeSpec};
+use muster_domain::resources::Amount;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::AgentConfig;
+use crate::allocdir::DataDir;
+use crate::bpf::{Adoption, Bpf};
+use crate::cgroup::{Hierarchies, Unenforced};
+use crate::drivers::DriverHealth;
+use crate::fingerprint::{Facts, address_towards};
+use crate::limits::FINGERPRINT_INTERVAL;
+use crate::ring::Engine;
+
+/// Facts that the opened parts of the node know.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) node_id: NodeId,
+    pub(super) hierarchies: Hierarchies,
+    pub(super) bpf: Result<Adoption, String>,
+    pub(super) engine: Engine,
+    pub(super) unenforced: Vec<Unenforced>,
+}
+
+impl Parts {
+    fn attributes(&self) -> BTreeMap<String, String> {
+        let mut attributes = self.hierarchies.attributes();
+        let mut add = |name: &str, value: String| attributes.insert(name.to_owned(), value);
+        match &self.bpf {
+            Ok(adoption) => {
+                let hash = Bpf::object_hash().map_or_else(String::new, |hash| format!("{hash:016x}"));
+                add("ebpf.object", hash);
+                add("ebpf.adoption", format!("{adoption:?}").to_lowercase());
+            }
+            Err(reason) => {
+                add("ebpf.object", "absent".to_owned());
+                add("ebpf.reason", reason.clone());
+            }
+        }
+        match &self.engine {
+            Engine::IoUring => add("io_uring", "true".to_owned()),
+            Engine::Epoll { .. } => add("io_uring", "false".to_owned()),
+        };
+        add("muster.log_engine", self.engine.to_string());
+        for limit in &self.unenforced {
+            add(&format!("cgroup.{}.unenforced", limit.controller), limit.reason.clone());
+        }
+        attributes
+    }
+}
+
+/// Publishes the description and each change of it.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    base: NodeSpec,
+    data: DataDir,
+    parts: Parts,
+    health: watch::Receiver<DriverHealth>,
+    spec: watch::Sender<Arc<NodeSpec>>,
+}
+
+impl Publisher {
+    pub(super) fn new(
+        config: &AgentConfig,
+        data: DataDir,
+        parts: Parts,
+        health: watch::Receiver<DriverHealth>,
+    ) -> (Self, watch::Receiver<Arc<NodeSpec>>) {
+        let server = config.servers.first().copied();
+        let address = server.and_then(address).unwrap_or_else(|| "127.0.0.1".to_owned());
+        let base = NodeSpec {
+            id: parts.node_id,
+            name: config.name.clone(),
+            datacenter: config.datacenter.clone(),
+            class: config.class.clone(),
+            pool: config.pool.clone(),
+            attributes: BTreeMap::new(),
+            meta: config.meta.clone(),
+            resources: NodeResources::default(),
+            reserved: config.reserved,
+            drivers: BTreeMap::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            address,
+        };
+        let (spec, published) = watch::channel(Arc::new(base.clone()));
+        let publisher = Self { base, data, parts, health, spec };
+        publisher.publish();
+        (publisher, published)
+    }
+
+    /// Follows the drivers' health at once and the machine's facts once in a while.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut look = tokio::time::interval(FINGERPRINT_INTERVAL);
+        while !stop.is_cancelled() {
+            tokio::select! {
+                _ = look.tick() => {}
+                changed = self.health.changed() => if changed.is_err() { return },
+                () = stop.cancelled() => return,
+            }
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        let facts = Facts::gather(self.data.root());
+        self.spec.send_if_modified(|known| {
+            let wanted = self.describe(facts, known);
+            let changed = **known != wanted;
+            *known = Arc::new(wanted);
+            changed
+        });
+    }
+
+    fn describe(&self, facts: Facts, known: &NodeSpec) -> NodeSpec {
+        let Facts { mut attributes, mut total, cores } = facts;
+        attributes.extend(self.parts.attributes());
+        attributes.insert("unique.network.ip-address".to_owned(), self.base.address.clone());
+        let drivers = self.health.borrow().clone();
+        for (name, driver) in &drivers {
+            if driver.healthy {
+                attributes.insert(format!("driver.{name}"), "1".to_owned());
+            }
+            attributes.extend(driver.attributes.clone());
+        }
+        keep_steady(&mut total, &mut attributes, known);
+        NodeSpec {
+            attributes,
+            drivers,
+            resources: NodeResources { total, cores },
+            ..self.base.clone()
+        }
+    }
+}
+
+/// Free disk space changes all the time, and each change would be a registration: the first value
+/// stays until it is off by a tenth.
+fn keep_steady(total: &mut Amount, attributes: &mut BTreeMap<String, String>, known: &NodeSpec) {
+    let before = known.resources.total.disk_mb;
+    if before.abs_diff(total.disk_mb) * 10 > before {
+        return;
+    }
+    total.disk_mb = before;
+    let name = "unique.storage.bytesfree";
+    if let Some(free) = known.attributes.get(name) {
+        attributes.insert(name.to_owned(), free.clone());
+    }
+}
+
+fn address(server: SocketAddr) -> Option<String> {
+    address_towards(server).map(|address| address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::fixture;
+
+    use super::*;
+
+    fn known(disk_mb: u64) -> NodeSpec {
+        let mut spec = fixture::node("n1").attribute("unique.storage.bytesfree", "old").build();
+        spec.resources.total.disk_mb = disk_mb;
+        spec
+    }
+
+    fn steady(before: u64, found: u64) -> (u64, String) {
+        let mut total = Amount { disk_mb: found, ..Amount::default() };
+        let mut attributes =
+            BTreeMap::from([("unique.storage.bytesfree".to_owned(), "new".to_owned())]);
+        keep_steady(&mut total, &mut attributes, &known(before));
+        (total.disk_mb, attributes["unique.storage.bytesfree"].clone())
+    }
+
+    #[test]
+    fn a_little_less_space_is_no_news() {
+        assert_eq!(steady(1_000, 950), (1_000, "old".to_owned()));
+    }
+
+    #[test]
+    fn much_less_space_is_news() {
+        assert_eq!(steady(1_000, 800), (800, "new".to_owned()));
+    }
+}

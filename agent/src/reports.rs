@@ -1,0 +1,227 @@
+//! News of allocations on their way to the control plane.
+//!
+//! Only the newest report of an allocation is kept: a later one replaces it, so the outbox is never
+//! larger than the number of allocations. A report counts as told only when the server says that it
+//! is committed; after a broken session everything that is not is sent again.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use muster_domain::alloc::AllocReport;
+use muster_domain::id::AllocId;
+use muster_wire::limits::REPORT_BATCH_MAX;
+use tokio::sync::Notify;
+
+/// Reports that are not committed yet, and which are.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    entries: Mutex<BTreeMap<AllocId, Entry>>,
+    news: Notify,
+    urgent: Notify,
+}
+
+#[derive(Debug)]
+struct Entry {
+    report: AllocReport,
+    /// Counts the reports of the allocation.
+    number: u64,
+    /// The newest that was sent in this session: its number and the message it was in.
+    sent: Option<(u64, u64)>,
+    /// The newest that is committed.
+    acked: u64,
+}
+
+impl Outbox {
+    /// Takes a report in. One that says what was said already is dropped.
+    pub(crate) fn put(&self, report: AllocReport, urgent: bool) {
+        {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            match entries.get_mut(&report.alloc_id) {
+                Some(entry) if entry.report == report => return,
+                Some(entry) => {
+                    entry.report = report;
+                    entry.number += 1;
+                }
+                None => {
+                    let entry = Entry { number: 1, sent: None, acked: 0, report };
+                    entries.insert(entry.report.alloc_id, entry);
+                }
+            }
+        }
+        if urgent {
+            self.urgent.notify_one();
+        } else {
+            self.news.notify_one();
+        }
+    }
+
+    /// Returns when there may be something to send, after `delay` unless it is urgent.
+    pub(crate) async fn due(&self, delay: std::time::Duration) {
+        tokio::select! {
+            () = self.urgent.notified() => {}
+            () = self.news.notified() => {
+                tokio::select! {
+                    () = self.urgent.notified() => {}
+                    () = tokio::time::sleep(delay) => {}
+                }
+            }
+        }
+    }
+
+    /// A session begins: what is not committed is to be sent again.
+    pub(crate) fn begin_session(&self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.values_mut() {
+            entry.sent = None;
+        }
+    }
+
+    /// Reports to send in the message `sequence`; none if there is no news.
+    pub(crate) fn batch(&self, sequence: u64) -> Vec<AllocReport> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsent = entries.values_mut().filter(|entry| {
+            entry.number > entry.acked && entry.sent.is_none_or(|(number, _)| number < entry.number)
+        });
+        unsent
+            .take(REPORT_BATCH_MAX)
+            .map(|entry| {
+                entry.sent = Some((entry.number, sequence));
+                entry.report.clone()
+            })
+            .collect()
+    }
+
+    /// Messages up to `sequence` are committed.
+    pub(crate) fn ack(&self, sequence: u64) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.values_mut() {
+            if let Some((number, message)) = entry.sent
+                && message <= sequence
+            {
+                entry.acked = entry.acked.max(number);
+            }
+        }
+    }
+
+    /// Whether the newest report of the allocation is committed.
+    pub(crate) fn is_told(&self, alloc_id: AllocId) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&alloc_id).is_none_or(|entry| entry.acked == entry.number)
+    }
+
+    /// Whether tasks of the allocation may still be started.
+    pub(crate) fn is_unfinished(&self, alloc_id: AllocId) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&alloc_id).is_some_and(|entry| !entry.report.client_status.is_terminal())
+    }
+
+    /// The allocation is gone, and nobody asks for it any more.
+    pub(crate) fn forget(&self, alloc_id: AllocId) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(&alloc_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_domain::alloc::ClientStatus;
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+
+    fn report(name: u32, description: &str) -> AllocReport {
+        AllocReport {
+            alloc_id: AllocId::at(LogIndex(1), name),
+            client_status: ClientStatus::Running,
+            client_description: description.to_owned(),
+            task_states: Vec::new(),
+        }
+    }
+
+    fn words(batch: &[AllocReport]) -> Vec<&str> {
+        batch.iter().map(|report| report.client_description.as_str()).collect()
+    }
+
+    #[test]
+    fn a_later_report_replaces_an_earlier() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.put(report(1, "b"), false);
+
+        assert_eq!(words(&outbox.batch(1)), ["b"]);
+        assert_eq!(words(&outbox.batch(2)), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn what_is_not_committed_is_sent_again() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+
+        outbox.begin_session();
+
+        assert_eq!(words(&outbox.batch(1)), ["a"]);
+    }
+
+    #[test]
+    fn what_is_committed_is_not_sent_again() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+        outbox.ack(1);
+
+        outbox.begin_session();
+
+        assert!(outbox.batch(1).is_empty());
+        assert!(outbox.is_told(AllocId::at(LogIndex(1), 1)));
+    }
+
+    /// The answer to the first message must not cover a change made after it was sent.
+    #[test]
+    fn an_answer_covers_only_what_was_sent() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+        outbox.put(report(1, "b"), false);
+
+        outbox.ack(1);
+
+        assert!(!outbox.is_told(AllocId::at(LogIndex(1), 1)));
+        assert_eq!(words(&outbox.batch(2)), ["b"]);
+    }
+
+    #[test]
+    fn the_same_words_are_no_news() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+        outbox.ack(1);
+
+        outbox.put(report(1, "a"), true);
+
+        assert!(outbox.batch(2).is_empty());
+    }
+
+    #[test]
+    fn batches_are_bounded() {
+        let outbox = Outbox::default();
+        for name in 0..u32::try_from(REPORT_BATCH_MAX).unwrap() + 1 {
+            outbox.put(report(name, "a"), false);
+        }
+
+        assert_eq!(outbox.batch(1).len(), REPORT_BATCH_MAX);
+        assert_eq!(outbox.batch(2).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn urgent_news_do_not_wait() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.put(report(1, "b"), true);
+        let due = outbox.due(Duration::from_secs(3_600));
+
+        assert!(tokio::time::timeout(Duration::from_secs(60), due).await.is_ok());
+    }
+}

@@ -1,0 +1,208 @@
+//! What the node and its tasks use.
+//!
+//! One batch of eBPF look-ups for all tasks, and the files of each task's own cgroup. `/proc` is
+//! read for the machine and for the agent itself, never for a task.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::id::AllocId;
+use muster_wire::rpc::{AllocStats, NodeStats, TaskStats};
+
+use crate::bpf::TaskCounters;
+use crate::facilities::{Facilities, now};
+use crate::fingerprint::{disk_usage, meminfo};
+use crate::task::LiveTask;
+
+/// Values that only eBPF can tell.
+const EBPF_VALUES: [&str; 7] = [
+    "context_switches",
+    "forks",
+    "execs",
+    "net_rx_bytes",
+    "net_rx_packets",
+    "net_tx_bytes",
+    "net_tx_packets",
+];
+
+/// What the node uses, with every task of it.
+pub(crate) async fn node(facilities: &Facilities) -> NodeStats {
+    let memory = meminfo();
+    let disk = disk_usage(facilities.data.root());
+    let (cpu_busy, cpu_idle) = cpu_times(&read("/proc/stat"));
+    let own = read("/proc/self/stat");
+    NodeStats {
+        at: now(),
+        memory_total_bytes: memory.total,
+        memory_available_bytes: memory.available,
+        memory_free_bytes: memory.free,
+        uptime: uptime(&read("/proc/uptime")),
+        cpu_busy,
+        cpu_idle,
+        disk_total_bytes: disk.total_bytes,
+        disk_available_bytes: disk.available_bytes,
+        allocs: allocs(facilities, None).await,
+        ebpf_lost: facilities.bpf().and_then(|bpf| bpf.lost().ok()),
+        agent_cpu: own_cpu(&own),
+        agent_resident_bytes: own_resident_bytes(&own),
+    }
+}
+
+/// What one allocation uses; `None` if none of its tasks runs.
+pub(crate) async fn alloc(facilities: &Facilities, alloc_id: AllocId) -> Option<AllocStats> {
+    allocs(facilities, Some(alloc_id)).await.pop()
+}
+
+async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<AllocStats> {
+    let counters = match &facilities.bpf {
+        Ok(bpf) => bpf.collect().map_err(|error| error.to_string()),
+        Err(reason) => Err(reason.clone()),
+    };
+    let mut allocs: BTreeMap<AllocId, AllocStats> = BTreeMap::new();
+    for (alloc_id, name, live) in facilities.live.of(alloc_id) {
+        let mut stats = task(&live, &counters);
+        let logs = live.streams.stats(&facilities.ring).await;
+        stats.log_bytes = logs.bytes;
+        stats.log_dropped_bytes = logs.dropped_bytes;
+        if let Some(main) =
+            facilities.bpf().and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten())
+        {
+            stats.pid = main.pid;
+        }
+        allocs
+            .entry(alloc_id)
+            .or_insert_with(|| AllocStats { alloc_id, at: now(), tasks: BTreeMap::new() })
+            .tasks
+            .insert(name, stats);
+    }
+    allocs.into_values().collect()
+}
+
+fn task(live: &LiveTask, counters: &Result<BTreeMap<u64, TaskCounters>, String>) -> TaskStats {
+    let mut stats = TaskStats::default();
+    add_cgroup(&mut stats, live);
+    let counted = match counters {
+        Ok(tasks) => tasks
+            .get(&live.record.cgroup_id)
+            .ok_or_else(|| "the task is not registered with the eBPF programs".to_owned()),
+        Err(reason) => Err(reason.clone()),
+    };
+    match counted {
+        Ok(counters) => add_counters(&mut stats, counters),
+        Err(reason) => {
+            for value in EBPF_VALUES {
+                stats.absent.insert(value.to_owned(), reason.clone());
+            }
+        }
+    }
+    stats
+}
+
+fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
+    let Some(cgroup) = &live.cgroup else {
+        stats.absent.insert("memory_bytes".to_owned(), "the task's cgroup is gone".to_owned());
+        return;
+    };
+    match cgroup.stats() {
+        Ok(found) => {
+            let cpu = found.cpu.unwrap_or_default();
+            stats.cpu = cpu.usage_us.map(Duration::from_micros);
+            stats.throttled_periods = cpu.throttled_periods;
+            stats.throttled = cpu.throttled_us.map(Duration::from_micros);
+            stats.pids = found.pids;
+            if let Some(memory) = found.memory {
+                stats.memory_bytes = Some(memory.current_bytes);
+                stats.memory_peak_bytes = memory.peak_bytes;
+                stats.memory_limit_bytes = memory.limit_bytes;
+            }
+        }
+        Err(error) => {
+            stats.absent.insert("memory_bytes".to_owned(), error.to_string());
+        }
+    }
+    stats.oom_kills = cgroup.oom().ok().flatten().map(|oom| oom.kills);
+    stats.pid = cgroup.procs().ok().and_then(|pids| pids.first().copied()).unwrap_or(0);
+    for limit in cgroup.unenforced() {
+        stats.absent.insert(limit.controller.name().to_owned(), limit.reason.clone());
+    }
+}
+
+fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
+    stats.cpu = Some(counters.cpu_time());
+    stats.context_switches = Some(counters.sched.switches_voluntary + counters.sched.switches_involuntary);
+    stats.forks = Some(counters.exec.forks);
+    stats.execs = Some(counters.exec.execs);
+    stats.net_rx_bytes = Some(counters.net.ingress_bytes);
+    stats.net_rx_packets = Some(counters.net.ingress_packets);
+    stats.net_tx_bytes = Some(counters.net.egress_bytes);
+    stats.net_tx_packets = Some(counters.net.egress_packets);
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_secs(count) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100)
+}
+
+/// Busy and idle time of all cores, from the first line of `/proc/stat` (`proc_stat(5)`).
+fn cpu_times(text: &str) -> (Duration, Duration) {
+    let first = text.lines().next().unwrap_or_default();
+    let numbers: Vec<u64> =
+        first.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
+    let at = |place: usize| numbers.get(place).copied().unwrap_or(0);
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user.
+    let idle = at(3) + at(4);
+    let busy = at(0) + at(1) + at(2) + at(5) + at(6) + at(7);
+    (ticks(busy), ticks(idle))
+}
+
+fn uptime(text: &str) -> Duration {
+    let seconds = text.split_whitespace().next().and_then(|number| number.parse::<f64>().ok());
+    Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default()
+}
+
+/// User and system time: fields 14 and 15 of `/proc/<pid>/stat`.
+fn own_cpu(stat: &str) -> Duration {
+    ticks(stat_field(stat, 14) + stat_field(stat, 15))
+}
+
+/// Resident pages: field 24.
+fn own_resident_bytes(stat: &str) -> u64 {
+    stat_field(stat, 24) * rustix::param::page_size() as u64
+}
+
+fn stat_field(stat: &str, number: usize) -> u64 {
+    // Fields are counted from 1, and the name, the second, may contain spaces.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let text = after_name.split_whitespace().nth(number - 3);
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_and_idle_are_told_apart() {
+        let hertz = rustix::param::clock_ticks_per_second();
+        let text = format!("cpu {hertz} 0 {hertz} {0} 0 0 0 0 0 0\ncpu0 1 2 3\n", 3 * hertz);
+
+        assert_eq!(cpu_times(&text), (Duration::from_secs(2), Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn uptime_is_the_first_number() {
+        assert_eq!(uptime("12.50 99.00\n"), Duration::from_millis(12_500));
+    }
+
+    #[test]
+    fn own_numbers_are_found_behind_any_name() {
+        let hertz = rustix::param::clock_ticks_per_second();
+        let stat = format!("7 (a ) b) S 1 7 7 0 -1 0 0 0 0 0 {hertz} {hertz} 0 0 20 0 1 0 11 0 3 0");
+
+        assert_eq!(own_cpu(&stat), Duration::from_secs(2));
+        assert_eq!(own_resident_bytes(&stat), 3 * rustix::param::page_size() as u64);
+    }
+}

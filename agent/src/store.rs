@@ -1,0 +1,259 @@
+//! What of the node survives the agent: `agent.redb` in the data directory.
+//!
+//! One thread writes; a transaction takes whatever waits for it, so that a hundred tasks that start
+//! together share one `fsync`. Records are read once, when the store is opened. A database that
+//! cannot be read is set aside as `agent.redb.corrupt-<n>` and a new one begun: the agent then
+//! adopts what it finds running by the names of cgroups. The node's id is kept in a file of its own
+//! as well, because those names depend on it.
+
+mod lock;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+
+use muster_agent_core::alloc::AllocSnapshot;
+use muster_domain::alloc::{DesiredAlloc, Exit};
+use muster_domain::id::{AllocId, NodeId};
+use muster_wire::codec;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{STORE_CACHE_BYTES, STORES_SET_ASIDE_MAX};
+
+pub(crate) use lock::DataDirLock;
+pub use lock::LockDataDirError;
+pub(crate) use writer::{Store, Write};
+
+/// The version of tables and records. A database of a higher one is refused, of a lower one
+/// converted when there is one.
+pub(crate) const SCHEMA: u32 = 1;
+
+const FILE: &str = "agent.redb";
+const NODE_ID_FILE: &str = "node-id";
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
+const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
+const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
+const META_SCHEMA: &str = "schema";
+
+/// What is recorded of a task's newest start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TaskRecord {
+    /// Which start this is.
+    pub(crate) attempt: u32,
+    /// The driver.
+    pub(crate) driver: String,
+    /// The driver's name for it.
+    pub(crate) task_id: String,
+    /// Its directory in the v2 hierarchy.
+    pub(crate) cgroup: PathBuf,
+    /// The id of that cgroup.
+    pub(crate) cgroup_id: u64,
+    /// The boot it was started in.
+    pub(crate) boot_id: String,
+    /// The driver's handle; `None` while the start is not answered.
+    pub(crate) handle: Option<Vec<u8>>,
+    /// How it ended, once that is known, and more about it for people.
+    pub(crate) ended: Option<(Exit, String)>,
+}
+
+/// What was found in the store.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// Allocations by id.
+    pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
+    /// Records of tasks by allocation and name.
+    pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
+    /// There was no database.
+    pub(crate) fresh: bool,
+}
+
+/// Why the store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenStoreError {
+    /// It was written by a newer Muster.
+    #[error(
+        "{}: the data has format {found}, this version reads up to {SCHEMA}; start a newer muster, or give another --data-dir",
+        path.display()
+    )]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// The data directory cannot be used.
+    #[error("{}: the data directory cannot be used; check its owner and free space", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A new database cannot be made.
+    #[error("{}: no database can be made; check free space", path.display())]
+    Create {
+        /// The database.
+        path: PathBuf,
+        /// The database's words.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// `node-id` is not an id.
+    #[error("{}: not a node id; restore the file, or remove it to become a new node", path.display())]
+    NodeId {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: muster_domain::id::ParseIdError,
+    },
+}
+
+enum ReadError {
+    Newer(u32),
+    Unreadable(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for ReadError {
+    fn from(error: E) -> Self {
+        Self::Unreadable(error.into().to_string())
+    }
+}
+
+/// The node's id: what `node-id` says, or `fresh` from now on.
+pub(crate) fn node_id(data_dir: &Path, fresh: NodeId) -> Result<NodeId, OpenStoreError> {
+    let path = data_dir.join(NODE_ID_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            text.trim().parse().map_err(|source| OpenStoreError::NodeId { path, source })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            write_node_id(data_dir, fresh).map_err(|source| OpenStoreError::Io { path, source })?;
+            Ok(fresh)
+        }
+        Err(source) => Err(OpenStoreError::Io { path, source }),
+    }
+}
+
+/// Written beside and renamed, so that a crash leaves no half of an id.
+fn write_node_id(data_dir: &Path, node_id: NodeId) -> std::io::Result<()> {
+    let beside = data_dir.join("node-id.new");
+    let file = std::fs::File::create(&beside)?;
+    std::io::Write::write_all(&mut &file, format!("{node_id}\n").as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&beside, data_dir.join(NODE_ID_FILE))
+}
+
+/// The id that `data_dir` belongs to, if an agent ever ran on it.
+pub(crate) fn known_node_id(data_dir: &Path) -> Option<NodeId> {
+    std::fs::read_to_string(data_dir.join(NODE_ID_FILE)).ok()?.trim().parse().ok()
+}
+
+/// Opens the store in `data_dir` and reads all of it.
+pub(crate) fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
+    let path = data_dir.join(FILE);
+    let existed = path.exists();
+    // The database's own code may panic on a file that is not one of its own.
+    let read = std::panic::catch_unwind(AssertUnwindSafe(|| open_existing(&path, existed)))
+        .unwrap_or_else(|_panic| Err(ReadError::Unreadable("the database is damaged".into())));
+    match read {
+        Ok((database, mut loaded)) => {
+            loaded.fresh = !existed;
+            Ok((Store::start(database), loaded))
+        }
+        Err(ReadError::Newer(found)) => Err(OpenStoreError::Newer { path, found }),
+        Err(ReadError::Unreadable(reason)) => {
+            let aside = set_aside(&path)?;
+            tracing::error!(
+                reason, aside = %aside.display(),
+                "the agent's store cannot be read and was set aside; running tasks are adopted by cgroup"
+            );
+            let (database, loaded) = open_existing(&path, false).map_err(|error| match error {
+                ReadError::Newer(found) => OpenStoreError::Newer { path: path.clone(), found },
+                ReadError::Unreadable(reason) => OpenStoreError::Io {
+                    path: path.clone(),
+                    source: std::io::Error::other(reason),
+                },
+            })?;
+            Ok((Store::start(database), Loaded { fresh: true, ..loaded }))
+        }
+    }
+}
+
+fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadError> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(STORE_CACHE_BYTES);
+    let database = if existed { builder.open(path)? } else { builder.create(path)? };
+    if !existed {
+        let transaction = database.begin_write()?;
+        transaction.open_table(META)?.insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;
+        transaction.open_table(DESIRED)?;
+        transaction.open_table(SNAPSHOTS)?;
+        transaction.open_table(TASKS)?;
+        transaction.commit()?;
+    }
+    let loaded = load(&database)?;
+    Ok((database, loaded))
+}
+
+fn load(database: &Database) -> Result<Loaded, ReadError> {
+    let transaction = database.begin_read()?;
+    let schema = transaction.open_table(META)?.get(META_SCHEMA)?.map(|bytes| bytes.value().to_vec());
+    let schema = schema
+        .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok())
+        .map(u32::from_le_bytes)
+        .ok_or_else(|| ReadError::Unreadable("it has no format number".into()))?;
+    if schema > SCHEMA {
+        return Err(ReadError::Newer(schema));
+    }
+    let mut loaded = Loaded::default();
+    let snapshots = transaction.open_table(SNAPSHOTS)?;
+    for row in transaction.open_table(DESIRED)?.iter()? {
+        let (key, value) = row?;
+        let desired: DesiredAlloc = decoded(value.value())?;
+        let snapshot = match snapshots.get(key.value())? {
+            Some(bytes) => Some(decoded(bytes.value())?),
+            None => None,
+        };
+        loaded.allocs.insert(desired.alloc_id, (desired, snapshot));
+    }
+    for row in transaction.open_table(TASKS)?.iter()? {
+        let (key, value) = row?;
+        loaded.tasks.insert(parse_task_key(key.value())?, decoded(value.value())?);
+    }
+    Ok(loaded)
+}
+
+fn decoded<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, ReadError> {
+    codec::decode(bytes).map_err(|error| ReadError::Unreadable(error.to_string()))
+}
+
+fn task_key(alloc_id: AllocId, task: &str) -> Vec<u8> {
+    [alloc_id.0.as_slice(), task.as_bytes()].concat()
+}
+
+fn parse_task_key(key: &[u8]) -> Result<(AllocId, String), ReadError> {
+    let malformed = || ReadError::Unreadable("the key of a task is malformed".into());
+    let (alloc_id, name) = key.split_first_chunk().ok_or_else(malformed)?;
+    let name = str::from_utf8(name).map_err(|_error| malformed())?;
+    Ok((AllocId(*alloc_id), name.to_owned()))
+}
+
+/// Renames the database to the first name that is free.
+fn set_aside(path: &Path) -> Result<PathBuf, OpenStoreError> {
+    let name = |number: u32| path.with_file_name(format!("{FILE}.corrupt-{number}"));
+    let aside = (1..STORES_SET_ASIDE_MAX)
+        .map(name)
+        .find(|aside| !aside.exists())
+        .unwrap_or_else(|| name(STORES_SET_ASIDE_MAX));
+    std::fs::rename(path, &aside)
+        .map_err(|source| OpenStoreError::Io { path: aside.clone(), source })?;
+    Ok(aside)
+}
+
+#[cfg(test)]
+mod tests;

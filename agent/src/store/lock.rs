@@ -1,0 +1,80 @@
+//! One agent a data directory.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+const FILE: &str = "agent.lock";
+
+/// Held as long as an agent uses a data directory. The kernel lets go of it when the process ends,
+/// however it ends.
+#[derive(Debug)]
+pub(crate) struct DataDirLock {
+    /// Kept for its lock.
+    _file: Flock<File>,
+}
+
+/// Why a data directory could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockDataDirError {
+    /// Another agent uses it.
+    #[error(
+        "{}: agent with pid {pid} uses this data directory; stop it, or give another --data-dir",
+        path.display()
+    )]
+    Held {
+        /// The directory.
+        path: PathBuf,
+        /// Who.
+        pid: String,
+    },
+    /// The directory cannot be used.
+    #[error("{}: the data directory cannot be used; check its owner and free space", path.display())]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl DataDirLock {
+    /// Makes `data_dir` if it is absent and takes it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockDataDirError`].
+    pub(crate) fn take(data_dir: &Path) -> Result<Self, LockDataDirError> {
+        let path = data_dir.join(FILE);
+        let io = |source| LockDataDirError::Io { path: path.clone(), source };
+        std::fs::create_dir_all(data_dir).map_err(io)?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(io)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut file) => {
+                let pid = format!("{}\n", std::process::id());
+                file.set_len(0).map_err(io)?;
+                file.rewind().map_err(io)?;
+                file.write_all(pid.as_bytes()).map_err(io)?;
+                Ok(Self { _file: file })
+            }
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid).map_err(io)?;
+                let pid = pid.trim();
+                let pid = if pid.is_empty() { "unknown" } else { pid }.to_owned();
+                Err(LockDataDirError::Held { path: data_dir.to_owned(), pid })
+            }
+            Err((_file, errno)) => Err(io(errno.into())),
+        }
+    }
+}

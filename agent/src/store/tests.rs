@@ -1,0 +1,184 @@
+use muster_agent_core::alloc::AllocRunner;
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::fixture;
+use muster_domain::id::{LogIndex, Timestamp};
+
+use super::*;
+
+fn desired(name: u32) -> DesiredAlloc {
+    DesiredAlloc {
+        alloc_id: AllocId::at(LogIndex(1), name),
+        alloc_modify_index: LogIndex(5),
+        desired: DesiredStatus::Run,
+        name_index: name,
+        group_at: 0,
+        ports: Vec::new(),
+        client_status: ClientStatus::Pending,
+        job: fixture::job("web").version(),
+    }
+}
+
+fn record() -> TaskRecord {
+    TaskRecord {
+        attempt: 2,
+        driver: "native".into(),
+        task_id: "a/b/00000002".into(),
+        cgroup: "/x/y".into(),
+        cgroup_id: 7,
+        boot_id: "boot".into(),
+        handle: Some(vec![1, 2, 3]),
+        ended: Some((Exit { code: 42, ..Exit::default() }, "detail".into())),
+    }
+}
+
+async fn filled(dir: &Path) -> Vec<Write> {
+    let (store, loaded) = open(dir).unwrap();
+    assert!(loaded.fresh);
+    let runner = AllocRunner::new(&desired(1), Timestamp(0)).unwrap();
+    let alloc_id = runner.alloc_id();
+    let writes = || {
+        vec![
+            Write::Desired(Box::new(desired(1))),
+            Write::Snapshot(alloc_id, Box::new(runner.snapshot())),
+            Write::Task(alloc_id, "main".into(), Box::new(record())),
+            Write::Desired(Box::new(desired(2))),
+        ]
+    };
+    store.write(writes()).await.unwrap();
+    writes()
+}
+
+/// The store's thread closes the database after the last handle is gone.
+fn reopen(dir: &Path) -> (Store, Loaded) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        match Database::open(dir.join(FILE)) {
+            Ok(database) => drop(database),
+            Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
+                assert!(std::time::Instant::now() < deadline, "the database is never closed");
+                std::thread::yield_now();
+                continue;
+            }
+            Err(_) => {}
+        }
+        return open(dir).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+
+    let (_store, loaded) = reopen(dir.path());
+
+    let first = AllocId::at(LogIndex(1), 1);
+    assert_eq!(loaded.allocs.len(), 2);
+    assert_eq!(loaded.allocs[&first].0, desired(1));
+    assert!(loaded.allocs[&first].1.is_some());
+    assert_eq!(loaded.tasks[&(first, "main".to_owned())], record());
+    assert!(!loaded.fresh);
+    assert!(!dir.path().join("agent.redb.corrupt-1").exists());
+}
+
+#[tokio::test]
+async fn a_removed_allocation_takes_its_tasks_along() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let (store, _) = reopen(dir.path());
+
+    store.write(vec![Write::Remove(AllocId::at(LogIndex(1), 1))]).await.unwrap();
+    drop(store);
+
+    let (_store, loaded) = reopen(dir.path());
+    assert_eq!(loaded.allocs.len(), 1);
+    assert!(loaded.tasks.is_empty());
+}
+
+/// A database cut at any block is set aside or read; the agent starts in each case.
+#[tokio::test]
+async fn a_cut_database_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    drop(reopen(dir.path()));
+    let copy = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(dir.path().join(FILE)).unwrap();
+    let blocks = whole.len() / 4096;
+    let mut set_aside = 0;
+
+    for block in (0..blocks).step_by(blocks.div_ceil(40)) {
+        let cut = copy.path().join(format!("{block}"));
+        std::fs::create_dir(&cut).unwrap();
+        std::fs::write(cut.join(FILE), &whole[..block * 4096]).unwrap();
+        let (_store, loaded) = open(&cut).unwrap();
+        set_aside += usize::from(loaded.fresh && cut.join("agent.redb.corrupt-1").exists());
+    }
+
+    assert!(set_aside > 0);
+}
+
+#[tokio::test]
+async fn garbage_is_set_aside_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(FILE), b"not a database at all").unwrap();
+
+    let (_store, loaded) = open(dir.path()).unwrap();
+
+    assert!(loaded.fresh && loaded.allocs.is_empty());
+    assert!(dir.path().join("agent.redb.corrupt-1").exists());
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    drop(reopen(dir.path()));
+    {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let database = loop {
+            match Database::open(dir.path().join(FILE)) {
+                Ok(database) => break database,
+                Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+            }
+        };
+        let transaction = database.begin_write().unwrap();
+        let newer = (SCHEMA + 1).to_le_bytes();
+        transaction.open_table(META).unwrap().insert(META_SCHEMA, newer.as_slice()).unwrap();
+        transaction.commit().unwrap();
+    }
+
+    let refused = open(dir.path()).unwrap_err().to_string();
+
+    assert!(refused.contains("format 2") && refused.contains("newer muster"), "{refused}");
+    assert!(dir.path().join(FILE).exists());
+}
+
+#[test]
+fn a_node_id_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+
+    let first = node_id(dir.path(), NodeId([1; 16])).unwrap();
+    let second = node_id(dir.path(), NodeId([2; 16])).unwrap();
+
+    assert_eq!((first, second), (NodeId([1; 16]), NodeId([1; 16])));
+}
+
+#[test]
+fn a_mangled_node_id_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(NODE_ID_FILE), "x").unwrap();
+
+    let refused = node_id(dir.path(), NodeId([1; 16])).unwrap_err();
+
+    assert!(matches!(refused, OpenStoreError::NodeId { .. }), "{refused}");
+}
+
+#[test]
+fn a_second_agent_is_told_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = DataDirLock::take(dir.path()).unwrap();
+
+    let refused = DataDirLock::take(dir.path()).unwrap_err().to_string();
+
+    assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
+}

@@ -1,0 +1,130 @@
+//! The thread that writes, many records a transaction.
+
+use muster_agent_core::alloc::AllocSnapshot;
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::AllocId;
+use muster_wire::codec;
+use redb::{Database, ReadableTable as _};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{DESIRED, SNAPSHOTS, TASKS, TaskRecord, task_key};
+use crate::limits::STORE_QUEUE_MAX;
+
+/// One change of the store.
+#[derive(Debug)]
+pub(crate) enum Write {
+    /// What the control plane wants of an allocation.
+    Desired(Box<DesiredAlloc>),
+    /// Where an allocation's runner is.
+    Snapshot(AllocId, Box<AllocSnapshot>),
+    /// A start of a task.
+    Task(AllocId, String, Box<TaskRecord>),
+    /// Forget an allocation and its tasks.
+    Remove(AllocId),
+}
+
+/// The store could not write, and what it should hold is lost with the agent.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the agent's store cannot be written: {reason}; check free space in the data directory")]
+pub(crate) struct WriteStoreError {
+    reason: String,
+}
+
+#[derive(Debug)]
+struct Job {
+    writes: Vec<Write>,
+    done: oneshot::Sender<Result<(), WriteStoreError>>,
+}
+
+/// The way to the writing thread. The thread ends, and closes the database, with the last clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Store {
+    pub(super) fn start(database: Database) -> Self {
+        let (jobs, inbox) = mpsc::channel(STORE_QUEUE_MAX);
+        let spawned = std::thread::Builder::new()
+            .name("muster-store".into())
+            .spawn(move || run(&database, inbox));
+        if let Err(error) = spawned {
+            tracing::error!(%error, "the store's thread cannot be started");
+        }
+        Self { jobs }
+    }
+
+    /// Writes, and returns when it is on disk.
+    pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<(), WriteStoreError> {
+        let gone = || WriteStoreError { reason: "its thread has ended".into() };
+        let (done, answer) = oneshot::channel();
+        self.jobs.send(Job { writes, done }).await.map_err(|_closed| gone())?;
+        answer.await.map_err(|_closed| gone())?
+    }
+}
+
+fn run(database: &Database, mut inbox: mpsc::Receiver<Job>) {
+    while let Some(first) = inbox.blocking_recv() {
+        let mut jobs = vec![first];
+        while jobs.len() < STORE_QUEUE_MAX
+            && let Ok(job) = inbox.try_recv()
+        {
+            jobs.push(job);
+        }
+        let writes = jobs.iter().flat_map(|job| &job.writes);
+        let written = commit(database, writes)
+            .map_err(|reason| WriteStoreError { reason: reason.to_string() });
+        if let Err(error) = &written {
+            tracing::error!(%error, "a change of the node's state was not stored");
+        }
+        for job in jobs {
+            // Nobody waits any more when the agent stops.
+            drop(job.done.send(written.clone()));
+        }
+    }
+}
+
+fn commit<'a>(
+    database: &Database,
+    writes: impl Iterator<Item = &'a Write>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let transaction = database.begin_write()?;
+    {
+        let mut desired = transaction.open_table(DESIRED)?;
+        let mut snapshots = transaction.open_table(SNAPSHOTS)?;
+        let mut tasks = transaction.open_table(TASKS)?;
+        for write in writes {
+            match write {
+                Write::Desired(alloc) => {
+                    desired.insert(alloc.alloc_id.0.as_slice(), codec::encode(alloc)?.as_slice())?;
+                }
+                Write::Snapshot(alloc_id, snapshot) => {
+                    snapshots.insert(alloc_id.0.as_slice(), codec::encode(snapshot)?.as_slice())?;
+                }
+                Write::Task(alloc_id, task, record) => {
+                    let key = task_key(*alloc_id, task);
+                    tasks.insert(key.as_slice(), codec::encode(record)?.as_slice())?;
+                }
+                Write::Remove(alloc_id) => {
+                    desired.remove(alloc_id.0.as_slice())?;
+                    snapshots.remove(alloc_id.0.as_slice())?;
+                    let keys: Vec<Vec<u8>> = tasks
+                        .range(alloc_id.0.as_slice()..)?
+                        .map_while(|row| match row {
+                            Ok((key, _)) => {
+                                let key = key.value();
+                                key.starts_with(&alloc_id.0).then(|| Ok(key.to_vec()))
+                            }
+                            Err(error) => Some(Err(error)),
+                        })
+                        .collect::<Result<_, _>>()?;
+                    for key in keys {
+                        tasks.remove(key.as_slice())?;
+                    }
+                }
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}

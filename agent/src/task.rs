@@ -1,0 +1,162 @@
+//! One attempt of a task, from its cgroup to the removal of everything it left.
+//!
+//! [`begin`](begin::begin) makes what a process needs and has the driver start it;
+//! [`recover`](recover::recover) finds a process that an earlier agent started; [`end`](end::end)
+//! waits for its end, learns how it ended, and cleans up. The order matters: what could be lost is
+//! recorded before the step that could lose it. When a task is started, stopped or restarted is
+//! decided in `agent-core`.
+
+mod begin;
+mod end;
+mod recover;
+mod streams;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::AllocId;
+use muster_domain::job::{Task, TaskGroup};
+use muster_driver::{TaskError, TaskHandle};
+use tokio::sync::mpsc;
+
+use crate::alloc::Input;
+use crate::cgroup::TaskCgroup;
+use crate::drivers::DriverSlot;
+use crate::facilities::Facilities;
+use crate::store::{TaskRecord, Write};
+use streams::Streams;
+
+pub(crate) use begin::{chain, kill};
+pub(crate) use recover::Unrecorded;
+pub(crate) use streams::stream_name;
+
+/// Which task.
+#[derive(Clone, Debug)]
+pub(crate) struct TaskAt {
+    /// Its allocation.
+    pub(crate) desired: Arc<DesiredAlloc>,
+    /// Its position in the group.
+    pub(crate) at: usize,
+}
+
+impl TaskAt {
+    /// The allocation.
+    pub(crate) fn alloc_id(&self) -> AllocId {
+        self.desired.alloc_id
+    }
+
+    /// Its group.
+    pub(crate) fn group(&self) -> &TaskGroup {
+        self.desired.group().expect("a runner exists only for a group that is there")
+    }
+
+    /// Its description.
+    pub(crate) fn task(&self) -> &Task {
+        &self.group().tasks[self.at]
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.task().name
+    }
+}
+
+/// Takes what happens to one task to its runner.
+#[derive(Clone, Debug)]
+pub(crate) struct Inputs {
+    /// The task.
+    pub(crate) task_at: usize,
+    /// Its runner's inbox.
+    pub(crate) inbox: mpsc::Sender<Input>,
+}
+
+impl Inputs {
+    /// Says that `input` happened.
+    pub(crate) async fn send(&self, input: TaskInput) {
+        let event = muster_agent_core::alloc::Event::Task { task_at: self.task_at, input };
+        // A runner that is gone is one of an agent that stops.
+        drop(self.inbox.send(Input::Event(event)).await);
+    }
+}
+
+/// A task that has a process.
+#[derive(Debug)]
+pub(crate) struct LiveTask {
+    /// Its driver.
+    pub(crate) slot: DriverSlot,
+    /// What is stored of it.
+    pub(crate) record: TaskRecord,
+    /// The driver's handle.
+    pub(crate) handle: TaskHandle,
+    /// Its cgroups; `None` if they were gone when it was looked for.
+    pub(crate) cgroup: Option<TaskCgroup>,
+    /// Its output.
+    pub(crate) streams: Streams,
+}
+
+impl LiveTask {
+    /// Asks the driver to end it.
+    pub(crate) async fn stop(&self, signal: &str, timeout: Duration) -> Result<(), TaskError> {
+        match self.slot.driver.stop_task(&self.record.task_id, timeout, signal).await {
+            // It ended by itself, which is what was wanted.
+            Err(TaskError::NotFound { .. } | TaskError::NotRunning { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Kills everything in its cgroup.
+    pub(crate) fn force(&self) {
+        if let Some(cgroup) = &self.cgroup
+            && let Err(error) = cgroup.kill()
+        {
+            tracing::error!(task = self.record.task_id, %error, "a task cannot be killed");
+        }
+    }
+}
+
+/// Starts a task, waits for its end and cleans up after it.
+pub(crate) async fn run(facilities: Arc<Facilities>, task: TaskAt, attempt: u32, inputs: Inputs) {
+    match begin::begin(&facilities, &task, attempt).await {
+        Ok((live, note)) => {
+            let live = Arc::new(live);
+            facilities.live.insert(task.alloc_id(), task.name(), Arc::clone(&live));
+            inputs.send(TaskInput::Started { note }).await;
+            end::end(&facilities, &task, &live, true, &inputs).await;
+        }
+        Err(failure) => {
+            let begin::StartFailure { reason, retryable } = failure;
+            tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
+            inputs.send(TaskInput::StartFailed { reason, retryable }).await;
+        }
+    }
+}
+
+/// Finds a task that an earlier agent started, waits for its end and cleans up after it.
+pub(crate) async fn find(
+    facilities: Arc<Facilities>,
+    task: TaskAt,
+    attempt: u32,
+    record: Option<TaskRecord>,
+    unrecorded: Unrecorded,
+    inputs: Inputs,
+) {
+    match recover::recover(&facilities, &task, attempt, record, unrecorded).await {
+        recover::Found::Nothing(input) => inputs.send(input).await,
+        recover::Found::Live(live) => {
+            let live = Arc::new(*live);
+            facilities.live.insert(task.alloc_id(), task.name(), Arc::clone(&live));
+            if live.cgroup.as_ref().is_some_and(|cgroup| cgroup.is_populated().unwrap_or(false)) {
+                inputs.send(TaskInput::Recovered).await;
+            }
+            end::end(&facilities, &task, &live, false, &inputs).await;
+        }
+    }
+}
+
+async fn store_record(facilities: &Facilities, task: &TaskAt, record: &TaskRecord) {
+    let write = Write::Task(task.alloc_id(), task.name().to_owned(), Box::new(record.clone()));
+    // The store's thread tells the operator. The task goes on: it is found by its cgroup.
+    drop(facilities.store.write(vec![write]).await);
+}

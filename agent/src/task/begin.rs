@@ -1,0 +1,294 @@
+//! Starts a task: cgroup, record, counters, FIFOs, driver.
+
+use std::time::Duration;
+
+use muster_driver::{
+    CgroupPlacement, LinuxResources, PortMapping, StartTaskError, StartedTask, TaskConfig,
+    TaskResources,
+};
+
+use super::streams::{Streams, remove_fifos, stream_name};
+use super::{LiveTask, TaskAt, store_record};
+use crate::allocdir::{AllocDirs, owner_named};
+use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup};
+use crate::drivers::DriverSlot;
+use crate::facilities::Facilities;
+use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
+use crate::store::TaskRecord;
+use crate::task_env::TaskEnv;
+use muster_wire::rpc::LogStream;
+
+/// A start that failed and left nothing behind.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    /// Why, for people.
+    pub(crate) reason: String,
+    /// Whether the same start may succeed later.
+    pub(crate) retryable: bool,
+}
+
+impl StartFailure {
+    fn fatal(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), retryable: false }
+    }
+
+    fn retryable(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), retryable: true }
+    }
+}
+
+/// Starts the task. Answers with the running task and what an operator should know of it.
+pub(crate) async fn begin(
+    facilities: &Facilities,
+    task: &TaskAt,
+    attempt: u32,
+) -> Result<(LiveTask, String), StartFailure> {
+    let slot = driver(facilities, task)?;
+    let config = task_config(facilities, task, attempt)?;
+    let cgroup = make_cgroup(facilities, task).await?;
+    let mut notes: Vec<String> =
+        cgroup.unenforced().iter().map(|limit| limit.reason.clone()).collect();
+
+    // From here on a process may come into being: whoever comes after must know of it.
+    let mut record = TaskRecord {
+        attempt,
+        driver: task.task().driver.clone(),
+        task_id: config.id.clone(),
+        cgroup: cgroup.dir().to_owned(),
+        cgroup_id: cgroup.id(),
+        boot_id: facilities.boot_id.clone(),
+        handle: None,
+        ended: None,
+    };
+    store_record(facilities, task, &record).await;
+    if let Some(bpf) = facilities.bpf()
+        && let Err(error) = bpf.watch(cgroup.id())
+    {
+        notes.push(format!("the task is not counted by eBPF: {error}"));
+    }
+    match start(facilities, task, &slot, config, &cgroup).await {
+        Ok((started, streams)) => {
+            record.handle = started.handle.encode().ok();
+            store_record(facilities, task, &record).await;
+            let live =
+                LiveTask { slot, record, handle: started.handle, cgroup: Some(cgroup), streams };
+            Ok((live, notes.join("; ")))
+        }
+        Err(failure) => {
+            undo(facilities, task, &cgroup).await;
+            Err(failure)
+        }
+    }
+}
+
+fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFailure> {
+    let name = &task.task().driver;
+    facilities.drivers.named(name).cloned().ok_or_else(|| {
+        let known = facilities.drivers.names();
+        StartFailure::fatal(format!("this node has no driver `{name}`; it has {known}"))
+    })
+}
+
+async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgroup, StartFailure> {
+    let resources = task.task().resources;
+    let limits = Limits {
+        cpu_mhz: resources.cpu.0,
+        memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
+        // A reservation is only of use below a limit that is higher.
+        memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
+        pids_max: TASK_PIDS_MAX,
+        ..Limits::default()
+    };
+    let alloc = task.alloc_id().to_string();
+    let create = || TaskCgroup::create(&facilities.tree, &alloc, task.name(), &limits);
+    let made = match create() {
+        // A process that an earlier start could not account for: nothing of ours may live there.
+        Err(CreateTaskCgroupError::Occupied { .. }) => {
+            empty(facilities, task).await;
+            create()
+        }
+        other => other,
+    };
+    let cgroup = made.map_err(|error| match error {
+        CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
+        other => StartFailure::retryable(chain(&other)),
+    })?;
+    let unlimited = cgroup.unenforced().iter().find(|limit| match limit.controller {
+        Controller::Memory | Controller::Pids => true,
+        Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,
+    });
+    if let Some(limit) = unlimited.filter(|_| facilities.strict_limits) {
+        let reason = limit.reason.clone();
+        remove(&cgroup).await;
+        return Err(StartFailure::fatal(reason));
+    }
+    Ok(cgroup)
+}
+
+/// Kills what is in the cgroup of a task that should have no process.
+async fn empty(facilities: &Facilities, task: &TaskAt) {
+    let alloc = task.alloc_id().to_string();
+    if let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
+        kill(&cgroup).await;
+    }
+}
+
+/// Kills everything in `cgroup` and waits until it is gone.
+pub(crate) async fn kill(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.kill() {
+        tracing::error!(%error, "a cgroup cannot be killed");
+    }
+    match cgroup.wait_empty(CGROUP_EMPTY_DEADLINE).await {
+        Ok(true) => {}
+        Ok(false) => tracing::error!(dir = %cgroup.dir().display(), "processes of a task are stuck in the kernel"),
+        Err(error) => tracing::warn!(%error, "a cgroup cannot be read"),
+    }
+}
+
+async fn remove(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.remove().await {
+        tracing::warn!(%error, "a cgroup is left; it is removed with the allocation");
+    }
+}
+
+async fn start(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+    mut config: TaskConfig,
+    cgroup: &TaskCgroup,
+) -> Result<(StartedTask, Streams), StartFailure> {
+    let dirs = facilities.data.alloc(task.alloc_id());
+    let owner = owner_named(&task.task().user).map_err(StartFailure::fatal)?;
+    let streams =
+        Streams::open(&facilities.ring, &dirs, task.name(), owner, task.task().logs)
+            .await
+            .map_err(|error| StartFailure::retryable(chain(&error)))?;
+    config.cgroup =
+        Some(CgroupPlacement { dir: cgroup.dir().to_owned(), joins: cgroup.joins() });
+    match with_driver(slot, config).await {
+        Ok(started) => Ok((started, streams)),
+        Err(failure) => {
+            // Nobody writes any more once the cgroup is empty.
+            kill(cgroup).await;
+            streams.close(&facilities.ring).await;
+            Err(failure)
+        }
+    }
+}
+
+async fn with_driver(slot: &DriverSlot, config: TaskConfig) -> Result<StartedTask, StartFailure> {
+    if tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready()).await.is_err() {
+        return Err(StartFailure::retryable(format!(
+            "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
+        )));
+    }
+    let task_id = config.id.clone();
+    let error = match slot.driver.start_task(config).await {
+        Ok(started) => return Ok(started),
+        Err(error) => error,
+    };
+    match error {
+        StartTaskError::Fatal { message } => Err(StartFailure::fatal(message)),
+        StartTaskError::Recoverable { message } => Err(StartFailure::retryable(message)),
+        StartTaskError::AlreadyStarted { .. } | StartTaskError::Driver(_) => {
+            // It may have been started; the cgroup is killed, so only the driver's memory is left.
+            if let Err(error) = slot.driver.destroy_task(&task_id, true).await {
+                tracing::debug!(%error, task_id, "nothing to destroy after a failed start");
+            }
+            Err(StartFailure::retryable(chain(&error)))
+        }
+    }
+}
+
+async fn undo(facilities: &Facilities, task: &TaskAt, cgroup: &TaskCgroup) {
+    if let Some(bpf) = facilities.bpf()
+        && let Err(error) = bpf.forget(cgroup.id())
+    {
+        tracing::warn!(%error, "counters of a task that did not start are left");
+    }
+    remove(cgroup).await;
+    remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
+}
+
+fn task_config(
+    facilities: &Facilities,
+    task: &TaskAt,
+    attempt: u32,
+) -> Result<TaskConfig, StartFailure> {
+    let spec = facilities.spec();
+    let dirs = facilities.data.alloc(task.alloc_id());
+    let TaskAt { desired, .. } = task;
+    let (group, description) = (task.group(), task.task());
+    let env = TaskEnv::build(desired, group, description, &dirs, &spec);
+    let config = serde_json::from_str(&description.config_json).map_err(|error| {
+        StartFailure::fatal(format!("the task's config is not JSON: {error}"))
+    })?;
+    let fifo = |stream| dirs.fifos.join(stream_name(&description.name, stream));
+    Ok(TaskConfig {
+        id: format!("{}/{}/{attempt:08x}", desired.alloc_id, description.name),
+        task_name: description.name.clone(),
+        group_name: group.name.clone(),
+        alloc_id: desired.alloc_id.to_string(),
+        job_id: desired.job.spec.id.clone(),
+        job_name: desired.job.spec.name.clone(),
+        namespace: desired.job.spec.namespace.clone(),
+        node_id: spec.id.to_string(),
+        node_name: spec.name.clone(),
+        config: env.interpolate_config(config),
+        resources: task_resources(task, &spec.address),
+        user: description.user.clone(),
+        alloc_dir: alloc_dir(&dirs),
+        task_dir: dirs.task(&description.name),
+        stdout_path: fifo(LogStream::Stdout),
+        stderr_path: fifo(LogStream::Stderr),
+        kill_signal: Some(description.kill_signal.clone()),
+        env: env.vars,
+        ..TaskConfig::default()
+    })
+}
+
+fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
+    dirs.alloc.clone()
+}
+
+fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
+    let resources = task.task().resources;
+    let limit = resources.memory_max.unwrap_or(resources.memory);
+    TaskResources {
+        cpu_mhz: resources.cpu.0.into(),
+        memory_mb: resources.memory.0.into(),
+        memory_max_mb: resources.memory_max.map_or(0, |max| max.0.into()),
+        linux: LinuxResources {
+            cpu_shares: resources.cpu.0.into(),
+            memory_limit_bytes: i64::try_from(limit.bytes()).unwrap_or(i64::MAX),
+            ..LinuxResources::default()
+        },
+        ports: task
+            .desired
+            .ports
+            .iter()
+            .map(|port| PortMapping {
+                label: port.label.clone(),
+                value: port.value.into(),
+                to: port.to.into(),
+                host_ip: address.to_owned(),
+            })
+            .collect(),
+    }
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Pause before a driver is asked again.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,220 @@
+//! The end of a task: learns how it ended, and removes everything of that start.
+//!
+//! Who knows how it ended: the driver that was its parent; if that died, the eBPF exit ledger; if
+//! neither watched, nobody, and the report says so. What is known is stored before anything is
+//! removed, so that an agent that dies in between reports the same.
+
+use std::time::Instant;
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::Exit;
+use muster_driver::{ExitResult, RecoverTaskError, TaskError};
+
+use super::begin::{RETRY_PAUSE, chain, kill};
+use super::streams::remove_fifos;
+use super::{Inputs, LiveTask, TaskAt, store_record};
+use crate::cgroup::{OomCount, TaskCgroup};
+use crate::drivers::DriverSlot;
+use crate::facilities::Facilities;
+use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
+use crate::store::TaskRecord;
+
+/// Waits for the end of a task, cleans up, and tells its runner. `known` says whether the driver
+/// knows the task already.
+pub(super) async fn end(
+    facilities: &Facilities,
+    task: &TaskAt,
+    live: &LiveTask,
+    known: bool,
+    inputs: &Inputs,
+) {
+    let exit = wait(facilities, live, known).await;
+    let (exit, mut detail) = with_memory(exit, live.cgroup.as_ref());
+    let mut record = live.record.clone();
+    record.ended = Some((exit, detail.clone()));
+    store_record(facilities, task, &record).await;
+
+    if let Some(cgroup) = &live.cgroup {
+        kill(cgroup).await;
+    }
+    let left = live.streams.close(&facilities.ring).await;
+    if left > 0 {
+        push_detail(&mut detail, &format!("{left} bytes of output could not be saved"));
+    }
+    clean_up(facilities, task, &live.slot, &record, live.cgroup.as_ref()).await;
+    facilities.live.remove(task.alloc_id(), task.name());
+    inputs.send(TaskInput::Exited { exit, detail }).await;
+}
+
+/// Removes what may be left of a start that is known to have ended.
+pub(super) async fn clean_up_ended(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+) {
+    let alloc = task.alloc_id().to_string();
+    let cgroup = TaskCgroup::open(&facilities.tree, &alloc, task.name())
+        .ok()
+        .filter(|cgroup| cgroup.id() == record.cgroup_id);
+    if let Some(cgroup) = &cgroup {
+        kill(cgroup).await;
+    }
+    clean_up(facilities, task, slot, record, cgroup.as_ref()).await;
+}
+
+async fn clean_up(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+    cgroup: Option<&TaskCgroup>,
+) {
+    match slot.driver.destroy_task(&record.task_id, true).await {
+        Ok(()) | Err(TaskError::NotFound { .. }) => {}
+        // A driver that was away forgets its ended tasks by itself.
+        Err(error) => tracing::warn!(task_id = record.task_id, error = chain(&error), "the driver did not destroy a task"),
+    }
+    remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
+    if let Some(bpf) = facilities.bpf()
+        && let Err(error) = bpf.forget(record.cgroup_id)
+    {
+        tracing::warn!(%error, "counters of a task that ended are left");
+    }
+    if let Some(cgroup) = cgroup
+        && let Err(error) = cgroup.remove().await
+    {
+        tracing::warn!(error = chain(&error), "the cgroup of a task that ended is left");
+    }
+}
+
+/// Waits until the task has ended, through any number of deaths of its driver.
+async fn wait(facilities: &Facilities, live: &LiveTask, mut known: bool) -> Exit {
+    let driver = &live.slot.driver;
+    let mut pause = RETRY_PAUSE;
+    loop {
+        if !known {
+            live.slot.ready().await;
+            match driver.recover_task(live.handle.clone()).await {
+                Ok(()) => pause = RETRY_PAUSE,
+                Err(RecoverTaskError::Gone { .. }) => return from_ledger(facilities, live).await,
+                Err(
+                    error @ (RecoverTaskError::HandleVersion { .. }
+                    | RecoverTaskError::InvalidHandle { .. }),
+                ) => {
+                    tracing::error!(task_id = live.record.task_id, error = chain(&error),
+                        "the driver cannot take the task back, so it is ended");
+                    return from_ledger(facilities, live).await;
+                }
+                Err(RecoverTaskError::Driver(_)) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+                    continue;
+                }
+            }
+        }
+        match driver.wait_task(&live.record.task_id).await {
+            Ok(result) if result.status_known => return exit_of(&result),
+            Ok(_unknown) => return from_ledger(facilities, live).await,
+            Err(error) => {
+                tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
+                known = false;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+            }
+        }
+    }
+}
+
+fn exit_of(result: &ExitResult) -> Exit {
+    Exit {
+        code: result.exit_code,
+        signal: result.signal,
+        oom_killed: result.oom_killed,
+        unknown: false,
+    }
+}
+
+/// What the kernel recorded of a task whose end its driver did not see.
+async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
+    if let Some(cgroup) = &live.cgroup {
+        // Children that outlived the main process; with it the driver would have ended them.
+        kill(cgroup).await;
+    }
+    let unknown = Exit { unknown: true, ..Exit::default() };
+    let Some(bpf) = facilities.bpf() else { return unknown };
+    let deadline = Instant::now() + LEDGER_DEADLINE;
+    loop {
+        match bpf.exit_of(live.record.cgroup_id) {
+            Ok(Some(record)) => return from_wait_status(record.wait_status),
+            Ok(None) if Instant::now() < deadline => {
+                tokio::time::sleep(CGROUP_EMPTY_INTERVAL).await;
+            }
+            Ok(None) => return unknown,
+            Err(error) => {
+                tracing::error!(%error, "the exit ledger cannot be read");
+                return unknown;
+            }
+        }
+    }
+}
+
+/// What `wait(2)` reports: the low seven bits are a signal, else the second byte is the code.
+fn from_wait_status(status: i32) -> Exit {
+    let signal = status & 0x7f;
+    let code = if signal == 0 { (status >> 8) & 0xff } else { 0 };
+    Exit { code, signal, ..Exit::default() }
+}
+
+/// Adds what the task's own cgroup says about memory.
+fn with_memory(mut exit: Exit, cgroup: Option<&TaskCgroup>) -> (Exit, String) {
+    let count = cgroup.and_then(|cgroup| cgroup.oom().ok().flatten()).unwrap_or_default();
+    if count.kills == 0 {
+        return (exit, String::new());
+    }
+    exit.oom_killed = true;
+    (exit, oom_detail(count))
+}
+
+fn oom_detail(OomCount { kills, peak_bytes, limit_bytes }: OomCount) -> String {
+    let mib = |bytes: Option<u64>| {
+        bytes.map_or_else(|| "unknown".to_owned(), |bytes| format!("{:.1} MiB", bytes as f64 / 1_048_576.0))
+    };
+    let processes = if kills == 1 { "1 process" } else { &format!("{kills} processes") };
+    format!("{processes} killed, limit {}, peak {}", mib(limit_bytes), mib(peak_bytes))
+}
+
+fn push_detail(detail: &mut String, more: &str) {
+    if !detail.is_empty() {
+        detail.push_str("; ");
+    }
+    detail.push_str(more);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_statuses_are_codes_or_signals() {
+        assert_eq!(from_wait_status(42 << 8), Exit { code: 42, ..Exit::default() });
+        assert_eq!(from_wait_status(9), Exit { signal: 9, ..Exit::default() });
+        // With a core dump.
+        assert_eq!(from_wait_status(11 | 0x80), Exit { signal: 11, ..Exit::default() });
+        assert_eq!(from_wait_status(0), Exit::default());
+    }
+
+    #[test]
+    fn an_out_of_memory_kill_names_its_numbers() {
+        let count = OomCount { kills: 1, peak_bytes: Some(64 << 20), limit_bytes: Some(64 << 20) };
+
+        assert_eq!(oom_detail(count), "1 process killed, limit 64.0 MiB, peak 64.0 MiB");
+    }
+
+    #[test]
+    fn without_a_cgroup_nothing_is_claimed() {
+        let exit = Exit { code: 1, ..Exit::default() };
+
+        assert_eq!(with_memory(exit, None), (exit, String::new()));
+    }
+}

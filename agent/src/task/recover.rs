@@ -1,0 +1,167 @@
+//! Finds a task that an earlier agent started.
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::Exit;
+use muster_driver::TaskHandle;
+
+use super::streams::{Streams, remove_fifos};
+use super::{LiveTask, TaskAt, end};
+use crate::allocdir::owner_named;
+use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
+use crate::drivers::DriverSlot;
+use crate::facilities::Facilities;
+use crate::store::TaskRecord;
+use crate::task::begin::chain;
+
+/// What the absence of a record means when no process is found either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unrecorded {
+    /// The allocation's own record says that the start was about to be made.
+    NeverStarted,
+    /// The store was lost, but other tasks of the allocation were found: this one ended.
+    Ended,
+    /// The store was lost, and nothing of the allocation was found.
+    Lost,
+}
+
+/// What was found.
+pub(super) enum Found {
+    /// Something to be ended or watched.
+    Live(Box<LiveTask>),
+    /// No process, and what that means.
+    Nothing(TaskInput),
+}
+
+/// Looks for the start `attempt` of the task.
+pub(super) async fn recover(
+    facilities: &Facilities,
+    task: &TaskAt,
+    attempt: u32,
+    record: Option<TaskRecord>,
+    unrecorded: Unrecorded,
+) -> Found {
+    let Some(slot) = facilities.drivers.named(&task.task().driver).cloned() else {
+        let reason = format!("this node has no driver `{}` any more", task.task().driver);
+        return Found::Nothing(TaskInput::Lost { reason });
+    };
+    let Some(record) = record.filter(|record| record.attempt == attempt) else {
+        return unrecorded_task(facilities, task, slot, attempt, unrecorded).await;
+    };
+    if let Some((exit, detail)) = record.ended.clone() {
+        // It was known to have ended, but perhaps not everything of it was removed.
+        end::clean_up_ended(facilities, task, &slot, &record).await;
+        return Found::Nothing(TaskInput::Exited { exit, detail });
+    }
+    if record.boot_id != facilities.boot_id {
+        remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
+        let reason = "the machine was rebooted while the task ran".to_owned();
+        return Found::Nothing(TaskInput::Lost { reason });
+    }
+    match record.handle.as_deref().map(TaskHandle::decode) {
+        Some(Ok(handle)) => live(facilities, task, slot, record, handle).await,
+        Some(Err(error)) => {
+            tracing::error!(task_id = record.task_id, %error, "the stored handle cannot be read");
+            find_by_driver(facilities, task, slot, record).await
+        }
+        None => find_by_driver(facilities, task, slot, record).await,
+    }
+}
+
+/// Asks the driver for a task that was started but whose handle was not stored.
+async fn find_by_driver(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: DriverSlot,
+    record: TaskRecord,
+) -> Found {
+    slot.ready().await;
+    let handles = slot.driver.list_tasks().await.unwrap_or_default();
+    match handles.into_iter().find(|handle| handle.config.id == record.task_id) {
+        Some(handle) => live(facilities, task, slot, record, handle).await,
+        None => {
+            // A process without a handle cannot be waited for: it is ended, and started anew.
+            end::clean_up_ended(facilities, task, &slot, &record).await;
+            Found::Nothing(TaskInput::NeverStarted)
+        }
+    }
+}
+
+/// Looks for a task of which nothing is recorded.
+async fn unrecorded_task(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: DriverSlot,
+    attempt: u32,
+    unrecorded: Unrecorded,
+) -> Found {
+    if unrecorded == Unrecorded::NeverStarted {
+        return Found::Nothing(TaskInput::NeverStarted);
+    }
+    slot.ready().await;
+    let alloc = task.alloc_id().to_string();
+    let handles = slot.driver.list_tasks().await.unwrap_or_default();
+    let found = handles
+        .into_iter()
+        .find(|handle| handle.config.alloc_id == alloc && handle.config.task_name == task.name());
+    let cgroup = TaskCgroup::open(&facilities.tree, &alloc, task.name());
+    match (found, cgroup) {
+        (Some(handle), Ok(cgroup)) => {
+            let record = TaskRecord {
+                attempt,
+                driver: task.task().driver.clone(),
+                task_id: handle.config.id.clone(),
+                cgroup: cgroup.dir().to_owned(),
+                cgroup_id: cgroup.id(),
+                boot_id: facilities.boot_id.clone(),
+                handle: handle.encode().ok(),
+                ended: None,
+            };
+            super::store_record(facilities, task, &record).await;
+            live(facilities, task, slot, record, handle).await
+        }
+        (Some(_) | None, _) => Found::Nothing(match unrecorded {
+            Unrecorded::Ended | Unrecorded::NeverStarted => TaskInput::Exited {
+                exit: Exit { unknown: true, ..Exit::default() },
+                detail: "the agent's store was lost".to_owned(),
+            },
+            Unrecorded::Lost => TaskInput::Lost {
+                reason: "the agent's store was lost, and no process of the task was found".to_owned(),
+            },
+        }),
+    }
+}
+
+/// The task with its cgroups and its output taken up again.
+async fn live(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: DriverSlot,
+    record: TaskRecord,
+    handle: TaskHandle,
+) -> Found {
+    let alloc = task.alloc_id().to_string();
+    let cgroup = match TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
+        // Another group of the same name would be another start of the task.
+        Ok(cgroup) => Some(cgroup).filter(|cgroup| cgroup.id() == record.cgroup_id),
+        Err(CreateTaskCgroupError::Gone { .. }) => None,
+        Err(error) => {
+            tracing::error!(task_id = record.task_id, error = chain(&error), "the cgroup of a task cannot be opened");
+            None
+        }
+    };
+    let streams = reopen_streams(facilities, task).await;
+    Found::Live(Box::new(LiveTask { slot, record, handle, cgroup, streams }))
+}
+
+/// Output first: a task whose FIFO is full stands still until somebody drains it.
+async fn reopen_streams(facilities: &Facilities, task: &TaskAt) -> Streams {
+    let dirs = facilities.data.alloc(task.alloc_id());
+    let owner = owner_named(&task.task().user).ok().flatten();
+    let opened =
+        Streams::open(&facilities.ring, &dirs, task.name(), owner, task.task().logs).await;
+    opened.unwrap_or_else(|error| {
+        tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), error = chain(&error),
+            "the output of a running task cannot be taken");
+        Streams::default()
+    })
+}

@@ -1,0 +1,106 @@
+//! A task's stdout and stderr: two FIFOs, drained into its log files.
+
+use muster_domain::job::LogConfig;
+use muster_wire::rpc::LogStream;
+
+use crate::allocdir::AllocDirs;
+use crate::limits::LOG_DRAIN_DEADLINE;
+use crate::logs::{Fifo, LogDir, OpenFifoError, OpenLogDirError, Owner, RotateLimits};
+use crate::ring::{AttachError, LogRing, OnFull, StreamId, StreamSpec, StreamStats};
+
+const BOTH: [LogStream; 2] = [LogStream::Stdout, LogStream::Stderr];
+
+/// The attached streams of a task.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    ids: Vec<StreamId>,
+}
+
+/// Why a task's output cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenStreamsError {
+    #[error(transparent)]
+    Dir(#[from] OpenLogDirError),
+    #[error(transparent)]
+    Fifo(#[from] OpenFifoError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}
+
+/// The name of a stream: that of its FIFO, and of its files without their number.
+pub(crate) fn stream_name(task: &str, stream: LogStream) -> String {
+    format!("{task}.{}", stream.word())
+}
+
+impl Streams {
+    /// Makes the FIFOs, or takes those that are there with what waits in them, and drains them.
+    pub(crate) async fn open(
+        ring: &LogRing,
+        dirs: &AllocDirs,
+        task: &str,
+        owner: Option<Owner>,
+        config: LogConfig,
+    ) -> Result<Self, OpenStreamsError> {
+        let fifos = LogDir::open(&dirs.fifos)?;
+        let limits = RotateLimits {
+            max_files: config.max_files,
+            max_file_bytes: config.max_file_size.bytes(),
+        };
+        let mut streams = Self::default();
+        for stream in BOTH {
+            let name = stream_name(task, stream);
+            let fifo = Fifo::create(&fifos, &name, owner)?;
+            let spec = StreamSpec {
+                fifo,
+                dir: dirs.logs.clone(),
+                name,
+                limits,
+                on_full: OnFull::default(),
+            };
+            match ring.attach(spec).await {
+                Ok(id) => streams.ids.push(id),
+                Err(error) => {
+                    streams.close(ring).await;
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Drains what waits, stops draining, and says how many bytes could not be saved.
+    pub(crate) async fn close(&self, ring: &LogRing) -> u64 {
+        let mut left = 0;
+        for id in &self.ids {
+            match ring.detach(*id, LOG_DRAIN_DEADLINE).await {
+                Ok(report) => left += report.left_bytes,
+                Err(error) => tracing::warn!(%error, "a log stream was not drained"),
+            }
+        }
+        left
+    }
+
+    /// Both streams together, so far.
+    pub(crate) async fn stats(&self, ring: &LogRing) -> StreamStats {
+        let mut sum = StreamStats::default();
+        for id in &self.ids {
+            if let Ok(stats) = ring.stats(*id).await {
+                sum.bytes += stats.offset;
+                sum.dropped_bytes += stats.dropped_bytes;
+            }
+        }
+        sum
+    }
+}
+
+/// Removes the FIFOs of a task that has ended.
+pub(crate) fn remove_fifos(dirs: &AllocDirs, task: &str) {
+    for stream in BOTH {
+        let path = dirs.fifos.join(stream_name(task, stream));
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), %error, "a FIFO cannot be removed");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A task's environment, and `${…}` in its configuration.
+//!
+//! Names are Nomad's (`NOMAD_*`), so that programs and job files written for it work. A reference to
+//! something that is not there stays as it is written, for the operator to see.
+
+use std::collections::BTreeMap;
+
+use muster_domain::alloc::{DesiredAlloc, alloc_name};
+use muster_domain::job::{DEFAULT_REGION, Task, TaskGroup};
+use muster_domain::node::NodeSpec;
+use serde_json::Value;
+
+use crate::allocdir::AllocDirs;
+
+/// The search path of a task that names none: where distributions keep programs.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of a task and what `${…}` can name.
+#[derive(Clone, Debug)]
+pub(crate) struct TaskEnv {
+    /// The whole environment.
+    pub(crate) vars: BTreeMap<String, String>,
+    /// Facts of the node: `attr.*`, `meta.*`, `node.*`.
+    node: BTreeMap<String, String>,
+}
+
+impl TaskEnv {
+    /// For `task` of `group` in `desired`, on the node described by `spec`.
+    pub(crate) fn build(
+        desired: &DesiredAlloc,
+        group: &TaskGroup,
+        task: &Task,
+        dirs: &AllocDirs,
+        spec: &NodeSpec,
+    ) -> Self {
+        let node = node_facts(spec);
+        let mut vars = muster_vars(desired, group, task, dirs, spec);
+        add_ports(&mut vars, desired, &spec.address);
+        add_meta(&mut vars, desired, group, task);
+        let mut env = Self { vars, node };
+        env.vars.insert("PATH".into(), DEFAULT_PATH.into());
+        env.vars.insert("TMPDIR".into(), dirs.task(&task.name).join("tmp").display().to_string());
+        let own: Vec<(String, String)> =
+            task.env.iter().map(|(name, value)| (name.clone(), env.interpolate(value))).collect();
+        // What the job says wins over everything but the allocation's own facts.
+        for (name, value) in own {
+            if !name.starts_with("NOMAD_") {
+                env.vars.insert(name, value);
+            }
+        }
+        env
+    }
+
+    /// `text` with each `${NAME}` replaced that is known.
+    pub(crate) fn interpolate(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(begin) = rest.find("${") {
+            let (before, reference) = rest.split_at(begin);
+            out.push_str(before);
+            let Some(end) = reference.find('}') else {
+                rest = reference;
+                break;
+            };
+            match self.value(reference[2..end].trim()) {
+                Some(value) => out.push_str(value),
+                None => out.push_str(&reference[..=end]),
+            }
+            rest = &reference[end + 1..];
+        }
+        out.push_str(rest);
+        out
+    }
+
+    /// `config` with every text in it interpolated.
+    pub(crate) fn interpolate_config(&self, config: Value) -> Value {
+        match config {
+            Value::String(text) => Value::String(self.interpolate(&text)),
+            Value::Array(items) => {
+                Value::Array(items.into_iter().map(|item| self.interpolate_config(item)).collect())
+            }
+            Value::Object(fields) => Value::Object(
+                fields
+                    .into_iter()
+                    .map(|(name, value)| (name, self.interpolate_config(value)))
+                    .collect(),
+            ),
+            Value::Null | Value::Bool(_) | Value::Number(_) => config,
+        }
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        let name = name
+            .strip_prefix("env[\"")
+            .and_then(|rest| rest.strip_suffix("\"]"))
+            .or_else(|| name.strip_prefix("env."))
+            .unwrap_or(name);
+        self.vars.get(name).or_else(|| self.node.get(name)).map(String::as_str)
+    }
+}
+
+fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
+    let attributes = spec.attributes.iter().map(|(key, value)| (format!("attr.{key}"), value.clone()));
+    let meta = spec.meta.iter().map(|(key, value)| (format!("meta.{key}"), value.clone()));
+    let own = [
+        ("node.unique.id", spec.id.to_string()),
+        ("node.unique.name", spec.name.clone()),
+        ("node.datacenter", spec.datacenter.clone()),
+        ("node.class", spec.class.clone()),
+        ("node.pool", spec.pool.clone()),
+        ("node.region", DEFAULT_REGION.to_owned()),
+    ];
+    attributes.chain(meta).chain(own.map(|(key, value)| (key.to_owned(), value))).collect()
+}
+
+fn muster_vars(
+    desired: &DesiredAlloc,
+    group: &TaskGroup,
+    task: &Task,
+    dirs: &AllocDirs,
+    spec: &NodeSpec,
+) -> BTreeMap<String, String> {
+    let job = &desired.job.spec;
+    let task_dir = dirs.task(&task.name);
+    let path = |path: std::path::PathBuf| path.display().to_string();
+    let memory_max = task.resources.memory_max.unwrap_or(task.resources.memory);
+    let vars = [
+        ("ALLOC_DIR", path(dirs.shared())),
+        ("TASK_DIR", path(task_dir.join("local"))),
+        ("SECRETS_DIR", path(task_dir.join("secrets"))),
+        ("ALLOC_ID", desired.alloc_id.to_string()),
+        ("SHORT_ALLOC_ID", desired.alloc_id.short()),
+        ("ALLOC_NAME", alloc_name(&job.id, &group.name, desired.name_index)),
+        ("ALLOC_INDEX", desired.name_index.to_string()),
+        ("TASK_NAME", task.name.clone()),
+        ("GROUP_NAME", group.name.clone()),
+        ("JOB_ID", job.id.clone()),
+        ("JOB_NAME", job.name.clone()),
+        ("NAMESPACE", job.namespace.clone()),
+        ("DC", spec.datacenter.clone()),
+        ("REGION", DEFAULT_REGION.to_owned()),
+        ("CPU_LIMIT", task.resources.cpu.0.to_string()),
+        ("MEMORY_LIMIT", task.resources.memory.0.to_string()),
+        ("MEMORY_MAX_LIMIT", memory_max.0.to_string()),
+    ];
+    vars.into_iter().map(|(name, value)| (format!("NOMAD_{name}"), value)).collect()
+}
+
+fn add_ports(vars: &mut BTreeMap<String, String>, desired: &DesiredAlloc, address: &str) {
+    for port in &desired.ports {
+        let inside = if port.to == 0 { port.value } else { port.to };
+        let values = [
+            ("IP", address.to_owned()),
+            ("PORT", inside.to_string()),
+            ("ADDR", format!("{address}:{}", port.value)),
+            ("HOST_IP", address.to_owned()),
+            ("HOST_PORT", port.value.to_string()),
+            ("HOST_ADDR", format!("{address}:{}", port.value)),
+            ("ALLOC_PORT", inside.to_string()),
+        ];
+        for (word, value) in values {
+            vars.insert(format!("NOMAD_{word}_{}", port.label), value);
+        }
+    }
+}
+
+/// Meta of job, group and task, the innermost winning, under its own name and in capitals.
+fn add_meta(
+    vars: &mut BTreeMap<String, String>,
+    desired: &DesiredAlloc,
+    group: &TaskGroup,
+    task: &Task,
+) {
+    for meta in [&desired.job.spec.meta, &group.meta, &task.meta] {
+        for (key, value) in meta {
+            vars.insert(format!("NOMAD_META_{key}"), value.clone());
+            vars.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use muster_domain::alloc::{ClientStatus, DesiredStatus};
+    use muster_domain::fixture;
+    use muster_domain::id::{AllocId, LogIndex};
+    use muster_domain::resources::AllocatedPort;
+    use serde_json::json;
+
+    use super::*;
+    use crate::allocdir::DataDir;
+
+    fn env(edit: impl FnOnce(&mut Task)) -> TaskEnv {
+        let mut spec = fixture::job("web").build();
+        spec.meta.insert("owner".into(), "job".into());
+        spec.groups[0].meta.insert("owner".into(), "group".into());
+        edit(&mut spec.groups[0].tasks[0]);
+        let mut version = (*fixture::job("web").version()).clone();
+        version.spec = spec;
+        let desired = DesiredAlloc {
+            alloc_id: AllocId::at(LogIndex(1), 0),
+            alloc_modify_index: LogIndex(1),
+            desired: DesiredStatus::Run,
+            name_index: 3,
+            group_at: 0,
+            ports: vec![AllocatedPort { label: "http".into(), value: 20_001, to: 80 }],
+            client_status: ClientStatus::Pending,
+            job: version.into(),
+        };
+        let dirs = DataDir::new(Path::new("/d")).unwrap().alloc(desired.alloc_id);
+        let group = desired.group().unwrap();
+        TaskEnv::build(&desired, group, &group.tasks[0], &dirs, &fixture::node("n1").build())
+    }
+
+    #[test]
+    fn variables_have_nomads_names() {
+        let vars = env(|_| {}).vars;
+
+        let expected = [
+            ("NOMAD_ALLOC_NAME", "web.main[3]"),
+            ("NOMAD_ALLOC_INDEX", "3"),
+            ("NOMAD_TASK_NAME", "main"),
+            ("NOMAD_MEMORY_LIMIT", "64"),
+            ("NOMAD_PORT_http", "80"),
+            ("NOMAD_HOST_PORT_http", "20001"),
+            ("NOMAD_ADDR_http", "127.0.0.1:20001"),
+            ("NOMAD_META_owner", "group"),
+            ("NOMAD_META_OWNER", "group"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(vars.get(name).map(String::as_str), Some(value), "{name}");
+        }
+        assert!(vars["NOMAD_TASK_DIR"].ends_with("/main/local"));
+        assert!(vars["NOMAD_ALLOC_DIR"].ends_with("/alloc"));
+    }
+
+    #[test]
+    fn references_are_replaced_where_known() {
+        let env = env(|_| {});
+
+        let text = env.interpolate("a ${NOMAD_PORT_http} ${attr.cpu.arch} ${env[\"NOMAD_DC\"]} ${nope} ${open");
+
+        assert_eq!(text, "a 80 amd64 dc1 ${nope} ${open");
+    }
+
+    #[test]
+    fn configuration_is_replaced_in_depth() {
+        let config = json!({"args": ["-p", "${NOMAD_PORT_http}", {"x": "${node.unique.name}"}], "n": 1});
+
+        let replaced = env(|_| {}).interpolate_config(config);
+
+        assert_eq!(replaced, json!({"args": ["-p", "80", {"x": "n1"}], "n": 1}));
+    }
+
+    #[test]
+    fn a_tasks_own_variables_are_interpolated() {
+        let vars = env(|task| {
+            task.env.insert("LISTEN".into(), "0.0.0.0:${NOMAD_PORT_http}".into());
+            task.env.insert("PATH".into(), "/opt/bin".into());
+        })
+        .vars;
+
+        assert_eq!((vars["LISTEN"].as_str(), vars["PATH"].as_str()), ("0.0.0.0:80", "/opt/bin"));
+    }
+
+    /// A task must not be able to tell its children that they are another allocation.
+    #[test]
+    fn facts_of_the_allocation_cannot_be_overridden() {
+        let vars = env(|task| {
+            task.env.insert("NOMAD_ALLOC_ID".into(), "forged".into());
+        })
+        .vars;
+
+        assert_ne!(vars["NOMAD_ALLOC_ID"], "forged");
+    }
+}

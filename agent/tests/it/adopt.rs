@@ -1,0 +1,227 @@
+//! Agents and drivers that are killed, and what comes after them.
+
+use muster_domain::alloc::{ClientStatus, Exit, TaskEventKind, TaskState};
+use muster_domain::id::AllocId;
+use muster_wire::rpc::LogStream;
+
+use crate::support::{
+    FakeServer, Machine, batch, ended, eventually, privileged, service, skipped, start_ticks,
+};
+
+/// Writes a number a line, each once and in order.
+const COUNTER: &str = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.005; done";
+
+fn has(task: &TaskState, wanted: fn(&TaskEventKind) -> bool) -> bool {
+    task.events.iter().any(|event| wanted(&event.kind))
+}
+
+fn recovered(task: &TaskState) -> bool {
+    has(task, |kind| matches!(kind, TaskEventKind::Recovered))
+}
+
+/// Lines of the counter so far, checked to be each once and in order.
+async fn counted(server: &FakeServer, alloc_id: AllocId) -> usize {
+    let log = server.log(alloc_id, LogStream::Stdout).await;
+    let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    for (at, line) in whole.lines().enumerate() {
+        assert_eq!(line, at.to_string(), "the log has a gap or a repetition");
+    }
+    whole.lines().count()
+}
+
+async fn count_reaches(server: &FakeServer, alloc_id: AllocId, wanted: usize) {
+    eventually("the counter goes on", async || {
+        (counted(server, alloc_id).await >= wanted).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_agent_leaves_tasks_to_the_next() {
+    if !privileged("a_killed_agent_leaves_tasks_to_the_next") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let alloc_id = server.place(service(1, COUNTER).build()).await;
+    count_reaches(&server, alloc_id, 20).await;
+    let pid = server.pid(alloc_id).await;
+    let start = start_ticks(pid).unwrap();
+
+    agent.kill();
+    for _ in 0..3 {
+        let sessions = server.sessions();
+        assert_eq!(start_ticks(pid), Some(start));
+        let next = machine.killable_agent(&server);
+        eventually("a session", async || (server.sessions() > sessions).then_some(())).await;
+        let before = server.log(alloc_id, LogStream::Stdout).await.lines().count();
+        let task = server.reported(alloc_id, "recovered", |task, _| recovered(task)).await;
+        assert_eq!(task.restarts, 0);
+        count_reaches(&server, alloc_id, before + 20).await;
+        assert_eq!((server.pid(alloc_id).await, start_ticks(pid)), (pid, Some(start)));
+        next.kill();
+    }
+
+    let agent = machine.agent(&server).await;
+    server.stop(alloc_id).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    assert!(ended(pid));
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_leaves_keeps_its_tasks() {
+    if !privileged("an_agent_that_leaves_keeps_its_tasks") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let alloc_id = server.place(service(1, COUNTER).build()).await;
+    count_reaches(&server, alloc_id, 5).await;
+    let pid = server.pid(alloc_id).await;
+
+    agent.leave().await;
+    assert!(!ended(pid));
+    let agent = machine.agent(&server).await;
+    let task = server.reported(alloc_id, "recovered", |task, _| recovered(task)).await;
+
+    assert_eq!(task.restarts, 0);
+    assert_eq!(server.pid(alloc_id).await, pid);
+    agent.end().await;
+    assert!(ended(pid));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_driver_is_replaced() {
+    if !privileged("a_killed_driver_is_replaced") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let alloc_id = server.place(service(1, COUNTER).build()).await;
+    count_reaches(&server, alloc_id, 5).await;
+    let pid = server.pid(alloc_id).await;
+    let start = start_ticks(pid);
+
+    let first = machine.kill_driver().await;
+    let (second, _) = machine.driver().await;
+    assert_ne!(first, second);
+    let before = counted(&server, alloc_id).await;
+    count_reaches(&server, alloc_id, before + 20).await;
+    assert_eq!((server.pid(alloc_id).await, start_ticks(pid)), (pid, start));
+
+    // The new driver can do with the task what the old one could.
+    let other = server.place(batch(2, "exit 0").build()).await;
+    server.status(other, ClientStatus::Complete).await;
+    server.stop(alloc_id).await;
+    let task = server.status(alloc_id, ClientStatus::Complete).await;
+    assert_eq!(task.restarts, 0);
+    assert!(ended(pid));
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exit_that_nobody_watched_is_reported() {
+    let name = "an_exit_that_nobody_watched_is_reported";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let node = server.node(|node| node.has_driver("native")).await;
+    if node.attributes.get("ebpf.object").is_none_or(|object| object == "absent") {
+        let why = node.attributes.get("ebpf.reason").cloned().unwrap_or_default();
+        skipped(name, &format!("no eBPF programs: {why}; run: cargo xtask build-ebpf"));
+        return;
+    }
+    let gate = machine.data().join("gate");
+    let script = format!("while ! [ -e {} ]; do sleep 0.02; done; exit 42", gate.display());
+    let alloc_id = server.place(batch(1, &script).build()).await;
+    let pid = server.pid(alloc_id).await;
+
+    agent.kill();
+    machine.kill_driver().await;
+    std::fs::write(&gate, "").unwrap();
+    eventually("the task's end", async || ended(pid).then_some(())).await;
+    let agent = machine.agent(&server).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    let exit = Exit { code: 42, ..Exit::default() };
+    assert!(task.events.iter().any(|event| event.kind == TaskEventKind::Terminated(exit)), "{task:?}");
+    agent.end().await;
+}
+
+/// Without the ledger nobody knows, and the report says so; the restart policy decides.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
+    if !privileged("an_agent_that_was_away_reports_the_exit_of_its_driver") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let gate = machine.data().join("gate");
+    let script = format!("while ! [ -e {} ]; do sleep 0.02; done; exit 42", gate.display());
+    let alloc_id = server.place(batch(1, &script).build()).await;
+    let pid = server.pid(alloc_id).await;
+
+    agent.kill();
+    std::fs::write(&gate, "").unwrap();
+    eventually("the task's end", async || ended(pid).then_some(())).await;
+    let agent = machine.agent(&server).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    let exit = Exit { code: 42, ..Exit::default() };
+    assert!(task.events.iter().any(|event| event.kind == TaskEventKind::Terminated(exit)), "{task:?}");
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_loses_no_task() {
+    if !privileged("a_lost_store_loses_no_task") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let alloc_id = server.place(service(1, COUNTER).build()).await;
+    count_reaches(&server, alloc_id, 5).await;
+    let pid = server.pid(alloc_id).await;
+
+    agent.kill();
+    std::fs::write(machine.data().join("agent.redb"), "garbage").unwrap();
+    let agent = machine.agent(&server).await;
+    server.reported(alloc_id, "recovered", |task, _| recovered(task)).await;
+
+    assert!(machine.data().join("agent.redb.corrupt-1").exists());
+    let before = counted(&server, alloc_id).await;
+    count_reaches(&server, alloc_id, before + 5).await;
+    assert_eq!(server.pid(alloc_id).await, pid);
+    server.stop(alloc_id).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    assert!(ended(pid));
+    agent.end().await;
+}
+
+/// The control plane believes it runs, nothing of it is here, and it is not started a second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_found_is_reported_lost() {
+    if !privileged("what_cannot_be_found_is_reported_lost") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let mut alloc = service(1, "echo up; sleep 600").build();
+    alloc.client_status = ClientStatus::Running;
+    let alloc_id = server.place(alloc).await;
+
+    let agent = machine.agent(&server).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    assert!(!has(&task, |kind| matches!(kind, TaskEventKind::Started)), "{task:?}");
+    agent.end().await;
+}

@@ -1,0 +1,50 @@
+//! A fake server, an agent in this process or in one that can be killed, and allocations to run.
+
+mod agent;
+mod alloc;
+mod server;
+
+use std::future::Future;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+pub(crate) use agent::{Machine, ended, start_ticks};
+pub(crate) use alloc::{batch, service};
+pub(crate) use server::FakeServer;
+
+/// Longest wait for something that takes milliseconds on an idle machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Looks until `look` has an answer.
+pub(crate) async fn eventually<T, F>(what: &str, mut look: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = look().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Says why a test cannot run here.
+pub(crate) fn skipped(name: &str, reason: &str) {
+    eprintln!("skipped: {name}: {reason}");
+    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
+        let mut file =
+            std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        file.write_all(format!("{name}: {reason}\n").as_bytes()).unwrap();
+    }
+}
+
+/// Whether an agent can run here; says so if not.
+pub(crate) fn privileged(name: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        skipped(name, "needs root for cgroups; run: sudo -E cargo test -p muster-agent --test it");
+    }
+    root
+}

@@ -1,0 +1,104 @@
+//! Allocations of the native driver that run a shell.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::fixture;
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::job::{JobSpec, JobType, JobVersion, RestartMode, RestartPolicy};
+use muster_domain::resources::{AllocatedPort, Mb};
+
+/// Builds an allocation of one task `main`.
+#[derive(Clone, Debug)]
+pub(crate) struct AllocBuilder {
+    name: u32,
+    spec: JobSpec,
+    ports: Vec<AllocatedPort>,
+}
+
+/// A service that runs `script` and is never restarted.
+pub(crate) fn service(name: u32, script: &str) -> AllocBuilder {
+    AllocBuilder::new(name, JobType::Service, script)
+}
+
+/// A batch job that runs `script` and is never restarted.
+pub(crate) fn batch(name: u32, script: &str) -> AllocBuilder {
+    AllocBuilder::new(name, JobType::Batch, script)
+}
+
+impl AllocBuilder {
+    fn new(name: u32, job_type: JobType, script: &str) -> Self {
+        let mut spec = fixture::job("it").job_type(job_type).build();
+        let group = &mut spec.groups[0];
+        group.restart = RestartPolicy {
+            attempts: 0,
+            interval: Duration::from_secs(600),
+            delay: Duration::from_millis(50),
+            mode: RestartMode::Fail,
+        };
+        let task = &mut group.tasks[0];
+        task.driver = "native".to_owned();
+        task.config_json =
+            serde_json::json!({"command": "/bin/sh", "args": ["-c", script]}).to_string();
+        Self { name, spec, ports: Vec::new() }
+    }
+
+    /// Restarted this often.
+    pub(crate) fn restarts(mut self, attempts: u32) -> Self {
+        self.spec.groups[0].restart.attempts = attempts;
+        self
+    }
+
+    /// Killed this long after its signal.
+    pub(crate) fn kill_timeout(mut self, timeout: Duration) -> Self {
+        self.spec.groups[0].tasks[0].kill_timeout = timeout;
+        self
+    }
+
+    /// With this memory limit.
+    pub(crate) fn memory_mb(mut self, mb: u32) -> Self {
+        self.spec.groups[0].tasks[0].resources.memory = Mb(mb);
+        self
+    }
+
+    /// With another driver and its configuration.
+    pub(crate) fn driver(mut self, driver: &str, config: &serde_json::Value) -> Self {
+        let task = &mut self.spec.groups[0].tasks[0];
+        task.driver = driver.to_owned();
+        task.config_json = config.to_string();
+        self
+    }
+
+    /// Run as this user.
+    pub(crate) fn user(mut self, user: &str) -> Self {
+        self.spec.groups[0].tasks[0].user = user.to_owned();
+        self
+    }
+
+    /// With this port.
+    pub(crate) fn port(mut self, label: &str, value: u16) -> Self {
+        self.ports.push(AllocatedPort { label: label.to_owned(), value, to: 0 });
+        self
+    }
+
+    /// Placed at index 1.
+    pub(crate) fn build(self) -> DesiredAlloc {
+        DesiredAlloc {
+            alloc_id: AllocId::at(LogIndex(7), self.name),
+            alloc_modify_index: LogIndex(1),
+            desired: DesiredStatus::Run,
+            name_index: 0,
+            group_at: 0,
+            ports: self.ports,
+            client_status: ClientStatus::Pending,
+            job: Arc::new(JobVersion {
+                spec: self.spec,
+                version: 0,
+                submit_time: Timestamp(0),
+                create_index: LogIndex(1),
+                job_modify_index: LogIndex(1),
+            }),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A server that wants what it is told and remembers what it hears.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskState};
+use muster_domain::id::{AllocId, LogIndex};
+use muster_domain::node::NodeSpec;
+use muster_link::endpoint;
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_link::tls::{Identity, Role, ensure_cluster};
+use muster_wire::rpc::{
+    ALPN_AGENT, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest, ToAgent,
+};
+use quinn::Connection;
+use tokio::sync::mpsc;
+
+use super::eventually;
+
+const CLUSTER: &str = "it";
+
+#[derive(Debug, Default)]
+struct State {
+    index: u64,
+    wanted: BTreeMap<AllocId, DesiredAlloc>,
+    reports: BTreeMap<AllocId, AllocReport>,
+    /// Every report message: sequence and the allocations in it.
+    messages: Vec<(u64, Vec<AllocId>)>,
+    node: Option<NodeSpec>,
+    sessions: u32,
+    heartbeats: u32,
+    mute: bool,
+    connection: Option<Connection>,
+    push: Option<mpsc::Sender<ToAgent>>,
+}
+
+/// The server. Ends with its last clone.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeServer {
+    addr: SocketAddr,
+    tls: PathBuf,
+    state: Arc<Mutex<State>>,
+    _endpoint: quinn::Endpoint,
+}
+
+impl FakeServer {
+    /// Listens on a free port of the loopback; certificates go below `dir`.
+    pub(crate) fn start(dir: &Path) -> Self {
+        let tls = dir.join("tls");
+        ensure_cluster(&tls, CLUSTER).unwrap();
+        let identity = Identity::load(&tls, Role::Server).unwrap();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let endpoint = endpoint::server(any, &identity, &[ALPN_AGENT]).unwrap();
+        let addr = endpoint.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State { index: 1, ..State::default() }));
+        let (accepting, shared) = (endpoint.clone(), Arc::clone(&state));
+        tokio::spawn(async move {
+            while let Some(incoming) = accepting.accept().await {
+                if let Ok(connection) = incoming.await {
+                    tokio::spawn(session(connection, Arc::clone(&shared)));
+                }
+            }
+        });
+        Self { addr, tls, state, _endpoint: endpoint }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(crate) fn tls_dir(&self) -> &Path {
+        &self.tls
+    }
+
+    /// Wants `alloc` from now on.
+    pub(crate) async fn place(&self, alloc: DesiredAlloc) -> AllocId {
+        let alloc_id = alloc.alloc_id;
+        self.want(alloc).await;
+        alloc_id
+    }
+
+    /// Wants the allocation stopped.
+    pub(crate) async fn stop(&self, alloc_id: AllocId) {
+        let mut alloc = self.state.lock().unwrap().wanted[&alloc_id].clone();
+        alloc.desired = DesiredStatus::Stop;
+        self.want(alloc).await;
+    }
+
+    /// Forgets the allocation.
+    pub(crate) async fn forget(&self, alloc_id: AllocId) {
+        let (index, push) = {
+            let mut state = self.state.lock().unwrap();
+            state.index += 1;
+            state.wanted.remove(&alloc_id);
+            (LogIndex(state.index), state.push.clone())
+        };
+        let gone = vec![alloc_id];
+        send(push, ToAgent::Desired { index, allocs: Vec::new(), gone, complete: false }).await;
+    }
+
+    /// Asks the node to collect garbage.
+    pub(crate) async fn collect_garbage(&self) {
+        let push = self.state.lock().unwrap().push.clone();
+        send(push, ToAgent::CollectGarbage).await;
+    }
+
+    /// Commits no reports while `mute`.
+    pub(crate) fn mute(&self, mute: bool) {
+        self.state.lock().unwrap().mute = mute;
+    }
+
+    /// Breaks the connection.
+    pub(crate) fn disconnect(&self) {
+        let connection = self.state.lock().unwrap().connection.take();
+        connection.unwrap().close(quinn::VarInt::from_u32(1), b"the test breaks it");
+    }
+
+    pub(crate) fn sessions(&self) -> u32 {
+        self.state.lock().unwrap().sessions
+    }
+
+    pub(crate) fn heartbeats(&self) -> u32 {
+        self.state.lock().unwrap().heartbeats
+    }
+
+    pub(crate) fn messages(&self) -> Vec<(u64, Vec<AllocId>)> {
+        self.state.lock().unwrap().messages.clone()
+    }
+
+    /// The node's newest registration, once there is one that `wanted` likes.
+    pub(crate) async fn node(&self, wanted: impl Fn(&NodeSpec) -> bool) -> NodeSpec {
+        eventually("a registration", async || {
+            self.state.lock().unwrap().node.clone().filter(|node| wanted(node))
+        })
+        .await
+    }
+
+    /// The newest report of the allocation.
+    pub(crate) fn report(&self, alloc_id: AllocId) -> Option<AllocReport> {
+        self.state.lock().unwrap().reports.get(&alloc_id).cloned()
+    }
+
+    /// Waits until a report of the allocation says what `wanted` likes.
+    pub(crate) async fn reported(
+        &self,
+        alloc_id: AllocId,
+        what: &str,
+        wanted: impl Fn(&TaskState, ClientStatus) -> bool,
+    ) -> TaskState {
+        let found = eventually(what, async || {
+            let report = self.report(alloc_id)?;
+            let task = report.task_states.first()?.clone();
+            wanted(&task, report.client_status).then_some(task)
+        });
+        // What was reported last says more than a deadline that passed.
+        tokio::select! {
+            task = found => task,
+            () = tokio::time::sleep(super::DEADLINE - Duration::from_secs(1)) => {
+                panic!("{what}: the last report is {:#?}", self.report(alloc_id))
+            }
+        }
+    }
+
+    /// Waits for a client status.
+    pub(crate) async fn status(&self, alloc_id: AllocId, wanted: ClientStatus) -> TaskState {
+        self.reported(alloc_id, wanted.word(), |_, status| status == wanted).await
+    }
+
+    /// Asks the node, and reads replies until the stream ends or `enough`.
+    pub(crate) async fn ask(
+        &self,
+        request: NodeRequest,
+        enough: impl Fn(&[NodeReply]) -> bool,
+    ) -> Vec<NodeReply> {
+        let connection = eventually("a connection", async || {
+            self.state.lock().unwrap().connection.clone()
+        })
+        .await;
+        let (send, receive) = connection.open_bi().await.unwrap();
+        let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+        sender.send(&request).await.unwrap();
+        let mut replies = Vec::new();
+        while !enough(&replies)
+            && let Some(reply) = receiver.recv::<NodeReply>().await.unwrap()
+        {
+            replies.push(reply);
+        }
+        replies
+    }
+
+    /// All that the task wrote to a stream so far.
+    pub(crate) async fn log(&self, alloc_id: AllocId, stream: LogStream) -> String {
+        let request = LogsRequest {
+            alloc_id,
+            task: "main".to_owned(),
+            stream,
+            from: LogOrigin::Start(0),
+            follow: false,
+        };
+        let replies = self.ask(NodeRequest::Logs(request), |_| false).await;
+        let data = replies.into_iter().flat_map(|reply| match reply {
+            NodeReply::LogData { data, .. } => data,
+            other => format!("{other:?}").into_bytes(),
+        });
+        String::from_utf8(data.collect()).unwrap()
+    }
+
+    /// The first process of the task.
+    pub(crate) async fn pid(&self, alloc_id: AllocId) -> u32 {
+        eventually("a pid", async || {
+            let request = NodeRequest::AllocStats { alloc_id };
+            match self.ask(request, |replies| !replies.is_empty()).await.first()? {
+                NodeReply::AllocStats(stats) => {
+                    Some(stats.tasks.get("main")?.pid).filter(|pid| *pid != 0)
+                }
+                _ => None,
+            }
+        })
+        .await
+    }
+
+    async fn want(&self, mut alloc: DesiredAlloc) {
+        let (message, push) = {
+            let mut state = self.state.lock().unwrap();
+            state.index += 1;
+            alloc.alloc_modify_index = LogIndex(state.index);
+            state.wanted.insert(alloc.alloc_id, alloc.clone());
+            let message = ToAgent::Desired {
+                index: LogIndex(state.index),
+                allocs: vec![alloc],
+                gone: Vec::new(),
+                complete: false,
+            };
+            (message, state.push.clone())
+        };
+        send(push, message).await;
+    }
+}
+
+/// What is not pushed is sent when a session begins.
+async fn send(push: Option<mpsc::Sender<ToAgent>>, message: ToAgent) {
+    if let Some(push) = push {
+        drop(push.send(message).await);
+    }
+}
+
+async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()> {
+    let (send, receive) = connection.accept_bi().await.ok()?;
+    let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+    let FromAgent::Register { node } = receiver.recv().await.ok()?? else { return None };
+    let (push, mut pushed) = mpsc::channel(1024);
+    let first = {
+        let mut state = state.lock().unwrap();
+        state.node = Some(*node);
+        state.sessions += 1;
+        state.connection = Some(connection.clone());
+        state.push = Some(push.clone());
+        ToAgent::Desired {
+            index: LogIndex(state.index),
+            allocs: state.wanted.values().cloned().collect(),
+            gone: Vec::new(),
+            complete: true,
+        }
+    };
+    let heartbeat_ttl = Duration::from_secs(1);
+    let registered = ToAgent::Registered { cluster: CLUSTER.to_owned(), heartbeat_ttl };
+    sender.send(&registered).await.ok()?;
+    sender.send(&first).await.ok()?;
+    tokio::spawn(async move {
+        while let Some(message) = pushed.recv().await {
+            if sender.send(&message).await.is_err() {
+                return;
+            }
+        }
+    });
+    loop {
+        let message = receiver.recv::<FromAgent>().await.ok()??;
+        let answer = hear(&state, message);
+        if let Some(answer) = answer {
+            push.send(answer).await.ok()?;
+        }
+    }
+}
+
+fn hear(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
+    let mut state = state.lock().unwrap();
+    match message {
+        FromAgent::Register { node } => {
+            state.node = Some(*node);
+            None
+        }
+        FromAgent::Heartbeat => {
+            state.heartbeats += 1;
+            Some(ToAgent::HeartbeatAck)
+        }
+        FromAgent::Report { sequence, reports } => {
+            state.messages.push((sequence, reports.iter().map(|report| report.alloc_id).collect()));
+            if state.mute {
+                return None;
+            }
+            for report in reports {
+                if let Some(wanted) = state.wanted.get_mut(&report.alloc_id) {
+                    wanted.client_status = report.client_status;
+                }
+                state.reports.insert(report.alloc_id, report);
+            }
+            Some(ToAgent::ReportAck { sequence })
+        }
+    }
+}
