@@ -1,1 +1,32 @@
-//! The control plane's shell: raft, quic, http, leader duties, workers, storage.
+//! The control plane's shell: what of a server touches disk, network and clock.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`server`] | puts a server together and takes it apart |
+//! | [`handle`] | the handle its parts share: read, propose, ask a node |
+//! | `raft` | the replicated log, its storage and snapshots |
+//! | `leader` | duties of the leader: scheduling, heartbeats, garbage |
+//! | [`agents`] | QUIC sessions of nodes |
+//! | [`http`] | the HTTP API |
+//! | `published` | the newest state, for readers |
+//! | `data_dir` | who may use the data directory |
+//! | [`limits`] | bounds |
+//!
+//! Deliberately absent: decisions. What a command changes, where an instance goes, when a node is down:
+//! all that is pure and lies in `control-core`.
+
+#![forbid(unsafe_code)]
+
+pub mod agents;
+mod clock;
+mod data_dir;
+pub mod handle;
+pub mod http;
+mod leader;
+pub mod limits;
+mod published;
+mod raft;
+pub mod server;
+
+pub use data_dir::OpenDataDirError;
+pub use raft::{OpenLogError, ReadSnapshotError, StartRaftError};

@@ -1,0 +1,94 @@
+//! Questions to a node: a stream each, opened by the server.
+
+use std::time::Duration;
+
+use muster_domain::id::NodeId;
+use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
+use muster_wire::rpc::{NodeReply, NodeRequest};
+use quinn::{Connection, ConnectionError};
+use tokio::sync::mpsc;
+
+use crate::limits;
+
+/// Why a node cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeRequestError {
+    /// It has no connection to this server.
+    #[error("node {node_id} is not connected to this server: see `muster node status`, and the agent's messages on that machine")]
+    NotConnected {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// It opens no further stream.
+    #[error("node {node_id} took no further question within {waited:?}: end a log stream and try again")]
+    Busy {
+        /// The node.
+        node_id: NodeId,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The connection broke.
+    #[error("the connection to node {node_id} is lost")]
+    Lost {
+        /// The node.
+        node_id: NodeId,
+        /// Why.
+        #[source]
+        source: ConnectionError,
+    },
+    /// The question was not sent.
+    #[error("the question to node {node_id} was not sent")]
+    Send {
+        /// The node.
+        node_id: NodeId,
+        /// Why.
+        #[source]
+        source: SendFrameError,
+    },
+}
+
+/// Sends `request` on a stream of its own and passes the replies on.
+pub(super) async fn ask(
+    node_id: NodeId,
+    connection: &Connection,
+    request: NodeRequest,
+) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+    let waited = limits::NODE_REQUEST_WAIT;
+    let (send, receive) = match tokio::time::timeout(waited, connection.open_bi()).await {
+        Ok(opened) => opened.map_err(|source| NodeRequestError::Lost { node_id, source })?,
+        Err(_) => return Err(NodeRequestError::Busy { node_id, waited }),
+    };
+    let mut sender = FrameSender::new(send);
+    sender.send(&request).await.map_err(|source| NodeRequestError::Send { node_id, source })?;
+    sender.finish();
+    let (replies, receiver) = mpsc::channel(limits::NODE_REPLIES_MAX);
+    tokio::spawn(pass_on(FrameReceiver::new(receive), replies));
+    Ok(receiver)
+}
+
+/// Passes replies on until the stream ends or nobody wants them.
+async fn pass_on(mut stream: FrameReceiver, replies: mpsc::Sender<NodeReply>) {
+    loop {
+        let received = tokio::select! {
+            () = replies.closed() => {
+                stream.stop();
+                return;
+            }
+            received = stream.recv::<NodeReply>() => received,
+        };
+        let reply = match received {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return,
+            Err(error) => {
+                let reason = format!("the node's answer broke off: {}", super::chain(&error));
+                // A reader that is gone does not want to know.
+                drop(replies.send(NodeReply::Failed { reason, not_found: false }).await);
+                return;
+            }
+        };
+        if replies.send(reply).await.is_err() {
+            stream.stop();
+            return;
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The server's data directory: who may use it, and which version wrote it.
+//!
+//! ```text
+//! lock          held while a server runs; its process id
+//! version       the format of everything below
+//! server.json   addresses of the running server, for tools
+//! tls/          certificates of the cluster
+//! raft/id       the server's number; never reused
+//! raft/log/     the log
+//! raft/snapshots/
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rand::Rng;
+
+/// The format this server writes, and the newest it understands.
+const FORMAT: u32 = 1;
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenDataDirError {
+    /// The directory or a file in it cannot be read or written.
+    #[error("data directory: {} cannot be used: give --data-dir a directory that this user may write", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another server runs on it.
+    #[error(
+        "data directory {} is in use by another server{}: stop that one, or give this one a --data-dir of its own",
+        path.display(),
+        pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other server's process, if it wrote it down.
+        pid: Option<u32>,
+    },
+    /// A newer version wrote it.
+    #[error(
+        "data directory {} has format {found}; this server ({version}) understands up to {FORMAT}: start the newer version that wrote it, or restore a snapshot from before the upgrade",
+        path.display(),
+        version = env!("CARGO_PKG_VERSION")
+    )]
+    Newer {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// A file in it holds something else.
+    #[error("data directory: {} holds `{text}`, not a number: it is not a data directory of a server, or it is damaged", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+    },
+}
+
+/// A data directory that no other process uses while this value lives.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    path: PathBuf,
+    server_id: u64,
+    // Held, not read: dropping it lets the next server in.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens `path`, making it if it is not there, and locks it.
+    pub(crate) fn open(path: &Path) -> Result<Self, OpenDataDirError> {
+        create_dir(path)?;
+        create_dir(&path.join("raft"))?;
+        let lock = lock(path)?;
+        check_version(path)?;
+        let server_id = server_id(&path.join("raft/id"))?;
+        Ok(Self { path: path.to_owned(), server_id, _lock: lock })
+    }
+
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The server's number, chosen at random when the directory was made: a wiped server comes back
+    /// as another one.
+    pub(crate) fn server_id(&self) -> u64 {
+        self.server_id
+    }
+
+    /// Certificates.
+    pub(crate) fn tls(&self) -> PathBuf {
+        self.path.join("tls")
+    }
+
+    /// The log.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path.join("raft/log")
+    }
+
+    /// Snapshots.
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.path.join("raft/snapshots")
+    }
+
+    /// Writes `text` to the file `name`, whole or not at all.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), OpenDataDirError> {
+        write_durably(&self.path.join(name), text)
+    }
+
+    /// Removes the file `name` if it is there.
+    pub(crate) fn remove(&self, name: &str) {
+        // Only a convenience for tools: a stale file is overwritten at the next start.
+        drop(fs::remove_file(self.path.join(name)));
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> OpenDataDirError {
+    move |source| OpenDataDirError::Io { path: path.to_owned(), source }
+}
+
+fn create_dir(path: &Path) -> Result<(), OpenDataDirError> {
+    fs::create_dir_all(path).map_err(failed(path))
+}
+
+fn lock(dir: &Path) -> Result<File, OpenDataDirError> {
+    let path = dir.join("lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(failed(&path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            // The holder's number is a courtesy: without it the message is still right.
+            drop(file.read_to_string(&mut text));
+            return Err(OpenDataDirError::InUse { path: dir.to_owned(), pid: text.trim().parse().ok() });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed(&path)(source)),
+    }
+    let note = || {
+        file.set_len(0)?;
+        writeln!(&file, "{}", std::process::id())
+    };
+    note().map_err(failed(&path))?;
+    Ok(file)
+}
+
+fn check_version(dir: &Path) -> Result<(), OpenDataDirError> {
+    let path = dir.join("version");
+    match read_number(&path)? {
+        None => write_durably(&path, &format!("{FORMAT}\n")),
+        Some(found) => match u32::try_from(found) {
+            Ok(known) if known <= FORMAT => Ok(()),
+            _ => Err(OpenDataDirError::Newer {
+                path: dir.to_owned(),
+                found: u32::try_from(found).unwrap_or(u32::MAX),
+            }),
+        },
+    }
+}
+
+fn server_id(path: &Path) -> Result<u64, OpenDataDirError> {
+    if let Some(id) = read_number(path)? {
+        return Ok(id);
+    }
+    let id = rand::rng().random_range(1..u64::MAX);
+    write_durably(path, &format!("{id}\n"))?;
+    Ok(id)
+}
+
+fn read_number(path: &Path) -> Result<Option<u64>, OpenDataDirError> {
+    match fs::read_to_string(path) {
+        Ok(text) => match text.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(OpenDataDirError::Malformed { path: path.to_owned(), text: text.trim().to_owned() }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed(path)(source)),
+    }
+}
+
+/// Writes a small file so that it is whole after a crash: under another name, synced, renamed.
+fn write_durably(path: &Path, text: &str) -> Result<(), OpenDataDirError> {
+    let temporary = path.with_extension("tmp");
+    let attempt = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
+    };
+    attempt().map_err(failed(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_is_told_who_holds_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+
+        let error = DataDir::open(dir.path()).unwrap_err();
+
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        drop(first);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("version"), "7\n").unwrap();
+
+        let error = DataDir::open(dir.path()).unwrap_err();
+
+        assert!(error.to_string().contains("format 7"), "{error}");
+    }
+
+    #[test]
+    fn the_servers_number_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap().server_id();
+
+        assert_eq!(DataDir::open(dir.path()).unwrap().server_id(), first);
+    }
+}

@@ -1,0 +1,290 @@
+//! The handle that everything in a server shares: read the state, propose a change, ask a node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_control_core::fsm::{Command, Response};
+use muster_control_core::state::State;
+use muster_domain::id::{LogIndex, NodeId, Timestamp};
+use muster_wire::codec::EncodeError;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::agents::Nodes;
+use crate::clock::{self, Clock};
+use crate::limits;
+use crate::published::Published;
+use crate::raft::{Leadership, Raft, WriteError};
+
+pub use crate::raft::LeaderInfo;
+
+/// What a server is and where it listens.
+#[derive(Clone, Debug)]
+pub struct ServerInfo {
+    /// For people.
+    pub name: String,
+    /// The cluster it belongs to.
+    pub cluster: String,
+    /// Its number, chosen when its data directory was made.
+    pub server_id: u64,
+    /// Where it speaks HTTP.
+    pub http_addr: SocketAddr,
+    /// Where it speaks QUIC.
+    pub quic_addr: SocketAddr,
+    /// Muster's version.
+    pub version: &'static str,
+    /// When the process started to serve.
+    pub started_at: Timestamp,
+    /// Its data directory.
+    pub data_dir: PathBuf,
+    /// Silence after which a node is down.
+    pub heartbeat_ttl: Duration,
+    /// What is added to that, for the way of a heartbeat to the leader.
+    pub heartbeat_grace: Duration,
+    /// Bytes cut off the log's end at the start: a write that a crash had left unfinished.
+    pub log_bytes_cut: u64,
+}
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Nothing: it would fail again.
+    Never,
+    /// Try again after a pause.
+    Later,
+    /// Try again at once, at the server that leads.
+    ElsewhereNow,
+}
+
+/// Why a proposal was not carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProposeError {
+    /// Too many proposals wait.
+    #[error("the server is overloaded: {waiting} changes wait for the log, and none was finished within {waited:?}; try again later")]
+    Overloaded {
+        /// The bound on waiting proposals.
+        waiting: usize,
+        /// How long the caller waited for a place.
+        waited: Duration,
+    },
+    /// Another server leads, or none does.
+    #[error("this server does not lead{}", leader.as_ref().map_or_else(
+        || "; an election is going on, try again".to_owned(),
+        |leader| format!("; the leader is at {}", leader.raft_addr)
+    ))]
+    NotLeader {
+        /// Who does, if known.
+        leader: Option<LeaderInfo>,
+    },
+    /// The change was not committed in time. It may still be: look before you try again.
+    #[error("the change was not committed within {waited:?}, and may still be: look before trying again")]
+    Timeout {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The change is too large.
+    #[error("the change has {bytes} bytes, the log takes {max}", max = limits::ENTRY_BYTES_MAX)]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The change cannot be encoded: a mistake of ours.
+    #[error("the change cannot be encoded")]
+    Encode(#[from] EncodeError),
+    /// The log has failed; the server is going down.
+    #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ProposeError {
+    /// What to do about it.
+    #[must_use]
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::NotLeader { leader: Some(_) } => Retry::ElsewhereNow,
+            Self::Overloaded { .. } | Self::NotLeader { leader: None } | Self::Timeout { .. } => Retry::Later,
+            Self::TooLarge { .. } | Self::Encode(_) | Self::Stopped { .. } => Retry::Never,
+        }
+    }
+}
+
+impl From<WriteError> for ProposeError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Encode(error) => Self::Encode(error),
+            WriteError::TooLarge { bytes } => Self::TooLarge { bytes },
+            WriteError::NotLeader { leader } => Self::NotLeader { leader },
+            WriteError::Timeout { waited } => Self::Timeout { waited },
+            WriteError::Stopped { reason } => Self::Stopped { reason },
+        }
+    }
+}
+
+/// A command's position and answer.
+pub(crate) type Proposed = Result<(LogIndex, Response), ProposeError>;
+
+/// Something the leader's duties are told.
+#[derive(Debug)]
+pub(crate) enum DutyRequest {
+    /// Collect all garbage now, and say when that is done.
+    CollectGarbage(oneshot::Sender<Result<(), ProposeError>>),
+}
+
+/// A server's handle. Clones are cheap and share everything.
+#[derive(Clone, Debug)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    raft: Raft,
+    published: Arc<Published>,
+    nodes: Nodes,
+    info: ServerInfo,
+    clock: Clock,
+    places: Semaphore,
+    beats: mpsc::Sender<NodeId>,
+    duties: mpsc::Sender<DutyRequest>,
+}
+
+/// What a [`Control`] is made of.
+#[derive(Debug)]
+pub(crate) struct ControlParts {
+    pub(crate) raft: Raft,
+    pub(crate) published: Arc<Published>,
+    pub(crate) nodes: Nodes,
+    pub(crate) info: ServerInfo,
+    pub(crate) clock: Clock,
+    pub(crate) beats: mpsc::Sender<NodeId>,
+    pub(crate) duties: mpsc::Sender<DutyRequest>,
+}
+
+impl Control {
+    pub(crate) fn new(parts: ControlParts) -> Self {
+        let ControlParts { raft, published, nodes, info, clock, beats, duties } = parts;
+        let places = Semaphore::new(limits::PROPOSALS_MAX);
+        Self { shared: Arc::new(Shared { raft, published, nodes, info, clock, places, beats, duties }) }
+    }
+
+    /// The newest state: a snapshot that stays as it is while writes go on.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.shared.published.state()
+    }
+
+    /// The index of the newest state, and a way to wait for the next. A state taken after an index was
+    /// seen here contains that index.
+    #[must_use]
+    pub fn applied(&self) -> watch::Receiver<LogIndex> {
+        self.shared.published.applied()
+    }
+
+    /// Writes `command` to the log. Returns its position and its answer when it is on disk, committed,
+    /// and part of [`Self::state`]. A refused command is an answer, not an error.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`]; its [`retry`](ProposeError::retry) says what to do.
+    pub async fn propose(&self, command: Command) -> Result<(LogIndex, Response), ProposeError> {
+        let waited = limits::PROPOSE_WAIT;
+        let place = match tokio::time::timeout(waited, self.shared.places.acquire()).await {
+            Ok(place) => place.map_err(|error| ProposeError::Stopped { reason: error.to_string() })?,
+            Err(_) => return Err(ProposeError::Overloaded { waiting: limits::PROPOSALS_MAX, waited }),
+        };
+        let answer = self.shared.raft.write(&command).await;
+        drop(place);
+        Ok(answer?)
+    }
+
+    /// Who leads; `None` during an election.
+    #[must_use]
+    pub fn leader(&self) -> Option<LeaderInfo> {
+        self.shared.raft.leader()
+    }
+
+    /// The agents connected to this server.
+    #[must_use]
+    pub fn nodes(&self) -> &Nodes {
+        &self.shared.nodes
+    }
+
+    /// What this server is.
+    #[must_use]
+    pub fn server_info(&self) -> &ServerInfo {
+        &self.shared.info
+    }
+
+    /// The wall clock, for the times that rows carry.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        clock::wall()
+    }
+
+    /// Forgets everything that is over, here and on every connected node, whatever its age.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`] if the log takes no changes; nodes are not asked then.
+    pub async fn collect_garbage(&self) -> Result<(), ProposeError> {
+        let stopped = || ProposeError::Stopped { reason: "the leader's duties have ended".to_owned() };
+        let (sender, receiver) = oneshot::channel();
+        if self.shared.duties.send(DutyRequest::CollectGarbage(sender)).await.is_err() {
+            return Err(stopped());
+        }
+        match receiver.await {
+            Ok(collected) => collected?,
+            Err(_) => return Err(stopped()),
+        }
+        self.shared.nodes.collect_garbage();
+        Ok(())
+    }
+
+    /// Takes a snapshot of the state now and waits until its file is on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError::Stopped`] if it cannot be written.
+    pub async fn take_snapshot(&self) -> Result<LogIndex, ProposeError> {
+        Ok(self.shared.raft.snapshot().await?)
+    }
+
+    /// The last entry of the log, Raft's own included.
+    #[must_use]
+    pub fn last_log_index(&self) -> LogIndex {
+        self.shared.raft.last_log_index()
+    }
+
+    /// Becomes `Some` with the reason when the log fails. The process should end then.
+    #[must_use]
+    pub fn failed(&self) -> watch::Receiver<Option<String>> {
+        self.shared.raft.failed()
+    }
+
+    /// Counts a heartbeat of `node_id`. A full queue drops it: the next follows soon.
+    pub(crate) fn beat(&self, node_id: NodeId) {
+        let _dropped = self.shared.beats.try_send(node_id);
+    }
+
+    /// The monotonic clock, for deadlines.
+    pub(crate) fn monotonic(&self) -> Timestamp {
+        self.shared.clock.monotonic()
+    }
+
+    pub(crate) fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.shared.raft.leadership()
+    }
+
+    pub(crate) fn published(&self) -> &Published {
+        &self.shared.published
+    }
+
+    pub(crate) fn raft(&self) -> &Raft {
+        &self.shared.raft
+    }
+}

@@ -1,0 +1,197 @@
+//! The leader's duties: one task that owns the pure cores and carries out what they say.
+//!
+//! A duty is woken by effects of applied entries and by timers. An effect that is lost costs time, not
+//! correctness: the duties then start again from the state, as they do when this server comes to lead.
+//! While another server leads, the task only passes on which nodes' allocations have changed, because
+//! their agents may be connected here.
+
+mod garbage;
+mod heartbeats;
+mod scheduling;
+
+use std::time::Duration;
+
+use muster_control_core::fsm::Effect;
+use muster_domain::id::{NodeId, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::garbage::Garbage;
+use self::heartbeats::NodeHeartbeats;
+use self::scheduling::Scheduling;
+use crate::handle::{Control, DutyRequest, ProposeError};
+use crate::limits;
+use crate::raft::Leadership;
+
+/// What reaches the duties from the rest of the process.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    /// Effects of applied entries.
+    pub(crate) effects: mpsc::Receiver<Vec<Effect>>,
+    /// Nodes that were heard of.
+    pub(crate) beats: mpsc::Receiver<NodeId>,
+    /// Requests.
+    pub(crate) requests: mpsc::Receiver<DutyRequest>,
+}
+
+/// Runs until `shutdown`: follows while another server leads, and leads while this one does.
+pub(crate) async fn run(control: Control, mut inputs: Inputs, shutdown: CancellationToken) {
+    let mut leadership = control.leadership();
+    loop {
+        let leads = leadership.borrow_and_update().is_self();
+        let go_on = if leads {
+            lead(&control, &mut inputs, &mut leadership, &shutdown).await
+        } else {
+            follow(&control, &mut inputs, &mut leadership, &shutdown).await
+        };
+        if !go_on {
+            return;
+        }
+    }
+}
+
+/// Follows until leadership changes. False: shut down.
+async fn follow(
+    control: &Control,
+    inputs: &mut Inputs,
+    leadership: &mut watch::Receiver<Leadership>,
+    shutdown: &CancellationToken,
+) -> bool {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return false,
+            changed = leadership.changed() => return changed.is_ok(),
+            Some(effects) = inputs.effects.recv() => {
+                wake_nodes(control, &effects);
+                if control.published().take_effects_lost() {
+                    control.nodes().wake_all();
+                }
+            }
+            // Whoever leads gives every node a full period when it begins, so these may go.
+            Some(_) = inputs.beats.recv() => {}
+            Some(request) = inputs.requests.recv() => {
+                let DutyRequest::CollectGarbage(reply) = request;
+                drop(reply.send(Err(ProposeError::NotLeader { leader: control.leader() })));
+            }
+            else => return false,
+        }
+    }
+}
+
+/// Leads until leadership changes. False: shut down.
+async fn lead(
+    control: &Control,
+    inputs: &mut Inputs,
+    leadership: &mut watch::Receiver<Leadership>,
+    shutdown: &CancellationToken,
+) -> bool {
+    // The state must hold all that was committed before, or a finished evaluation would run again.
+    if let Err(error) = control.raft().barrier().await {
+        tracing::warn!(%error, "cannot begin to lead");
+        tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await;
+        return !shutdown.is_cancelled();
+    }
+    tracing::info!("leading");
+    let mut duties = Duties::begin(control);
+    let mut effects = Vec::new();
+    let mut beats = Vec::new();
+    loop {
+        let now = control.monotonic();
+        if control.published().take_effects_lost() {
+            control.nodes().wake_all();
+            duties.scheduling.restart(now);
+        }
+        duties.advance(now);
+        let pause = duties.pause(now);
+        tokio::select! {
+            () = shutdown.cancelled() => return false,
+            changed = leadership.changed() => {
+                if changed.is_err() {
+                    return false;
+                }
+                if !leadership.borrow_and_update().is_self() {
+                    tracing::info!("another server leads");
+                    return true;
+                }
+            }
+            count = inputs.effects.recv_many(&mut effects, limits::EFFECT_BATCHES_MAX) => {
+                if count == 0 {
+                    return false;
+                }
+                for batch in effects.drain(..) {
+                    wake_nodes(control, &batch);
+                    duties.handle_effects(batch, now);
+                }
+            }
+            _ = inputs.beats.recv_many(&mut beats, limits::HEARTBEATS_MAX) => {
+                for node_id in beats.drain(..) {
+                    duties.heartbeats.handle_beat(node_id, now);
+                }
+            }
+            Some(DutyRequest::CollectGarbage(reply)) = inputs.requests.recv() => {
+                duties.garbage.force(reply, now);
+            }
+            () = duties.scheduling.progress() => {}
+            () = duties.heartbeats.progress() => {}
+            () = duties.garbage.progress() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// The duties of a leader.
+#[derive(Debug)]
+struct Duties {
+    scheduling: Scheduling,
+    heartbeats: NodeHeartbeats,
+    garbage: Garbage,
+}
+
+impl Duties {
+    fn begin(control: &Control) -> Self {
+        let now = control.monotonic();
+        Self {
+            scheduling: Scheduling::begin(control.clone(), now),
+            heartbeats: NodeHeartbeats::begin(control.clone(), now),
+            garbage: Garbage::begin(control.clone(), now),
+        }
+    }
+
+    fn handle_effects(&mut self, effects: Vec<Effect>, now: Timestamp) {
+        let state = self.scheduling.state();
+        for effect in effects {
+            match effect {
+                Effect::EnqueueEval(eval_id) => self.scheduling.enqueue(&state, eval_id, now),
+                Effect::BlockEval(eval_id) => self.scheduling.block(&state, eval_id, now),
+                Effect::ForgetEval(eval_id) => self.scheduling.forget(eval_id),
+                Effect::CapacityFreed { node_id } => self.scheduling.handle_capacity(&state, node_id, now),
+                Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
+                Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),
+                Effect::NodeChanged(_) => {}
+            }
+        }
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        self.heartbeats.advance(now);
+        self.garbage.advance(now);
+        self.scheduling.advance(now);
+    }
+
+    /// How long nothing is due.
+    fn pause(&self, now: Timestamp) -> Duration {
+        [self.scheduling.poll_timeout(), self.heartbeats.poll_timeout(), self.garbage.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .map(|(at, _)| at.since(now))
+            .fold(limits::DUTY_INTERVAL, Duration::min)
+    }
+}
+
+fn wake_nodes(control: &Control, effects: &[Effect]) {
+    for effect in effects {
+        if let Effect::NodeChanged(node_id) = effect {
+            control.nodes().wake(*node_id);
+        }
+    }
+}

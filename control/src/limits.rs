@@ -1,0 +1,115 @@
+//! Bounds of the control plane's shell. Each says what happens when it is reached.
+
+use std::time::Duration;
+
+/// Proposals that may wait for the log at once. Beyond it a caller waits for [`PROPOSE_WAIT`], then
+/// is told that the server is overloaded. Four times the writers at which a group commit on one
+/// local disk stops growing (1 024).
+pub const PROPOSALS_MAX: usize = 4096;
+/// How long a proposal waits for a place in the queue, and then for its commit.
+pub const PROPOSE_WAIT: Duration = Duration::from_secs(10);
+/// Pause before a proposal is tried again while there is no leader: about a heartbeat's tenth.
+pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
+
+/// Entries applied before the state is published and their proposers are answered. Not less: each
+/// published root costs a few microseconds of copying on the next write. Not more: answers wait.
+pub const APPLY_BATCH_MAX: usize = 256;
+/// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
+/// duties scan the state instead.
+pub const EFFECT_BATCHES_MAX: usize = 1024;
+
+/// Bytes of log entries kept in memory for followers and for the apply loop.
+pub const LOG_CACHE_BYTES: usize = 64 << 20;
+/// Bytes of one log file. Purging works by whole files.
+pub const LOG_FILE_BYTES: usize = 64 << 20;
+/// Bytes of the buffer that reads the log at start.
+pub const LOG_READ_BUFFER_BYTES: usize = 1 << 20;
+/// How long the log's writer gathers records for one `fdatasync`. The library's default of 1 ms costs
+/// 1 ms on each lone write; 0 turns group commit off.
+pub const LOG_GATHER_WAIT: Duration = Duration::from_micros(20);
+/// Entries between two snapshots.
+pub const SNAPSHOT_EVERY: u64 = 16 * 1024;
+/// Entries kept before the newest snapshot: the distance of two, so that the log still connects to
+/// the older of the two snapshots kept, should the newer be damaged.
+pub const LOG_KEPT_ENTRIES: u64 = 2 * SNAPSHOT_EVERY;
+/// Snapshots kept.
+pub const SNAPSHOTS_KEPT: usize = 2;
+/// Bytes of one record in a snapshot, and of one log entry.
+pub const ENTRY_BYTES_MAX: usize = muster_wire::limits::ENTRY_BYTES_MAX;
+
+/// Heartbeat of the leader to its followers.
+pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(250);
+/// Silence after which a follower stands for election: between this and [`RAFT_ELECTION_MAX`]. The
+/// library's 150 to 300 ms elects needlessly on a busy machine.
+pub const RAFT_ELECTION_MIN: Duration = Duration::from_secs(1);
+/// See [`RAFT_ELECTION_MIN`].
+pub const RAFT_ELECTION_MAX: Duration = Duration::from_secs(2);
+/// How long a snapshot may take to reach a follower and be installed there.
+pub const SNAPSHOT_INSTALL_TIMEOUT: Duration = Duration::from_mins(10);
+/// How long the sole voter may take to lead after its start.
+pub const LEAD_WAIT: Duration = Duration::from_secs(30);
+
+/// Evaluations handed to workers and not answered yet. The rest wait in the broker.
+pub const EVALS_IN_FLIGHT_MAX: usize = 64;
+/// Evaluations handed to the scheduler in one go of a worker thread.
+pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
+/// How often duties look at the clock when nothing happens.
+pub const DUTY_INTERVAL: Duration = Duration::from_millis(500);
+/// If the duties do not get to run for this long, the process stood still and heartbeats in between
+/// went unseen.
+pub const LEADER_STALL: Duration = Duration::from_secs(2);
+/// Requests to the leader's duties waiting, such as a forced collection.
+pub const DUTY_REQUESTS_MAX: usize = 64;
+
+/// Agents connected to one server. The next one is refused and told to try another server.
+pub const AGENTS_MAX: usize = 20_000;
+/// Messages of one agent read ahead of their handling. The stream's window holds the rest back.
+pub const SESSION_INBOX_MAX: usize = 16;
+/// Answers to an agent waiting for its stream. A full queue holds the session back.
+pub const SESSION_OUTBOX_MAX: usize = 64;
+/// How long a connection may take to say who it is.
+pub const REGISTER_WAIT: Duration = Duration::from_secs(10);
+/// How often a session looks for missed changes when nobody woke it.
+pub const SESSION_RESCAN: Duration = Duration::from_secs(5);
+/// Reports in one entry.
+pub const REPORTS_PER_ENTRY_MAX: usize = 4096;
+/// Heartbeats waiting for the leader's duties. One that finds the queue full is dropped: the next
+/// follows within a third of the time to live.
+pub const HEARTBEATS_MAX: usize = 4096;
+/// Answers of a node waiting for their reader. A full queue holds the node's stream back.
+pub const NODE_REPLIES_MAX: usize = 16;
+/// How long a node may take to open a stream.
+pub const NODE_REQUEST_WAIT: Duration = Duration::from_secs(10);
+/// How long a server waits for its parts to stop.
+pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
+
+/// HTTP connections. The next one is told to come back. Below the usual soft limit of 1 024 file
+/// descriptors, less what the log, agents and snapshots need.
+pub const HTTP_CONNECTIONS_MAX: usize = 768;
+/// HTTP connections of one address that is not this machine's own. Nomad's number.
+pub const HTTP_CONNECTIONS_PER_ADDRESS_MAX: usize = 100;
+/// Bytes of a request's line and headers; beyond it the answer is 431. Paths and queries of ours are
+/// short; proxies add a few kilobytes.
+pub const HTTP_HEADER_BYTES_MAX: usize = 64 << 10;
+/// How long a request's header may take, and how long an idle connection stays open.
+pub const HTTP_HEADER_WAIT: Duration = Duration::from_secs(10);
+/// How long a request's body may take: the largest at 140 kB a second.
+pub const HTTP_BODY_WAIT: Duration = Duration::from_secs(30);
+/// Bytes of a body that is read where it arrives; a larger one is read on a thread of its own. About half
+/// a millisecond of reading.
+pub const HTTP_BODY_INLINE_BYTES_MAX: usize = 64 << 10;
+/// How long the listener rests when no connection can be accepted.
+pub const HTTP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long requests in flight may take to end when the server stops.
+pub const HTTP_SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+/// When to come back if no server leads or all are busy: an election takes about as long.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long a node may take to answer a question about its statistics.
+pub const NODE_REPLY_WAIT: Duration = Duration::from_secs(10);
+/// Between the two samples of a rate. Long enough that the clock's and the counters' grain (about a
+/// millisecond) is below one percent; short enough for a person who waits.
+pub const STATS_SAMPLE_GAP: Duration = Duration::from_millis(200);
+/// Between two signs of life of a stream. Nomad's number; clients take twice as long for a loss.
+pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(1);
+/// Ids of each kind in a search. Nomad's number.
+pub const SEARCH_MATCHES_MAX: usize = 20;

@@ -1,0 +1,195 @@
+//! The state machine: applies committed entries to `control-core`'s state.
+//!
+//! The state lives in memory. It is rebuilt at start from the newest snapshot and the log after it.
+//! Proposers are answered after the state that contains their entry is published.
+
+use std::io;
+use std::sync::Arc;
+
+use futures::{Stream, TryStreamExt};
+use muster_control_core::fsm::{self, Command, Effect, Response};
+use muster_control_core::state::State;
+use muster_domain::id::LogIndex;
+use muster_wire::codec;
+use openraft::EntryPayload;
+use openraft::OptionalSend;
+use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+
+use super::snapshot::{Restored, SnapshotFile, SnapshotStore};
+use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::limits;
+use crate::published::Published;
+
+type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
+
+/// The state machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    state: State,
+    last_applied: Option<LogId>,
+    membership: StoredMembership,
+    published: Arc<Published>,
+    snapshots: SnapshotStore,
+}
+
+/// A state as it was, on its way to a file.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    state: State,
+    meta: SnapshotMeta,
+    snapshots: SnapshotStore,
+}
+
+impl Machine {
+    /// Goes on from `restored`.
+    pub(crate) fn new(published: Arc<Published>, snapshots: SnapshotStore, restored: Option<Restored>) -> Self {
+        let mut machine = Self {
+            state: State::default(),
+            last_applied: None,
+            membership: StoredMembership::default(),
+            published,
+            snapshots,
+        };
+        if let Some(restored) = restored {
+            machine.take(restored);
+        }
+        machine
+    }
+
+    fn take(&mut self, restored: Restored) {
+        let Restored { meta, state, file } = restored;
+        tracing::info!(file = %file.path.display(), "restored the state from a snapshot");
+        self.state = state;
+        self.last_applied = meta.last_log_id;
+        self.membership = meta.last_membership;
+        self.publish(Vec::new());
+    }
+
+    fn publish(&self, effects: Vec<Effect>) {
+        let index = LogIndex(self.last_applied.map_or(0, |log_id| log_id.index));
+        self.published.publish(self.state.clone(), index, effects);
+    }
+
+    /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything.
+    fn apply_entry(&mut self, entry: Entry, effects: &mut Vec<Effect>) -> io::Result<Option<Response>> {
+        let index = LogIndex(entry.log_id.index);
+        let response = match entry.payload {
+            EntryPayload::Blank => None,
+            EntryPayload::Membership(membership) => {
+                self.membership = StoredMembership::new(Some(entry.log_id), membership);
+                None
+            }
+            EntryPayload::Normal(logged) => {
+                let command = decode(index, &logged)?;
+                let (response, new) = fsm::apply(&mut self.state, index, command);
+                effects.extend(new);
+                Some(response)
+            }
+        };
+        self.last_applied = Some(entry.log_id);
+        Ok(response)
+    }
+
+    fn builder(&self) -> Builder {
+        Builder {
+            state: self.state.clone(),
+            meta: SnapshotMeta { last_log_id: self.last_applied, last_membership: self.membership.clone() },
+            snapshots: self.snapshots.clone(),
+        }
+    }
+}
+
+/// The command in `logged`.
+fn decode(index: LogIndex, logged: &Logged) -> io::Result<Command> {
+    if logged.format > fsm::VERSION {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "log entry {} has command format {}; this server understands up to {}: start the newer version that wrote it",
+                index.0, logged.format, fsm::VERSION
+            ),
+        ));
+    }
+    codec::decode(&logged.body).map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("log entry {} cannot be applied: {error}", index.0))
+    })
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.last_applied, self.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
+    {
+        let mut effects = Vec::new();
+        let mut answers: Vec<(ApplyResponder<TypeConfig>, Answer)> = Vec::new();
+        let mut unpublished = 0;
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let response = self.apply_entry(entry, &mut effects)?;
+            if let Some(responder) = responder {
+                answers.push((responder, Answer(response)));
+            }
+            unpublished += 1;
+            if unpublished == limits::APPLY_BATCH_MAX {
+                self.publish(std::mem::take(&mut effects));
+                answer(&mut answers);
+                unpublished = 0;
+            }
+        }
+        if unpublished > 0 {
+            self.publish(effects);
+            answer(&mut answers);
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        self.builder()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, received: SnapshotFile) -> io::Result<()> {
+        let snapshots = self.snapshots.clone();
+        let meta = meta.clone();
+        let restored = blocking(move || {
+            let restored = SnapshotStore::read(&received).map_err(io::Error::other)?;
+            snapshots.adopt(&meta, &received)?;
+            Ok(restored)
+        })
+        .await?;
+        self.take(restored);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let snapshots = self.snapshots.clone();
+        let (newest, _) = blocking(move || snapshots.newest()).await?;
+        Ok(newest.map(|restored| Snapshot { meta: restored.meta, snapshot: restored.file }))
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let (snapshots, meta, state) = (self.snapshots.clone(), self.meta.clone(), self.state.clone());
+        let file = blocking(move || snapshots.write(&meta, &state)).await?;
+        Ok(Snapshot { meta: self.meta.clone(), snapshot: file })
+    }
+}
+
+fn answer(answers: &mut Vec<(ApplyResponder<TypeConfig>, Answer)>) {
+    for (responder, response) in answers.drain(..) {
+        responder.send(response);
+    }
+}
+
+/// Runs disk work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

@@ -1,0 +1,115 @@
+//! The types openraft is parameterised with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use muster_control_core::fsm::Response;
+use openraft::alias::{LogIdOf, VoteOf};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+openraft::declare_raft_types!(
+    /// The parameters of our Raft.
+    pub(crate) TypeConfig:
+        D = Logged,
+        R = Answer,
+        NodeId = u64,
+        Node = openraft::BasicNode,
+        LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>
+);
+
+/// A position in the log with the term that wrote it.
+pub(crate) type LogId = LogIdOf<TypeConfig>;
+/// A vote.
+pub(crate) type Vote = VoteOf<TypeConfig>;
+/// An entry of the log.
+pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
+/// A membership and where it was decided.
+pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+/// What a snapshot holds besides state.
+pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+
+/// A command as the log keeps it: its format, and bytes that only that format explains.
+///
+/// The bytes stay opaque until they are applied, so that a server can store and send on an entry
+/// that it does not understand, and refuse it where that matters.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Logged {
+    /// The lowest format whose readers understand `body`.
+    pub(crate) format: u32,
+    /// The command.
+    pub(crate) body: Arc<[u8]>,
+}
+
+impl fmt::Debug for Logged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Logged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "command of format {} and {} bytes", self.format, self.body.len())
+    }
+}
+
+impl Serialize for Logged {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // A run of bytes, which serde would otherwise write one by one.
+        struct Bytes<'a>(&'a [u8]);
+        impl Serialize for Bytes<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_bytes(self.0)
+            }
+        }
+        (self.format, Bytes(&self.body)).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Logged {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes(Arc<[u8]>);
+        struct BytesVisitor;
+        impl Visitor<'_> for BytesVisitor {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(Arc::from(bytes)))
+            }
+
+            fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+                Ok(Bytes(Arc::from(bytes)))
+            }
+        }
+        impl<'de> Deserialize<'de> for Bytes {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_byte_buf(BytesVisitor)
+            }
+        }
+        let (format, Bytes(body)) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { format, body })
+    }
+}
+
+/// What applying an entry answered; `None` for entries of Raft's own.
+///
+/// It never leaves the process that proposed: openraft asks for a serialised form because an
+/// application might send it on. Ours would do that with messages of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer(pub(crate) Option<Response>);
+
+impl Serialize for Answer {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("an answer stays in the process that proposed"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Answer {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(de::Error::custom("an answer stays in the process that proposed"))
+    }
+}

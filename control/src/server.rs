@@ -1,0 +1,286 @@
+//! The server: everything of a control plane process is put together here.
+//!
+//! ```text
+//! agents (QUIC) ─┐                       ┌─ leader's duties ◄─ effects ─┐
+//! HTTP ──────────┴──► Control ── propose ─► Raft ─► log on disk ─► state machine ─► published state
+//! ```
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_link::endpoint::{self, OpenEndpointError};
+use muster_link::tls::{self, Identity, Role, TlsError};
+use muster_wire::rpc::ALPN_AGENT;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::agents::{self, Nodes};
+use crate::clock::Clock;
+use crate::data_dir::{DataDir, OpenDataDirError};
+use crate::handle::{Control, ControlParts, ServerInfo};
+use crate::http;
+use crate::leader::{self, Inputs};
+use crate::limits;
+use crate::published::Published;
+use crate::raft::{Raft, RaftConfig, StartRaftError};
+
+/// The port for HTTP unless said; Nomad's.
+pub const DEFAULT_HTTP_PORT: u16 = 4646;
+/// The port for QUIC unless said; the one Nomad uses between its processes.
+pub const DEFAULT_QUIC_PORT: u16 = 4647;
+/// Silence after which a node is down unless said; Nomad's least.
+pub const DEFAULT_HEARTBEAT_TTL: Duration = Duration::from_secs(10);
+/// Added to that unless said: a dead node is noticed within 15 s (Nomad: 20 s at the least).
+pub const DEFAULT_HEARTBEAT_GRACE: Duration = Duration::from_secs(5);
+/// Where a running server writes its addresses, within its data directory.
+pub const ADDRESS_FILE: &str = "server.json";
+
+/// What a server is told at its start.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Everything it keeps.
+    pub data_dir: PathBuf,
+    /// Where it speaks HTTP; port 0 takes a free one.
+    pub http_addr: SocketAddr,
+    /// Where it speaks QUIC; port 0 takes a free one.
+    pub quic_addr: SocketAddr,
+    /// The cluster's name: letters, digits, hyphens.
+    pub cluster: String,
+    /// The server's name, for people.
+    pub name: String,
+    /// Silence after which a node is down.
+    pub heartbeat_ttl: Duration,
+    /// What is added to that, for the way of a heartbeat to the leader.
+    pub heartbeat_grace: Duration,
+}
+
+impl ServerConfig {
+    /// The defaults: this machine only, the usual ports.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            http_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_HTTP_PORT)),
+            quic_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_QUIC_PORT)),
+            cluster: tls::DEFAULT_CLUSTER.to_owned(),
+            name: "server".to_owned(),
+            heartbeat_ttl: DEFAULT_HEARTBEAT_TTL,
+            heartbeat_grace: DEFAULT_HEARTBEAT_GRACE,
+        }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartServerError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] OpenDataDirError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The data directory belongs to another cluster.
+    #[error(
+        "the certificates in {} belong to cluster `{theirs}`, this server was started for `{ours}`: start it with --cluster {theirs}, or \
+         give it another data directory",
+        dir.display()
+    )]
+    Cluster {
+        /// The certificates' directory.
+        dir: PathBuf,
+        /// Their cluster.
+        theirs: String,
+        /// The cluster asked for.
+        ours: String,
+    },
+    /// The address for HTTP is taken.
+    #[error("TCP {addr} cannot be bound: another process may hold it; choose another with --http, or see `ss -ltnp`")]
+    BindHttp {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The address for QUIC is taken.
+    #[error(transparent)]
+    BindQuic(#[from] OpenEndpointError),
+    /// An address cannot be read back.
+    #[error("the address of a socket cannot be read")]
+    LocalAddr(#[source] io::Error),
+    /// The log cannot start.
+    #[error(transparent)]
+    Raft(#[from] StartRaftError),
+}
+
+/// What [`ADDRESS_FILE`] holds.
+#[derive(Debug, Serialize)]
+struct AddressFile<'a> {
+    http: SocketAddr,
+    quic: SocketAddr,
+    cluster: &'a str,
+    name: &'a str,
+    pid: u32,
+    tls: PathBuf,
+}
+
+/// A task of the server and the way to stop it.
+#[derive(Debug)]
+struct Part {
+    name: &'static str,
+    stop: CancellationToken,
+    task: AbortOnDropHandle<()>,
+}
+
+impl Part {
+    fn start<F>(name: &'static str, run: impl FnOnce(CancellationToken) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = CancellationToken::new();
+        let task = AbortOnDropHandle::new(tokio::spawn(run(stop.clone())));
+        Self { name, stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        match tokio::time::timeout(limits::SHUTDOWN_WAIT, self.task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(part = self.name, %error, "failed"),
+            Err(_) => tracing::warn!(part = self.name, waited = ?limits::SHUTDOWN_WAIT, "did not stop in time: cut off"),
+        }
+    }
+}
+
+/// A running server. Dropped without [`Self::shutdown`] it stops at once, as if it were killed.
+#[derive(Debug)]
+pub struct Server {
+    control: Control,
+    data_dir: Arc<DataDir>,
+    /// In the order of their start.
+    parts: Vec<Part>,
+}
+
+impl Server {
+    /// Starts a server. When this returns it answers, and leads if it is on its own.
+    ///
+    /// # Errors
+    ///
+    /// [`StartServerError`]; nothing is left running.
+    pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
+        let clock = Clock::start();
+        let data_dir = Arc::new(DataDir::open(&config.data_dir)?);
+        tls::ensure_cluster(&data_dir.tls(), &config.cluster)?;
+        let identity = Identity::load(&data_dir.tls(), Role::Server)?;
+        if identity.cluster != config.cluster {
+            let (dir, theirs) = (data_dir.tls(), identity.cluster);
+            return Err(StartServerError::Cluster { dir, theirs, ours: config.cluster });
+        }
+        let bind_http = |source| StartServerError::BindHttp { addr: config.http_addr, source };
+        let listener = TcpListener::bind(config.http_addr).await.map_err(bind_http)?;
+        let quic = endpoint::server(config.quic_addr, &identity, &[ALPN_AGENT])?;
+        let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
+        let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
+
+        let (published, effects) = Published::new();
+        let published = Arc::new(published);
+        let raft_config = RaftConfig {
+            cluster: config.cluster.clone(),
+            addr: quic_addr.to_string(),
+            data_dir: Arc::clone(&data_dir),
+        };
+        let raft = Raft::start(raft_config, Arc::clone(&published)).await?;
+
+        let info = ServerInfo {
+            name: config.name,
+            cluster: config.cluster,
+            server_id: data_dir.server_id(),
+            http_addr,
+            quic_addr,
+            version: env!("CARGO_PKG_VERSION"),
+            started_at: clock.started_at(),
+            data_dir: data_dir.path().to_owned(),
+            heartbeat_ttl: config.heartbeat_ttl,
+            heartbeat_grace: config.heartbeat_grace,
+            log_bytes_cut: raft.log_bytes_cut(),
+        };
+        let (beats, beat_inbox) = mpsc::channel(limits::HEARTBEATS_MAX);
+        let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);
+        let nodes = Nodes::default();
+        let control = Control::new(ControlParts { raft, published, nodes, info, clock, beats, duties });
+
+        let inputs = Inputs { effects, beats: beat_inbox, requests };
+        let parts = vec![
+            Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
+            Part::start("agents", |stop| agents::serve(quic, control.clone(), stop)),
+            Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
+        ];
+        let server = Self { control, data_dir, parts };
+        server.write_addresses()?;
+        tracing::info!(%http_addr, %quic_addr, data_dir = %config.data_dir.display(), "the server is up");
+        Ok(server)
+    }
+
+    /// The server's handle.
+    #[must_use]
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// What it is and where it listens.
+    #[must_use]
+    pub fn info(&self) -> &ServerInfo {
+        self.control.server_info()
+    }
+
+    /// Resolves with the reason if the log fails. The process should end then: what is in memory may
+    /// be ahead of the disk.
+    pub async fn failed(&self) -> String {
+        let mut failed = self.control.failed();
+        let reason = match failed.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone(),
+            Err(_) => None,
+        };
+        match reason {
+            Some(reason) => reason,
+            // The log was shut down in order, so it will not fail.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops in the reverse order of the start.
+    pub async fn shutdown(mut self) {
+        self.data_dir.remove(ADDRESS_FILE);
+        while let Some(part) = self.parts.pop() {
+            part.stop().await;
+        }
+        self.control.raft().shutdown().await;
+        tracing::info!("the server is down");
+    }
+
+    fn write_addresses(&self) -> Result<(), StartServerError> {
+        let info = self.info();
+        let addresses = AddressFile {
+            http: info.http_addr,
+            quic: info.quic_addr,
+            cluster: &info.cluster,
+            name: &info.name,
+            pid: std::process::id(),
+            tls: self.data_dir.tls(),
+        };
+        let text = serde_json::to_string(&addresses).expect("addresses and names are always valid JSON");
+        Ok(self.data_dir.write(ADDRESS_FILE, &text)?)
+    }
+}
+
+async fn serve_http(listener: TcpListener, control: Control, stop: CancellationToken) {
+    if let Err(error) = http::serve(listener, control, stop).await {
+        tracing::error!(%error, "HTTP has stopped");
+    }
+}

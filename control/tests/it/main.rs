@@ -1,0 +1,8 @@
+//! The server as a whole, with real sockets and files.
+
+mod crash;
+mod data_dir;
+mod fixture;
+mod http;
+mod placement;
+mod restart;
