@@ -15,7 +15,8 @@ use crate::top::TopArgs;
 use crate::{alloc, doctor, eval, exit, job, node, output, serve, system, top};
 
 /// What every exit code means; shown by `muster --help`.
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 placed only in part, 4 not found, 5 refused, \
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 placed only in part, 4 not found, 5 refused, \
 6 cannot reach a server, 7 timed out, 130 interrupted.
 
 Try it: sudo muster dev, then muster job run examples/web.hcl and muster top in another terminal.";
@@ -138,7 +139,10 @@ mod tests {
     #[test]
     fn every_command_explains_itself() {
         fn walk(command: &clap::Command, path: &str) {
-            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            for sub in command
+                .get_subcommands()
+                .filter(|sub| sub.get_name() != "help")
+            {
                 let path = format!("{path} {}", sub.get_name());
                 assert!(sub.get_about().is_some(), "{path} has no help");
                 walk(sub, &path);

@@ -24,7 +24,9 @@ pub struct DoctorArgs {
 /// If standard output is closed.
 pub fn run(json: bool, args: &DoctorArgs) -> CliResult {
     let findings = muster_agent::doctor::findings(&args.data_dir);
-    let missing = findings.iter().any(|finding| finding.status == Status::Missing);
+    let missing = findings
+        .iter()
+        .any(|finding| finding.status == Status::Missing);
     if json {
         let list: Vec<_> = findings
             .iter()
@@ -55,7 +57,12 @@ fn word(status: Status) -> &'static str {
 }
 
 fn show(finding: &Finding) -> Result<(), crate::exit::CliError> {
-    output::print(&format!("{:<9} {:<22} {}\n", word(finding.status), finding.name, finding.detail))?;
+    output::print(&format!(
+        "{:<9} {:<22} {}\n",
+        word(finding.status),
+        finding.name,
+        finding.detail
+    ))?;
     if finding.status != Status::Ok && !finding.fix.is_empty() {
         output::print(&format!("{:<9} {:<22} fix: {}\n", "", "", finding.fix))?;
     }

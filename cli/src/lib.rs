@@ -13,7 +13,9 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod args;
 pub mod client;
+pub mod doctor;
 pub mod eval;
 pub mod exit;
 pub mod job;
@@ -21,6 +23,7 @@ pub mod jobspec;
 pub mod names;
 pub mod node;
 pub mod output;
+pub mod serve;
 pub mod system;
 pub mod top;
 pub mod usage;

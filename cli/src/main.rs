@@ -1,2 +1,19 @@
-//! m
-fn main() {}
+//! Parses, runs, prints the error once.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use muster_cli::args::{Args, run};
+use muster_cli::output;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            output::say(&error.to_string());
+            error.exit.into()
+        }
+    }
+}

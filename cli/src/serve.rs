@@ -53,9 +53,18 @@ pub fn driver(command: &DriverCommand) -> CliResult {
 
 /// How to start the native driver: this very program.
 fn driver_command() -> Result<Vec<std::ffi::OsString>, CliError> {
-    let program = std::env::current_exe()
-        .map_err(|error| CliError::new(Exit::Failed, format!("this program's own path cannot be read: {error}")))?;
-    Ok(vec![program.into(), "driver".into(), "native".into(), "--socket".into()])
+    let program = std::env::current_exe().map_err(|error| {
+        CliError::new(
+            Exit::Failed,
+            format!("this program's own path cannot be read: {error}"),
+        )
+    })?;
+    Ok(vec![
+        program.into(),
+        "driver".into(),
+        "native".into(),
+        "--socket".into(),
+    ])
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
@@ -76,11 +85,14 @@ fn host_name(fallback: &str) -> String {
     let name = nix::unistd::gethostname()
         .map(|name| name.to_string_lossy().trim().to_owned())
         .unwrap_or_default();
-    if name.is_empty() { fallback.to_owned() } else { name }
+    if name.is_empty() {
+        fallback.to_owned()
+    } else {
+        name
+    }
 }
 
 /// Ends as `result` says, from a future that ran.
 fn ended(result: Result<(), CliError>) -> CliResult {
     result.map(|()| Exit::Done)
 }
-

@@ -78,7 +78,8 @@ fn doctor(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
     cluster.muster(&["doctor"])?;
     let ready = cluster.wait("the node to be ready", |cluster| {
         let nodes = cluster.get("/v1/nodes")?;
-        Ok((nodes[0]["Status"] == "ready").then(|| nodes[0].clone()))
+        let healthy = nodes[0]["Drivers"]["native"]["Healthy"] == true;
+        Ok((nodes[0]["Status"] == "ready" && healthy).then(|| nodes[0].clone()))
     })?;
     checks.holds(
         "the node is ready",

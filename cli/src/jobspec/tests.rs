@@ -159,6 +159,10 @@ fn the_example_jobs_are_accepted() {
 
         let job = super::read(&path).unwrap_or_else(|error| panic!("{error}"));
 
-        assert!(job["TaskGroups"][0]["Tasks"][0]["Driver"] == "native", "{}", path.display());
+        assert!(
+            job["TaskGroups"][0]["Tasks"][0]["Driver"] == "native",
+            "{}",
+            path.display()
+        );
     }
 }

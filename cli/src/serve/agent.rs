@@ -8,7 +8,9 @@ use clap::{Args, Subcommand};
 use muster_agent::node::{Agent, AgentConfig, Leave};
 use muster_link::tls::{Identity, Role};
 
-use super::{AGENT_DATA_DIR, absolute, driver_command, ended, host_name, logging, runtime, signals};
+use super::{
+    AGENT_DATA_DIR, absolute, driver_command, ended, host_name, logging, runtime, signals,
+};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
@@ -45,7 +47,12 @@ pub struct AgentRunArgs {
     #[arg(long, default_value = AGENT_DATA_DIR, value_name = "DIR")]
     pub data_dir: PathBuf,
     /// The servers' QUIC addresses, with commas between.
-    #[arg(long, default_value = "127.0.0.1:4647", value_name = "ADDR", value_delimiter = ',')]
+    #[arg(
+        long,
+        default_value = "127.0.0.1:4647",
+        value_name = "ADDR",
+        value_delimiter = ','
+    )]
     pub servers: Vec<SocketAddr>,
     /// The directory with ca.pem, agent.pem and agent.key; a server makes them in its data directory's `tls`.
     #[arg(long, default_value = "/var/lib/muster/server/tls", value_name = "DIR")]

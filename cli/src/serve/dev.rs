@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use muster_agent::node::{Agent, AgentConfig, Leave};
@@ -12,6 +12,9 @@ use muster_link::tls::{Identity, Role};
 use super::{absolute, driver_command, ended, logging, runtime, signals};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
+
+/// How long the node may take to be ready before `dev` says that it is not.
+const READY_WAIT: Duration = Duration::from_secs(10);
 
 /// Arguments of `muster dev`.
 #[derive(Debug, Args)]
@@ -36,7 +39,10 @@ pub fn run(args: &DevArgs) -> CliResult {
     logging::start();
     let (dir, ours) = match &args.data_dir {
         Some(dir) => (absolute(dir)?, false),
-        None => (std::env::temp_dir().join(format!("muster-dev-{}", std::process::id())), true),
+        None => (
+            std::env::temp_dir().join(format!("muster-dev-{}", std::process::id())),
+            true,
+        ),
     };
     let result = runtime()?.block_on(serve(args, &dir));
     let cleaned = clean(&dir);
@@ -62,6 +68,9 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
             return Err(error);
         }
     };
+    if !ready(&server).await {
+        output::say("the node is not ready yet: see the messages above, or `muster doctor`");
+    }
     output::say(&format!(
         "muster dev is up in {} · http://{} · data in {}\n  try: muster job run examples/web.hcl   then: muster top   end: Ctrl-C (stops every task, removes everything)",
         output::span(begun.elapsed()),
@@ -81,10 +90,35 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
 async fn start_agent(dir: &Path, server: SocketAddr) -> Result<Agent, CliError> {
     let identity = Identity::load(&dir.join("server/tls"), Role::Agent)
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
-    let mut config =
-        AgentConfig::new(dir.join("agent"), vec![server], identity, driver_command()?);
+    let mut config = AgentConfig::new(dir.join("agent"), vec![server], identity, driver_command()?);
     "dev".clone_into(&mut config.name);
-    Agent::start(config).await.map_err(|error| CliError::from_chain(Exit::Failed, &error))
+    Agent::start(config)
+        .await
+        .map_err(|error| CliError::from_chain(Exit::Failed, &error))
+}
+
+/// Waits until the node takes work and its driver is healthy; `false` if that takes too long.
+async fn ready(server: &Server) -> bool {
+    let mut applied = server.control().applied();
+    let looked = async {
+        loop {
+            applied.borrow_and_update();
+            let state = server.control().state();
+            if state
+                .nodes()
+                .iter()
+                .any(|node| node.takes_work() && node.spec.has_driver("native"))
+            {
+                return true;
+            }
+            if applied.changed().await.is_err() {
+                return false;
+            }
+        }
+    };
+    tokio::time::timeout(READY_WAIT, looked)
+        .await
+        .unwrap_or(false)
 }
 
 /// Removes what the agent keeps outside its data directory.

@@ -6,10 +6,17 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging. A second call changes nothing.
 pub(super) fn start() {
-    let filter = EnvFilter::try_from_env("MUSTER_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("info,openraft=warn,quinn=warn"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| {
+        EnvFilter::new("info,openraft=warn,quinn=warn,chunked_wal=warn,raft_log=warn")
+    });
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let json = std::env::var_os("MUSTER_LOG_FORMAT").is_some_and(|format| format == "json");
     // An error means that logging was started before.
-    drop(if json { builder.json().try_init() } else { builder.with_ansi(false).try_init() });
+    drop(if json {
+        builder.json().try_init()
+    } else {
+        builder.with_ansi(false).try_init()
+    });
 }

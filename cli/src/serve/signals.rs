@@ -6,7 +6,8 @@ use crate::exit::{CliError, Exit};
 
 /// Resolves at SIGTERM or SIGINT; says which.
 pub(super) async fn terminated() -> Result<&'static str, CliError> {
-    let failed = |error| CliError::new(Exit::Failed, format!("signals cannot be received: {error}"));
+    let failed =
+        |error| CliError::new(Exit::Failed, format!("signals cannot be received: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     Ok(tokio::select! {

@@ -1,0 +1,181 @@
+//! `muster dev`: from a job file to nothing left, with the commands a user has.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{PATIENCE, Process, ask, job_file, muster, skipped, stderr, stdout, until};
+
+const JOB: &str = r#"
+job "talk" {
+  type = "service"
+  group "g" {
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo ready $NOMAD_ALLOC_NAME; echo oops >&2; exec sleep 1000"]
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+fn dev(dir: &Path) -> (Process, String) {
+    let mut process = Process::start(
+        muster()
+            .args(["dev", "--http", "127.0.0.1:0", "--data-dir"])
+            .arg(dir.join("data")),
+        &dir.join("dev.log"),
+    );
+    let address = until("muster dev to be up", || {
+        if let Some(status) = process.child.try_wait().unwrap() {
+            panic!("muster dev ended with {status}: {}", process.output());
+        }
+        let log = process.output();
+        let line = log.lines().find(|line| line.contains("muster dev is up"))?;
+        let start = line.find("http://")?;
+        Some(line[start..].split_whitespace().next()?.to_owned())
+    });
+    (process, address)
+}
+
+#[test]
+fn a_job_runs_talks_stops_and_leaves_nothing() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(
+            "a_job_runs_talks_stops_and_leaves_nothing",
+            "the agent needs root",
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut process, address) = dev(dir.path());
+    let file = job_file(dir.path(), JOB);
+
+    let run = ask(
+        &address,
+        &["job", "run", "--timeout", "60", file.to_str().unwrap()],
+    );
+    assert_eq!(
+        run.status.code(),
+        Some(0),
+        "{}{}\n{}",
+        stdout(&run),
+        stderr(&run),
+        process.output()
+    );
+    assert!(stdout(&run).contains("1 of 1 placed"), "{}", stdout(&run));
+
+    let logs = until("the task's output", || {
+        let logs = stdout(&ask(&address, &["alloc", "logs", "talk"]));
+        logs.contains("ready").then_some(logs)
+    });
+    assert_eq!(logs, "ready talk.g[0]\n");
+    assert_eq!(
+        stdout(&ask(&address, &["alloc", "logs", "--stderr", "talk/g.0"])),
+        "oops\n"
+    );
+
+    for (args, part) in [
+        (&["job", "status"][..], "talk"),
+        (&["job", "status", "tal"], "talk.g[0]"),
+        (&["alloc", "status", "talk"], "Started"),
+        (&["node", "status"], "ready"),
+        (&["node", "status", "dev"], "native"),
+        (&["eval", "status"], "job-register"),
+        (&["top", "talk"], "talk.g[0]/t"),
+    ] {
+        let output = ask(&address, args);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stdout(&output).contains(part),
+            "{args:?}: {}",
+            stdout(&output)
+        );
+        let json = ask(&address, &[args, &["--json"]].concat());
+        let parsed: Result<serde_json::Value, _> = serde_json::from_slice(&json.stdout);
+        assert!(parsed.is_ok(), "{args:?} --json: {}", stdout(&json));
+    }
+
+    let stop = ask(&address, &["job", "stop", "talk"]);
+    assert_eq!(stop.status.code(), Some(0), "{}", stderr(&stop));
+    assert_eq!(ask(&address, &["system", "gc"]).status.code(), Some(0));
+    assert!(
+        process.end(Signal::SIGINT).success(),
+        "{}",
+        process.output()
+    );
+    assert_eq!(leftovers(dir.path()), Vec::<String>::new());
+}
+
+/// Ctrl-C while a task runs: `dev` stops it.
+#[test]
+fn ending_dev_ends_its_tasks() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("ending_dev_ends_its_tasks", "the agent needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut process, address) = dev(dir.path());
+    let file = job_file(dir.path(), JOB);
+    let run = ask(&address, &["job", "run", file.to_str().unwrap()]);
+    assert_eq!(
+        run.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&run),
+        stderr(&run)
+    );
+
+    let status = process.end(Signal::SIGTERM);
+
+    assert!(status.success(), "{}", process.output());
+    assert_eq!(leftovers(dir.path()), Vec::<String>::new());
+}
+
+/// Everything a user may read is not open to others.
+#[test]
+fn keys_are_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = crate::support::server(dir.path());
+
+    for name in ["ca.key", "server.key", "agent.key"] {
+        let mode = std::fs::metadata(dir.path().join("server/tls").join(name))
+            .unwrap()
+            .permissions();
+        assert_eq!(mode.mode() & 0o077, 0, "{name}");
+    }
+}
+
+/// Processes and mounts that name `dir`.
+fn leftovers(dir: &Path) -> Vec<String> {
+    let needle = dir.to_str().unwrap();
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let mut found: Vec<String> = std::fs::read_to_string("/proc/self/mounts")
+            .unwrap()
+            .lines()
+            .filter(|line| line.contains(needle))
+            .map(str::to_owned)
+            .collect();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ");
+            if arguments.contains(needle) {
+                found.push(arguments);
+            }
+        }
+        if found.is_empty() || std::time::Instant::now() > deadline {
+            return found;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

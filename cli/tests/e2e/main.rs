@@ -1,0 +1,5 @@
+//! The `muster` binary as its users meet it.
+
+mod dev;
+mod mistakes;
+mod support;

@@ -1,0 +1,139 @@
+//! Running the binary, and servers that end with their test.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a slow machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary.
+pub(crate) fn muster() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
+    command
+        .env_remove("MUSTER_ADDR")
+        .env("MUSTER_LOG", "info")
+        .stdin(Stdio::null());
+    command
+}
+
+/// What `muster ARGS` against `address` does.
+pub(crate) fn ask(address: &str, args: &[&str]) -> Output {
+    muster()
+        .args(["--address", address])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A long-running process that is killed at the end of its test.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`, with its output in `log`.
+    pub(crate) fn start(command: &mut Command, log: &Path) -> Self {
+        let file = std::fs::File::create(log).unwrap();
+        let child = command
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            log: log.to_owned(),
+        }
+    }
+
+    /// What it printed so far.
+    pub(crate) fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends `signal` and waits for the end.
+    pub(crate) fn end(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+        until("the process to end", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Looks until `look` finds something.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A server alone, on free ports.
+pub(crate) fn server(dir: &Path) -> (Process, String) {
+    let data = dir.join("server");
+    let process = Process::start(
+        muster()
+            .args([
+                "server",
+                "--http",
+                "127.0.0.1:0",
+                "--quic",
+                "127.0.0.1:0",
+                "--data-dir",
+            ])
+            .arg(&data),
+        &dir.join("server.log"),
+    );
+    let address = until("the server's address", || {
+        let text = std::fs::read_to_string(data.join("server.json")).ok()?;
+        let info: serde_json::Value = serde_json::from_str(&text).ok()?;
+        Some(format!("http://{}", info["http"].as_str()?))
+    });
+    (process, address)
+}
+
+/// A job file with `text`.
+pub(crate) fn job_file(dir: &Path, text: &str) -> PathBuf {
+    let path = dir.join("job.hcl");
+    std::fs::File::create(&path)
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    path
+}
+
+/// Says that `name` cannot run here.
+pub(crate) fn skipped(name: &str, reason: &str) {
+    eprintln!("skipped: {name}: {reason}");
+    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path);
+        file.unwrap()
+            .write_all(format!("{name}: {reason}\n").as_bytes())
+            .unwrap();
+    }
+}
