@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::cgroup::{OpenCgroupError, TaskCgroup, open_joins};
 use crate::config::{ConfigError, NativeConfig};
 use crate::paths::{self, PathError};
-use crate::spawn::{Spawn, SpawnError, Spawned, Step, spawn};
+use crate::spawn::{OpenFiles, Spawn, SpawnError, Spawned, Step, spawn};
 use crate::user::{Identity, UserError};
 
 /// Why a process was not started.
@@ -116,6 +116,7 @@ pub(crate) fn start_process(
     command: &str,
     args: &[String],
     streams: &Streams,
+    open_files: Option<OpenFiles>,
 ) -> Result<Spawned, StartProcessError> {
     let identity = Identity::of(&config.user)?;
     let path_variable = config.env.get("PATH").map(String::as_str);
@@ -144,6 +145,7 @@ pub(crate) fn start_process(
         joins: &join_fds,
         identity: identity.as_ref(),
         no_new_privs: native.no_new_privs.0,
+        open_files,
     };
     match spawn(&request) {
         Err(SpawnError::IntoCgroup { source }) => {
@@ -187,7 +189,7 @@ fn hint(error: &SpawnError, program: &Path) -> &'static str {
         Step::JoinCgroup => "the process could not enter its cgroup",
         Step::Groups | Step::Group | Step::User => "the process could not become its user",
         Step::WorkDir => "the task's user cannot enter the working directory",
-        Step::Session | Step::Streams | Step::CloseFiles | Step::NoNewPrivs => {
+        Step::Session | Step::Streams | Step::OpenFiles | Step::CloseFiles | Step::NoNewPrivs => {
             "the process could not be prepared"
         }
         Step::Exec => match source.raw_os_error() {

@@ -19,7 +19,8 @@ use tokio_stream::wrappers::BroadcastStream;
 
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
-use crate::task::{NativeTask, failed};
+use crate::spawn::OpenFiles;
+use crate::task::{NativeTask, Node, failed};
 use crate::{exec, limits, process, signal, stats};
 
 /// What jobs write as `driver = "native"`.
@@ -38,7 +39,8 @@ struct Shared {
     tasks: Mutex<HashMap<String, Slot>>,
     events: broadcast::Sender<TaskEvent>,
     spawns: Semaphore,
-    boot_id: OnceLock<String>,
+    open_files: Option<OpenFiles>,
+    node: OnceLock<Arc<Node>>,
 }
 
 /// A task's place in the table.
@@ -59,12 +61,18 @@ impl NativeDriver {
     /// A driver that knows no task. Its functions must be called within a tokio runtime with I/O
     /// and time.
     pub fn new() -> Self {
+        Self::with_open_files(None)
+    }
+
+    /// A driver whose tasks may open so many files, and not as many as itself.
+    pub(crate) fn with_open_files(open_files: Option<OpenFiles>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 tasks: Mutex::default(),
                 events: broadcast::Sender::new(limits::EVENTS_MAX),
                 spawns: Semaphore::new(limits::SPAWNS_MAX),
-                boot_id: OnceLock::new(),
+                open_files,
+                node: OnceLock::new(),
             }),
         }
     }
@@ -82,11 +90,8 @@ impl NativeDriver {
             let _permit = shared.spawns.acquire().await;
             let task_name = config.task_name.clone();
             run_blocking(move || {
-                let boot_id = reservation
-                    .shared
-                    .boot_id()
-                    .map_err(StartProcessError::Look)?;
-                let task = NativeTask::start(config, boot_id)?;
+                let node = reservation.shared.node().map_err(StartProcessError::Look)?;
+                let task = NativeTask::start(config, node)?;
                 let handle = task.handle.clone();
                 reservation.fill(task);
                 Ok(handle)
@@ -94,8 +99,7 @@ impl NativeDriver {
             .await
             .map_err(|error: StartProcessError| error.into_start_error(&task_name))
         };
-        let handle =
-            joined(tokio::spawn(work).await).map_err(|error| StartTaskError::Driver(error))??;
+        let handle = joined(tokio::spawn(work).await).map_err(StartTaskError::Driver)??;
         Ok(StartedTask {
             handle,
             network: None,
@@ -108,13 +112,13 @@ impl NativeDriver {
             return Ok(());
         }
         let reservation = Reservation::new(Arc::clone(&self.shared), &task_id);
-        let boot_id = self.shared.boot_id().map_err(|error| {
+        let node = self.shared.node().map_err(|error| {
             RecoverTaskError::Driver(DriverError::Failed {
                 message: format!("read the boot id: {error}"),
                 retry: Retry::Later,
             })
         })?;
-        reservation.fill(NativeTask::recover(handle, boot_id)?);
+        reservation.fill(NativeTask::recover(handle, node)?);
         Ok(())
     }
 
@@ -221,12 +225,15 @@ impl Shared {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn boot_id(&self) -> io::Result<&str> {
-        if let Some(boot_id) = self.boot_id.get() {
-            return Ok(boot_id);
+    fn node(&self) -> io::Result<&Arc<Node>> {
+        if let Some(node) = self.node.get() {
+            return Ok(node);
         }
-        let boot_id = process::boot_id()?;
-        Ok(self.boot_id.get_or_init(|| boot_id))
+        let node = Node {
+            boot_id: process::boot_id()?,
+            open_files: self.open_files,
+        };
+        Ok(self.node.get_or_init(|| Arc::new(node)))
     }
 
     /// Takes an id that nobody has.

@@ -46,6 +46,7 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         program,
         args,
         &streams,
+        task.node.open_files,
     )
     .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
     let process = Process::started(spawned.pid, spawned.pidfd).map_err(failed_io)?;
@@ -218,7 +219,7 @@ impl Output {
 
     /// Reads to the end, so that the command never blocks, and keeps what fits.
     async fn read_all(&mut self) {
-        let mut chunk = [0; 8 << 10];
+        let mut chunk = vec![0; limits::EXEC_READ_BYTES];
         loop {
             match self.pipe.read(&mut chunk).await {
                 Ok(0) | Err(_) => return,

@@ -23,6 +23,9 @@ pub const EMPTY_POLL_MAX: Duration = Duration::from_millis(20);
 /// result says so. Health checks print less; more belongs into a streaming exec.
 pub const EXEC_OUTPUT_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes read from a command's output at once: an eighth of a pipe.
+pub const EXEC_READ_BYTES: usize = 8 << 10;
+
 /// How long output is still awaited after a command ended. Something it left running may hold the
 /// pipe open for ever.
 pub const EXEC_DRAIN_DEADLINE: Duration = Duration::from_millis(250);

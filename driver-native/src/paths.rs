@@ -169,7 +169,7 @@ fn describe(kind: FileType) -> &'static str {
         FileType::Socket => "a socket",
         FileType::CharacterDevice => "a character device",
         FileType::BlockDevice => "a block device",
-        _ => "of an unknown kind",
+        FileType::Unknown => "of an unknown kind",
     }
 }
 

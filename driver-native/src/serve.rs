@@ -14,14 +14,16 @@ use std::sync::Arc;
 use muster_driver::plugin;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::driver::NativeDriver;
 use crate::limits;
+use crate::spawn::OpenFiles;
 
 /// Why the driver is not served.
 #[derive(Debug, Error)]
@@ -85,9 +87,11 @@ pub async fn serve(socket: &Path) -> Result<(), ServeError> {
     leave_the_agents_session();
     let shutdown = CancellationToken::new();
     handle_signals(shutdown.clone()).map_err(ServeError::Signals)?;
+    let task_open_files = raise_open_files();
     let listener = bind(socket)?;
+    let driver = Arc::new(NativeDriver::with_open_files(task_open_files));
     info!(socket = %socket.display(), pid = std::process::id(), "the native driver serves");
-    let served = plugin::serve(Arc::new(NativeDriver::new()), listener, shutdown).await;
+    let served = plugin::serve(driver, listener, shutdown).await;
     // The lock is still held: no other driver has made the socket its own.
     remove(socket)?;
     served?;
@@ -146,6 +150,23 @@ fn remove(socket: &Path) -> Result<(), ServeError> {
         }),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Each task costs the driver three files, and the usual limit is 1 024. The answer is the limit as
+/// it was, for the tasks: programs that count files with `select` break above 1 024.
+fn raise_open_files() -> Option<OpenFiles> {
+    let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok(limit) => limit,
+        Err(error) => {
+            warn!(%error, "cannot read the limit of open files");
+            return None;
+        }
+    };
+    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        warn!(%error, soft, hard, "cannot raise the limit of open files; it bounds the tasks");
+        return None;
+    }
+    Some(OpenFiles { soft, hard })
 }
 
 /// A session of its own, so that a terminal's signals to the agent do not come here. Fails for a

@@ -7,8 +7,8 @@
 //! values that the parent prepared, and nothing else. It allocates nothing, takes no lock, and
 //! reports a failure by two integers in the shared memory.
 //!
-//! Order in the child: signal dispositions, cgroups, session, standard streams, groups and user,
-//! directory, all other files closed, `no_new_privs`, signal mask, program.
+//! Order in the child: signal dispositions, cgroups, session, standard streams, limit of open files,
+//! groups and user, directory, all other files closed, `no_new_privs`, signal mask, program.
 #![expect(
     unsafe_code,
     reason = "clone3 with a stack of our own, and the child between it and execve"
@@ -53,6 +53,16 @@ pub(crate) struct Spawn<'a> {
     /// Whom to become; `None` is the caller.
     pub(crate) identity: Option<&'a Identity>,
     pub(crate) no_new_privs: bool,
+    /// How many files the process may open; `None` is the caller's limit.
+    pub(crate) open_files: Option<OpenFiles>,
+}
+
+/// A limit of open files, soft and hard: `struct rlimit64` of prlimit(2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenFiles {
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
 }
 
 /// A process that runs its program.
@@ -68,6 +78,7 @@ pub(crate) enum Step {
     JoinCgroup,
     Session,
     Streams,
+    OpenFiles,
     Groups,
     Group,
     User,
@@ -78,10 +89,11 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::JoinCgroup,
         Self::Session,
         Self::Streams,
+        Self::OpenFiles,
         Self::Groups,
         Self::Group,
         Self::User,
@@ -166,6 +178,8 @@ struct Plan {
     groups: *const u32,
     groups_len: usize,
     no_new_privs: bool,
+    /// Null to keep the limit.
+    open_files: *const OpenFiles,
     /// The step that the child is at.
     step: AtomicU32,
     /// The error number of the step that failed; 0 while none has.
@@ -203,6 +217,7 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         groups: groups.as_ptr(),
         groups_len: groups.len(),
         no_new_privs: spawn.no_new_privs,
+        open_files: spawn.open_files.as_ref().map_or(ptr::null(), ptr::from_ref),
         step: AtomicU32::new(Step::JoinCgroup as u32),
         errno: AtomicI32::new(0),
     };
@@ -429,41 +444,14 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
             return errno();
         }
     }
-    let steps: [(Step, bool, &dyn Fn() -> c_long); 8] = [
-        // SAFETY (all): numbers only, or pointers and lengths that the plan keeps valid.
-        (Step::Session, true, &|| unsafe {
-            libc::syscall(libc::SYS_setsid)
-        }),
-        (Step::Streams, true, &|| streams(plan.streams)),
-        (Step::Groups, plan.identity, &|| unsafe {
-            libc::syscall(libc::SYS_setgroups, plan.groups_len, plan.groups)
-        }),
-        (Step::Group, plan.identity, &|| unsafe {
-            libc::syscall(libc::SYS_setresgid, plan.gid, plan.gid, plan.gid)
-        }),
-        (Step::User, plan.identity, &|| unsafe {
-            libc::syscall(libc::SYS_setresuid, plan.uid, plan.uid, plan.uid)
-        }),
-        (Step::WorkDir, true, &|| unsafe {
-            libc::syscall(libc::SYS_fchdir, plan.work_dir)
-        }),
-        (Step::CloseFiles, true, &|| unsafe {
-            libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32)
-        }),
-        (Step::NoNewPrivs, plan.no_new_privs, &|| unsafe {
-            libc::syscall(
-                libc::SYS_prctl,
-                libc::PR_SET_NO_NEW_PRIVS,
-                1_usize,
-                0_usize,
-                0_usize,
-                0_usize,
-            )
-        }),
-    ];
-    for (step, wanted, act) in steps {
-        plan.step.store(step as u32, Ordering::Release);
-        if wanted && act() < 0 {
+    let calls = calls(plan);
+    for call in calls.iter().filter(|call| call.wanted) {
+        plan.step.store(call.step as u32, Ordering::Release);
+        let args = call.args;
+        // SAFETY: the table holds numbers, and pointers that the plan keeps valid. None of the calls writes to memory.
+        let result =
+            unsafe { libc::syscall(call.number, args[0], args[1], args[2], args[3], args[4]) };
+        if result < 0 {
             return errno();
         }
     }
@@ -484,17 +472,89 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
     errno()
 }
 
-/// Puts the three files on 0, 1 and 2. The sources lie above 2, because the standard library of
-/// Rust holds those three open in every process from its start.
-fn streams(files: [c_int; 3]) -> c_long {
-    for (target, file) in [0, 1, 2].into_iter().zip(files) {
-        // SAFETY: numbers only.
-        let done: c_long = unsafe { libc::syscall(libc::SYS_dup3, file, target, 0) };
-        if done < 0 {
-            return done;
+/// The steps between the cgroups and the program, in their order.
+fn calls(plan: &Plan) -> [Call; 11] {
+    let id = |number: u32| number as usize;
+    let file = |number: c_int| number.cast_unsigned() as usize;
+    let [stdin, stdout, stderr] = plan.streams;
+    [
+        Call::new(Step::Session, libc::SYS_setsid, [0; 5]),
+        // The sources lie above 2, because the standard library of Rust holds 0, 1 and 2 open in
+        // every process from its start.
+        Call::new(Step::Streams, libc::SYS_dup3, [file(stdin), 0, 0, 0, 0]),
+        Call::new(Step::Streams, libc::SYS_dup3, [file(stdout), 1, 0, 0, 0]),
+        Call::new(Step::Streams, libc::SYS_dup3, [file(stderr), 2, 0, 0, 0]),
+        // Of the process itself; the old limit is not asked for.
+        Call::new(
+            Step::OpenFiles,
+            libc::SYS_prlimit64,
+            [
+                0,
+                libc::RLIMIT_NOFILE as usize,
+                plan.open_files.expose_provenance(),
+                0,
+                0,
+            ],
+        )
+        .only_if(!plan.open_files.is_null()),
+        Call::new(
+            Step::Groups,
+            libc::SYS_setgroups,
+            [plan.groups_len, plan.groups.expose_provenance(), 0, 0, 0],
+        )
+        .only_if(plan.identity),
+        Call::new(
+            Step::Group,
+            libc::SYS_setresgid,
+            [id(plan.gid), id(plan.gid), id(plan.gid), 0, 0],
+        )
+        .only_if(plan.identity),
+        Call::new(
+            Step::User,
+            libc::SYS_setresuid,
+            [id(plan.uid), id(plan.uid), id(plan.uid), 0, 0],
+        )
+        .only_if(plan.identity),
+        Call::new(
+            Step::WorkDir,
+            libc::SYS_fchdir,
+            [file(plan.work_dir), 0, 0, 0, 0],
+        ),
+        Call::new(
+            Step::CloseFiles,
+            libc::SYS_close_range,
+            [3, id(u32::MAX), 0, 0, 0],
+        ),
+        Call::new(
+            Step::NoNewPrivs,
+            libc::SYS_prctl,
+            [file(libc::PR_SET_NO_NEW_PRIVS), 1, 0, 0, 0],
+        )
+        .only_if(plan.no_new_privs),
+    ]
+}
+
+/// One system call of the child.
+struct Call {
+    step: Step,
+    wanted: bool,
+    number: c_long,
+    args: [usize; 5],
+}
+
+impl Call {
+    fn new(step: Step, number: c_long, args: [usize; 5]) -> Self {
+        Self {
+            step,
+            wanted: true,
+            number,
+            args,
         }
     }
-    0
+
+    fn only_if(self, wanted: bool) -> Self {
+        Self { wanted, ..self }
+    }
 }
 
 /// Like [`std::slice::from_raw_parts`], without its checks: a failed one would panic.

@@ -25,7 +25,7 @@ use crate::config::NativeConfig;
 use crate::driver::NAME;
 use crate::limits;
 use crate::process::{self, Ended, FindError, Process};
-use crate::spawn::watch as watch_pidfd;
+use crate::spawn::{OpenFiles, watch as watch_pidfd};
 
 /// Version of [`DriverState`] in a handle.
 pub(crate) const HANDLE_VERSION: i32 = 1;
@@ -42,9 +42,19 @@ struct DriverState {
     started_at_ns: u64,
 }
 
+/// What holds for all tasks of a driver.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// This boot.
+    pub(crate) boot_id: String,
+    /// The limit of open files that tasks get; `None` is the driver's own.
+    pub(crate) open_files: Option<OpenFiles>,
+}
+
 /// A task that this driver started or recovered.
 #[derive(Debug)]
 pub(crate) struct NativeTask {
+    pub(crate) node: Arc<Node>,
     pub(crate) handle: TaskHandle,
     pub(crate) native: NativeConfig,
     pub(crate) started_at: SystemTime,
@@ -78,7 +88,7 @@ pub(crate) struct End {
 
 impl NativeTask {
     /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered.
-    pub(crate) fn start(config: TaskConfig, boot_id: &str) -> Result<Self, StartProcessError> {
+    pub(crate) fn start(config: TaskConfig, node: &Arc<Node>) -> Result<Self, StartProcessError> {
         let native = NativeConfig::read(&config.config)?;
         let cgroup = match &config.cgroup {
             Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
@@ -92,6 +102,7 @@ impl NativeTask {
             &native.command,
             &native.args,
             &streams,
+            node.open_files,
         )?;
         let process =
             Process::started(spawned.pid, spawned.pidfd).map_err(StartProcessError::Look)?;
@@ -103,7 +114,7 @@ impl NativeTask {
         let state = DriverState {
             pid: process.pid,
             start_ticks: process.start_ticks,
-            boot_id: boot_id.to_owned(),
+            boot_id: node.boot_id.clone(),
             cgroup: cgroup_path,
             started_at_ns: nanoseconds(started_at),
         };
@@ -115,11 +126,12 @@ impl NativeTask {
             driver_state: serde_json::to_vec(&state)
                 .map_err(|error| StartProcessError::Look(error.into()))?,
         };
-        Self::follow(handle, native, started_at, process, cgroup).map_err(StartProcessError::Look)
+        Self::follow(node, handle, native, started_at, process, cgroup)
+            .map_err(StartProcessError::Look)
     }
 
     /// Finds the process of a handle. Needs a runtime to be entered.
-    pub(crate) fn recover(handle: TaskHandle, boot_id: &str) -> Result<Self, RecoverTaskError> {
+    pub(crate) fn recover(handle: TaskHandle, node: &Arc<Node>) -> Result<Self, RecoverTaskError> {
         let task_id = handle.config.id.clone();
         if handle.version > HANDLE_VERSION || handle.version < 1 {
             return Err(RecoverTaskError::HandleVersion {
@@ -136,10 +148,10 @@ impl NativeTask {
             task_id: task_id.clone(),
             reason,
         };
-        if state.boot_id != boot_id {
+        if state.boot_id != node.boot_id {
             return Err(gone(format!(
-                "the node was booted again since it started (boot {}, now {boot_id})",
-                state.boot_id
+                "the node was booted again since it started (boot {}, now {})",
+                state.boot_id, node.boot_id
             )));
         }
         let process = match Process::find(state.pid, state.start_ticks) {
@@ -163,11 +175,12 @@ impl NativeTask {
             None => None,
         };
         let started_at = UNIX_EPOCH + Duration::from_nanos(state.started_at_ns);
-        Self::follow(handle, native, started_at, process, cgroup)
+        Self::follow(node, handle, native, started_at, process, cgroup)
             .map_err(|error| failed_recovery(&error))
     }
 
     fn follow(
+        node: &Arc<Node>,
         handle: TaskHandle,
         native: NativeConfig,
         started_at: SystemTime,
@@ -183,6 +196,7 @@ impl NativeTask {
         });
         let watcher = tokio::spawn(Arc::clone(&life).watch(pidfd)).abort_handle();
         Ok(Self {
+            node: Arc::clone(node),
             handle,
             native,
             started_at,

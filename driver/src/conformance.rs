@@ -111,10 +111,9 @@ macro_rules! driver_conformance {
 
 /// Awaits `step`, or says which one hangs.
 async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(STEP_DEADLINE, step).await {
-        Ok(value) => value,
-        Err(_elapsed) => panic!("{what} took longer than {STEP_DEADLINE:?}"),
-    }
+    tokio::time::timeout(STEP_DEADLINE, step)
+        .await
+        .unwrap_or_else(|_elapsed| panic!("{what} took longer than {STEP_DEADLINE:?}"))
 }
 
 fn task_id(name: &str) -> String {

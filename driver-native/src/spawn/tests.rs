@@ -39,6 +39,7 @@ fn run(argv: &[&str], change: impl FnOnce(&mut Spawn<'_>)) -> Result<Outcome, Sp
         joins: &[],
         identity: None,
         no_new_privs: true,
+        open_files: None,
     };
     change(&mut request);
     let child = spawn(&request)?;
@@ -99,6 +100,23 @@ fn privileges_are_not_gained_unless_asked() {
     assert_eq!(off.output, "NoNewPrivs:\t0\n");
 }
 
+/// The driver may hold more files than a program expects: old ones count to 1 024.
+#[test]
+fn limit_of_open_files_is_as_given() {
+    let limit = OpenFiles { soft: 77, hard: 99 };
+
+    let outcome = run(
+        &["/bin/grep", "open files", "/proc/self/limits"],
+        |request| {
+            request.open_files = Some(limit);
+        },
+    )
+    .unwrap();
+
+    let words: Vec<&str> = outcome.output.split_whitespace().collect();
+    assert_eq!(words[3..5], ["77", "99"]);
+}
+
 #[test]
 fn process_leads_a_session_of_its_own() {
     let outcome = run(&["/bin/cat", "/proc/self/stat"], |_| {}).unwrap();
@@ -129,6 +147,7 @@ fn process_starts_in_its_directory() {
         joins: &[],
         identity: None,
         no_new_privs: true,
+        open_files: None,
     })
     .unwrap();
     drop(write_end);
@@ -172,6 +191,7 @@ fn user_and_groups_are_changed() {
         joins: &[],
         identity: Some(&identity),
         no_new_privs: true,
+        open_files: None,
     })
     .unwrap();
     drop(write_end);
@@ -217,6 +237,7 @@ fn failed_join_names_its_step() {
         joins: &joins,
         identity: None,
         no_new_privs: true,
+        open_files: None,
     })
     .map(drop)
     .unwrap_err();

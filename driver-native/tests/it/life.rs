@@ -255,38 +255,6 @@ async fn stop_without_a_name_is_an_interrupt() {
     assert_eq!(result, ExitResult::signaled(2));
 }
 
-/// No thread and no process is the driver's for a task: an idle one costs two files.
-#[tokio::test]
-async fn waiting_costs_no_thread() {
-    let driver = NativeDriver::new();
-    let tasks: Vec<Task> = (0..40).map(|_| Task::new(sleep_for_ever())).collect();
-    for task in &tasks {
-        driver.start_task(task.config.clone()).await.unwrap();
-    }
-
-    let waits: Vec<_> = tasks
-        .iter()
-        .map(|task| driver.wait_task(task.id()))
-        .collect();
-    let waiting = futures::future::join_all(waits);
-    tokio::pin!(waiting);
-    assert!(futures::poll!(&mut waiting).is_pending());
-    // Blocking threads are those that started the processes, one after the other; other tests of
-    // this binary have a few threads, far fewer than one a task each.
-    let names = fs::read_dir("/proc/self/task")
-        .unwrap()
-        .filter_map(|thread| {
-            let name = fs::read_to_string(thread.unwrap().path().join("comm")).ok()?;
-            name.contains("waiting_costs_no").then_some(name)
-        });
-    let named = names.count();
-
-    assert!(named <= 1, "{named}");
-    for task in &tasks {
-        driver.destroy_task(task.id(), true).await.unwrap();
-    }
-}
-
 #[tokio::test]
 async fn command_in_a_task_has_its_environment() {
     let mut task = Task::new(sleep_for_ever());

@@ -236,6 +236,75 @@ async fn only_sigterm_ends_the_driver() {
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
 
+/// The driver's children are the tasks and nobody else, and its threads do not grow with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_costs_no_thread_and_no_helper() {
+    let (_dir, socket) = socket();
+    let tasks: Vec<Task> = (0..60).map(|_| Task::new(sleep_for_ever())).collect();
+    let driver = DriverProcess::start(&socket).await;
+    let pid = driver.child.id();
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    start(&driver.client, &tasks[0]).await;
+    let with_one = threads();
+
+    for task in &tasks[1..] {
+        start(&driver.client, task).await;
+    }
+    let client = driver.client.clone();
+    let waits = futures::future::join_all(tasks.iter().map(|task| client.wait_task(task.id())));
+    tokio::pin!(waits);
+    assert!(futures::poll!(&mut waits).is_pending());
+    driver.client.ping().await.unwrap();
+    let with_sixty = threads();
+
+    // A thread or two more of the pool that starts processes, whatever the number of tasks.
+    assert!(
+        with_sixty <= with_one + 4,
+        "{with_one} threads, then {with_sixty}"
+    );
+    assert_eq!(children(pid), tasks.len());
+    for task in &tasks {
+        driver.client.destroy_task(task.id(), true).await.unwrap();
+    }
+    assert_eq!(children(pid), 0, "no zombie is left");
+    driver.kill();
+}
+
+fn children(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .map(|thread| {
+            let children = fs::read_to_string(thread.unwrap().path().join("children"));
+            children.unwrap_or_default().split_whitespace().count()
+        })
+        .sum()
+}
+
+/// The driver raises its own limit of open files; a task gets the one that the driver was given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_has_the_usual_limit_of_open_files() {
+    let (_dir, socket) = socket();
+    let task = Task::new(shell("ulimit -Sn > soft; exec sleep 600"));
+    let driver = DriverProcess::start(&socket).await;
+    start(&driver.client, &task).await;
+
+    let (soft, hard) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+
+    assert_eq!(task.read("soft"), soft.to_string());
+    let limits = fs::read_to_string(format!("/proc/{}/limits", driver.child.id())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.contains("open files"))
+        .unwrap();
+    assert_eq!(
+        line.split_whitespace().nth(3),
+        Some(hard.to_string().as_str())
+    );
+    driver.client.destroy_task(task.id(), true).await.unwrap();
+    driver.kill();
+}
+
 /// What a handle says is changed, and the process is then not the one it names.
 async fn recovered_with(field: &str, value: Value) -> RecoverTaskError {
     let task = Task::new(sleep_for_ever());
