@@ -3,7 +3,7 @@
 //! A FIFO is waited for by an io_uring poll that stays in flight until bytes come (tokio-uring on
 //! this thread alone); where io_uring is not allowed, epoll takes its place and nothing else
 //! changes. Bytes are then moved by `splice(2)` from FIFO to file in this thread, many at a time:
-//! [`pace`] lets a busy FIFO fill before it is drained again.
+//! `pace` lets a busy FIFO fill before it is drained again.
 //!
 //! Why bytes are not read into a buffer and written from there: whoever is killed between the two
 //! has taken bytes from the FIFO that are in no file. `splice` takes exactly those that it wrote,
