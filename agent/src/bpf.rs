@@ -369,24 +369,15 @@ impl Bpf {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
         let mut tasks: BTreeMap<CgroupId, TaskCounters> = BTreeMap::new();
-        self.sched.counters.entries(|task, cpus| {
-            let counters = tasks.entry(task).or_default();
-            for cpu in cpus {
-                counters.sched += *cpu;
-            }
-        })?;
-        self.exec.counters.entries(|task, cpus| {
-            let counters = tasks.entry(task).or_default();
-            for cpu in cpus {
-                counters.exec += *cpu;
-            }
-        })?;
-        self.net.counters.entries(|task, cpus| {
-            let counters = tasks.entry(task).or_default();
-            for cpu in cpus {
-                counters.net += *cpu;
-            }
-        })?;
+        self.sched
+            .counters
+            .sums(|task, sum| tasks.entry(task).or_default().sched = sum)?;
+        self.exec
+            .counters
+            .sums(|task, sum| tasks.entry(task).or_default().exec = sum)?;
+        self.net
+            .counters
+            .sums(|task, sum| tasks.entry(task).or_default().net = sum)?;
         Ok(tasks)
     }
 

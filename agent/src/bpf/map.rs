@@ -8,6 +8,7 @@
 use std::{
     io,
     marker::PhantomData,
+    ops::AddAssign,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
@@ -124,7 +125,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         // SAFETY: the key is a live `K`, and the buffer has a rounded-up `V` for each value the
         // kernel writes; both outlive the call.
         match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) } {
-            Ok(_) => Ok(Some(self.split(&values))),
+            Ok(_) => Ok(Some(self.split(&values).collect())),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -173,10 +174,13 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         }
     }
 
-    /// Every entry, by one system call for [`BATCH_ENTRIES`] of them.
+    /// Every entry with the sum of its values, by one system call for [`BATCH_ENTRIES`] of them.
     ///
     /// An entry that is made or removed meanwhile may be there or not.
-    pub(super) fn entries(&self, mut each: impl FnMut(K, &[V])) -> io::Result<()> {
+    pub(super) fn sums(&self, mut each: impl FnMut(K, V)) -> io::Result<()>
+    where
+        V: AddAssign,
+    {
         let mut room = BATCH_ENTRIES;
         let mut position: Option<u64> = None;
         loop {
@@ -212,7 +216,9 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                 .iter()
                 .zip(values.chunks_exact(self.value_words()))
             {
-                each(*key, &self.split(value));
+                let mut sum = V::default();
+                self.split(value).for_each(|value| sum += value);
+                each(*key, sum);
             }
             if last {
                 return Ok(());
@@ -235,14 +241,14 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
     }
 
-    fn split(&self, words: &[u64]) -> Vec<V> {
+    /// The values in `words`, as the kernel lays them out.
+    fn split(&self, words: &[u64]) -> impl Iterator<Item = V> {
         words
             .chunks_exact(Self::words_each())
             .take(self.values)
             // SAFETY: the chunk is at least as long as a `V` and aligned for it, and every pattern
             // of bits is a valid `V` by the contract of `Plain`.
             .map(|chunk| unsafe { chunk.as_ptr().cast::<V>().read() })
-            .collect()
     }
 
     /// Words of one value: the kernel rounds values of per-CPU maps up to eight bytes.

@@ -47,8 +47,7 @@ fn counts_and_exits_are_kept_without_an_agent() {
     );
 }
 
-/// The replacing load differs by the cgroup it is attached to. Nothing may count twice, or not at
-/// all, while both are attached.
+/// The replacing load differs by the cgroup it is attached to.
 #[test]
 fn replaced_programs_go_on_counting() {
     let Some(mut node) = Node::set_up("replaced_programs_go_on_counting") else {
@@ -83,6 +82,40 @@ fn replaced_programs_go_on_counting() {
     );
     let directories = fs::read_dir(&node.pin_dir).unwrap().count();
     assert_eq!(directories, 2, "one of maps and one of programs");
+}
+
+/// Two loads take turns while processes come and go. For a moment both are attached each time.
+#[test]
+fn replacing_counts_nothing_twice_and_misses_nothing() {
+    const PROCESSES: u32 = 500;
+    let Some(mut node) = Node::set_up("replacing_counts_nothing_twice_and_misses_nothing") else {
+        return;
+    };
+    let mut bpf = node.open();
+    let here = node.config();
+    let mut below = node.config();
+    below.cgroup_dir = node.cgroup_dir.join("alloc");
+
+    node.start(&format!("spawn {PROCESSES}"));
+    let mut replaced = 0;
+    for config in [below, here].iter().cycle() {
+        if bpf.exit_of(node.task()).unwrap().is_some() {
+            break;
+        }
+        bpf = Bpf::open(config).unwrap();
+        replaced += 1;
+    }
+    node.wait();
+
+    eprintln!("replaced {replaced} times");
+    let processes = u64::from(PROCESSES);
+    let expected = ExecCounters {
+        forks: processes,
+        execs: processes + 1,
+        exits: processes + 1,
+    };
+    assert!(replaced > 1);
+    assert_eq!(node.counters(&bpf).exec, expected);
 }
 
 #[test]

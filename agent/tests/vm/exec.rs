@@ -53,7 +53,7 @@ fn processes_are_counted() {
     };
     let bpf = node.open();
 
-    node.start("spawn");
+    node.start("spawn 1");
     node.wait();
 
     let expected = ExecCounters {

@@ -234,8 +234,15 @@ fn child() {
         "burn" => burn(Duration::from_millis(argument.parse().unwrap())),
         "spin" => burn(Duration::MAX),
         "send" => send(argument.parse().unwrap()),
-        "spawn" => assert!(Command::new("true").status().unwrap().success()),
+        "spawn" => spawn(argument.parse().unwrap()),
         other => panic!("no such order: {other}"),
+    }
+}
+
+/// Runs so many processes, one after the other.
+fn spawn(count: u32) {
+    for _ in 0..count {
+        assert!(Command::new("true").status().unwrap().success());
     }
 }
 
