@@ -98,6 +98,10 @@ pub const HTTP_BODY_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of a body that is read where it arrives; a larger one is read on a thread of its own. About half
 /// a millisecond of reading.
 pub const HTTP_BODY_INLINE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a body above the limit that are read and forgotten, so that its sender gets to read why it
+/// is refused; beyond it the connection is cut. Four times the limit: a job file sent in the wrong
+/// place, not an image.
+pub const HTTP_BODY_DRAINED_BYTES_MAX: usize = 4 * muster_wire::limits::HTTP_BODY_BYTES_MAX;
 /// How long the listener rests when no connection can be accepted.
 pub const HTTP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long requests in flight may take to end when the server stops.

@@ -1,0 +1,126 @@
+//! The HTTP API: Nomad's routes, bodies and manners.
+//!
+//! One file per noun answers its routes; [`status`] alone decides status codes, [`query`] reads what stands
+//! behind the `?` and waits for changes, [`body`] reads bodies, [`listen`] accepts connections and bounds
+//! them. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
+//!
+//! Deliberately absent: bodies' shapes and the list of routes, which are in `wire::api`; TLS and tokens.
+
+mod agent;
+mod alloc;
+mod answer;
+mod body;
+mod client;
+mod eval;
+mod job;
+mod listen;
+mod logs;
+mod metrics;
+mod node;
+mod operator;
+mod path;
+mod query;
+mod search;
+mod status;
+
+use std::io;
+
+use axum::Router;
+use axum::extract::FromRef;
+use axum::routing::MethodRouter;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::handle::Control;
+
+use status::ApiError;
+
+/// What every handler has.
+#[derive(Clone, Debug)]
+struct Http {
+    control: Control,
+    /// Waiting and streaming requests end when it is cancelled.
+    shutdown: CancellationToken,
+}
+
+impl FromRef<Http> for Control {
+    fn from_ref(http: &Http) -> Self {
+        http.control.clone()
+    }
+}
+
+/// The routes as they are put together.
+#[derive(Debug, Default)]
+struct Table {
+    router: Router<Http>,
+    /// Each path as `wire::api::route` writes it.
+    paths: Vec<&'static str>,
+}
+
+impl Table {
+    fn on(mut self, path: &'static str, methods: MethodRouter<Http>) -> Self {
+        self.router = self.router.route(path, methods);
+        self.paths.push(path);
+        self
+    }
+}
+
+/// Every route. In the order of `wire::api::route::ROUTES`.
+fn table() -> Table {
+    let nouns: [fn(Table) -> Table; 8] = [
+        job::routes,
+        eval::routes,
+        alloc::routes,
+        node::routes,
+        client::routes,
+        agent::routes,
+        search::routes,
+        operator::routes,
+    ];
+    nouns
+        .into_iter()
+        .fold(Table::default(), |table, noun| noun(table))
+}
+
+fn router(http: Http) -> Router {
+    table()
+        .router
+        .fallback(|| async { ApiError::UnknownRoute })
+        .method_not_allowed_fallback(|| async { ApiError::Method })
+        .with_state(http)
+}
+
+/// Serves the API on `listener` until `shutdown` is cancelled, then lets requests in flight end.
+///
+/// # Errors
+///
+/// If the listener's address cannot be read.
+pub async fn serve(
+    listener: TcpListener,
+    control: Control,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "http api is served");
+    let router = router(Http {
+        control,
+        shutdown: shutdown.clone(),
+    });
+    listen::accept(listener, router, shutdown).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use muster_wire::api::route::ROUTES;
+
+    #[test]
+    fn the_table_has_every_path_in_wire() {
+        let served: BTreeSet<&str> = super::table().paths.into_iter().collect();
+        let listed: BTreeSet<&str> = ROUTES.iter().map(|route| route.path).collect();
+
+        assert_eq!(served, listed);
+    }
+}

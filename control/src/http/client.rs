@@ -1,0 +1,147 @@
+//! What nodes are asked through the server: statistics and logs.
+
+use axum::extract::{Path, State as Shared};
+use axum::response::Response;
+use axum::routing::get;
+use muster_domain::alloc::Allocation;
+use muster_domain::id::{AllocId, NodeId};
+use muster_domain::node::Node;
+use muster_wire::api::stats::{AllocStats, NodeStats};
+use muster_wire::rpc::{self, NodeReply, NodeRequest};
+use std::sync::Arc;
+
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, Table, alloc, logs, path};
+use crate::limits;
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .on("/v1/client/stats", get(node_stats))
+        .on("/v1/client/allocation/{alloc_id}/stats", get(alloc_stats))
+        .on("/v1/client/allocation/{alloc_id}/checks", get(alloc_checks))
+        .on("/v1/client/fs/logs/{alloc_id}", get(logs::read))
+}
+
+/// The allocation that a path names.
+pub(super) fn find_alloc(http: &Http, text: &str) -> Result<Arc<Allocation>, ApiError> {
+    let alloc_id: AllocId = path::id(text, alloc::WHAT)?;
+    let state = http.control.state();
+    state
+        .allocs()
+        .get(&alloc_id)
+        .map(Arc::clone)
+        .ok_or(ApiError::NotFound { what: alloc::WHAT })
+}
+
+fn find_node(http: &Http, node_id: NodeId) -> Result<Arc<Node>, ApiError> {
+    let state = http.control.state();
+    state
+        .nodes()
+        .get(&node_id)
+        .map(Arc::clone)
+        .ok_or(ApiError::NotFound { what: "node" })
+}
+
+/// The node's one answer to `request`.
+async fn ask(http: &Http, node_id: NodeId, request: NodeRequest) -> Result<NodeReply, ApiError> {
+    let mut replies = http.control.nodes().request(node_id, request).await?;
+    let waited = limits::NODE_REPLY_WAIT;
+    let answer = async {
+        loop {
+            match replies.recv().await {
+                Some(NodeReply::Idle) => {}
+                other => return other,
+            }
+        }
+    };
+    match tokio::time::timeout(waited, answer).await {
+        Ok(Some(NodeReply::Failed { reason, not_found })) => {
+            Err(ApiError::NodeFailed { reason, not_found })
+        }
+        Ok(Some(reply)) => Ok(reply),
+        Ok(None) => {
+            let reason = "the node ended its answer before it began".to_owned();
+            Err(ApiError::NodeFailed {
+                reason,
+                not_found: false,
+            })
+        }
+        Err(_) => Err(ApiError::NodeSilent { waited }),
+    }
+}
+
+fn unexpected(reply: &NodeReply) -> ApiError {
+    let mut shown = format!("{reply:?}");
+    shown.truncate(shown.find([' ', '(', '{']).unwrap_or(shown.len()));
+    ApiError::Internal(format!(
+        "the node answered with {shown}, which was not asked for"
+    ))
+}
+
+async fn sample_node(http: &Http, node_id: NodeId) -> Result<Box<rpc::NodeStats>, ApiError> {
+    match ask(http, node_id, NodeRequest::NodeStats).await? {
+        NodeReply::NodeStats(stats) => Ok(stats),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn sample_alloc(http: &Http, alloc: &Allocation) -> Result<Box<rpc::AllocStats>, ApiError> {
+    match ask(
+        http,
+        alloc.node_id,
+        NodeRequest::AllocStats { alloc_id: alloc.id },
+    )
+    .await?
+    {
+        NodeReply::AllocStats(stats) => Ok(stats),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// With `counters=true` one sample is taken, for callers that make their own differences; else two, and
+/// rates are those between them.
+async fn node_stats(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let Some(node_id) = query.text("node_id") else {
+        return Err(ApiError::Malformed(
+            "node_id is missing: a server has no statistics of its own".to_owned(),
+        ));
+    };
+    let node = find_node(&http, path::id(node_id, "node")?)?;
+    let mhz = node.spec.resources.total.cpu_mhz;
+    let first = sample_node(&http, node.spec.id).await?;
+    if query.flag("counters")? {
+        return query.json(&NodeStats::new(None, &first, mhz));
+    }
+    tokio::time::sleep(limits::STATS_SAMPLE_GAP).await;
+    let second = sample_node(&http, node.spec.id).await?;
+    query.json(&NodeStats::new(Some(&first), &second, mhz))
+}
+
+async fn alloc_stats(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let alloc = find_alloc(&http, &alloc_id)?;
+    let node = find_node(&http, alloc.node_id)?;
+    let resources = &node.spec.resources;
+    let core_mhz = resources.total.cpu_mhz as f64 / f64::from(resources.cores.max(1));
+    let first = sample_alloc(&http, &alloc).await?;
+    if query.flag("counters")? {
+        return query.json(&AllocStats::new(None, &first, core_mhz));
+    }
+    tokio::time::sleep(limits::STATS_SAMPLE_GAP).await;
+    let second = sample_alloc(&http, &alloc).await?;
+    query.json(&AllocStats::new(Some(&first), &second, core_mhz))
+}
+
+/// There are no service checks yet: what an allocation without them answers.
+async fn alloc_checks(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    find_alloc(&http, &alloc_id)?;
+    query.json(&serde_json::json!({}))
+}

@@ -1,0 +1,505 @@
+//! Jobs: register, list, read, stop, evaluate, validate.
+//!
+//! A job's id may contain slashes, escaped or not, so what follows `/v1/job/` is taken apart here: the last
+//! segment is what is asked for, if it is one of [`Aspect`]'s, and the rest is the id.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State as Shared;
+use axum::http::{Method, Uri};
+use axum::response::Response;
+use axum::routing::{any, get, put};
+use muster_control_core::fsm::{self, Command};
+use muster_control_core::state::State;
+use muster_domain::eval::Evaluation;
+use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, ValidJob, validate};
+use muster_wire::api;
+use muster_wire::api::job::request::{self, ReadJob, ReadJobError};
+use muster_wire::api::job::{
+    GroupSummary, JobListStub, JobSummary, RegisterResponse, ValidateResponse, VersionsResponse,
+};
+
+use super::alloc::{node_refs, stub};
+use super::body::RawBody;
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, Table, path};
+use crate::limits;
+
+const NOT_FOUND: ApiError = ApiError::NotFound { what: "job" };
+
+pub(super) fn routes(table: Table) -> Table {
+    let mut table = table
+        .on("/v1/jobs", get(list).put(register).post(register))
+        .on("/v1/validate/job", put(check).post(check));
+    table.router = table.router.route("/v1/job/{*rest}", any(one));
+    table.paths.push("/v1/job/{job_id}");
+    table.paths.extend(Aspect::ALL.map(Aspect::path));
+    table
+}
+
+/// What is asked about a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aspect {
+    Actions,
+    Allocations,
+    Deployment,
+    Deployments,
+    Evaluate,
+    Evaluations,
+    Services,
+    Summary,
+    Versions,
+}
+
+impl Aspect {
+    const ALL: [Self; 9] = [
+        Self::Actions,
+        Self::Allocations,
+        Self::Deployment,
+        Self::Deployments,
+        Self::Evaluate,
+        Self::Evaluations,
+        Self::Services,
+        Self::Summary,
+        Self::Versions,
+    ];
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Actions => "/v1/job/{job_id}/actions",
+            Self::Allocations => "/v1/job/{job_id}/allocations",
+            Self::Deployment => "/v1/job/{job_id}/deployment",
+            Self::Deployments => "/v1/job/{job_id}/deployments",
+            Self::Evaluate => "/v1/job/{job_id}/evaluate",
+            Self::Evaluations => "/v1/job/{job_id}/evaluations",
+            Self::Services => "/v1/job/{job_id}/services",
+            Self::Summary => "/v1/job/{job_id}/summary",
+            Self::Versions => "/v1/job/{job_id}/versions",
+        }
+    }
+}
+
+/// Aspects of Nomad's that are not here yet. Without the list they would be read as part of the id.
+const UNSUPPORTED: [&str; 8] = [
+    "plan",
+    "dispatch",
+    "periodic/force",
+    "scale",
+    "revert",
+    "stable",
+    "submission",
+    "action",
+];
+
+/// The id and what is asked about it, from what follows `/v1/job/`.
+fn take_apart(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
+    if let Some(what) = UNSUPPORTED
+        .into_iter()
+        .find(|what| ends_with(rest, what).is_some())
+    {
+        return Err(ApiError::Unsupported {
+            what: format!("job {what}"),
+        });
+    }
+    let aspects = Aspect::ALL.into_iter();
+    let mut found = aspects.filter_map(|aspect| {
+        let (_, word) = aspect.path().rsplit_once('/')?;
+        ends_with(rest, word).map(|id| (id, aspect))
+    });
+    match found.next_back() {
+        Some((id, aspect)) => Ok((path::decode(id)?, Some(aspect))),
+        None => Ok((path::decode(rest)?, None)),
+    }
+}
+
+/// What stands before `/word`, if anything does.
+fn ends_with<'a>(rest: &'a str, word: &str) -> Option<&'a str> {
+    rest.strip_suffix(word)?
+        .strip_suffix('/')
+        .filter(|id| !id.is_empty())
+}
+
+async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let asked = query.clone();
+    query
+        .list_state(
+            &http,
+            |state| state.jobs().index().max(state.allocs().index()),
+            move |state, mut page| {
+                let shown = state.jobs().iter().filter(|job| {
+                    let spec = &job.current.spec;
+                    asked.shows(&spec.namespace) && spec.id.starts_with(asked.prefix())
+                });
+                for job in shown {
+                    let spec = &job.current.spec;
+                    let key = format!("{}.{}", spec.namespace, spec.id);
+                    page.push(&key, || JobListStub::new(job, summary(state, job)));
+                }
+                page
+            },
+        )
+        .await
+}
+
+async fn register(
+    Shared(http): Shared<Http>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    submit(&http, &query, body, None).await
+}
+
+async fn submit(
+    http: &Http,
+    query: &Query,
+    body: RawBody,
+    id: Option<&str>,
+) -> Result<Response, ApiError> {
+    let ReadJob {
+        mut spec,
+        warnings,
+        enforce_index,
+    } = read(body).await?;
+    if id.is_some_and(|id| id != spec.id) {
+        return Err(ApiError::Malformed(format!(
+            "Job ID does not match: the body names `{}`",
+            spec.id
+        )));
+    }
+    claim_namespace(query, &mut spec)?;
+    let valid = validate(spec).map_err(ApiError::Invalid)?;
+    let command = Command::RegisterJob {
+        spec: Box::new(ValidJob::into_spec(valid)),
+        at: http.control.now(),
+        check_index: enforce_index.map(LogIndex),
+    };
+    let answer = propose(http, command).await?;
+    query.json(&RegisterResponse {
+        warnings: told(&warnings),
+        ..answer
+    })
+}
+
+/// The job in `body`. A large one is read on a thread of its own: four megabytes take some ten milliseconds.
+async fn read(body: RawBody) -> Result<ReadJob, ApiError> {
+    let RawBody(bytes) = body;
+    let read = if bytes.len() <= limits::HTTP_BODY_INLINE_BYTES_MAX {
+        request::read(&bytes)
+    } else {
+        let reading = tokio::task::spawn_blocking(move || request::read(&bytes));
+        reading
+            .await
+            .map_err(|error| ApiError::Internal(error.to_string()))?
+    };
+    read.map_err(ApiError::Body)
+}
+
+/// A job goes to the namespace of its body; the query may only agree. There is one namespace.
+fn claim_namespace(query: &Query, spec: &mut JobSpec) -> Result<(), ApiError> {
+    if spec.namespace == DEFAULT_NAMESPACE {
+        query.namespace().clone_into(&mut spec.namespace);
+    }
+    if spec.namespace == DEFAULT_NAMESPACE {
+        return Ok(());
+    }
+    Err(ApiError::Malformed(format!(
+        "job \"{}\" is in nonexistent namespace \"{}\": leave it out or write \"{DEFAULT_NAMESPACE}\"",
+        spec.id, spec.namespace
+    )))
+}
+
+/// Warnings as Nomad's command line expects them: a text, empty if there are none.
+fn told(warnings: &[String]) -> String {
+    match warnings {
+        [] => String::new(),
+        [one] => format!("1 warning:\n\n* {one}"),
+        many => format!("{} warnings:\n\n* {}", many.len(), many.join("\n* ")),
+    }
+}
+
+/// Proposes a command about a job, and tells of the evaluation that it made.
+async fn propose(http: &Http, command: Command) -> Result<RegisterResponse, ApiError> {
+    let (index, response) = http.control.propose(command).await?;
+    let (eval_id, job_modify_index) = match response {
+        fsm::Response::JobRegistered {
+            eval_id,
+            version: _,
+            job_modify_index,
+        } => (eval_id, job_modify_index),
+        fsm::Response::JobDeregistered { eval_id } | fsm::Response::EvalCreated { eval_id } => {
+            (eval_id, index)
+        }
+        fsm::Response::Rejected(rejection) => return Err(ApiError::Rejected(rejection)),
+        other @ (fsm::Response::Done
+        | fsm::Response::NodeRegistered
+        | fsm::Response::PlansApplied { .. }
+        | fsm::Response::Collected { .. }) => {
+            return Err(ApiError::Internal(format!(
+                "a command about a job was answered with {other:?}"
+            )));
+        }
+    };
+    Ok(RegisterResponse {
+        eval_id: eval_id.to_string(),
+        eval_create_index: index.0,
+        job_modify_index: job_modify_index.0,
+        index: index.0,
+        known_leader: true,
+        ..RegisterResponse::default()
+    })
+}
+
+async fn check(query: Query, body: RawBody) -> Result<Response, ApiError> {
+    let (faults, warnings) = match read(body).await {
+        Ok(ReadJob {
+            mut spec, warnings, ..
+        }) => {
+            claim_namespace(&query, &mut spec)?;
+            (validate(spec).err().unwrap_or_default(), warnings)
+        }
+        Err(ApiError::Body(ReadJobError::Faults(faults))) => (faults, Vec::new()),
+        Err(error) => return Err(error),
+    };
+    query.json(&ValidateResponse {
+        driver_config_validated: false,
+        validation_errors: faults.iter().map(ToString::to_string).collect(),
+        error: if faults.is_empty() {
+            String::new()
+        } else {
+            request::lines(&faults)
+        },
+        warnings: told(&warnings),
+    })
+}
+
+async fn one(
+    Shared(http): Shared<Http>,
+    method: Method,
+    uri: Uri,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let rest = uri.path().strip_prefix("/v1/job/").unwrap_or_default();
+    let (job_id, aspect) = take_apart(rest)?;
+    let key = query.job_key(&job_id);
+    let is_read = method == Method::GET || method == Method::HEAD;
+    let is_write = method == Method::PUT || method == Method::POST;
+    match aspect {
+        None if is_read => read_one(&http, &query, key).await,
+        None if is_write => submit(&http, &query, body, Some(&job_id)).await,
+        None if method == Method::DELETE => stop(&http, &query, key).await,
+        Some(Aspect::Evaluate) if is_write => query.json(
+            &propose(
+                &http,
+                Command::EvaluateJob {
+                    key,
+                    at: http.control.now(),
+                },
+            )
+            .await?,
+        ),
+        Some(Aspect::Evaluate) | None => Err(ApiError::Method),
+        Some(_) if !is_read => Err(ApiError::Method),
+        Some(Aspect::Allocations) => allocations(&http, &query, key).await,
+        Some(Aspect::Evaluations) => evaluations(&http, &query, key).await,
+        Some(Aspect::Summary) => read_summary(&http, &query, key).await,
+        Some(Aspect::Versions) => versions(&http, &query, key).await,
+        // There are no deployments, services and actions yet: what a job without them answers.
+        Some(Aspect::Deployment) => nothing(&http, &query, &key, serde_json::Value::Null).await,
+        Some(Aspect::Actions | Aspect::Deployments | Aspect::Services) => {
+            nothing(&http, &query, &key, serde_json::Value::Array(Vec::new())).await
+        }
+    }
+}
+
+fn modified(state: &State, key: &JobKey) -> LogIndex {
+    state
+        .jobs()
+        .get(key)
+        .map_or(state.jobs().index(), |job| job.modify_index)
+}
+
+async fn read_one(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
+    query
+        .read_state(
+            http,
+            |state| modified(state, &key),
+            |state| {
+                state
+                    .jobs()
+                    .get(&key)
+                    .map(|job| api::job::Job::from_job(job))
+                    .ok_or(NOT_FOUND)
+            },
+        )
+        .await
+}
+
+async fn nothing(
+    http: &Http,
+    query: &Query,
+    key: &JobKey,
+    value: serde_json::Value,
+) -> Result<Response, ApiError> {
+    query
+        .read_state(
+            http,
+            |state| modified(state, key),
+            |state| state.jobs().get(key).map(|_| value).ok_or(NOT_FOUND),
+        )
+        .await
+}
+
+async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
+    let purge = query.flag("purge")?;
+    let answer = propose(
+        http,
+        Command::DeregisterJob {
+            key,
+            purge,
+            at: http.control.now(),
+        },
+    )
+    .await?;
+    query.json(&answer)
+}
+
+async fn allocations(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
+    let index = |state: &State| state.allocs().index();
+    query
+        .list_state(http, index, move |state, mut page| {
+            let nodes = node_refs(state);
+            for alloc in state.allocs().of_job(&key) {
+                page.push(&alloc.id.to_string(), || stub(alloc, &nodes, false));
+            }
+            page
+        })
+        .await
+}
+
+async fn evaluations(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
+    let index = |state: &State| state.evals().index();
+    query
+        .list_state(http, index, move |state, mut page| {
+            for eval in state.evals().of_job(&key) {
+                page.push(&eval.id.to_string(), || {
+                    api::eval::Evaluation::from(&**eval)
+                });
+            }
+            page
+        })
+        .await
+}
+
+async fn read_summary(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
+    query
+        .read_state(
+            http,
+            |state| modified(state, &key).max(state.allocs().index()),
+            |state| {
+                state
+                    .jobs()
+                    .get(&key)
+                    .map(|job| summary(state, job))
+                    .ok_or(NOT_FOUND)
+            },
+        )
+        .await
+}
+
+async fn versions(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
+    query
+        .read_state(
+            http,
+            |state| modified(state, &key),
+            |state| {
+                let job = state.jobs().get(&key).ok_or(NOT_FOUND)?;
+                let versions = state.jobs().versions(&key);
+                let shape = |version: &muster_domain::job::JobVersion| {
+                    if version.version == job.current.version {
+                        api::job::Job::from_job(job)
+                    } else {
+                        api::job::Job::from_version(version)
+                    }
+                };
+                Ok(VersionsResponse {
+                    versions: versions.iter().map(|version| shape(version)).collect(),
+                    index: modified(state, &key).0,
+                    known_leader: true,
+                    ..VersionsResponse::default()
+                })
+            },
+        )
+        .await
+}
+
+/// What became of the instances of `job`; what waits is said by its newest evaluation that is not over.
+fn summary(state: &State, job: &Job) -> JobSummary {
+    let key = job.key();
+    let counted = state.allocs().summary(&key).map(|summary| &summary.groups);
+    let groups = counted.into_iter().flatten().map(|(name, counts)| {
+        let counts = GroupSummary {
+            queued: 0,
+            complete: counts.complete,
+            failed: counts.failed,
+            running: counts.running,
+            starting: counts.pending,
+            lost: counts.lost,
+            unknown: counts.unknown,
+        };
+        (name.clone(), counts)
+    });
+    let groups: BTreeMap<String, GroupSummary> = groups.collect();
+    let waiting = state
+        .evals()
+        .of_job(&key)
+        .filter(|eval| !eval.status.is_terminal());
+    let newest = waiting.max_by_key(|eval| eval.modify_index);
+    let queued: &[(String, u32)] =
+        newest.map_or(&[], |eval: &std::sync::Arc<Evaluation>| &eval.queued);
+    JobSummary::new(job, groups, queued, job.modify_index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_may_contain_slashes() {
+        let cases = [
+            ("web", "web", None),
+            ("a%2Fb", "a/b", None),
+            ("a/b", "a/b", None),
+            ("a/b/summary", "a/b", Some(Aspect::Summary)),
+            ("a%2Fsummary", "a/summary", None),
+            ("summary", "summary", None),
+            ("summary/evaluate", "summary", Some(Aspect::Evaluate)),
+        ];
+        for (rest, id, aspect) in cases {
+            assert_eq!(take_apart(rest).unwrap(), (id.to_owned(), aspect), "{rest}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_here_yet_is_no_part_of_an_id() {
+        assert!(matches!(
+            take_apart("web/plan"),
+            Err(ApiError::Unsupported { .. })
+        ));
+        assert!(matches!(
+            take_apart("web/periodic/force"),
+            Err(ApiError::Unsupported { .. })
+        ));
+    }
+
+    #[test]
+    fn warnings_are_counted() {
+        assert_eq!(told(&[]), "");
+        assert_eq!(
+            told(&["a".to_owned(), "b".to_owned()]),
+            "2 warnings:\n\n* a\n* b"
+        );
+    }
+}

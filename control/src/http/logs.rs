@@ -1,0 +1,283 @@
+//! Logs of a task, streamed from its node.
+//!
+//! The stream lives as long as its client: when the connection ends, the body is dropped, with it the
+//! receiver of the node's replies, and the node is told to stop. Nothing is spawned here.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, State as Shared};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream;
+use muster_domain::alloc::Allocation;
+use muster_wire::api::logs::Frame;
+use muster_wire::rpc::{LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::Http;
+use super::client::find_alloc;
+use super::query::Query;
+use super::status::ApiError;
+use crate::limits;
+
+pub(super) async fn read(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let alloc = find_alloc(&http, &alloc_id)?;
+    let request = asked(&query, &alloc)?;
+    let plain = query.flag("plain")?;
+    let mut replies = http
+        .control
+        .nodes()
+        .request(alloc.node_id, NodeRequest::Logs(request))
+        .await?;
+    // The first reply decides the status code. A log that stays silent is a good one.
+    let first = match tokio::time::timeout(limits::STREAM_HEARTBEAT, replies.recv()).await {
+        Ok(Some(NodeReply::Failed { reason, not_found })) => {
+            return Err(ApiError::NodeFailed { reason, not_found });
+        }
+        Ok(Some(reply)) => First::Reply(reply),
+        Ok(None) => First::End,
+        Err(_) => First::Silence,
+    };
+    let kind = if plain {
+        "text/plain; charset=utf-8"
+    } else {
+        "application/json"
+    };
+    let body = Body::from_stream(frames(
+        Source {
+            first: Some(first),
+            replies,
+            shutdown: http.shutdown,
+        },
+        plain,
+    ));
+    Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
+}
+
+/// What the query asks for.
+fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
+    let names = || {
+        alloc
+            .group()
+            .tasks
+            .iter()
+            .map(|task| task.name.as_str())
+            .collect::<Vec<_>>()
+    };
+    let task = match (query.text("task"), names().as_slice()) {
+        (Some(task), names) if names.contains(&task) => task,
+        (None, &[only]) => only,
+        (Some(task), names) => {
+            let reason = format!(
+                "task `{task}` is none of this allocation's: it has {}",
+                names.join(", ")
+            );
+            return Err(ApiError::NodeFailed {
+                reason,
+                not_found: true,
+            });
+        }
+        (None, names) => {
+            return Err(ApiError::Malformed(format!(
+                "Must provide task name: one of {}",
+                names.join(", ")
+            )));
+        }
+    };
+    let stream = match query.text("type") {
+        None | Some("stdout") => LogStream::Stdout,
+        Some("stderr") => LogStream::Stderr,
+        Some(other) => {
+            return Err(ApiError::Malformed(format!(
+                "Invalid type: `{other}` is neither stdout nor stderr"
+            )));
+        }
+    };
+    let offset = query.number("offset")?.unwrap_or(0);
+    let from = match query.text("origin") {
+        None | Some("start") => LogOrigin::Start(offset),
+        Some("end") => LogOrigin::End(offset),
+        Some(other) => {
+            return Err(ApiError::Malformed(format!(
+                "Invalid origin: `{other}` is neither start nor end"
+            )));
+        }
+    };
+    let follow = query.flag("follow")?;
+    Ok(LogsRequest {
+        alloc_id: alloc.id,
+        task: task.to_owned(),
+        stream,
+        from,
+        follow,
+    })
+}
+
+#[derive(Debug)]
+enum First {
+    Reply(NodeReply),
+    Silence,
+    End,
+}
+
+#[derive(Debug)]
+struct Source {
+    first: Option<First>,
+    replies: mpsc::Receiver<NodeReply>,
+    shutdown: CancellationToken,
+}
+
+impl Source {
+    /// The next reply; a sign of life if none comes in time; `None` at the end.
+    async fn next(&mut self, patience: Duration) -> Option<NodeReply> {
+        match self.first.take() {
+            Some(First::Reply(reply)) => return Some(reply),
+            Some(First::Silence) => return Some(NodeReply::Idle),
+            Some(First::End) => return None,
+            None => {}
+        }
+        tokio::select! {
+            reply = self.replies.recv() => reply,
+            () = tokio::time::sleep(patience) => Some(NodeReply::Idle),
+            () = self.shutdown.cancelled() => None,
+        }
+    }
+}
+
+fn frames(source: Source, plain: bool) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    stream::try_unfold(source, move |mut source| async move {
+        loop {
+            let Some(reply) = source.next(limits::STREAM_HEARTBEAT).await else {
+                return Ok(None);
+            };
+            let bytes = if plain {
+                plain_bytes(reply)?
+            } else {
+                frame_bytes(reply)?
+            };
+            if let Some(bytes) = bytes {
+                return Ok(Some((bytes, source)));
+            }
+        }
+    })
+}
+
+/// Only what the task wrote. A node that fails cuts the body off, so that it is not taken for whole.
+fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
+    match reply {
+        NodeReply::LogData { data, .. } => Ok(Some(Bytes::from(data))),
+        NodeReply::LogGap { .. } | NodeReply::Idle => Ok(None),
+        NodeReply::Failed { reason, not_found } => Err(ApiError::NodeFailed { reason, not_found }),
+        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) => Err(misled()),
+    }
+}
+
+fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
+    let frame = match reply {
+        NodeReply::LogData { file, offset, data } => Frame {
+            offset,
+            data,
+            file: format!("alloc/logs/{file}"),
+            file_event: String::new(),
+        },
+        NodeReply::LogGap { bytes } => Frame {
+            file_event: format!("{bytes} bytes were rotated away before they were read"),
+            ..Frame::default()
+        },
+        NodeReply::Idle => return Ok(Some(Bytes::from_static(Frame::HEARTBEAT.as_bytes()))),
+        NodeReply::Failed { reason, not_found } => {
+            return Err(ApiError::NodeFailed { reason, not_found });
+        }
+        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) => return Err(misled()),
+    };
+    let bytes =
+        serde_json::to_vec(&frame).map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok(Some(Bytes::from(bytes)))
+}
+
+fn misled() -> ApiError {
+    ApiError::Internal("the node answered with statistics where a log was asked for".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+
+    use super::*;
+
+    fn source() -> (mpsc::Sender<NodeReply>, CancellationToken, Source) {
+        let (sender, replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
+        let shutdown = CancellationToken::new();
+        (
+            sender,
+            shutdown.clone(),
+            Source {
+                first: None,
+                replies,
+                shutdown,
+            },
+        )
+    }
+
+    /// Time is moved: a second passes as soon as everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_log_shows_signs_of_life() {
+        let (_sender, _shutdown, source) = source();
+        let mut frames = Box::pin(frames(source, false));
+
+        let first = frames.next().await.unwrap().unwrap();
+        let second = frames.next().await.unwrap().unwrap();
+
+        assert_eq!(
+            (first.as_ref(), second.as_ref()),
+            (b"{}".as_slice(), b"{}".as_slice())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_dropped_body_drops_the_nodes_replies() {
+        let (sender, _shutdown, source) = source();
+        let body = Body::from_stream(frames(source, false));
+
+        drop(body);
+
+        assert!(sender.is_closed());
+    }
+
+    #[tokio::test]
+    async fn a_node_that_fails_cuts_the_log_off() {
+        let (sender, _shutdown, source) = source();
+        let mut frames = Box::pin(frames(source, true));
+        let reason = "the disk is gone".to_owned();
+        sender
+            .send(NodeReply::Failed {
+                reason,
+                not_found: false,
+            })
+            .await
+            .unwrap();
+
+        assert_eq!(
+            frames.next().await.unwrap().unwrap_err().to_string(),
+            "the disk is gone"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_log_ends_with_the_server() {
+        let (_sender, shutdown, source) = source();
+        let mut frames = Box::pin(frames(source, false));
+
+        shutdown.cancel();
+
+        assert!(frames.next().await.is_none());
+    }
+}

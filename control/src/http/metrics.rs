@@ -1,0 +1,194 @@
+//! Metrics: counts of the rows of each table by status, as JSON or as Prometheus text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use axum::extract::State as Shared;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use muster_control_core::state::State;
+use muster_wire::api::operator::{Gauge, Metrics};
+
+use super::Http;
+use super::query::Query;
+use super::status::ApiError;
+
+/// One number.
+#[derive(Debug)]
+struct Sample {
+    name: &'static str,
+    help: &'static str,
+    /// Name and value.
+    label: Option<(&'static str, String)>,
+    value: f64,
+}
+
+pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let state = http.control.state();
+    let counted = tokio::task::spawn_blocking(move || count(&state));
+    let mut samples = counted
+        .await
+        .map_err(|error| ApiError::Internal(error.to_string()))?;
+    let agents = http.control.nodes().connected().len() as f64;
+    let is_leader = f64::from(u8::from(
+        http.control.leader().is_some_and(|leader| leader.is_self),
+    ));
+    samples.push(Sample::one(
+        "muster_agents_connected",
+        "Agents with a session on this server.",
+        agents,
+    ));
+    samples.push(Sample::one(
+        "muster_raft_leader",
+        "Whether this server leads.",
+        is_leader,
+    ));
+    let build = ("version", http.control.server_info().version.to_owned());
+    let help = "The version that runs; always 1.";
+    samples.push(Sample {
+        name: "muster_build_info",
+        help,
+        label: Some(build),
+        value: 1.0,
+    });
+    match query.text("format") {
+        None => query.json(&shape(
+            &samples,
+            muster_wire::api::time::text(http.control.now()),
+        )),
+        Some("prometheus") => {
+            let kind = [(
+                header::CONTENT_TYPE,
+                "text/plain; version=0.0.4; charset=utf-8",
+            )];
+            Ok((kind, prometheus(&samples)).into_response())
+        }
+        Some(other) => Err(ApiError::Malformed(format!(
+            "Invalid format: `{other}` is not prometheus"
+        ))),
+    }
+}
+
+impl Sample {
+    fn one(name: &'static str, help: &'static str, value: f64) -> Self {
+        Self {
+            name,
+            help,
+            label: None,
+            value,
+        }
+    }
+}
+
+fn count(state: &State) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    let mut table = |name, help, words: &mut dyn Iterator<Item = &'static str>| {
+        let mut counts: BTreeMap<&str, f64> = BTreeMap::new();
+        for word in words {
+            *counts.entry(word).or_default() += 1.0;
+        }
+        for (word, value) in counts {
+            samples.push(Sample {
+                name,
+                help,
+                label: Some(("status", word.to_owned())),
+                value,
+            });
+        }
+    };
+    table(
+        "muster_nodes",
+        "Nodes by status.",
+        &mut state.nodes().iter().map(|node| node.status.word()),
+    );
+    table(
+        "muster_jobs",
+        "Jobs by status.",
+        &mut state.jobs().iter().map(|job| job.status.word()),
+    );
+    let allocs = &mut state
+        .allocs()
+        .iter()
+        .map(|alloc| alloc.client_status.word());
+    table("muster_allocs", "Allocations by client status.", allocs);
+    table(
+        "muster_evals",
+        "Evaluations by status.",
+        &mut state.evals().iter().map(|eval| eval.status.word()),
+    );
+    let applied = state.applied().0 as f64;
+    samples.push(Sample::one(
+        "muster_raft_applied_index",
+        "The last log entry applied.",
+        applied,
+    ));
+    samples
+}
+
+fn shape(samples: &[Sample], timestamp: String) -> Metrics {
+    let gauges = samples.iter().map(|sample| Gauge {
+        name: sample.name.to_owned(),
+        value: sample.value,
+        labels: sample
+            .label
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect(),
+    });
+    Metrics {
+        timestamp,
+        gauges: gauges.collect(),
+        ..Metrics::default()
+    }
+}
+
+/// Prometheus' text format: help and type once a name, whose samples stand together.
+fn prometheus(samples: &[Sample]) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for Sample {
+        name,
+        help,
+        label,
+        value,
+    } in samples
+    {
+        let header = if *name == last {
+            String::new()
+        } else {
+            format!("# HELP {name} {help}\n# TYPE {name} gauge\n")
+        };
+        last = name;
+        let label = label
+            .as_ref()
+            .map(|(key, value)| format!("{{{key}=\"{value}\"}}"))
+            .unwrap_or_default();
+        // Writing to a text cannot fail.
+        let written = writeln!(text, "{header}{name}{label} {value}");
+        debug_assert!(written.is_ok());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_explained_once() {
+        let sample = |word: &str, value| Sample {
+            name: "muster_nodes",
+            help: "Nodes by status.",
+            label: Some(("status", word.to_owned())),
+            value,
+        };
+
+        let text = prometheus(&[sample("down", 1.0), sample("ready", 2.0)]);
+
+        assert_eq!(
+            text,
+            "# HELP muster_nodes Nodes by status.\n# TYPE muster_nodes gauge\n\
+             muster_nodes{status=\"down\"} 1\nmuster_nodes{status=\"ready\"} 2\n"
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Nodes: list, read, eligibility.
+
+use axum::extract::{Path, State as Shared};
+use axum::response::Response;
+use axum::routing::{get, put};
+use muster_control_core::fsm::{self, Command};
+use muster_control_core::state::State;
+use muster_domain::id::NodeId;
+use muster_wire::api;
+use muster_wire::api::alloc::NodeRef;
+use muster_wire::api::node::{NodeListStub, NodeUpdateResponse, read_eligibility};
+
+use super::body::RawBody;
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, Table, path};
+
+const WHAT: &str = "node";
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .on("/v1/nodes", get(list))
+        .on("/v1/node/{node_id}", get(one))
+        .on("/v1/node/{node_id}/allocations", get(allocations))
+        .on(
+            "/v1/node/{node_id}/eligibility",
+            put(set_eligibility).post(set_eligibility),
+        )
+}
+
+async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let asked = query.clone();
+    let (resources, os) = (query.flag("resources")?, query.flag("os")?);
+    let index = |state: &State| state.nodes().index();
+    query
+        .list_state(&http, index, move |state, mut page| {
+            for node in state.nodes().with_prefix(asked.prefix()) {
+                page.push(&node.spec.id.to_string(), || {
+                    NodeListStub::new(node, resources, os)
+                });
+            }
+            page
+        })
+        .await
+}
+
+async fn one(
+    Shared(http): Shared<Http>,
+    Path(node_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let node_id: NodeId = path::id(&node_id, WHAT)?;
+    query
+        .read_state(
+            &http,
+            |state| {
+                state
+                    .nodes()
+                    .get(&node_id)
+                    .map_or(state.nodes().index(), |node| node.modify_index)
+            },
+            |state| {
+                let node = state
+                    .nodes()
+                    .get(&node_id)
+                    .ok_or(ApiError::NotFound { what: WHAT })?;
+                Ok(api::node::Node::from(&**node))
+            },
+        )
+        .await
+}
+
+/// A node's allocations, whole: its readers need what they hold.
+async fn allocations(
+    Shared(http): Shared<Http>,
+    Path(node_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let node_id: NodeId = path::id(&node_id, WHAT)?;
+    let index = |state: &State| state.allocs().index();
+    query
+        .list_state(&http, index, move |state, mut page| {
+            let node = state
+                .nodes()
+                .get(&node_id)
+                .map(|node| NodeRef::from(&**node))
+                .unwrap_or_default();
+            for alloc in state.allocs().of_node(&node_id) {
+                page.push(&alloc.id.to_string(), || {
+                    api::alloc::Allocation::new(alloc, &node)
+                });
+            }
+            page
+        })
+        .await
+}
+
+async fn set_eligibility(
+    Shared(http): Shared<Http>,
+    Path(node_id): Path<String>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let node_id: NodeId = path::id(&node_id, WHAT)?;
+    let eligibility = read_eligibility(&body.0)?;
+    let command = Command::SetEligibility {
+        node_id,
+        eligibility,
+        at: http.control.now(),
+    };
+    let (index, response) = http.control.propose(command).await?;
+    if let fsm::Response::Rejected(rejection) = response {
+        return Err(ApiError::Rejected(rejection));
+    }
+    query.json(&NodeUpdateResponse {
+        node_modify_index: index.0,
+        index: index.0,
+        ..NodeUpdateResponse::default()
+    })
+}

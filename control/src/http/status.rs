@@ -1,0 +1,170 @@
+//! Errors as HTTP answers. Status codes are decided here and nowhere else.
+//!
+//! The body of an error is plain text for people, as Nomad's is: one fault a line.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use muster_control_core::fsm::Rejection;
+use muster_domain::fault::Fault;
+use muster_wire::api::job::request::{self, ReadJobError};
+
+use crate::agents::NodeRequestError;
+use crate::handle::ProposeError;
+use crate::limits;
+
+/// Why a request is not answered as asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// The path is none.
+    #[error("there is no such path in this API")]
+    UnknownRoute,
+    /// The path takes other methods.
+    #[error("Invalid method")]
+    Method,
+    /// The thing asked for does not exist.
+    #[error("{what} not found")]
+    NotFound {
+        /// Nomad's word for it.
+        what: &'static str,
+    },
+    /// A parameter or the body is malformed.
+    #[error("{0}")]
+    Malformed(String),
+    /// The body is not what it should be.
+    #[error(transparent)]
+    Body(#[from] ReadJobError),
+    /// The job is invalid.
+    #[error("{}", request::lines(.0))]
+    Invalid(Vec<Fault>),
+    /// The body is too large.
+    #[error("the request body is above the limit of {limit} bytes")]
+    TooLarge {
+        /// The limit.
+        limit: usize,
+    },
+    /// The body did not arrive in time.
+    #[error("the request body did not arrive within {waited:?}")]
+    SlowBody {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Nomad has it, this version has not.
+    #[error("{what} is not supported yet")]
+    Unsupported {
+        /// What.
+        what: String,
+    },
+    /// The state machine refuses the change.
+    #[error("{}", rejection(.0))]
+    Rejected(#[from] Rejection),
+    /// The change was not carried out.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+    /// The node cannot be asked.
+    #[error("{}", chain(.0))]
+    Node(#[from] NodeRequestError),
+    /// The node does not answer.
+    #[error("the node did not answer within {waited:?}: see the agent's messages on that machine")]
+    NodeSilent {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The node says that it cannot.
+    #[error("{reason}")]
+    NodeFailed {
+        /// Why.
+        reason: String,
+        /// What was asked for does not exist there.
+        not_found: bool,
+    },
+    /// A mistake of ours.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+fn chain(error: &NodeRequestError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+fn rejection(rejection: &Rejection) -> String {
+    match rejection {
+        Rejection::UnknownJob(_) => "job not found".to_owned(),
+        Rejection::UnknownNode(_) => "node not found".to_owned(),
+        // Nomad's command line looks for these words.
+        Rejection::CheckIndex { expected, .. } => {
+            format!("Enforcing job modify index {}: {rejection}", expected.0)
+        }
+        Rejection::JobTypeChanged { .. } | Rejection::NoGroups(_) | Rejection::InvalidNode(_) => {
+            rejection.to_string()
+        }
+    }
+}
+
+impl ApiError {
+    /// The status code.
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::UnknownRoute
+            | Self::NotFound { .. }
+            | Self::NodeFailed {
+                not_found: true, ..
+            } => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::SlowBody { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::Unsupported { .. } => StatusCode::NOT_IMPLEMENTED,
+            Self::Rejected(rejection) => match rejection {
+                Rejection::UnknownJob(_) | Rejection::UnknownNode(_) => StatusCode::NOT_FOUND,
+                Rejection::CheckIndex { .. } => StatusCode::CONFLICT,
+                Rejection::JobTypeChanged { .. }
+                | Rejection::NoGroups(_)
+                | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
+            },
+            Self::Propose(error) => match error {
+                ProposeError::Overloaded { .. } | ProposeError::NotLeader { .. } => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
+                // It may still be carried out, so a client must not simply try again.
+                ProposeError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+                ProposeError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                ProposeError::Encode(_) | ProposeError::Stopped { .. } => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
+            },
+            Self::Node(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NodeSilent { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::NodeFailed {
+                not_found: false, ..
+            }
+            | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let text = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+        let mut response = (status, text, self.to_string()).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = HeaderValue::from(limits::RETRY_AFTER.as_secs());
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        if matches!(self, Self::TooLarge { .. } | Self::SlowBody { .. }) {
+            // The rest of the body is not read, so the connection cannot be used again.
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}

@@ -1,0 +1,181 @@
+//! Logs, streamed from a node through the server.
+
+use muster_wire::api::logs::Frame;
+use muster_wire::rpc::{LogOrigin, LogStream, NodeReply, NodeRequest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::Client;
+use super::nodes::placed;
+use crate::fixture::{self, FakeAgent, TestServer, soon};
+
+async fn running(test: &TestServer, client: &Client) -> (FakeAgent, String) {
+    let agent = FakeAgent::join(test, muster_domain::fixture::node("n1").build()).await;
+    client.register("web").await;
+    let stub = placed(client, "web").await;
+    (
+        agent,
+        format!(
+            "/v1/client/fs/logs/{}",
+            stub["ID"].as_str().expect("an id is text")
+        ),
+    )
+}
+
+fn data(offset: u64, text: &str) -> NodeReply {
+    NodeReply::LogData {
+        file: "main.stdout.0".to_owned(),
+        offset,
+        data: text.as_bytes().to_vec(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_comes_in_frames() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+
+    let asked = tokio::spawn(async move {
+        client
+            .get(&format!("{path}?task=main&type=stderr&origin=end&offset=9"))
+            .await
+    });
+    let request = agent
+        .answer(&[
+            data(3, "hi\n"),
+            NodeReply::LogGap { bytes: 7 },
+            data(16, "ho\n"),
+        ])
+        .await;
+    let answer = asked.await.unwrap();
+
+    let NodeRequest::Logs(request) = request else {
+        panic!("{request:?}")
+    };
+    assert_eq!(
+        (request.stream, request.from, request.follow),
+        (LogStream::Stderr, LogOrigin::End(9), false)
+    );
+    let frames: Vec<Frame> = serde_json::Deserializer::from_str(&answer.text)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert_eq!(
+        (frames[0].data.as_slice(), frames[0].offset),
+        (b"hi\n".as_slice(), 3)
+    );
+    assert_eq!(frames[0].file, "alloc/logs/main.stdout.0");
+    assert!(frames[1].file_event.contains("7 bytes were rotated away"));
+    assert_eq!(frames[2].data, b"ho\n");
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_log_is_what_the_task_wrote() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+
+    let asked = tokio::spawn(async move { client.get(&format!("{path}?plain=true")).await });
+    agent
+        .answer(&[NodeReply::Idle, data(3, "hi\n"), data(6, "ho\n")])
+        .await;
+
+    assert_eq!(asked.await.unwrap().text, "hi\nho\n");
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_not_there_is_not_found() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+
+    let asked = tokio::spawn(async move { client.get(&path).await });
+    agent
+        .answer(&[NodeReply::Failed {
+            reason: "the allocation is gone".to_owned(),
+            not_found: true,
+        }])
+        .await;
+    let answer = asked.await.unwrap();
+
+    assert_eq!(
+        (answer.status, answer.text.as_str()),
+        (404, "the allocation is gone")
+    );
+    test.server.shutdown().await;
+}
+
+/// Follows a log by hand, so that the connection can be dropped in the middle.
+async fn follow(client: &Client, path: &str) -> TcpStream {
+    let address = client
+        .base
+        .strip_prefix("http://")
+        .expect("the base is a URL");
+    let mut stream = TcpStream::connect(address)
+        .await
+        .expect("the server listens");
+    let request = format!("GET {path}?follow=true HTTP/1.1\r\nHost: muster\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("the server reads");
+    stream
+}
+
+async fn read_until(stream: &mut TcpStream, wanted: &str) {
+    let mut seen = String::new();
+    soon("the stream says what it should", async {
+        while !seen.contains(wanted) {
+            let mut buffer = [0; 1024];
+            let count = stream.read(&mut buffer).await.expect("the server writes");
+            assert!(count > 0, "the stream ended after {seen:?}");
+            seen.push_str(std::str::from_utf8(&buffer[..count]).expect("the stream is text"));
+        }
+    })
+    .await;
+}
+
+/// `aGkK` is `hi\n` in base64.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_ends_the_nodes_stream() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+
+    let mut stream = follow(&client, &path).await;
+    let (_, mut node) = agent.question().await;
+    node.send(&data(3, "hi\n")).await.unwrap();
+    read_until(&mut stream, "aGkK").await;
+    read_until(&mut stream, "{}").await;
+    drop(stream);
+
+    soon("the node is told to stop", node.stopped()).await;
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_ends_its_streams() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+
+    let mut stream = follow(&client, &path).await;
+    let (_, mut node) = agent.question().await;
+    node.send(&data(3, "hi\n")).await.unwrap();
+    read_until(&mut stream, "aGkK").await;
+    let stopping = tokio::spawn(test.server.shutdown());
+
+    let mut rest = Vec::new();
+    soon("the stream ends", stream.read_to_end(&mut rest))
+        .await
+        .unwrap();
+    assert!(
+        rest.ends_with(b"0\r\n\r\n"),
+        "{:?}",
+        String::from_utf8_lossy(&rest)
+    );
+    soon("shutdown", stopping).await.unwrap();
+}

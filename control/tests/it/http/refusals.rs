@@ -1,0 +1,147 @@
+//! What the API refuses, and how it says so.
+
+use serde_json::json;
+
+use super::{Client, job};
+use crate::fixture;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_body_is_named() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let put = async |body: &[u8]| {
+        let answer = client.send("PUT", "/v1/jobs", body.to_vec()).await;
+        (answer.status, answer.text)
+    };
+
+    assert_eq!(put(b"").await, (400, "Request body is empty".to_owned()));
+    let (status, text) = put(b"{\"Job\": {\n \"ID\" \"web\"}}").await;
+    assert_eq!(status, 400);
+    assert!(
+        text.starts_with("request body: line 2, column 7: "),
+        "{text}"
+    );
+    let (status, text) = put(br#"{"Job": {"ID": 5}}"#).await;
+    assert_eq!(status, 400);
+    assert!(
+        text.contains("Job.ID: expected a text, got the number 5"),
+        "{text}"
+    );
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_field_is_named_with_a_suggestion() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut body = job("web");
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["Drivr"] = json!("native");
+
+    let answer = client.put("/v1/jobs", &body).await;
+
+    assert_eq!(answer.status, 400);
+    assert_eq!(
+        answer.text,
+        "Job.TaskGroups[0].Tasks[0].Drivr: there is no such field: did you mean `Driver`?"
+    );
+    assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_type_that_is_missing_is_refused() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut body = job("web");
+    body["Job"]["Type"] = json!("sysbatch");
+
+    let answer = client.put("/v1/jobs", &body).await;
+
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer
+            .text
+            .contains("`sysbatch` jobs are not supported yet"),
+        "{}",
+        answer.text
+    );
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_is_none_is_refused() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+
+    let answer = client.put("/v1/jobs?namespace=ops", &job("web")).await;
+
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text.contains("nonexistent namespace \"ops\""),
+        "{}",
+        answer.text
+    );
+    assert_eq!(client.get("/v1/job/web?namespace=ops").await.status, 404);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_above_the_limit_is_refused_by_name() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let limit = muster_wire::limits::HTTP_BODY_BYTES_MAX;
+
+    let answer = client.send("PUT", "/v1/jobs", vec![b' '; limit + 1]).await;
+
+    assert_eq!(answer.status, 413);
+    assert!(answer.text.contains(&limit.to_string()), "{}", answer.text);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_exist_is_not_found() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let no_id = "00000000-0000-0000-0000-000000000000";
+    let cases = [
+        ("/v1/job/none".to_owned(), "job not found"),
+        (format!("/v1/allocation/{no_id}"), "alloc not found"),
+        ("/v1/allocation/short".to_owned(), "alloc not found"),
+        (format!("/v1/evaluation/{no_id}"), "eval not found"),
+        (format!("/v1/node/{no_id}"), "node not found"),
+        (format!("/v1/client/fs/logs/{no_id}"), "alloc not found"),
+        (
+            format!("/v1/client/stats?node_id={no_id}"),
+            "node not found",
+        ),
+        ("/v1/namespace/ops".to_owned(), "namespace not found"),
+        ("/v2/jobs".to_owned(), "there is no such path in this API"),
+    ];
+
+    for (path, text) in cases {
+        let answer = client.get(&path).await;
+        assert_eq!((answer.status, answer.text.as_str()), (404, text), "{path}");
+    }
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_query_is_named() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+
+    for (path, text) in [
+        ("/v1/jobs?index=-1", "Invalid index"),
+        ("/v1/jobs?wait=soon", "Invalid wait time"),
+        ("/v1/jobs?region=mars", "no region `mars`"),
+        ("/v1/jobs?per_page=x", "Invalid per_page"),
+        ("/v1/jobs?prefix=%zz", "percent-encoded"),
+        ("/v1/client/stats", "node_id is missing"),
+        ("/v1/metrics?format=xml", "Invalid format"),
+    ] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.status, 400, "{path}");
+        assert!(answer.text.contains(text), "{path}: {}", answer.text);
+    }
+    test.server.shutdown().await;
+}
