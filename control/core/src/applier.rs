@@ -60,7 +60,10 @@ pub fn merge(
         if admission.dropped > 0 {
             merged.settled.retry.push((eval_id, admission.placed > 0));
         } else if let Some(update) = update {
-            merged.settled.done.push(eval_id);
+            // One that stays blocked comes back to the broker as an effect.
+            if update.status.is_terminal() {
+                merged.settled.done.push(eval_id);
+            }
             evals.push(update);
         } else {
             merged.settled.waiting.push((eval_id, seen));

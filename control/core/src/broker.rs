@@ -38,10 +38,10 @@ pub struct BrokerConfig {
 impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
-            delivery_timeout: Duration::from_secs(60),
+            delivery_timeout: Duration::from_mins(1),
             nack_delay: Duration::from_secs(1),
             nack_delay_later: Duration::from_secs(20),
-            follow_up_delay: Duration::from_secs(60),
+            follow_up_delay: Duration::from_mins(1),
         }
     }
 }
@@ -145,7 +145,7 @@ impl Broker {
     /// Hands out the next evaluation.
     pub fn dequeue(&mut self, now: Timestamp) -> Option<Delivery> {
         let (_, _, eval_id) = self.ready.pop_first()?;
-        let entry = self.entries.get_mut(&eval_id).expect("what is ready has an entry");
+        let entry = self.entries.get_mut(&eval_id)?;
         self.last_token += 1;
         let (token, deadline) = (self.last_token, now.plus(self.config.delivery_timeout));
         entry.place = Place::Out { token, deadline };
@@ -198,7 +198,7 @@ impl Broker {
     /// Carries out what became of a merged command.
     pub fn settle(&mut self, state: &State, settled: &Settled, now: Timestamp) {
         for eval_id in &settled.done {
-            self.forget(eval_id);
+            self.drop_entry(eval_id);
         }
         for (eval_id, progress) in &settled.retry {
             self.retry(eval_id, *progress, now);

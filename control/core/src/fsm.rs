@@ -351,3 +351,6 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> (Response,
     let effects = change.finish();
     (result.unwrap_or_else(Response::Rejected), effects)
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,11 +27,11 @@ pub struct GcConfig {
 impl Default for GcConfig {
     fn default() -> Self {
         Self {
-            interval: Duration::from_secs(5 * 60),
-            eval_threshold: Duration::from_secs(3600),
-            batch_eval_threshold: Duration::from_secs(24 * 3600),
-            job_threshold: Duration::from_secs(4 * 3600),
-            node_threshold: Duration::from_secs(24 * 3600),
+            interval: Duration::from_mins(5),
+            eval_threshold: Duration::from_hours(1),
+            batch_eval_threshold: Duration::from_hours(24),
+            job_threshold: Duration::from_hours(4),
+            node_threshold: Duration::from_hours(24),
         }
     }
 }

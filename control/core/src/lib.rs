@@ -20,6 +20,8 @@
 pub mod applier;
 pub mod blocked;
 pub mod broker;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
 pub mod fsm;
 pub mod gc;
 pub mod heartbeat;

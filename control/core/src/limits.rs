@@ -39,8 +39,8 @@ pub const RESCHEDULE_CHAIN_MAX: u32 = 8;
 /// Delay before a failed service allocation is replaced for the first time. Nomad's default.
 pub const RESCHEDULE_DELAY_MIN: Duration = Duration::from_secs(30);
 /// Longest delay before a failed service allocation is replaced. Nomad's default.
-pub const RESCHEDULE_DELAY_MAX: Duration = Duration::from_secs(3600);
+pub const RESCHEDULE_DELAY_MAX: Duration = Duration::from_hours(1);
 /// Delay before a failed batch allocation is replaced. Nomad's default.
 pub const RESCHEDULE_BATCH_DELAY: Duration = Duration::from_secs(5);
 /// A failed batch allocation is replaced once in this time. Nomad's default.
-pub const RESCHEDULE_BATCH_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+pub const RESCHEDULE_BATCH_INTERVAL: Duration = Duration::from_hours(24);

@@ -69,7 +69,11 @@ fn is_stale(state: &State, plan: &Plan, wanted: u32) -> bool {
 
 /// How many of the run fit, taken from `room`.
 fn take_run(room: &mut Room<'_>, run: &PlacementRun, ask: Amount) -> u32 {
-    (0..run.count).take_while(|_| room.take(run.node_id, ask, &run.ports).is_ok()).count() as u32
+    let mut fits = 0;
+    while fits < run.count && room.take(run.node_id, ask, &run.ports).is_ok() {
+        fits += 1;
+    }
+    fits
 }
 
 /// Takes back the stops of instances whose replacement was refused, where their room is still there.

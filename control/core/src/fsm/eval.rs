@@ -67,7 +67,7 @@ fn follow_up(change: &mut Change<'_>, eval: &Evaluation, next: NextEval) -> Opti
         NextEval::Blocked => {
             let mut blocked = change.new_eval(&job, Trigger::QueuedAllocs);
             blocked.status = EvalStatus::Blocked;
-            blocked.status_description = "waits for room".to_owned();
+            "waits for room".clone_into(&mut blocked.status_description);
             blocked.previous = Some(previous);
             blocked.snapshot_index = eval.snapshot_index;
             blocked.failed_groups.clone_from(&eval.failed_groups);

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use muster_domain::alloc::{Allocation, ClientStatus};
+use muster_domain::alloc::Allocation;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{AllocId, EvalId, JobKey, NodeId, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
@@ -163,7 +163,6 @@ fn alloc_may_go(state: &State, alloc: &Allocation, job: Option<&Job>, before: Ti
     let job_is_over = job.is_none_or(|job| job.stop || job.status == JobStatus::Dead);
     job_is_over
         || alloc.server_terminal()
-        || alloc.client_status != ClientStatus::Failed
         || alloc.next.is_some()
         || reschedule::due(state, alloc) == Due::Never
 }

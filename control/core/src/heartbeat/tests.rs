@@ -1,1 +1,86 @@
+use muster_domain::fixture::node;
+
 use super::*;
+use crate::fixture::Cluster;
+
+const TTL: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
+const NODE: NodeId = NodeId([1; 16]);
+const START: Timestamp = Timestamp(0);
+
+fn heartbeats() -> Heartbeats {
+    Heartbeats::new(HeartbeatConfig { ttl: TTL, grace: GRACE })
+}
+
+#[test]
+fn a_silent_node_expires_after_ttl_and_grace() {
+    let mut heartbeats = heartbeats();
+    heartbeats.track(NODE, START);
+    let deadline = START.plus(TTL).plus(GRACE);
+
+    assert_eq!(heartbeats.poll_timeout().unwrap().0, deadline);
+    assert_eq!(heartbeats.handle_timeout(Timestamp(deadline.0 - 1)), []);
+    assert_eq!(heartbeats.handle_timeout(deadline), [NODE]);
+}
+
+#[test]
+fn a_beat_gives_a_whole_period() {
+    let mut heartbeats = heartbeats();
+    heartbeats.track(NODE, START);
+    let beat = START.plus(TTL);
+
+    assert_eq!(heartbeats.handle_beat(NODE, beat), Beat::Counted);
+
+    assert_eq!(heartbeats.handle_timeout(START.plus(TTL).plus(GRACE)), []);
+    assert_eq!(heartbeats.handle_timeout(beat.plus(TTL).plus(GRACE)), [NODE]);
+}
+
+#[test]
+fn a_beat_of_a_node_nobody_expects_is_told_apart() {
+    assert_eq!(heartbeats().handle_beat(NODE, START), Beat::Unexpected);
+}
+
+/// The proposal may be lost; the node must not be forgotten.
+#[test]
+fn an_expired_node_is_named_again_after_a_grace() {
+    let mut heartbeats = heartbeats();
+    heartbeats.track(NODE, START);
+    let deadline = START.plus(TTL).plus(GRACE);
+    heartbeats.handle_timeout(deadline);
+
+    assert_eq!(heartbeats.handle_timeout(deadline), []);
+    assert_eq!(heartbeats.handle_timeout(deadline.plus(GRACE)), [NODE]);
+    heartbeats.untrack(&NODE);
+    assert_eq!(heartbeats.poll_timeout(), None);
+}
+
+#[test]
+fn a_new_leader_gives_everybody_a_whole_period() {
+    let mut cluster = Cluster::new();
+    let up = cluster.node(node("n1").build());
+    let down = cluster.node(node("n2").build());
+    cluster.node_status(down, NodeStatus::Down);
+    let mut heartbeats = heartbeats();
+    heartbeats.track(NODE, START);
+
+    heartbeats.lead(&cluster.state, cluster.now);
+
+    assert_eq!(heartbeats.len(), 1);
+    assert_eq!(heartbeats.handle_timeout(cluster.now.plus(TTL)), []);
+    assert_eq!(heartbeats.handle_timeout(cluster.now.plus(TTL).plus(GRACE)), [up]);
+}
+
+#[test]
+fn a_partition_expires_a_bounded_number_at_a_time() {
+    let mut heartbeats = heartbeats();
+    let nodes = u16::try_from(limits::EXPIRED_MAX + 1).unwrap();
+    for at in 0..nodes {
+        let mut id = [0; 16];
+        id[..2].copy_from_slice(&at.to_be_bytes());
+        heartbeats.track(NodeId(id), START);
+    }
+    let deadline = START.plus(TTL).plus(GRACE);
+
+    assert_eq!(heartbeats.handle_timeout(deadline).len(), limits::EXPIRED_MAX);
+    assert_eq!(heartbeats.handle_timeout(deadline).len(), 1);
+}

@@ -289,4 +289,4 @@ fn owned(counts: BTreeMap<&str, u32>) -> Vec<(String, u32)> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

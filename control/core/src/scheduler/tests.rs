@@ -1,1 +1,310 @@
-use super::*;
+//! Text in, text out: a cluster and what happens to it, and the plans that come of it.
+
+mod laws;
+mod script;
+
+use expect_test::{Expect, expect};
+
+/// Runs a script and compares the plans.
+fn check(script: &str, expected: Expect) {
+    expected.assert_eq(&script::run(script));
+}
+
+#[test]
+fn instances_keep_apart_while_nodes_are_equal() {
+    check(
+        "node n1 cpu=4000 mem=8192
+         node n2 cpu=4000 mem=8192 drain
+         node n3 cpu=4000 mem=8192
+         job web count=2 cpu=500",
+        expect![[r#"
+            place web[0] n1 score 0.149
+            place web[1] n3 score 0.149"#]],
+    );
+}
+
+#[test]
+fn jobs_of_one_fill_a_node_first() {
+    check(
+        "node n1 cpu=4000 mem=8192
+         node n2 cpu=2000 mem=4096
+         job a cpu=500
+         job b cpu=500
+         job c cpu=1500",
+        expect![[r#"
+            place a[0] n2 score 0.263
+            place b[0] n2 score 0.418
+            place c[0] n1 score 0.331"#]],
+    );
+}
+
+#[test]
+fn identical_instances_become_one_run_per_node() {
+    check(
+        "node n1 cpu=4000 mem=8192
+         node n2 cpu=4000 mem=8192
+         job web count=8 cpu=500 mem=100",
+        expect![[r#"
+            place web[0..=3] n1 score 0.154
+            place web[4..=7] n2 score 0.154"#]],
+    );
+}
+
+#[test]
+fn what_does_not_fit_waits_for_room() {
+    check(
+        "node n1 cpu=1000 mem=8192
+         job web count=3 cpu=400
+         stop web",
+        expect![[r#"
+            place web[0..=1] n1 score 0.344
+            wait web x1: cpu on 1
+            stop web[0] on n1: the job is stopped
+            stop web[1] on n1: the job is stopped"#]],
+    );
+    check(
+        "node n1 cpu=1000 mem=8192
+         job web count=3 cpu=400
+         node n2 cpu=1000 mem=8192",
+        expect![[r#"
+            place web[0..=1] n1 score 0.344
+            wait web x1: cpu on 1
+            place web[2] n2 score 0.344"#]],
+    );
+}
+
+#[test]
+fn room_of_a_stopped_job_wakes_who_waits() {
+    check(
+        "node n1 cpu=1000 mem=8192
+         job old count=2 cpu=500
+         job new cpu=500
+         stop old",
+        expect![[r#"
+            place old[0..=1] n1 score 0.390
+            wait new x1: cpu on 1
+            stop old[0] on n1: the job is stopped
+            stop old[1] on n1: the job is stopped
+            place new[0] n1 score 0.390"#]],
+    );
+}
+
+#[test]
+fn a_smaller_count_stops_the_highest_names() {
+    check(
+        "node n1
+         job web count=4
+         job web count=2",
+        expect![[r#"
+            place web[0..=3] n1 score 0.041
+            stop web[2] on n1: the job asks for fewer instances
+            stop web[3] on n1: the job asks for fewer instances
+            move web to version 1"#]],
+    );
+}
+
+#[test]
+fn a_larger_count_moves_what_runs_to_the_version() {
+    check(
+        "node n1
+         job web count=2
+         job web count=3",
+        expect![[r#"
+            place web[0..=1] n1 score 0.041
+            move web to version 1
+            place web[2] n1 score -0.441"#]],
+    );
+}
+
+#[test]
+fn a_changed_task_replaces_every_instance() {
+    check(
+        "node n1 cpu=1000
+         job web count=2 cpu=400
+         job web count=2 cpu=450",
+        expect![[r#"
+            place web[0..=1] n1 score 0.344
+            stop web[0] on n1: the job was updated
+            stop web[1] on n1: the job was updated
+            place web[0] n1 score -0.252 after n1
+            place web[1] n1 score -0.247 after n1"#]],
+    );
+}
+
+/// Each instance makes room for its own replacement, and the second finds the room of the first.
+#[test]
+fn an_instance_without_a_replacement_goes_on_running() {
+    check(
+        "node n1 cpu=1000
+         job web count=2 cpu=500
+         job web count=2 cpu=600",
+        expect![[r#"
+            place web[0..=1] n1 score 0.390
+            wait web x2: cpu on 1"#]],
+    );
+}
+
+#[test]
+fn the_same_job_again_changes_nothing() {
+    check(
+        "node n1
+         job web count=2
+         job web count=2",
+        expect!["place web[0..=1] n1 score 0.041"],
+    );
+}
+
+#[test]
+fn lost_instances_are_replaced_at_once() {
+    check(
+        "node n1
+         job web count=2
+         node n2
+         down n1",
+        expect![[r#"
+            place web[0..=1] n1 score 0.041
+            place web[0] n2 score 0.041 after n1
+            place web[1] n2 score -0.460 after n1"#]],
+    );
+}
+
+#[test]
+fn a_failed_service_waits_and_moves_elsewhere() {
+    check(
+        "node n1
+         node n2
+         job web
+         fail web[0]
+         after 29
+         after 1",
+        expect![[r#"
+            place web[0] n1 score 0.041
+            place web[0] n2 score 0.041 after n1"#]],
+    );
+}
+
+#[test]
+fn a_failed_batch_instance_is_tried_once_more() {
+    check(
+        "node n1
+         job sum type=batch
+         fail sum[0]
+         after 5
+         fail sum[0]
+         after 90000",
+        expect![[r#"
+            place sum[0] n1 score 0.041
+            place sum[0] n1 score -0.480 after n1"#]],
+    );
+}
+
+#[test]
+fn a_complete_batch_instance_is_done() {
+    check(
+        "node n1
+         job sum type=batch count=2
+         complete sum[0]
+         job sum type=batch count=2
+         down n1
+         node n2",
+        expect![[r#"
+            place sum[0..=1] n1 score 0.041
+            wait sum x1: 0 nodes looked at
+            place sum[1] n2 score 0.041 after n1"#]],
+    );
+}
+
+#[test]
+fn a_stopped_batch_job_runs_anew() {
+    check(
+        "node n1
+         job sum type=batch
+         complete sum[0]
+         stop sum
+         job sum type=batch",
+        expect![[r#"
+            place sum[0] n1 score 0.041
+            place sum[0] n1 score 0.041"#]],
+    );
+}
+
+#[test]
+fn constraints_and_places_narrow_the_choice() {
+    check(
+        "node n1 dc=dc1 attr.cpu.arch=amd64
+         node n2 dc=dc2 attr.cpu.arch=arm64
+         node n3 dc=eu-1 attr.cpu.arch=arm64 meta.rack=r7
+         node n4 dc=eu-2 pool=gpu
+         job a dc=eu-*
+         job b where=${attr.cpu.arch},=,arm64 count=3
+         job c where=${meta.rack},regexp,^r[0-9]+$
+         job d where=${attr.cpu.arch},!=,amd64 where=${meta.rack},!=,r7
+         job e where=${node.unique.name},=,n9
+         job f driver=docker
+         job g dc=mars
+         job h pool=gpu
+         job i pool=all where=${node.pool},=,gpu",
+        expect![[r#"
+            place a[0] n3 score 0.041
+            place b[0..=1] n3 score 0.080
+            place b[2] n2 score 0.041
+            place c[0] n3 score 0.153
+            place d[0] n2 score 0.080
+            wait e x1: ${node.unique.name} = n9 on 3
+            wait f x1: missing driver docker on 3
+            wait g x1: 0 nodes looked at
+            place h[0] n4 score 0.041
+            place i[0] n4 score 0.080"#]],
+    );
+}
+
+#[test]
+fn a_fixed_port_is_held_once() {
+    check(
+        "node n1
+         node n2
+         job web count=3 port=8080
+         stop web",
+        expect![[r#"
+            place web[0] n1 score 0.041 http:8080
+            place web[1] n2 score 0.041 http:8080
+            wait web x1: ports on 2
+            stop web[1] on n2: the job is stopped
+            stop web[0] on n1: the job is stopped"#]],
+    );
+}
+
+#[test]
+fn dynamic_ports_differ() {
+    check(
+        "node n1
+         job web count=3 port=any",
+        expect![[r#"
+            place web[0] n1 score 0.041 http:dynamic
+            place web[1] n1 score -0.293 http:dynamic
+            place web[2] n1 score -0.441 http:dynamic"#]],
+    );
+}
+
+#[test]
+fn a_job_that_is_updated_off_its_node_moves() {
+    check(
+        "node n1 dc=dc1
+         node n2 dc=dc2
+         job web dc=dc1
+         job web dc=dc2",
+        expect![[r#"
+            place web[0] n1 score 0.041
+            stop web[0] on n1: the job was updated
+            place web[0] n2 score 0.041 after n1"#]],
+    );
+}
+
+#[test]
+fn a_node_without_cpu_takes_nothing() {
+    check(
+        "node n1 cpu=0
+         job web cpu=0",
+        expect!["wait web x1: cpu on 1"],
+    );
+}

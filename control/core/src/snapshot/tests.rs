@@ -1,1 +1,105 @@
+use std::convert::Infallible;
+use std::time::Duration;
+
+use muster_domain::fixture::{job, node};
+use muster_domain::job::JobType;
+
 use super::*;
+use crate::fixture::Cluster;
+
+/// A state with something in every table, gaps among the columns, and versions that only an allocation
+/// knows.
+fn populated() -> State {
+    let mut cluster = Cluster::new();
+    for name in ["n1", "n2", "n3", "n4"] {
+        cluster.node(node(name).build());
+    }
+    cluster.run(job("web").count(3).dynamic_port("http").build());
+    cluster.run(job("web").count(3).dynamic_port("http").cpu_mhz(200).build());
+    cluster.run(job("sum").job_type(JobType::Batch).count(2).build());
+    cluster.run(job("huge").memory_mb(1_000_000).build());
+    let alloc_id = cluster.live("sum")[0].id;
+    cluster.report(alloc_id, ClientStatus::Failed);
+    let down = cluster.state.nodes().iter().next().unwrap().spec.id;
+    cluster.node_status(down, NodeStatus::Down);
+    cluster.settle();
+    cluster.advance(Duration::from_mins(1));
+    cluster.settle();
+    let key = muster_domain::id::JobKey::in_default("sum");
+    cluster.apply(crate::fsm::Command::DeregisterJob { key, purge: true, at: cluster.now });
+    cluster.settle();
+    for command in crate::gc::Collector::forced(cluster.now) {
+        cluster.apply(command);
+    }
+    cluster.state
+}
+
+fn whole(records: Vec<Record>) -> impl Iterator<Item = Result<Record, Infallible>> {
+    records.into_iter().map(Ok)
+}
+
+#[test]
+fn a_restored_state_is_equal() {
+    let state = populated();
+
+    let restored = restore(whole(records(&state).collect())).unwrap();
+
+    assert_eq!(restored, state);
+    assert_eq!(crate::state::check::broken(&restored), Vec::<String>::new());
+}
+
+#[test]
+fn records_survive_the_codec() {
+    for record in records(&populated()) {
+        let bytes = muster_wire::codec::encode(&record).unwrap();
+        assert_eq!(muster_wire::codec::decode::<Record>(&bytes).unwrap(), record);
+    }
+}
+
+#[test]
+fn allocations_share_their_version_again() {
+    let restored = restore(whole(records(&populated()).collect())).unwrap();
+
+    let key = muster_domain::id::JobKey::in_default("web");
+    let job = restored.jobs().get(&key).unwrap();
+    let mut allocs = restored.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
+    assert!(allocs.all(|alloc| Arc::ptr_eq(&alloc.job, &job.current)));
+}
+
+#[test]
+fn equal_states_give_equal_records() {
+    let state = populated();
+    let restored = restore(whole(records(&state).collect())).unwrap();
+
+    assert!(records(&state).eq(records(&restored)));
+}
+
+#[test]
+fn a_cut_stream_is_refused() {
+    let mut all: Vec<Record> = records(&populated()).collect();
+    all.pop();
+
+    let error = restore(whole(all)).unwrap_err();
+
+    assert!(matches!(error, RestoreError::Cut { missing: "end", .. }), "{error}");
+}
+
+#[test]
+fn a_missing_record_in_the_middle_is_noticed() {
+    let mut all: Vec<Record> = records(&populated()).collect();
+    let at = all.iter().position(|record| matches!(record, Record::Eval(_))).unwrap();
+    all.remove(at);
+
+    assert!(restore(whole(all)).is_err());
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let mut all: Vec<Record> = records(&State::default()).collect();
+    let Record::Header(header) = &mut all[0] else { panic!("no header") };
+    header.version = VERSION + 1;
+
+    let error = restore(whole(all)).unwrap_err();
+
+    assert_eq!(error, RestoreError::Version { found: VERSION + 1 });
+}

@@ -91,21 +91,21 @@ impl Allocs {
     }
 
     /// Those on one node, by id.
-    pub fn of_node(&self, node_id: &NodeId) -> impl Iterator<Item = &Arc<Allocation>> {
+    pub fn of_node(&self, node_id: &NodeId) -> impl Iterator<Item = &Arc<Allocation>> + use<'_> {
         self.by_node
             .range((*node_id, LOWEST)..=(*node_id, HIGHEST))
             .filter_map(|(_, alloc_id)| self.rows.get(alloc_id))
     }
 
     /// Those placed by one evaluation, by id.
-    pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = &Arc<Allocation>> {
+    pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = &Arc<Allocation>> + use<'_> {
         self.by_eval
             .range((*eval_id, LOWEST)..=(*eval_id, HIGHEST))
             .filter_map(|(_, alloc_id)| self.rows.get(alloc_id))
     }
 
     /// Those of one job, by id.
-    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Allocation>> {
+    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Allocation>> + use<'_> {
         self.by_job
             .get(key)
             .into_iter()

@@ -46,7 +46,7 @@ impl Evals {
     }
 
     /// Those of one job, by id.
-    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> {
+    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
         self.by_job
             .get(key)
             .into_iter()
@@ -60,7 +60,7 @@ impl Evals {
     }
 
     /// Those of one job that are not terminal.
-    pub fn open_of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> {
+    pub fn open_of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
         self.by_job
             .get(key)
             .into_iter()

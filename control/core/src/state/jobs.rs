@@ -48,7 +48,7 @@ impl Jobs {
     }
 
     /// Those of one namespace, by id.
-    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Job>> {
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Job>> + use<'_> {
         let from = JobKey { namespace: namespace.to_owned(), job_id: String::new() };
         let namespace = namespace.to_owned();
         self.rows

@@ -5,18 +5,16 @@
 pub(super) fn bounds(text: &str) -> Option<([u8; 16], [u8; 16])> {
     let mut low = [0x00; 16];
     let mut high = [0xff; 16];
-    let mut digits = 0;
-    for letter in text.chars().filter(|letter| *letter != '-') {
+    for (at, letter) in text.chars().filter(|letter| *letter != '-').enumerate() {
         let digit = u8::try_from(letter.to_digit(16)?).ok()?;
-        let (low, high) = (low.get_mut(digits / 2)?, high.get_mut(digits / 2)?);
-        if digits % 2 == 0 {
+        let (low, high) = (low.get_mut(at / 2)?, high.get_mut(at / 2)?);
+        if at % 2 == 0 {
             *low = digit << 4;
             *high = (digit << 4) | 0x0f;
         } else {
             *low |= digit;
             *high = (*high & 0xf0) | digit;
         }
-        digits += 1;
     }
     Some((low, high))
 }

@@ -39,7 +39,7 @@ impl Tournament {
 
     /// The score at `at` changed.
     pub(super) fn update(&mut self, scores: &[f64], at: usize) {
-        let mut node = (self.leaves + at) / 2;
+        let mut node = usize::midpoint(self.leaves, at);
         while node >= 1 {
             self.winners[node] =
                 self.better(scores, self.winners[2 * node], self.winners[2 * node + 1]);

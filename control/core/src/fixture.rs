@@ -1,0 +1,183 @@
+//! A leader without its shell, for tests: state, broker and applier on a clock that the test moves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::job::JobSpec;
+use muster_domain::node::{NodeSpec, NodeStatus};
+use muster_domain::plan::Plan;
+
+use crate::applier;
+use crate::broker::{Broker, BrokerConfig};
+use crate::fsm::{self, Command, Effect, EvalUpdate, Response};
+use crate::scheduler::{self, ScheduleOutcome};
+use crate::state::{State, check};
+
+/// A leader without its shell.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    /// The newest state.
+    pub state: State,
+    /// The time.
+    pub now: Timestamp,
+    /// The broker.
+    pub broker: Broker,
+    /// Whether invariants are checked after every command; costs as much as the state is large.
+    pub unchecked: bool,
+    /// What the last command asked the shell for.
+    pub effects: Vec<Effect>,
+}
+
+impl Cluster {
+    /// An empty cluster at second 1 000.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            now: Timestamp::from_millis(1_000_000),
+            broker: Broker::new(BrokerConfig::default()),
+            ..Self::default()
+        }
+    }
+
+    /// Applies `command` as the next entry and carries out its effects.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold afterwards.
+    pub fn apply(&mut self, command: Command) -> Response {
+        let index = LogIndex(self.state.applied().0 + 1);
+        let (response, effects) = fsm::apply(&mut self.state, index, command);
+        for effect in &effects {
+            match *effect {
+                Effect::EnqueueEval(eval_id) => {
+                    if let Some(eval) = self.state.evals().get(&eval_id) {
+                        self.broker.enqueue(eval, self.now);
+                    }
+                }
+                Effect::BlockEval(eval_id) => {
+                    let seen = self.state.evals().get(&eval_id).map(|eval| eval.snapshot_index);
+                    self.broker.block(&self.state, eval_id, seen.unwrap_or_default(), self.now);
+                }
+                Effect::ForgetEval(eval_id) => self.broker.forget(&eval_id),
+                Effect::CapacityFreed { node_id } => {
+                    self.broker.handle_capacity(&self.state, node_id, index, self.now);
+                }
+                Effect::NodeChanged(_) | Effect::NodeReady(_) | Effect::NodeGone(_) => {}
+            }
+        }
+        self.effects = effects;
+        if !self.unchecked {
+            assert_eq!(check::broken(&self.state), Vec::<String>::new(), "after entry {index:?}");
+        }
+        response
+    }
+
+    /// Registers a node that is ready.
+    pub fn node(&mut self, spec: NodeSpec) -> NodeId {
+        let node_id = spec.id;
+        self.apply(Command::RegisterNode { spec: Box::new(spec), at: self.now });
+        self.node_status(node_id, NodeStatus::Ready);
+        node_id
+    }
+
+    /// Sets a node's status.
+    pub fn node_status(&mut self, node_id: NodeId, status: NodeStatus) -> Response {
+        self.apply(Command::SetNodeStatus { node_id, status, at: self.now })
+    }
+
+    /// Registers a job and places it.
+    pub fn run(&mut self, spec: JobSpec) -> Vec<Plan> {
+        self.apply(Command::RegisterJob { spec: Box::new(spec), at: self.now, check_index: None });
+        self.settle()
+    }
+
+    /// Stops a job.
+    pub fn stop(&mut self, job_id: &str) -> Vec<Plan> {
+        let key = JobKey::in_default(job_id);
+        self.apply(Command::DeregisterJob { key, purge: false, at: self.now });
+        self.settle()
+    }
+
+    /// The agent of an allocation's node reports.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such allocation.
+    pub fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) -> Response {
+        let node_id = self.state.allocs().get(&alloc_id).expect("the test names one that is there").node_id;
+        let report = AllocReport {
+            alloc_id,
+            client_status,
+            client_description: String::new(),
+            task_states: Vec::new(),
+        };
+        self.apply(Command::ReportAllocs { node_id, reports: vec![report], at: self.now })
+    }
+
+    /// Schedules until no evaluation is ready; the plans, in order, as far as they hold.
+    ///
+    /// # Panics
+    ///
+    /// If it never comes to rest.
+    pub fn settle(&mut self) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        for _ in 0..10_000 {
+            self.broker.handle_timeout(self.now);
+            let Some(outcome) = self.schedule_next() else {
+                let updates = self.broker.take_updates();
+                if updates.is_empty() {
+                    return plans;
+                }
+                self.commit(Vec::new(), updates, &mut plans);
+                continue;
+            };
+            let updates = self.broker.take_updates();
+            self.commit(vec![outcome], updates, &mut plans);
+        }
+        panic!("evaluations go round without end");
+    }
+
+    /// Schedules the next evaluation, without committing.
+    pub fn schedule_next(&mut self) -> Option<ScheduleOutcome> {
+        let delivery = self.broker.dequeue(self.now)?;
+        let eval = Arc::clone(self.state.evals().get(&delivery.eval_id)?);
+        Some(scheduler::schedule(&self.state, &eval, self.now))
+    }
+
+    fn commit(
+        &mut self,
+        outcomes: Vec<ScheduleOutcome>,
+        updates: Vec<EvalUpdate>,
+        plans: &mut Vec<Plan>,
+    ) {
+        let mut merged = applier::merge(&self.state, outcomes, updates, self.now);
+        let command = merged.command.take();
+        if let Some(Command::ApplyPlans { plans: committed, .. }) = &command {
+            plans.extend(committed.iter().cloned());
+        }
+        let response = command.map(|command| self.apply(command));
+        let settled = merged.settle(response.as_ref());
+        self.broker.settle(&self.state, &settled, self.now);
+    }
+
+    /// Moves the time.
+    pub fn advance(&mut self, duration: Duration) {
+        self.now = self.now.plus(duration);
+    }
+
+    /// The live allocations of a job by name.
+    #[must_use]
+    pub fn live(&self, job_id: &str) -> Vec<Arc<Allocation>> {
+        let mut live: Vec<Arc<Allocation>> = self
+            .state
+            .allocs()
+            .of_job(&JobKey::in_default(job_id))
+            .filter(|alloc| !alloc.is_terminal())
+            .map(Arc::clone)
+            .collect();
+        live.sort_by_key(|alloc| (alloc.group().name.clone(), alloc.name_index));
+        live
+    }
+}

@@ -1,0 +1,308 @@
+//! Commands: what each does to the state, and its bytes.
+
+mod golden;
+
+use std::time::Duration;
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::eval::{EvalStatus, Trigger};
+use muster_domain::fixture::{job, node};
+use muster_domain::id::JobKey;
+use muster_domain::job::{JobStatus, JobType};
+use muster_domain::node::NodeStatus;
+use muster_domain::plan::Plan;
+
+use super::*;
+use crate::fixture::Cluster;
+use crate::limits;
+
+fn register(cluster: &mut Cluster, spec: JobSpec, check_index: Option<LogIndex>) -> Response {
+    cluster.apply(Command::RegisterJob { spec: Box::new(spec), at: cluster.now, check_index })
+}
+
+fn job_status(cluster: &Cluster, job_id: &str) -> JobStatus {
+    cluster.state.jobs().get(&JobKey::in_default(job_id)).unwrap().status
+}
+
+fn open_evals(cluster: &Cluster, job_id: &str) -> Vec<(Trigger, EvalStatus)> {
+    let evals = cluster.state.evals().open_of_job(&JobKey::in_default(job_id));
+    evals.map(|eval| (eval.trigger, eval.status)).collect()
+}
+
+/// Two instances of `web` and one of `db` are lost: two jobs to look at, not three.
+#[test]
+fn a_node_that_goes_down_asks_for_one_evaluation_per_job() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    cluster.run(job("web").count(2).build());
+    cluster.run(job("db").build());
+
+    cluster.node_status(node_id, NodeStatus::Down);
+
+    let asked: Vec<&Effect> =
+        cluster.effects.iter().filter(|effect| matches!(effect, Effect::EnqueueEval(_))).collect();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(cluster.effects[0], Effect::NodeGone(node_id));
+    for alloc in cluster.state.allocs().iter() {
+        assert_eq!((alloc.client_status, alloc.desired), (ClientStatus::Lost, DesiredStatus::Stop));
+    }
+}
+
+#[test]
+fn a_node_told_to_be_down_twice_changes_nothing() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    cluster.node_status(node_id, NodeStatus::Down);
+    let before = cluster.state.nodes().clone();
+
+    let response = cluster.node_status(node_id, NodeStatus::Down);
+
+    assert_eq!(response, Response::Done);
+    assert_eq!(cluster.effects, []);
+    assert_eq!(*cluster.state.nodes(), before);
+}
+
+#[test]
+fn the_same_fingerprint_again_changes_nothing() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let before = cluster.state.nodes().clone();
+
+    cluster.apply(Command::RegisterNode { spec: Box::new(node("n1").build()), at: cluster.now });
+
+    assert_eq!(*cluster.state.nodes(), before);
+}
+
+#[test]
+fn an_unusable_fingerprint_is_refused() {
+    let mut cluster = Cluster::new();
+    let mut spec = node("n1").build();
+    spec.datacenter.clear();
+
+    let response = cluster.apply(Command::RegisterNode { spec: Box::new(spec), at: cluster.now });
+
+    assert!(matches!(response, Response::Rejected(Rejection::InvalidNode(_))), "{response:?}");
+    assert!(cluster.state.nodes().is_empty());
+}
+
+#[test]
+fn versions_count_only_changes_and_the_newest_six_stay() {
+    let mut cluster = Cluster::new();
+    register(&mut cluster, job("web").build(), None);
+    let response = register(&mut cluster, job("web").build(), None);
+    assert!(matches!(response, Response::JobRegistered { version: 0, .. }), "{response:?}");
+
+    for count in 2..10 {
+        register(&mut cluster, job("web").count(count).build(), None);
+    }
+
+    let versions = cluster.state.jobs().versions(&JobKey::in_default("web"));
+    let numbers: Vec<u64> = versions.iter().map(|version| version.version).collect();
+    assert_eq!(numbers, [8, 7, 6, 5, 4, 3]);
+    assert_eq!(numbers.len(), limits::JOB_VERSIONS_MAX);
+}
+
+#[test]
+fn a_moved_job_is_refused_by_its_check_index() {
+    let mut cluster = Cluster::new();
+    let (zero, other) = (Some(LogIndex(0)), Some(LogIndex(77)));
+    assert!(matches!(register(&mut cluster, job("web").build(), zero), Response::JobRegistered { .. }));
+
+    let exists = register(&mut cluster, job("web").count(2).build(), zero);
+    let moved = register(&mut cluster, job("web").count(2).build(), other);
+    let agrees = register(&mut cluster, job("web").count(2).build(), Some(LogIndex(1)));
+
+    let actual = LogIndex(1);
+    let key = JobKey::in_default("web");
+    let refused = |expected| {
+        Response::Rejected(Rejection::CheckIndex { key: key.clone(), expected, actual })
+    };
+    assert_eq!(exists, refused(LogIndex(0)));
+    assert_eq!(moved, refused(LogIndex(77)));
+    assert!(matches!(agrees, Response::JobRegistered { version: 1, .. }), "{agrees:?}");
+}
+
+#[test]
+fn a_job_keeps_its_type() {
+    let mut cluster = Cluster::new();
+    register(&mut cluster, job("web").build(), None);
+
+    let response = register(&mut cluster, job("web").job_type(JobType::Batch).build(), None);
+
+    assert!(matches!(response, Response::Rejected(Rejection::JobTypeChanged { .. })), "{response:?}");
+}
+
+#[test]
+fn what_is_unknown_is_refused() {
+    let mut cluster = Cluster::new();
+    let (key, at) = (JobKey::in_default("web"), cluster.now);
+    let node_id = NodeId([7; 16]);
+    let refusals = [
+        Command::DeregisterJob { key: key.clone(), purge: false, at },
+        Command::EvaluateJob { key: key.clone(), at },
+        Command::SetNodeStatus { node_id, status: NodeStatus::Ready, at },
+        Command::SetEligibility { node_id, eligibility: Eligibility::Eligible, at },
+        Command::ReportAllocs { node_id, reports: Vec::new(), at },
+    ];
+
+    for command in refusals {
+        let response = cluster.apply(command.clone());
+        assert!(matches!(response, Response::Rejected(_)), "{command:?}: {response:?}");
+    }
+    assert_eq!(cluster.state, State { applied: cluster.state.applied(), ..State::default() });
+}
+
+#[test]
+fn a_job_says_what_became_of_it() {
+    let mut cluster = Cluster::new();
+    register(&mut cluster, job("sum").job_type(JobType::Batch).build(), None);
+    assert_eq!(job_status(&cluster, "sum"), JobStatus::Pending);
+    cluster.node(node("n1").build());
+    cluster.settle();
+    assert_eq!(job_status(&cluster, "sum"), JobStatus::Running);
+
+    let alloc_id = cluster.live("sum")[0].id;
+    cluster.report(alloc_id, ClientStatus::Complete);
+
+    assert_eq!(job_status(&cluster, "sum"), JobStatus::Dead);
+}
+
+#[test]
+fn a_purged_job_is_gone_at_once_and_its_work_stops() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").count(2).build());
+    let key = JobKey::in_default("web");
+
+    cluster.apply(Command::DeregisterJob { key: key.clone(), purge: true, at: cluster.now });
+    assert!(cluster.state.jobs().get(&key).is_none());
+    cluster.settle();
+
+    assert_eq!(cluster.live("web"), []);
+}
+
+#[test]
+fn late_and_repeated_reports_change_nothing() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
+    cluster.report(alloc_id, ClientStatus::Failed);
+    let before = cluster.state.clone();
+
+    cluster.report(alloc_id, ClientStatus::Failed);
+    cluster.report(alloc_id, ClientStatus::Running);
+
+    assert_eq!(cluster.state.allocs(), before.allocs());
+    assert_eq!(cluster.state.evals(), before.evals());
+}
+
+#[test]
+fn an_agent_cannot_report_what_runs_elsewhere() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+    let other = cluster.node(node("n2").build());
+    let alloc = cluster.live("web").remove(0);
+    let report = AllocReport {
+        alloc_id: alloc.id,
+        client_status: ClientStatus::Failed,
+        client_description: String::new(),
+        task_states: Vec::new(),
+    };
+
+    cluster.apply(Command::ReportAllocs { node_id: other, reports: vec![report], at: cluster.now });
+
+    assert_eq!(cluster.live("web"), [alloc]);
+}
+
+#[test]
+fn a_failed_service_is_looked_at_after_a_growing_delay() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+
+    for delay in [30, 60, 120] {
+        let alloc_id = cluster.live("web")[0].id;
+        cluster.report(alloc_id, ClientStatus::Failed);
+        assert_eq!(open_evals(&cluster, "web"), [(Trigger::AllocFailure, EvalStatus::Pending)]);
+        cluster.advance(Duration::from_secs(delay) - Duration::from_nanos(1));
+        assert!(cluster.settle().is_empty(), "too early for {delay} s");
+        cluster.advance(Duration::from_nanos(1));
+        assert_eq!(cluster.settle().len(), 1, "not after {delay} s");
+    }
+}
+
+#[test]
+fn a_node_that_went_down_meanwhile_takes_nothing_of_a_plan() {
+    let mut cluster = Cluster::new();
+    let first = cluster.node(node("n1").build());
+    cluster.node(node("n2").build());
+    register(&mut cluster, job("web").count(2).build(), None);
+    let outcome = cluster.schedule_next().unwrap();
+    cluster.node_status(first, NodeStatus::Down);
+
+    let response = cluster.apply(apply_plans(&cluster, outcome.plan, outcome.update));
+
+    let Response::PlansApplied { outcomes } = response else { panic!("{response:?}") };
+    assert_eq!((outcomes[0].placed, outcomes[0].dropped), (1, 1));
+    assert_eq!(open_evals(&cluster, "web"), [(Trigger::JobRegister, EvalStatus::Pending)]);
+}
+
+fn apply_plans(cluster: &Cluster, plan: Plan, update: Option<EvalUpdate>) -> Command {
+    Command::ApplyPlans { plans: vec![plan], evals: update.into_iter().collect(), at: cluster.now }
+}
+
+/// A worker that was thought dead sends its plan after another has done its work.
+#[test]
+fn a_plan_that_comes_twice_places_once() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    register(&mut cluster, job("web").count(2).build(), None);
+    let outcome = cluster.schedule_next().unwrap();
+    cluster.apply(apply_plans(&cluster, outcome.plan.clone(), outcome.update.clone()));
+
+    let response = cluster.apply(apply_plans(&cluster, outcome.plan, outcome.update));
+
+    let Response::PlansApplied { outcomes } = response else { panic!("{response:?}") };
+    assert_eq!(outcomes[0].placed, 0);
+    assert_eq!(cluster.live("web").len(), 2);
+}
+
+#[test]
+fn a_plan_for_an_older_version_is_stale() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    register(&mut cluster, job("web").count(2).build(), None);
+    let outcome = cluster.schedule_next().unwrap();
+    register(&mut cluster, job("web").count(1).build(), None);
+
+    cluster.apply(apply_plans(&cluster, outcome.plan, outcome.update));
+
+    assert_eq!(cluster.live("web"), []);
+}
+
+#[test]
+fn one_blocked_evaluation_per_job_stays() {
+    let mut cluster = Cluster::new();
+    cluster.run(job("web").build());
+    cluster.run(job("web").count(2).build());
+    cluster.run(job("web").count(3).build());
+
+    assert_eq!(open_evals(&cluster, "web"), [(Trigger::QueuedAllocs, EvalStatus::Blocked)]);
+}
+
+#[test]
+fn ids_are_found_by_their_first_digits() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").count(5).build());
+
+    for alloc in cluster.state.allocs().iter() {
+        let found = cluster.state.allocs().with_prefix(&alloc.id.to_string()[..11]);
+        assert_eq!(found, [alloc]);
+    }
+    assert_eq!(cluster.state.allocs().with_prefix("").len(), 5);
+    assert_eq!(cluster.state.evals().with_prefix("zz").len(), 0);
+}
