@@ -1,6 +1,6 @@
 //! Runs a task as a Linux process.
 //!
-//! - [`NativeDriver`] is the driver; [`serve`] offers it on a socket, as a process that outlives
+//! - [`NativeDriver`] is the driver; [`serve()`] offers it on a socket, as a process that outlives
 //!   its agent (`muster driver native`).
 //! - `config` reads a task's block, `command` turns it into everything a process start needs,
 //!   `spawn` starts the process without fork, `task` follows it to its end, `process` tells it from

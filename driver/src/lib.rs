@@ -6,7 +6,7 @@
 //! - `error` is how each call fails, and whether trying again can help.
 //! - [`plugin`] speaks Nomad's driver plugin protocol over a unix socket: [`plugin::Client`] is a
 //!   driver that lives in another process, [`plugin::serve`] offers one to another process.
-//! - [`mock`] is a driver whose tasks are timers; [`conformance`] (feature `fixture`) is the set of
+//! - [`mock`] is a driver whose tasks are timers; `conformance` (feature `fixture`) is the set of
 //!   tests that every driver passes.
 //!
 //! Absent on purpose: restart policy, log collection and limits. They are the agent's.

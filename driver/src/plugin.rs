@@ -2,7 +2,7 @@
 //!
 //! [`Client`] is the host's side, [`serve`] the driver's. What goes beyond Nomad's protocol is in
 //! fields numbered 1000 and above, in the service `muster.driver.v1.MusterDriver`, and in the
-//! metadata key of [`status`](self::status); a peer that does not know them works without.
+//! metadata key of `status`; a peer that does not know them works without.
 //!
 //! Not here yet: launching executables with the handshake line, and the interpreter of schemas.
 

@@ -1,9 +1,15 @@
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use prost::Message;
 use serde_json::json;
 
 use super::*;
+use crate::limits;
+use crate::schema::Spec;
+use crate::task::{
+    CgroupPlacement, Device, Dns, LinuxResources, Mount, PortMapping, TaskConfig, TaskResources,
+};
 
 fn full_config() -> TaskConfig {
     TaskConfig {
