@@ -140,13 +140,25 @@ impl Nodes {
         let mut table = self.lock();
         table.last_number += 1;
         let number = table.last_number;
-        let connected = Connected { connection: connection.clone(), wake: Arc::clone(&wake), number };
+        let connected = Connected {
+            connection: connection.clone(),
+            wake: Arc::clone(&wake),
+            number,
+        };
         let old = table.sessions.insert(node_id, connected);
         drop(table);
         if let Some(old) = old {
-            old.connection.close(Close::Replaced.code(), b"a newer connection of the same node took its place");
+            old.connection.close(
+                Close::Replaced.code(),
+                b"a newer connection of the same node took its place",
+            );
         }
-        Entered { nodes: self.clone(), node_id, number, wake }
+        Entered {
+            nodes: self.clone(),
+            node_id,
+            number,
+            wake,
+        }
     }
 }
 

@@ -17,7 +17,10 @@ pub(crate) struct Clock {
 impl Clock {
     /// A clock that starts here.
     pub(crate) fn start() -> Self {
-        Self { started: Instant::now(), started_at: wall() }
+        Self {
+            started: Instant::now(),
+            started_at: wall(),
+        }
     }
 
     /// When it was started.
@@ -33,6 +36,8 @@ impl Clock {
 
 /// The wall clock.
 pub(crate) fn wall() -> Timestamp {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     Timestamp(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
 }

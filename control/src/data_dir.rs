@@ -82,7 +82,11 @@ impl DataDir {
         let lock = lock(path)?;
         check_version(path)?;
         let server_id = server_id(&path.join("raft/id"))?;
-        Ok(Self { path: path.to_owned(), server_id, _lock: lock })
+        Ok(Self {
+            path: path.to_owned(),
+            server_id,
+            _lock: lock,
+        })
     }
 
     /// The directory.
@@ -124,7 +128,10 @@ impl DataDir {
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> OpenDataDirError {
-    move |source| OpenDataDirError::Io { path: path.to_owned(), source }
+    move |source| OpenDataDirError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn create_dir(path: &Path) -> Result<(), OpenDataDirError> {
@@ -146,7 +153,10 @@ fn lock(dir: &Path) -> Result<File, OpenDataDirError> {
             let mut text = String::new();
             // The holder's number is a courtesy: without it the message is still right.
             drop(file.read_to_string(&mut text));
-            return Err(OpenDataDirError::InUse { path: dir.to_owned(), pid: text.trim().parse().ok() });
+            return Err(OpenDataDirError::InUse {
+                path: dir.to_owned(),
+                pid: text.trim().parse().ok(),
+            });
         }
         Err(TryLockError::Error(source)) => return Err(failed(&path)(source)),
     }
@@ -185,7 +195,10 @@ fn read_number(path: &Path) -> Result<Option<u64>, OpenDataDirError> {
     match fs::read_to_string(path) {
         Ok(text) => match text.trim().parse() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => Err(OpenDataDirError::Malformed { path: path.to_owned(), text: text.trim().to_owned() }),
+            Err(_) => Err(OpenDataDirError::Malformed {
+                path: path.to_owned(),
+                text: text.trim().to_owned(),
+            }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(failed(path)(source)),
@@ -219,7 +232,12 @@ mod tests {
 
         let error = DataDir::open(dir.path()).unwrap_err();
 
-        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("process {}", std::process::id())),
+            "{error}"
+        );
         drop(first);
         DataDir::open(dir.path()).unwrap();
     }

@@ -62,7 +62,9 @@ pub enum Retry {
 #[non_exhaustive]
 pub enum ProposeError {
     /// Too many proposals wait.
-    #[error("the server is overloaded: {waiting} changes wait for the log, and none was finished within {waited:?}; try again later")]
+    #[error(
+        "the server is overloaded: {waiting} changes wait for the log, and none was finished within {waited:?}; try again later"
+    )]
     Overloaded {
         /// The bound on waiting proposals.
         waiting: usize,
@@ -79,7 +81,9 @@ pub enum ProposeError {
         leader: Option<LeaderInfo>,
     },
     /// The change was not committed in time. It may still be: look before you try again.
-    #[error("the change was not committed within {waited:?}, and may still be: look before trying again")]
+    #[error(
+        "the change was not committed within {waited:?}, and may still be: look before trying again"
+    )]
     Timeout {
         /// How long it was waited for.
         waited: Duration,
@@ -107,7 +111,9 @@ impl ProposeError {
     pub fn retry(&self) -> Retry {
         match self {
             Self::NotLeader { leader: Some(_) } => Retry::ElsewhereNow,
-            Self::Overloaded { .. } | Self::NotLeader { leader: None } | Self::Timeout { .. } => Retry::Later,
+            Self::Overloaded { .. } | Self::NotLeader { leader: None } | Self::Timeout { .. } => {
+                Retry::Later
+            }
             Self::TooLarge { .. } | Self::Encode(_) | Self::Stopped { .. } => Retry::Never,
         }
     }
@@ -167,9 +173,28 @@ pub(crate) struct ControlParts {
 
 impl Control {
     pub(crate) fn new(parts: ControlParts) -> Self {
-        let ControlParts { raft, published, nodes, info, clock, beats, duties } = parts;
+        let ControlParts {
+            raft,
+            published,
+            nodes,
+            info,
+            clock,
+            beats,
+            duties,
+        } = parts;
         let places = Semaphore::new(limits::PROPOSALS_MAX);
-        Self { shared: Arc::new(Shared { raft, published, nodes, info, clock, places, beats, duties }) }
+        Self {
+            shared: Arc::new(Shared {
+                raft,
+                published,
+                nodes,
+                info,
+                clock,
+                places,
+                beats,
+                duties,
+            }),
+        }
     }
 
     /// The newest state: a snapshot that stays as it is while writes go on.
@@ -194,8 +219,15 @@ impl Control {
     pub async fn propose(&self, command: Command) -> Result<(LogIndex, Response), ProposeError> {
         let waited = limits::PROPOSE_WAIT;
         let place = match tokio::time::timeout(waited, self.shared.places.acquire()).await {
-            Ok(place) => place.map_err(|error| ProposeError::Stopped { reason: error.to_string() })?,
-            Err(_) => return Err(ProposeError::Overloaded { waiting: limits::PROPOSALS_MAX, waited }),
+            Ok(place) => place.map_err(|error| ProposeError::Stopped {
+                reason: error.to_string(),
+            })?,
+            Err(_) => {
+                return Err(ProposeError::Overloaded {
+                    waiting: limits::PROPOSALS_MAX,
+                    waited,
+                });
+            }
         };
         let answer = self.shared.raft.write(&command).await;
         drop(place);
@@ -232,9 +264,17 @@ impl Control {
     ///
     /// [`ProposeError`] if the log takes no changes; nodes are not asked then.
     pub async fn collect_garbage(&self) -> Result<(), ProposeError> {
-        let stopped = || ProposeError::Stopped { reason: "the leader's duties have ended".to_owned() };
+        let stopped = || ProposeError::Stopped {
+            reason: "the leader's duties have ended".to_owned(),
+        };
         let (sender, receiver) = oneshot::channel();
-        if self.shared.duties.send(DutyRequest::CollectGarbage(sender)).await.is_err() {
+        if self
+            .shared
+            .duties
+            .send(DutyRequest::CollectGarbage(sender))
+            .await
+            .is_err()
+        {
             return Err(stopped());
         }
         match receiver.await {

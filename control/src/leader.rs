@@ -164,7 +164,9 @@ impl Duties {
                 Effect::EnqueueEval(eval_id) => self.scheduling.enqueue(&state, eval_id, now),
                 Effect::BlockEval(eval_id) => self.scheduling.block(&state, eval_id, now),
                 Effect::ForgetEval(eval_id) => self.scheduling.forget(eval_id),
-                Effect::CapacityFreed { node_id } => self.scheduling.handle_capacity(&state, node_id, now),
+                Effect::CapacityFreed { node_id } => {
+                    self.scheduling.handle_capacity(&state, node_id, now)
+                }
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),
                 Effect::NodeChanged(_) => {}
@@ -180,11 +182,15 @@ impl Duties {
 
     /// How long nothing is due.
     fn pause(&self, now: Timestamp) -> Duration {
-        [self.scheduling.poll_timeout(), self.heartbeats.poll_timeout(), self.garbage.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .map(|(at, _)| at.since(now))
-            .fold(limits::DUTY_INTERVAL, Duration::min)
+        [
+            self.scheduling.poll_timeout(),
+            self.heartbeats.poll_timeout(),
+            self.garbage.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|(at, _)| at.since(now))
+        .fold(limits::DUTY_INTERVAL, Duration::min)
     }
 }
 

@@ -40,7 +40,10 @@ impl Published {
     /// The newest state.
     pub(crate) fn state(&self) -> State {
         // A poisoned lock holds a whole state all the same: it is replaced in one assignment.
-        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The index of the newest state.
@@ -65,5 +68,30 @@ impl Published {
         }
         // Freed outside the lock: an old root may own much that the newer one does not share.
         drop(old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::EvalId;
+
+    use super::*;
+
+    /// Nobody waits for a slow duty: effects beyond the bound are dropped, and that is said once.
+    #[test]
+    fn a_full_channel_of_effects_is_told() {
+        let (published, mut effects) = Published::new();
+        let effect = || vec![Effect::EnqueueEval(EvalId([1; 16]))];
+
+        for index in 0..limits::EFFECT_BATCHES_MAX {
+            published.publish(State::default(), LogIndex(index as u64), effect());
+        }
+        assert!(!published.take_effects_lost());
+        published.publish(State::default(), LogIndex(9_999), effect());
+
+        assert!(published.take_effects_lost());
+        assert!(!published.take_effects_lost());
+        assert_eq!(*published.applied().borrow(), LogIndex(9_999));
+        assert!(effects.try_recv().is_ok());
     }
 }

@@ -7,6 +7,8 @@ mod log;
 mod machine;
 mod network;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use std::collections::BTreeMap;
@@ -114,7 +116,9 @@ pub enum StartRaftError {
         reason: String,
     },
     /// The only server did not come to lead.
-    #[error("raft elected no leader within {waited:?}: the disk may be stuck; see the messages before this one")]
+    #[error(
+        "raft elected no leader within {waited:?}: the disk may be stuck; see the messages before this one"
+    )]
     NoLeader {
         /// How long it was waited for.
         waited: Duration,
@@ -166,19 +170,37 @@ pub(crate) struct Raft {
 
 impl Raft {
     /// Restores what is on disk and starts. A server on its own leads when this returns.
-    pub(crate) async fn start(config: RaftConfig, published: Arc<Published>) -> Result<Self, StartRaftError> {
+    pub(crate) async fn start(
+        config: RaftConfig,
+        published: Arc<Published>,
+    ) -> Result<Self, StartRaftError> {
         let (log, snapshots, restored) = {
             let config = config.clone();
-            tokio::task::spawn_blocking(move || open_storage(&config)).await.map_err(raft_error)??
+            tokio::task::spawn_blocking(move || open_storage(&config))
+                .await
+                .map_err(raft_error)??
         };
         let log_bytes_cut = log.bytes_cut();
         let machine = Machine::new(published, snapshots, restored);
         let server_id = config.data_dir.server_id();
-        let raft = openraft::Raft::new(server_id, Arc::new(openraft_config(&config)?), Peers, log, machine)
-            .await
-            .map_err(raft_error)?;
+        let raft = openraft::Raft::new(
+            server_id,
+            Arc::new(openraft_config(&config)?),
+            Peers,
+            log,
+            machine,
+        )
+        .await
+        .map_err(raft_error)?;
         let (leadership, failed, watcher) = watch_raft(&raft, server_id, config.addr.clone());
-        let raft = Self { raft, server_id, log_bytes_cut, leadership, failed, _watcher: watcher };
+        let raft = Self {
+            raft,
+            server_id,
+            log_bytes_cut,
+            leadership,
+            failed,
+            _watcher: watcher,
+        };
         raft.lead_alone(config.addr).await?;
         Ok(raft)
     }
@@ -201,7 +223,11 @@ impl Raft {
         match tokio::time::timeout(limits::LEAD_WAIT, lead).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(raft_error(error)),
-            Err(_) => return Err(StartRaftError::NoLeader { waited: limits::LEAD_WAIT }),
+            Err(_) => {
+                return Err(StartRaftError::NoLeader {
+                    waited: limits::LEAD_WAIT,
+                });
+            }
         }
         // Everything acknowledged before the restart is applied before anybody can read.
         self.barrier().await.map_err(raft_error)
@@ -211,12 +237,24 @@ impl Raft {
     pub(crate) async fn barrier(&self) -> Result<(), WriteError> {
         let deadline = Instant::now() + limits::PROPOSE_WAIT;
         loop {
-            match self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex).await {
+            match self
+                .raft
+                .ensure_linearizable(openraft::ReadPolicy::ReadIndex)
+                .await
+            {
                 Ok(_) => return Ok(()),
-                Err(RaftError::Fatal(fatal)) => return Err(WriteError::Stopped { reason: fatal.to_string() }),
-                Err(RaftError::APIError(error)) if Instant::now() >= deadline || !self.leadership.borrow().is_self() => {
+                Err(RaftError::Fatal(fatal)) => {
+                    return Err(WriteError::Stopped {
+                        reason: fatal.to_string(),
+                    });
+                }
+                Err(RaftError::APIError(error))
+                    if Instant::now() >= deadline || !self.leadership.borrow().is_self() =>
+                {
                     tracing::debug!(%error, "no barrier");
-                    return Err(WriteError::NotLeader { leader: self.leader() });
+                    return Err(WriteError::NotLeader {
+                        leader: self.leader(),
+                    });
                 }
                 Err(RaftError::APIError(_)) => tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await,
             }
@@ -224,12 +262,18 @@ impl Raft {
     }
 
     /// Writes `command`. Returns its position and its answer once it is applied here.
-    pub(crate) async fn write(&self, command: &Command) -> Result<(LogIndex, Response), WriteError> {
+    pub(crate) async fn write(
+        &self,
+        command: &Command,
+    ) -> Result<(LogIndex, Response), WriteError> {
         let body = codec::encode(command)?;
         if body.len() + ENTRY_OVERHEAD_BYTES > limits::ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge { bytes: body.len() });
         }
-        let logged = Logged { format: command.version(), body: Arc::from(body) };
+        let logged = Logged {
+            format: command.version(),
+            body: Arc::from(body),
+        };
         let waited = limits::PROPOSE_WAIT;
         match tokio::time::timeout(waited, self.write_logged(logged)).await {
             Ok(result) => result,
@@ -241,19 +285,30 @@ impl Raft {
         loop {
             let forward = match self.raft.client_write(logged.clone()).await {
                 Ok(answer) => {
-                    let response = answer.data.0.expect("an entry with a command is answered with a response");
+                    let response = answer
+                        .data
+                        .0
+                        .expect("an entry with a command is answered with a response");
                     return Ok((LogIndex(answer.log_id.index), response));
                 }
-                Err(RaftError::Fatal(fatal)) => return Err(WriteError::Stopped { reason: fatal.to_string() }),
+                Err(RaftError::Fatal(fatal)) => {
+                    return Err(WriteError::Stopped {
+                        reason: fatal.to_string(),
+                    });
+                }
                 Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => forward,
                 Err(RaftError::APIError(error)) => {
                     tracing::debug!(%error, "a proposal was discarded");
-                    return Err(WriteError::NotLeader { leader: self.leader() });
+                    return Err(WriteError::NotLeader {
+                        leader: self.leader(),
+                    });
                 }
             };
             match forward.leader_id {
                 Some(other) if other != self.server_id => {
-                    return Err(WriteError::NotLeader { leader: self.leader() });
+                    return Err(WriteError::NotLeader {
+                        leader: self.leader(),
+                    });
                 }
                 // An election, or a leader whose lease the disk let run out: both pass.
                 _ => tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await,
@@ -283,17 +338,35 @@ impl Raft {
 
     /// Entries in the log so far, purged ones included.
     pub(crate) fn last_log_index(&self) -> LogIndex {
-        LogIndex(self.raft.metrics().borrow_watched().last_log_index.unwrap_or(0))
+        LogIndex(
+            self.raft
+                .metrics()
+                .borrow_watched()
+                .last_log_index
+                .unwrap_or(0),
+        )
     }
 
     /// Takes a snapshot and waits until the file is there.
     pub(crate) async fn snapshot(&self) -> Result<LogIndex, WriteError> {
         let stopped = |reason: String| WriteError::Stopped { reason };
-        let upto = self.raft.metrics().borrow_watched().last_applied.map_or(0, |log_id| log_id.index);
-        self.raft.trigger().snapshot().await.map_err(|error| stopped(error.to_string()))?;
+        let upto = self
+            .raft
+            .metrics()
+            .borrow_watched()
+            .last_applied
+            .map_or(0, |log_id| log_id.index);
+        self.raft
+            .trigger()
+            .snapshot()
+            .await
+            .map_err(|error| stopped(error.to_string()))?;
         self.raft
             .wait(Some(limits::SNAPSHOT_INSTALL_TIMEOUT))
-            .metrics(|metrics| metrics.snapshot.is_some_and(|at| at.index >= upto), "snapshot")
+            .metrics(
+                |metrics| metrics.snapshot.is_some_and(|at| at.index >= upto),
+                "snapshot",
+            )
             .await
             .map_err(|error| stopped(error.to_string()))?;
         Ok(LogIndex(upto))
@@ -308,7 +381,9 @@ impl Raft {
 }
 
 fn raft_error(error: impl std::fmt::Display) -> StartRaftError {
-    StartRaftError::Raft { reason: error.to_string() }
+    StartRaftError::Raft {
+        reason: error.to_string(),
+    }
 }
 
 fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftError> {
@@ -331,9 +406,14 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
 }
 
 /// Opens the log and the newest snapshot that can be read and that the log continues.
-fn open_storage(config: &RaftConfig) -> Result<(LogStore, SnapshotStore, Option<Restored>), StartRaftError> {
+fn open_storage(
+    config: &RaftConfig,
+) -> Result<(LogStore, SnapshotStore, Option<Restored>), StartRaftError> {
     let dir = config.data_dir.snapshots();
-    let dir_error = |source| StartRaftError::SnapshotDir { dir: dir.clone(), source };
+    let dir_error = |source| StartRaftError::SnapshotDir {
+        dir: dir.clone(),
+        source,
+    };
     let guard: Arc<DataDir> = Arc::clone(&config.data_dir);
     let log = LogStore::open(&config.data_dir.log(), guard)?;
     let snapshots = SnapshotStore::open(&dir).map_err(dir_error)?;
@@ -341,7 +421,9 @@ fn open_storage(config: &RaftConfig) -> Result<(LogStore, SnapshotStore, Option<
     for error in &broken {
         tracing::error!(%error, "a snapshot is set aside; an older one and the log take its place");
     }
-    let reached = restored.as_ref().and_then(|restored| restored.meta.last_log_id);
+    let reached = restored
+        .as_ref()
+        .and_then(|restored| restored.meta.last_log_id);
     match log.purged() {
         Some(purged) if reached.is_none_or(|reached| reached.index < purged.index) => {
             Err(StartRaftError::Snapshot {
@@ -354,7 +436,11 @@ fn open_storage(config: &RaftConfig) -> Result<(LogStore, SnapshotStore, Option<
     }
 }
 
-type Watched = (watch::Receiver<Leadership>, watch::Receiver<Option<String>>, AbortOnDropHandle<()>);
+type Watched = (
+    watch::Receiver<Leadership>,
+    watch::Receiver<Option<String>>,
+    AbortOnDropHandle<()>,
+);
 
 /// Turns openraft's metrics into ours.
 fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: String) -> Watched {
@@ -376,8 +462,18 @@ fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: 
                     },
                     is_self: leader_id == server_id,
                 });
-                let fatal = metrics.running_state.as_ref().err().map(ToString::to_string);
-                (Leadership { leader, term: metrics.current_term }, fatal)
+                let fatal = metrics
+                    .running_state
+                    .as_ref()
+                    .err()
+                    .map(ToString::to_string);
+                (
+                    Leadership {
+                        leader,
+                        term: metrics.current_term,
+                    },
+                    fatal,
+                )
             };
             leadership_sender.send_if_modified(|shown| {
                 let changed = *shown != now;

@@ -100,7 +100,9 @@ pub enum StartServerError {
         ours: String,
     },
     /// The address for HTTP is taken.
-    #[error("TCP {addr} cannot be bound: another process may hold it; choose another with --http, or see `ss -ltnp`")]
+    #[error(
+        "TCP {addr} cannot be bound: another process may hold it; choose another with --http, or see `ss -ltnp`"
+    )]
     BindHttp {
         /// The address.
         addr: SocketAddr,
@@ -153,7 +155,9 @@ impl Part {
         match tokio::time::timeout(limits::SHUTDOWN_WAIT, self.task).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(part = self.name, %error, "failed"),
-            Err(_) => tracing::warn!(part = self.name, waited = ?limits::SHUTDOWN_WAIT, "did not stop in time: cut off"),
+            Err(_) => {
+                tracing::warn!(part = self.name, waited = ?limits::SHUTDOWN_WAIT, "did not stop in time: cut off")
+            }
         }
     }
 }
@@ -180,10 +184,19 @@ impl Server {
         let identity = Identity::load(&data_dir.tls(), Role::Server)?;
         if identity.cluster != config.cluster {
             let (dir, theirs) = (data_dir.tls(), identity.cluster);
-            return Err(StartServerError::Cluster { dir, theirs, ours: config.cluster });
+            return Err(StartServerError::Cluster {
+                dir,
+                theirs,
+                ours: config.cluster,
+            });
         }
-        let bind_http = |source| StartServerError::BindHttp { addr: config.http_addr, source };
-        let listener = TcpListener::bind(config.http_addr).await.map_err(bind_http)?;
+        let bind_http = |source| StartServerError::BindHttp {
+            addr: config.http_addr,
+            source,
+        };
+        let listener = TcpListener::bind(config.http_addr)
+            .await
+            .map_err(bind_http)?;
         let quic = endpoint::server(config.quic_addr, &identity, &[ALPN_AGENT])?;
         let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
@@ -213,15 +226,31 @@ impl Server {
         let (beats, beat_inbox) = mpsc::channel(limits::HEARTBEATS_MAX);
         let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);
         let nodes = Nodes::default();
-        let control = Control::new(ControlParts { raft, published, nodes, info, clock, beats, duties });
+        let control = Control::new(ControlParts {
+            raft,
+            published,
+            nodes,
+            info,
+            clock,
+            beats,
+            duties,
+        });
 
-        let inputs = Inputs { effects, beats: beat_inbox, requests };
+        let inputs = Inputs {
+            effects,
+            beats: beat_inbox,
+            requests,
+        };
         let parts = vec![
             Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
             Part::start("agents", |stop| agents::serve(quic, control.clone(), stop)),
             Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
         ];
-        let server = Self { control, data_dir, parts };
+        let server = Self {
+            control,
+            data_dir,
+            parts,
+        };
         server.write_addresses()?;
         tracing::info!(%http_addr, %quic_addr, data_dir = %config.data_dir.display(), "the server is up");
         Ok(server)
@@ -274,7 +303,8 @@ impl Server {
             pid: std::process::id(),
             tls: self.data_dir.tls(),
         };
-        let text = serde_json::to_string(&addresses).expect("addresses and names are always valid JSON");
+        let text =
+            serde_json::to_string(&addresses).expect("addresses and names are always valid JSON");
         Ok(self.data_dir.write(ADDRESS_FILE, &text)?)
     }
 }

@@ -29,7 +29,11 @@ pub(super) struct Told {
 impl Told {
     /// Nothing so far.
     pub(super) fn nothing(node_id: NodeId) -> Self {
-        Self { node_id, known: BTreeMap::new(), complete: false }
+        Self {
+            node_id,
+            known: BTreeMap::new(),
+            complete: false,
+        }
     }
 
     /// The messages that bring the node up to `state`; none if it knows everything. The caller sends
@@ -60,23 +64,30 @@ fn messages(index: LogIndex, allocs: &[&Arc<Allocation>], gone: Vec<AllocId>) ->
     let mut batches: Vec<Vec<DesiredAlloc>> = vec![Vec::new()];
     let mut bytes = 0;
     for alloc in allocs {
-        let job = *job_bytes
-            .entry(Arc::as_ptr(&alloc.job))
-            .or_insert_with(|| codec::encode(&alloc.job).map_or(JOB_BYTES_MAX, |encoded| encoded.len()));
+        let job = *job_bytes.entry(Arc::as_ptr(&alloc.job)).or_insert_with(|| {
+            codec::encode(&alloc.job).map_or(JOB_BYTES_MAX, |encoded| encoded.len())
+        });
         let batch = batches.last().map_or(0, Vec::len);
         if batch == DESIRED_BATCH_MAX || (batch > 0 && bytes + job > JOB_BYTES_MAX) {
             batches.push(Vec::new());
             bytes = 0;
         }
         bytes += job;
-        batches.last_mut().expect("there is always a last batch").push(state::desired(alloc));
+        batches
+            .last_mut()
+            .expect("there is always a last batch")
+            .push(state::desired(alloc));
     }
     let mut gone = Some(gone);
     let last = batches.len() - 1;
     let message = |(at, allocs)| ToAgent::Desired {
         index,
         allocs,
-        gone: if at == last { gone.take().unwrap_or_default() } else { Vec::new() },
+        gone: if at == last {
+            gone.take().unwrap_or_default()
+        } else {
+            Vec::new()
+        },
         complete: at == last,
     };
     batches.into_iter().enumerate().map(message).collect()

@@ -42,7 +42,12 @@ pub(super) async fn write(
         let mut next = Some(first);
         while let Some(message) = next.take() {
             sequence = sequence.max(message.sequence);
-            newest.extend(message.reports.into_iter().map(|report| (report.alloc_id, report)));
+            newest.extend(
+                message
+                    .reports
+                    .into_iter()
+                    .map(|report| (report.alloc_id, report)),
+            );
             if newest.len() < limits::REPORTS_PER_ENTRY_MAX {
                 next = messages.try_recv().ok();
             }
@@ -56,12 +61,22 @@ pub(super) async fn write(
 }
 
 /// Proposes `reports` until they are committed. Reporting twice is harmless: the newer state wins.
-async fn commit(node_id: NodeId, reports: Vec<AllocReport>, control: &Control) -> Result<(), SessionError> {
+async fn commit(
+    node_id: NodeId,
+    reports: Vec<AllocReport>,
+    control: &Control,
+) -> Result<(), SessionError> {
     loop {
-        let command = Command::ReportAllocs { node_id, reports: reports.clone(), at: control.now() };
+        let command = Command::ReportAllocs {
+            node_id,
+            reports: reports.clone(),
+            at: control.now(),
+        };
         match control.propose(command).await {
             Ok((_, Response::Rejected(rejection))) => {
-                return Err(SessionError::Refused { reason: rejection.to_string() });
+                return Err(SessionError::Refused {
+                    reason: rejection.to_string(),
+                });
             }
             Ok(_) => return Ok(()),
             Err(error) if error.retry() == Retry::Later => wait_out(&error).await,

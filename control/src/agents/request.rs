@@ -14,13 +14,17 @@ use crate::limits;
 #[derive(Debug, thiserror::Error)]
 pub enum NodeRequestError {
     /// It has no connection to this server.
-    #[error("node {node_id} is not connected to this server: see `muster node status`, and the agent's messages on that machine")]
+    #[error(
+        "node {node_id} is not connected to this server: see `muster node status`, and the agent's messages on that machine"
+    )]
     NotConnected {
         /// The node.
         node_id: NodeId,
     },
     /// It opens no further stream.
-    #[error("node {node_id} took no further question within {waited:?}: end a log stream and try again")]
+    #[error(
+        "node {node_id} took no further question within {waited:?}: end a log stream and try again"
+    )]
     Busy {
         /// The node.
         node_id: NodeId,
@@ -59,7 +63,10 @@ pub(super) async fn ask(
         Err(_) => return Err(NodeRequestError::Busy { node_id, waited }),
     };
     let mut sender = FrameSender::new(send);
-    sender.send(&request).await.map_err(|source| NodeRequestError::Send { node_id, source })?;
+    sender
+        .send(&request)
+        .await
+        .map_err(|source| NodeRequestError::Send { node_id, source })?;
     sender.finish();
     let (replies, receiver) = mpsc::channel(limits::NODE_REPLIES_MAX);
     tokio::spawn(pass_on(FrameReceiver::new(receive), replies));
@@ -82,7 +89,14 @@ async fn pass_on(mut stream: FrameReceiver, replies: mpsc::Sender<NodeReply>) {
             Err(error) => {
                 let reason = format!("the node's answer broke off: {}", super::chain(&error));
                 // A reader that is gone does not want to know.
-                drop(replies.send(NodeReply::Failed { reason, not_found: false }).await);
+                drop(
+                    replies
+                        .send(NodeReply::Failed {
+                            reason,
+                            not_found: false,
+                        })
+                        .await,
+                );
                 return;
             }
         };

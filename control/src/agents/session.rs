@@ -73,7 +73,9 @@ pub(super) async fn run(connection: &Connection, control: &Control) -> Result<()
         Err(_) => return Err(SessionError::Silent { waited }),
     };
     let Some(FromAgent::Register { node }) = first else {
-        return Err(SessionError::Protocol { what: "its first message is not its registration".to_owned() });
+        return Err(SessionError::Protocol {
+            what: "its first message is not its registration".to_owned(),
+        });
     };
     let node_id = node.id;
     if let Err(error) = register(*node, control).await {
@@ -100,11 +102,17 @@ pub(super) async fn run(connection: &Connection, control: &Control) -> Result<()
 
 fn registered(control: &Control) -> ToAgent {
     let info = control.server_info();
-    ToAgent::Registered { cluster: info.cluster.clone(), heartbeat_ttl: info.heartbeat_ttl }
+    ToAgent::Registered {
+        cluster: info.cluster.clone(),
+        heartbeat_ttl: info.heartbeat_ttl,
+    }
 }
 
 /// Queues `message` for the agent. Waits while the agent reads slowly.
-pub(super) async fn say(outbox: &mpsc::Sender<ToAgent>, message: ToAgent) -> Result<(), SessionError> {
+pub(super) async fn say(
+    outbox: &mpsc::Sender<ToAgent>,
+    message: ToAgent,
+) -> Result<(), SessionError> {
     match outbox.send(message).await {
         Ok(()) => Ok(()),
         Err(_) => Err(SessionError::Closed),
@@ -114,9 +122,16 @@ pub(super) async fn say(outbox: &mpsc::Sender<ToAgent>, message: ToAgent) -> Res
 /// Writes what the node is, if that is news, and that it is there.
 async fn register(spec: NodeSpec, control: &Control) -> Result<(), SessionError> {
     let node_id = spec.id;
-    let same = control.state().nodes().get(&node_id).is_some_and(|known| *known.spec == spec);
+    let same = control
+        .state()
+        .nodes()
+        .get(&node_id)
+        .is_some_and(|known| *known.spec == spec);
     if !same {
-        let command = Command::RegisterNode { spec: Box::new(spec), at: control.now() };
+        let command = Command::RegisterNode {
+            spec: Box::new(spec),
+            at: control.now(),
+        };
         refuse_rejection(control.propose(command).await?.1)?;
     }
     ready(node_id, control).await
@@ -125,17 +140,27 @@ async fn register(spec: NodeSpec, control: &Control) -> Result<(), SessionError>
 /// Makes the node ready, if it is not.
 async fn ready(node_id: NodeId, control: &Control) -> Result<(), SessionError> {
     control.beat(node_id);
-    let status = control.state().nodes().get(&node_id).map(|node| node.status);
+    let status = control
+        .state()
+        .nodes()
+        .get(&node_id)
+        .map(|node| node.status);
     if status == Some(NodeStatus::Ready) {
         return Ok(());
     }
-    let command = Command::SetNodeStatus { node_id, status: NodeStatus::Ready, at: control.now() };
+    let command = Command::SetNodeStatus {
+        node_id,
+        status: NodeStatus::Ready,
+        at: control.now(),
+    };
     refuse_rejection(control.propose(command).await?.1)
 }
 
 fn refuse_rejection(response: Response) -> Result<(), SessionError> {
     match response {
-        Response::Rejected(rejection) => Err(SessionError::Refused { reason: rejection.to_string() }),
+        Response::Rejected(rejection) => Err(SessionError::Refused {
+            reason: rejection.to_string(),
+        }),
         _ => Ok(()),
     }
 }
@@ -156,7 +181,10 @@ async fn read(
             }
             FromAgent::Register { node } => {
                 return Err(SessionError::Protocol {
-                    what: format!("it registered {} after {node_id} on one connection", node.id),
+                    what: format!(
+                        "it registered {} after {node_id} on one connection",
+                        node.id
+                    ),
                 });
             }
             FromAgent::Heartbeat => {
@@ -166,11 +194,20 @@ async fn read(
             }
             FromAgent::Report { reports: batch, .. } if batch.len() > REPORT_BATCH_MAX => {
                 return Err(SessionError::Protocol {
-                    what: format!("{} reports in one message, {REPORT_BATCH_MAX} are allowed", batch.len()),
+                    what: format!(
+                        "{} reports in one message, {REPORT_BATCH_MAX} are allowed",
+                        batch.len()
+                    ),
                 });
             }
-            FromAgent::Report { sequence, reports: batch } => {
-                let message = ReportMessage { sequence, reports: batch };
+            FromAgent::Report {
+                sequence,
+                reports: batch,
+            } => {
+                let message = ReportMessage {
+                    sequence,
+                    reports: batch,
+                };
                 if reports.send(message).await.is_err() {
                     return Err(SessionError::Closed);
                 }
@@ -181,7 +218,10 @@ async fn read(
 }
 
 /// Writes what the other loops want to say.
-async fn send_all(mut sender: FrameSender, mut outgoing: mpsc::Receiver<ToAgent>) -> Result<(), SessionError> {
+async fn send_all(
+    mut sender: FrameSender,
+    mut outgoing: mpsc::Receiver<ToAgent>,
+) -> Result<(), SessionError> {
     while let Some(message) = outgoing.recv().await {
         sender.send(&message).await?;
     }
@@ -189,7 +229,11 @@ async fn send_all(mut sender: FrameSender, mut outgoing: mpsc::Receiver<ToAgent>
 }
 
 /// Tells the node what to run, whenever that changes.
-async fn push(entered: &Entered, outbox: &mpsc::Sender<ToAgent>, control: &Control) -> Result<(), SessionError> {
+async fn push(
+    entered: &Entered,
+    outbox: &mpsc::Sender<ToAgent>,
+    control: &Control,
+) -> Result<(), SessionError> {
     let wake: &Wake = &entered.wake;
     let mut told = Told::nothing(entered.node_id);
     loop {

@@ -32,12 +32,18 @@ enum Work {
 impl Garbage {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         let core = Collector::new(GcConfig::default(), now);
-        Self { control, core, queue: VecDeque::new(), under_way: JoinSet::new() }
+        Self {
+            control,
+            core,
+            queue: VecDeque::new(),
+            under_way: JoinSet::new(),
+        }
     }
 
     /// Collects everything that is over, whatever its age, then answers.
     pub(super) fn force(&mut self, reply: Reply, now: Timestamp) {
-        self.queue.extend(Collector::forced(now).into_iter().map(Work::Propose));
+        self.queue
+            .extend(Collector::forced(now).into_iter().map(Work::Propose));
         self.queue.push_back(Work::Answer(reply));
     }
 
@@ -46,7 +52,8 @@ impl Garbage {
     }
 
     pub(super) fn advance(&mut self, now: Timestamp) {
-        self.queue.extend(self.core.handle_timeout(now).into_iter().map(Work::Propose));
+        self.queue
+            .extend(self.core.handle_timeout(now).into_iter().map(Work::Propose));
         while self.under_way.is_empty() {
             match self.queue.pop_front() {
                 None => return,
@@ -68,14 +75,18 @@ impl Garbage {
         match self.under_way.join_next().await {
             None => std::future::pending().await,
             Some(Ok((command, Ok((_, response))))) => {
-                if let Some(next) = Collector::next_slice(&command, &response, self.control.monotonic()) {
+                if let Some(next) =
+                    Collector::next_slice(&command, &response, self.control.monotonic())
+                {
                     self.queue.push_front(Work::Propose(next));
                 }
             }
             Some(Ok((_, Err(error)))) => self.give_up(error),
             Some(Err(error)) => {
                 tracing::error!(%error, "a command's task failed");
-                self.give_up(ProposeError::Stopped { reason: error.to_string() });
+                self.give_up(ProposeError::Stopped {
+                    reason: error.to_string(),
+                });
             }
         }
     }
@@ -86,7 +97,9 @@ impl Garbage {
         let mut error = Some(error);
         for work in self.queue.drain(..) {
             if let Work::Answer(reply) = work {
-                let reason = error.take().unwrap_or(ProposeError::NotLeader { leader: None });
+                let reason = error
+                    .take()
+                    .unwrap_or(ProposeError::NotLeader { leader: None });
                 drop(reply.send(Err(reason)));
             }
         }

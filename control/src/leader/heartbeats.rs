@@ -22,10 +22,18 @@ impl NodeHeartbeats {
     /// Gives every node that is ready a full period.
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         let info = control.server_info();
-        let config = HeartbeatConfig { ttl: info.heartbeat_ttl, grace: info.heartbeat_grace };
+        let config = HeartbeatConfig {
+            ttl: info.heartbeat_ttl,
+            grace: info.heartbeat_grace,
+        };
         let mut core = Heartbeats::new(config);
         core.lead(&control.state(), now);
-        Self { control, core, looked_at: now, downs: JoinSet::new() }
+        Self {
+            control,
+            core,
+            looked_at: now,
+            downs: JoinSet::new(),
+        }
     }
 
     pub(super) fn track(&mut self, node_id: NodeId, now: Timestamp) {
@@ -59,7 +67,11 @@ impl NodeHeartbeats {
             tracing::warn!(%node_id, "no heartbeat: the node is down");
             let control = self.control.clone();
             self.downs.spawn(async move {
-                let command = Command::SetNodeStatus { node_id, status: NodeStatus::Down, at: control.now() };
+                let command = Command::SetNodeStatus {
+                    node_id,
+                    status: NodeStatus::Down,
+                    at: control.now(),
+                };
                 (node_id, control.propose(command).await)
             });
         }

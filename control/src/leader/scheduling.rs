@@ -87,7 +87,8 @@ impl Scheduling {
     }
 
     pub(super) fn handle_capacity(&mut self, state: &State, node_id: NodeId, now: Timestamp) {
-        self.broker.handle_capacity(state, node_id, state.applied(), now);
+        self.broker
+            .handle_capacity(state, node_id, state.applied(), now);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
@@ -135,7 +136,9 @@ impl Scheduling {
         while self.workers.len() < self.workers_max {
             let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
             let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);
-            let run: Vec<Delivery> = std::iter::from_fn(|| self.broker.dequeue(now)).take(most).collect();
+            let run: Vec<Delivery> = std::iter::from_fn(|| self.broker.dequeue(now))
+                .take(most)
+                .collect();
             if run.is_empty() {
                 return;
             }
@@ -176,12 +179,15 @@ impl Scheduling {
         if current.is_empty() && updates.is_empty() {
             return;
         }
-        let (deliveries, outcomes): (Vec<Delivery>, Vec<ScheduleOutcome>) = current.into_iter().unzip();
-        let mut merged = applier::merge(&self.control.state(), outcomes, updates, self.control.now());
+        let (deliveries, outcomes): (Vec<Delivery>, Vec<ScheduleOutcome>) =
+            current.into_iter().unzip();
+        let mut merged =
+            applier::merge(&self.control.state(), outcomes, updates, self.control.now());
         // What did not fit keeps its order: it is the end of what was given.
         let rest = std::mem::take(&mut merged.rest);
         let fitted = deliveries.len() - rest.len();
-        self.planned.extend(deliveries.into_iter().skip(fitted).zip(rest));
+        self.planned
+            .extend(deliveries.into_iter().skip(fitted).zip(rest));
         match merged.command.take() {
             None => {
                 let settled = merged.settle(None);
@@ -225,7 +231,10 @@ fn plan(state: &State, run: Vec<Delivery>, at: Timestamp) -> Vec<Planned> {
     run.into_iter()
         .map(|delivery| {
             let eval = state.evals().get(&delivery.eval_id);
-            (delivery, eval.map(|eval| scheduler::schedule(state, eval, at)))
+            (
+                delivery,
+                eval.map(|eval| scheduler::schedule(state, eval, at)),
+            )
         })
         .collect()
 }

@@ -110,8 +110,14 @@ pub(crate) struct LogStore {
 
 impl LogStore {
     /// Opens the log in `dir`, making it if it is not there. Keeps `guard` as long as it can be written to.
-    pub(crate) fn open(dir: &Path, guard: Arc<dyn Debug + Send + Sync>) -> Result<Self, OpenLogError> {
-        let io_error = |source| OpenLogError::Io { dir: dir.to_owned(), source };
+    pub(crate) fn open(
+        dir: &Path,
+        guard: Arc<dyn Debug + Send + Sync>,
+    ) -> Result<Self, OpenLogError> {
+        let io_error = |source| OpenLogError::Io {
+            dir: dir.to_owned(),
+            source,
+        };
         std::fs::create_dir_all(dir).map_err(io_error)?;
         let before = file_sizes(dir).map_err(io_error)?;
 
@@ -120,7 +126,8 @@ impl LogStore {
         config.wal.chunk_max_size = Some(limits::LOG_FILE_BYTES);
         config.wal.read_buffer_size = Some(limits::LOG_READ_BUFFER_BYTES);
         config.wal.flush_batch_wait = Some(limits::LOG_GATHER_WAIT);
-        let log = raft_log::RaftLog::open(Arc::new(config)).map_err(|source| open_error(dir, source))?;
+        let log =
+            raft_log::RaftLog::open(Arc::new(config)).map_err(|source| open_error(dir, source))?;
 
         let after = file_sizes(dir).map_err(io_error)?;
         let bytes_cut = before
@@ -130,7 +137,11 @@ impl LogStore {
         if bytes_cut > 0 {
             tracing::warn!(dir = %dir.display(), bytes_cut, "cut a record off the end of the log that a crash had left unfinished");
         }
-        Ok(Self { log: Arc::new(Mutex::new(log)), bytes_cut, _guard: guard })
+        Ok(Self {
+            log: Arc::new(Mutex::new(log)),
+            bytes_cut,
+            _guard: guard,
+        })
     }
 
     /// Bytes cut off the end when it was opened: a write that a crash interrupted. It was never
@@ -160,7 +171,9 @@ impl LogStore {
             write(&mut log)?;
             log.flush(true, Some(Flushed::Other(sender)))?;
         }
-        receiver.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer thread has ended")))
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the log's writer thread has ended")))
     }
 }
 
@@ -182,7 +195,10 @@ impl RaftLogReader<TypeConfig> for LogStore {
         if from >= to {
             return Ok(Vec::new());
         }
-        self.lock().read(from, to).map(|record| record.map(|(_, entry)| entry.0)).collect()
+        self.lock()
+            .read(from, to)
+            .map(|record| record.map(|(_, entry)| entry.0))
+            .collect()
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
@@ -207,11 +223,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.write_durably(|log| log.save_vote(Record(*vote)).map(drop)).await
+        self.write_durably(|log| log.save_vote(Record(*vote)).map(drop))
+            .await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
-        let Some(committed) = committed else { return Ok(()) };
+        let Some(committed) = committed else {
+            return Ok(());
+        };
         let mut log = self.lock();
         if log.log_state().last().is_none_or(|last| last.0 < committed) {
             // Only a hint for the next start, and the log cannot point past its end.
@@ -232,13 +251,21 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let mut log = self.lock();
-        log.append(entries.into_iter().map(|entry| (Record(entry.log_id()), Record(entry))))?;
+        log.append(
+            entries
+                .into_iter()
+                .map(|entry| (Record(entry.log_id()), Record(entry))),
+        )?;
         log.flush(true, Some(Flushed::Entries(callback)))
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let from = last.map_or(0, |log_id| log_id.index + 1);
-        let next = self.lock().log_state().last().map_or(0, |log_id| log_id.0.index + 1);
+        let next = self
+            .lock()
+            .log_state()
+            .last()
+            .map_or(0, |log_id| log_id.0.index + 1);
         if from >= next {
             return Ok(());
         }
@@ -246,7 +273,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        self.write_durably(|log| log.purge(Record(upto)).map(drop)).await
+        self.write_durably(|log| log.purge(Record(upto)).map(drop))
+            .await
     }
 }
 
@@ -267,16 +295,30 @@ fn file_sizes(dir: &Path) -> io::Result<BTreeMap<PathBuf, u64>> {
 /// as `at offset <n>`; both only in its text.
 fn open_error(dir: &Path, source: io::Error) -> OpenLogError {
     match source.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => {}
-        _ => return OpenLogError::Io { dir: dir.to_owned(), source },
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => {
+        }
+        _ => {
+            return OpenLogError::Io {
+                dir: dir.to_owned(),
+                source,
+            };
+        }
     }
     let text = source.to_string();
     let after = |mark: &str, end: &[char]| {
         let (_, rest) = text.split_once(mark)?;
         rest.split(end).next().map(ToOwned::to_owned)
     };
-    let file = after("ChunkId(", &[')'])
-        .map_or_else(|| dir.to_owned(), |digits| dir.join(format!("r-{digits}.wal")));
-    let offset = after("at offset ", &[':', ';', ',', ' ', ')']).and_then(|digits| digits.parse().ok());
-    OpenLogError::Damaged { dir: dir.to_owned(), file, offset, source }
+    let file = after("ChunkId(", &[')']).map_or_else(
+        || dir.to_owned(),
+        |digits| dir.join(format!("r-{digits}.wal")),
+    );
+    let offset =
+        after("at offset ", &[':', ';', ',', ' ', ')']).and_then(|digits| digits.parse().ok());
+    OpenLogError::Damaged {
+        dir: dir.to_owned(),
+        file,
+        offset,
+        source,
+    }
 }

@@ -42,7 +42,11 @@ pub(crate) struct Builder {
 
 impl Machine {
     /// Goes on from `restored`.
-    pub(crate) fn new(published: Arc<Published>, snapshots: SnapshotStore, restored: Option<Restored>) -> Self {
+    pub(crate) fn new(
+        published: Arc<Published>,
+        snapshots: SnapshotStore,
+        restored: Option<Restored>,
+    ) -> Self {
         let mut machine = Self {
             state: State::default(),
             last_applied: None,
@@ -71,7 +75,11 @@ impl Machine {
     }
 
     /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything.
-    fn apply_entry(&mut self, entry: Entry, effects: &mut Vec<Effect>) -> io::Result<Option<Response>> {
+    fn apply_entry(
+        &mut self,
+        entry: Entry,
+        effects: &mut Vec<Effect>,
+    ) -> io::Result<Option<Response>> {
         let index = LogIndex(entry.log_id.index);
         let response = match entry.payload {
             EntryPayload::Blank => None,
@@ -93,7 +101,10 @@ impl Machine {
     fn builder(&self) -> Builder {
         Builder {
             state: self.state.clone(),
-            meta: SnapshotMeta { last_log_id: self.last_applied, last_membership: self.membership.clone() },
+            meta: SnapshotMeta {
+                last_log_id: self.last_applied,
+                last_membership: self.membership.clone(),
+            },
             snapshots: self.snapshots.clone(),
         }
     }
@@ -106,12 +117,17 @@ fn decode(index: LogIndex, logged: &Logged) -> io::Result<Command> {
             io::ErrorKind::InvalidData,
             format!(
                 "log entry {} has command format {}; this server understands up to {}: start the newer version that wrote it",
-                index.0, logged.format, fsm::VERSION
+                index.0,
+                logged.format,
+                fsm::VERSION
             ),
         ));
     }
     codec::decode(&logged.body).map_err(|error| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("log entry {} cannot be applied: {error}", index.0))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("log entry {} cannot be applied: {error}", index.0),
+        )
     })
 }
 
@@ -153,7 +169,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.builder()
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, received: SnapshotFile) -> io::Result<()> {
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        received: SnapshotFile,
+    ) -> io::Result<()> {
         let snapshots = self.snapshots.clone();
         let meta = meta.clone();
         let restored = blocking(move || {
@@ -169,7 +189,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         let snapshots = self.snapshots.clone();
         let (newest, _) = blocking(move || snapshots.newest()).await?;
-        Ok(newest.map(|restored| Snapshot { meta: restored.meta, snapshot: restored.file }))
+        Ok(newest.map(|restored| Snapshot {
+            meta: restored.meta,
+            snapshot: restored.file,
+        }))
     }
 }
 
@@ -177,9 +200,16 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let (snapshots, meta, state) = (self.snapshots.clone(), self.meta.clone(), self.state.clone());
+        let (snapshots, meta, state) = (
+            self.snapshots.clone(),
+            self.meta.clone(),
+            self.state.clone(),
+        );
         let file = blocking(move || snapshots.write(&meta, &state)).await?;
-        Ok(Snapshot { meta: self.meta.clone(), snapshot: file })
+        Ok(Snapshot {
+            meta: self.meta.clone(),
+            snapshot: file,
+        })
     }
 }
 
@@ -190,6 +220,10 @@ fn answer(answers: &mut Vec<(ApplyResponder<TypeConfig>, Answer)>) {
 }
 
 /// Runs disk work off the async threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)?
 }

@@ -32,7 +32,10 @@ impl Peer {
     fn unreachable(&self) -> Unreachable<TypeConfig> {
         Unreachable::new(&io::Error::new(
             io::ErrorKind::Unsupported,
-            format!("server {} at {} cannot be reached: this version forms clusters of one server", self.server_id, self.addr),
+            format!(
+                "server {} at {} cannot be reached: this version forms clusters of one server",
+                self.server_id, self.addr
+            ),
         ))
     }
 }
@@ -41,7 +44,10 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
     type Network = Peer;
 
     async fn new_client(&mut self, server_id: u64, node: &openraft::BasicNode) -> Peer {
-        Peer { server_id, addr: node.addr.clone() }
+        Peer {
+            server_id,
+            addr: node.addr.clone(),
+        }
     }
 }
 

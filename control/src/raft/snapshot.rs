@@ -57,11 +57,16 @@ impl SnapshotStore {
         fs::create_dir_all(dir)?;
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == &TEMPORARY_SUFFIX[1..]) {
+            if path
+                .extension()
+                .is_some_and(|extension| extension == &TEMPORARY_SUFFIX[1..])
+            {
                 fs::remove_file(&path)?;
             }
         }
-        Ok(Self { dir: dir.to_owned() })
+        Ok(Self {
+            dir: dir.to_owned(),
+        })
     }
 
     /// Snapshots, newest first.
@@ -69,9 +74,15 @@ impl SnapshotStore {
         let mut paths: Vec<PathBuf> = fs::read_dir(&self.dir)?
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<io::Result<_>>()?;
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == &SUFFIX[1..]));
+        paths.retain(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == &SUFFIX[1..])
+        });
         paths.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(paths.into_iter().map(|path| SnapshotFile { path }).collect())
+        Ok(paths
+            .into_iter()
+            .map(|path| SnapshotFile { path })
+            .collect())
     }
 
     /// Writes `state` as the newest snapshot and removes those that are not kept. Blocks on the disk.
@@ -86,7 +97,11 @@ impl SnapshotStore {
     }
 
     /// Makes `received`, a complete file of position `meta`, the newest snapshot. Blocks on the disk.
-    pub(crate) fn adopt(&self, meta: &SnapshotMeta, received: &SnapshotFile) -> io::Result<SnapshotFile> {
+    pub(crate) fn adopt(
+        &self,
+        meta: &SnapshotMeta,
+        received: &SnapshotFile,
+    ) -> io::Result<SnapshotFile> {
         let path = self.path_of(meta);
         if received.path == path {
             return Ok(received.clone());
@@ -98,7 +113,11 @@ impl SnapshotStore {
     /// Reads `file`. Blocks on the disk.
     pub(crate) fn read(file: &SnapshotFile) -> Result<Restored, ReadSnapshotError> {
         let (meta, state) = format::read(&file.path)?;
-        Ok(Restored { meta, state, file: file.clone() })
+        Ok(Restored {
+            meta,
+            state,
+            file: file.clone(),
+        })
     }
 
     /// The newest snapshot that can be read, and the newer ones that cannot.
@@ -114,7 +133,9 @@ impl SnapshotStore {
     }
 
     fn path_of(&self, meta: &SnapshotMeta) -> PathBuf {
-        let (index, term) = meta.last_log_id.map_or((0, 0), |log_id| (log_id.index, log_id.committed_leader_id().term));
+        let (index, term) = meta.last_log_id.map_or((0, 0), |log_id| {
+            (log_id.index, log_id.committed_leader_id().term)
+        });
         self.dir.join(format!("{index:020}-{term:010}{SUFFIX}"))
     }
 
@@ -126,6 +147,8 @@ impl SnapshotStore {
                 tracing::warn!(path = %old.path.display(), %error, "an old snapshot cannot be removed");
             }
         }
-        Ok(SnapshotFile { path: path.to_owned() })
+        Ok(SnapshotFile {
+            path: path.to_owned(),
+        })
     }
 }

@@ -49,7 +49,12 @@ impl fmt::Debug for Logged {
 
 impl fmt::Display for Logged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "command of format {} and {} bytes", self.format, self.body.len())
+        write!(
+            f,
+            "command of format {} and {} bytes",
+            self.format,
+            self.body.len()
+        )
     }
 }
 
@@ -104,12 +109,16 @@ pub(crate) struct Answer(pub(crate) Option<Response>);
 
 impl Serialize for Answer {
     fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-        Err(serde::ser::Error::custom("an answer stays in the process that proposed"))
+        Err(serde::ser::Error::custom(
+            "an answer stays in the process that proposed",
+        ))
     }
 }
 
 impl<'de> Deserialize<'de> for Answer {
     fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        Err(de::Error::custom("an answer stays in the process that proposed"))
+        Err(de::Error::custom(
+            "an answer stays in the process that proposed",
+        ))
     }
 }

@@ -20,7 +20,9 @@ const JOBS: usize = 200;
 #[tokio::test]
 #[ignore = "started and killed by kill_loses_no_acknowledged_write"]
 async fn process_that_writes_for_ever() {
-    let Some(dir) = std::env::var_os(DIR) else { return };
+    let Some(dir) = std::env::var_os(DIR) else {
+        return;
+    };
     let server = Server::start(config(&PathBuf::from(dir))).await.unwrap();
     let writers = (0..WRITERS).map(|writer| {
         let control = server.control().clone();
@@ -28,7 +30,11 @@ async fn process_that_writes_for_ever() {
             for at in 0_usize.. {
                 let name = format!("job-{writer}-{at}");
                 let spec = Box::new(job(&name).build());
-                let command = Command::RegisterJob { spec, at: control.now(), check_index: None };
+                let command = Command::RegisterJob {
+                    spec,
+                    at: control.now(),
+                    check_index: None,
+                };
                 control.propose(command).await.unwrap();
                 println!("\nacknowledged {name}");
             }
@@ -41,7 +47,12 @@ async fn process_that_writes_for_ever() {
 async fn kill_loses_no_acknowledged_write() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Process::new(std::env::current_exe().unwrap())
-        .args(["--exact", "crash::process_that_writes_for_ever", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "crash::process_that_writes_for_ever",
+            "--ignored",
+            "--nocapture",
+        ])
         .env(DIR, dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -59,14 +70,24 @@ async fn kill_loses_no_acknowledged_write() {
         }
     }
     child.wait().unwrap();
-    assert!(acknowledged.len() >= JOBS, "the process ended by itself after {}", acknowledged.len());
+    assert!(
+        acknowledged.len() >= JOBS,
+        "the process ended by itself after {}",
+        acknowledged.len()
+    );
 
     let server = server_on(dir).await;
 
     let state = server.control().state();
     let cut = acknowledged.len() - 1;
     for name in &acknowledged[..cut] {
-        assert!(state.jobs().get(&JobKey::in_default(name.as_str())).is_some(), "{name} is lost");
+        assert!(
+            state
+                .jobs()
+                .get(&JobKey::in_default(name.as_str()))
+                .is_some(),
+            "{name} is lost"
+        );
     }
     server.shutdown().await;
 }

@@ -17,7 +17,10 @@ async fn second_server_on_a_data_directory_is_refused() {
     let error = Server::start(config(first.dir.path())).await.unwrap_err();
 
     assert!(matches!(error, StartServerError::DataDir(_)), "{error:?}");
-    assert!(text(&error).contains(&format!("(process {})", std::process::id())), "{error}");
+    assert!(
+        text(&error).contains(&format!("(process {})", std::process::id())),
+        "{error}"
+    );
     first.shutdown().await;
 }
 
@@ -41,8 +44,14 @@ async fn a_taken_http_port_is_named() {
 
     let error = Server::start(config.clone()).await.unwrap_err();
 
-    assert!(matches!(error, StartServerError::BindHttp { .. }), "{error:?}");
-    assert!(text(&error).contains(&config.http_addr.to_string()), "{error}");
+    assert!(
+        matches!(error, StartServerError::BindHttp { .. }),
+        "{error:?}"
+    );
+    assert!(
+        text(&error).contains(&config.http_addr.to_string()),
+        "{error}"
+    );
     assert!(text(&error).contains("--http"), "{error}");
     first.shutdown().await;
 }
@@ -57,7 +66,10 @@ async fn a_taken_quic_port_is_named() {
     let error = Server::start(config.clone()).await.unwrap_err();
 
     assert!(matches!(error, StartServerError::BindQuic(_)), "{error:?}");
-    assert!(text(&error).contains(&config.quic_addr.to_string()), "{error}");
+    assert!(
+        text(&error).contains(&config.quic_addr.to_string()),
+        "{error}"
+    );
     first.shutdown().await;
 }
 
@@ -69,7 +81,10 @@ async fn another_clusters_directory_is_refused() {
 
     let error = Server::start(config).await.unwrap_err();
 
-    assert!(matches!(error, StartServerError::Cluster { .. }), "{error:?}");
+    assert!(
+        matches!(error, StartServerError::Cluster { .. }),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -79,8 +94,14 @@ async fn tools_find_the_addresses_of_a_running_server() {
 
     let addresses: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
 
-    assert_eq!(addresses["http"], server.server.info().http_addr.to_string());
-    assert_eq!(addresses["quic"], server.server.info().quic_addr.to_string());
+    assert_eq!(
+        addresses["http"],
+        server.server.info().http_addr.to_string()
+    );
+    assert_eq!(
+        addresses["quic"],
+        server.server.info().quic_addr.to_string()
+    );
     server.shutdown().await;
     assert!(!path.exists());
 }

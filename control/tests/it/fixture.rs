@@ -66,7 +66,9 @@ pub(crate) async fn server_on(dir: TempDir) -> TestServer {
         loop {
             match Server::start(config(dir.path())).await {
                 Ok(server) => return TestServer { server, dir },
-                Err(StartServerError::DataDir(muster_control::OpenDataDirError::InUse { .. })) => {
+                Err(StartServerError::DataDir(muster_control::OpenDataDirError::InUse {
+                    ..
+                })) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 Err(error) => panic!("{error:?}"),
@@ -88,9 +90,16 @@ impl TestServer {
     /// Registers a job; the index of its entry.
     pub(crate) async fn register(&self, job: JobBuilder) -> LogIndex {
         let at = self.control().now();
-        let command = Command::RegisterJob { spec: Box::new(job.build()), at, check_index: None };
+        let command = Command::RegisterJob {
+            spec: Box::new(job.build()),
+            at,
+            check_index: None,
+        };
         let (index, response) = self.propose(command).await;
-        assert!(matches!(response, Response::JobRegistered { .. }), "{response:?}");
+        assert!(
+            matches!(response, Response::JobRegistered { .. }),
+            "{response:?}"
+        );
         index
     }
 
@@ -124,8 +133,11 @@ impl TestServer {
 
 /// The client statuses of a job's allocations, sorted.
 pub(crate) fn statuses(state: &State, job: &str) -> Vec<ClientStatus> {
-    let mut statuses: Vec<_> =
-        state.allocs().of_job(&JobKey::in_default(job)).map(|alloc| alloc.client_status).collect();
+    let mut statuses: Vec<_> = state
+        .allocs()
+        .of_job(&JobKey::in_default(job))
+        .map(|alloc| alloc.client_status)
+        .collect();
     statuses.sort_unstable();
     statuses
 }
@@ -146,7 +158,10 @@ pub(crate) struct FakeAgent {
 pub(crate) async fn connect(
     server: &TestServer,
     role: Role,
-) -> (quinn::Endpoint, Result<quinn::Connection, quinn::ConnectionError>) {
+) -> (
+    quinn::Endpoint,
+    Result<quinn::Connection, quinn::ConnectionError>,
+) {
     let info = server.server.info();
     let identity = Identity::load(&info.data_dir.join("tls"), role).unwrap();
     let endpoint = endpoint::client(&identity, ALPN_AGENT).unwrap();
@@ -163,7 +178,12 @@ impl FakeAgent {
         let connection = connection.unwrap();
         let (send, receive) = connection.open_bi().await.unwrap();
         let mut sender = FrameSender::new(send);
-        sender.send(&FromAgent::Register { node: Box::new(node) }).await.unwrap();
+        sender
+            .send(&FromAgent::Register {
+                node: Box::new(node),
+            })
+            .await
+            .unwrap();
         let (messages, inbox) = mpsc::channel(1024);
         let reader = tokio::spawn(async move {
             let mut receiver = FrameReceiver::new(receive);
@@ -177,7 +197,13 @@ impl FakeAgent {
         let beating = Arc::clone(&sender);
         let beats = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(TTL / 5);
-            while beating.lock().await.send(&FromAgent::Heartbeat).await.is_ok() {
+            while beating
+                .lock()
+                .await
+                .send(&FromAgent::Heartbeat)
+                .await
+                .is_ok()
+            {
                 ticks.tick().await;
             }
         });
@@ -191,7 +217,13 @@ impl FakeAgent {
             _reader: AbortOnDropHandle::new(reader),
             _endpoint: endpoint,
         };
-        assert!(matches!(agent.next().await, Some(ToAgent::Registered { heartbeat_ttl: TTL, .. })));
+        assert!(matches!(
+            agent.next().await,
+            Some(ToAgent::Registered {
+                heartbeat_ttl: TTL,
+                ..
+            })
+        ));
         agent
     }
 
@@ -212,7 +244,9 @@ impl FakeAgent {
     pub(crate) async fn next_to_run(&mut self) -> DesiredAlloc {
         loop {
             if let Some(ToAgent::Desired { allocs, .. }) = self.next().await
-                && let Some(alloc) = allocs.into_iter().find(|alloc| alloc.desired == DesiredStatus::Run)
+                && let Some(alloc) = allocs
+                    .into_iter()
+                    .find(|alloc| alloc.desired == DesiredStatus::Run)
             {
                 return alloc;
             }
@@ -228,7 +262,10 @@ impl FakeAgent {
             client_description: String::new(),
             task_states: Vec::new(),
         };
-        let message = FromAgent::Report { sequence: self.sequence, reports: vec![report] };
+        let message = FromAgent::Report {
+            sequence: self.sequence,
+            reports: vec![report],
+        };
         self.sender.lock().await.send(&message).await.unwrap();
         loop {
             match self.next().await {

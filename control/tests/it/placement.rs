@@ -15,7 +15,10 @@ use crate::fixture::{FakeAgent, TestServer, connect, server, soon, statuses};
 async fn ready(server: &TestServer, node_id: NodeId) {
     server
         .until("the node is ready", |state| {
-            state.nodes().get(&node_id).is_some_and(|node| node.status == NodeStatus::Ready)
+            state
+                .nodes()
+                .get(&node_id)
+                .is_some_and(|node| node.status == NodeStatus::Ready)
         })
         .await;
 }
@@ -32,7 +35,10 @@ async fn a_registered_job_reaches_its_node_and_runs() {
     let state = server.control().state();
     assert_eq!(alloc.job.spec.id, "web");
     assert_eq!(statuses(&state, "web"), [ClientStatus::Running]);
-    assert_eq!(state.allocs().get(&alloc.alloc_id).unwrap().node_id, agent.node_id);
+    assert_eq!(
+        state.allocs().get(&alloc.alloc_id).unwrap().node_id,
+        agent.node_id
+    );
     server.shutdown().await;
 }
 
@@ -46,7 +52,11 @@ async fn registration_and_placement_cost_two_entries() {
 
     server.register(job("web").count(3)).await;
     agent.next_to_run().await;
-    server.until("the evaluation is complete", |state| state.evals().pending().next().is_none()).await;
+    server
+        .until("the evaluation is complete", |state| {
+            state.evals().pending().next().is_none()
+        })
+        .await;
 
     assert_eq!(server.control().last_log_index().0 - before.0, 2);
     assert_eq!(statuses(&server.control().state(), "web").len(), 3);
@@ -59,7 +69,10 @@ async fn a_job_that_waits_is_placed_when_a_node_comes() {
     server.register(job("web")).await;
     server
         .until("the evaluation is blocked", |state| {
-            state.evals().of_job(&JobKey::in_default("web")).any(|eval| eval.status.word() == "blocked")
+            state
+                .evals()
+                .of_job(&JobKey::in_default("web"))
+                .any(|eval| eval.status.word() == "blocked")
         })
         .await;
 
@@ -78,11 +91,19 @@ async fn a_stopped_job_is_stopped_on_its_node() {
     agent.report(alloc.alloc_id, ClientStatus::Running).await;
 
     let at = server.control().now();
-    server.propose(Command::DeregisterJob { key: JobKey::in_default("web"), purge: false, at }).await;
+    server
+        .propose(Command::DeregisterJob {
+            key: JobKey::in_default("web"),
+            purge: false,
+            at,
+        })
+        .await;
 
     let stopped = loop {
         if let Some(ToAgent::Desired { allocs, .. }) = agent.next().await
-            && let Some(alloc) = allocs.into_iter().find(|alloc| alloc.desired == DesiredStatus::Stop)
+            && let Some(alloc) = allocs
+                .into_iter()
+                .find(|alloc| alloc.desired == DesiredStatus::Stop)
         {
             break alloc;
         }
@@ -105,11 +126,22 @@ async fn a_silent_node_is_down_and_its_work_moves() {
     first.fall_silent();
 
     let replacement = second.next_to_run().await;
-    second.report(replacement.alloc_id, ClientStatus::Running).await;
+    second
+        .report(replacement.alloc_id, ClientStatus::Running)
+        .await;
     let state = server.control().state();
-    assert_eq!(state.nodes().get(&first.node_id).unwrap().status, NodeStatus::Down);
-    assert_eq!(statuses(&state, "web"), [ClientStatus::Running, ClientStatus::Lost]);
-    assert_eq!(state.allocs().get(&replacement.alloc_id).unwrap().previous, Some(lost.alloc_id));
+    assert_eq!(
+        state.nodes().get(&first.node_id).unwrap().status,
+        NodeStatus::Down
+    );
+    assert_eq!(
+        statuses(&state, "web"),
+        [ClientStatus::Running, ClientStatus::Lost]
+    );
+    assert_eq!(
+        state.allocs().get(&replacement.alloc_id).unwrap().previous,
+        Some(lost.alloc_id)
+    );
     server.shutdown().await;
 }
 
@@ -128,7 +160,10 @@ async fn a_restart_marks_no_node_down() {
 
     assert_eq!(agent.next_to_run().await.alloc_id, alloc.alloc_id);
     let state = second.control().state();
-    assert_eq!(state.nodes().get(&agent.node_id).unwrap().status, NodeStatus::Ready);
+    assert_eq!(
+        state.nodes().get(&agent.node_id).unwrap().status,
+        NodeStatus::Ready
+    );
     assert_eq!(statuses(&state, "web"), [ClientStatus::Running]);
     second.shutdown().await;
 }
@@ -156,9 +191,19 @@ async fn collected_allocations_are_named_as_gone() {
     let alloc = agent.next_to_run().await;
     agent.report(alloc.alloc_id, ClientStatus::Running).await;
     let at = server.control().now();
-    server.propose(Command::DeregisterJob { key: JobKey::in_default("web"), purge: true, at }).await;
+    server
+        .propose(Command::DeregisterJob {
+            key: JobKey::in_default("web"),
+            purge: true,
+            at,
+        })
+        .await;
     agent.report(alloc.alloc_id, ClientStatus::Complete).await;
-    server.until("all evaluations are done", |state| state.evals().pending().next().is_none()).await;
+    server
+        .until("all evaluations are done", |state| {
+            state.evals().pending().next().is_none()
+        })
+        .await;
 
     server.control().collect_garbage().await.unwrap();
 
@@ -190,8 +235,12 @@ async fn a_node_answers_questions() {
 
     let (asked, answered) = tokio::join!(
         async {
-            let mut receiver =
-                server.control().nodes().request(agent.node_id, NodeRequest::NodeStats).await.unwrap();
+            let mut receiver = server
+                .control()
+                .nodes()
+                .request(agent.node_id, NodeRequest::NodeStats)
+                .await
+                .unwrap();
             let mut received = Vec::new();
             while let Some(reply) = receiver.recv().await {
                 received.push(reply);
@@ -210,8 +259,12 @@ async fn a_node_answers_questions() {
 async fn a_node_that_is_not_connected_cannot_be_asked() {
     let server = server().await;
 
-    let error =
-        server.control().nodes().request(NodeId([7; 16]), NodeRequest::NodeStats).await.unwrap_err();
+    let error = server
+        .control()
+        .nodes()
+        .request(NodeId([7; 16]), NodeRequest::NodeStats)
+        .await
+        .unwrap_err();
 
     assert!(error.to_string().contains("not connected"), "{error}");
     server.shutdown().await;
@@ -224,7 +277,10 @@ async fn a_servers_certificate_does_not_speak_for_an_agent() {
     let (_endpoint, connection) = connect(&server, Role::Server).await;
 
     let closed = soon("the server hangs up", connection.unwrap().closed()).await;
-    assert!(closed.to_string().contains("does not speak for an agent"), "{closed}");
+    assert!(
+        closed.to_string().contains("does not speak for an agent"),
+        "{closed}"
+    );
     server.shutdown().await;
 }
 

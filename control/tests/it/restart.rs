@@ -1,6 +1,9 @@
 //! What a server keeps when it is stopped, crashes, or finds its files damaged.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong in a helper fails the test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "what goes wrong in a helper fails the test"
+)]
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,14 +16,21 @@ use muster_domain::id::JobKey;
 use crate::fixture::{config, server, server_on};
 
 fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.retain(|path| path.extension().is_some_and(|found| found == extension));
     paths.sort();
     paths
 }
 
 fn flip_a_bit_in_the_middle(path: &Path) {
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
     let middle = file.metadata().unwrap().len() / 2;
     let mut byte = [0];
     file.read_exact_at(&mut byte, middle).unwrap();
@@ -34,7 +44,14 @@ async fn restart_keeps_jobs() {
     for at in 0..20 {
         first.register(job(&format!("web-{at}"))).await;
     }
-    let before = first.until("evaluations are done", |state| state.evals().pending().all(|eval| eval.status.word() == "blocked")).await;
+    let before = first
+        .until("evaluations are done", |state| {
+            state
+                .evals()
+                .pending()
+                .all(|eval| eval.status.word() == "blocked")
+        })
+        .await;
     let dir = first.shutdown().await;
 
     let second = server_on(dir).await;
@@ -54,7 +71,14 @@ async fn crash_keeps_what_was_acknowledged() {
 
     let second = server_on(dir).await;
 
-    assert!(second.control().state().jobs().get(&JobKey::in_default("web")).is_some());
+    assert!(
+        second
+            .control()
+            .state()
+            .jobs()
+            .get(&JobKey::in_default("web"))
+            .is_some()
+    );
     second.shutdown().await;
 }
 
@@ -66,7 +90,14 @@ async fn snapshot_and_log_together_restore_the_state() {
     }
     first.control().take_snapshot().await.unwrap();
     first.register(job("after")).await;
-    let before = first.until("evaluations are done", |state| state.evals().pending().all(|eval| eval.status.word() == "blocked")).await;
+    let before = first
+        .until("evaluations are done", |state| {
+            state
+                .evals()
+                .pending()
+                .all(|eval| eval.status.word() == "blocked")
+        })
+        .await;
     let dir = first.shutdown().await;
     assert_eq!(files(&dir.path().join("raft/snapshots"), "snap").len(), 1);
 
@@ -74,7 +105,10 @@ async fn snapshot_and_log_together_restore_the_state() {
 
     let after = second.control().state();
     assert_eq!(after.jobs().len(), 6);
-    assert_eq!(after.jobs().iter().collect::<Vec<_>>(), before.jobs().iter().collect::<Vec<_>>());
+    assert_eq!(
+        after.jobs().iter().collect::<Vec<_>>(),
+        before.jobs().iter().collect::<Vec<_>>()
+    );
     second.shutdown().await;
 }
 
@@ -115,9 +149,17 @@ async fn damaged_log_stops_the_server_and_names_the_way_back() {
     fs::rename(&log, dir.path().join("raft/log.damaged")).unwrap();
     let second = server_on(dir).await;
 
-    assert!(error.to_string().contains(&file.display().to_string()), "{error}");
+    assert!(
+        error.to_string().contains(&file.display().to_string()),
+        "{error}"
+    );
     assert!(error.to_string().contains("at byte"), "{error}");
-    assert!(error.to_string().contains(&format!("move {} away", log.display())), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("move {} away", log.display())),
+        "{error}"
+    );
     let state = second.control().state();
     assert!(state.jobs().get(&JobKey::in_default("kept")).is_some());
     assert_eq!(state.jobs().len(), 1);

@@ -27,7 +27,9 @@ impl<T: Serialize> codeq::Encode for Record<T> {
         let length = u32::try_from(body.len())
             .ok()
             .filter(|_| body.len() <= limits::ENTRY_BYTES_MAX)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a log record is too large"))?;
+            .ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidInput, "a log record is too large")
+            })?;
         writer.write_all(&length.to_le_bytes())?;
         writer.write_all(&body)?;
         Ok(size_of::<u32>() + body.len())
@@ -48,7 +50,9 @@ impl<T: DeserializeOwned> codeq::Decode for Record<T> {
         if body.len() < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        codec::decode(&body).map(Self).map_err(|error| invalid(error.to_string()))
+        codec::decode(&body)
+            .map(Self)
+            .map_err(|error| invalid(error.to_string()))
     }
 }
 
@@ -75,7 +79,10 @@ mod tests {
     use crate::raft::types::Logged;
 
     fn command() -> Record<Logged> {
-        Record(Logged { format: 1, body: Arc::from(&b"four score and seven"[..]) })
+        Record(Logged {
+            format: 1,
+            body: Arc::from(&b"four score and seven"[..]),
+        })
     }
 
     #[test]
@@ -97,7 +104,11 @@ mod tests {
 
         for cut in 0..bytes.len() {
             let error = Record::<Logged>::decode(&bytes[..cut]).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut after {cut}");
+            assert_eq!(
+                error.kind(),
+                io::ErrorKind::UnexpectedEof,
+                "cut after {cut}"
+            );
         }
     }
 }

@@ -61,7 +61,10 @@ struct Summing<T> {
 
 impl<T> Summing<T> {
     fn new(inner: T) -> Self {
-        Self { inner, crc: crc32fast::Hasher::new() }
+        Self {
+            inner,
+            crc: crc32fast::Hasher::new(),
+        }
     }
 }
 
@@ -95,7 +98,10 @@ pub(super) fn write(file: &File, meta: &SnapshotMeta, state: &State) -> io::Resu
     let mut records = zstd::stream::write::Encoder::new(out, COMPRESSION_LEVEL)?;
     let mut count: u64 = 0;
     for record in snapshot::records(state) {
-        write_counted(&mut records, &codec::encode(&record).map_err(io::Error::other)?)?;
+        write_counted(
+            &mut records,
+            &codec::encode(&record).map_err(io::Error::other)?,
+        )?;
         count += 1;
     }
     records.write_all(&END.to_le_bytes())?;
@@ -111,7 +117,12 @@ fn write_counted(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len())
         .ok()
         .filter(|_| bytes.len() <= limits::ENTRY_BYTES_MAX)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a snapshot record is too large"))?;
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a snapshot record is too large",
+            )
+        })?;
     out.write_all(&length.to_le_bytes())?;
     out.write_all(bytes)
 }
@@ -132,7 +143,10 @@ pub(super) fn read(path: &Path) -> Result<(SnapshotMeta, State), ReadSnapshotErr
     }
     let found = u32::from_le_bytes(file.bytes(&mut input)?);
     if found > FORMAT {
-        return Err(ReadSnapshotError::Newer { path: path.to_owned(), found });
+        return Err(ReadSnapshotError::Newer {
+            path: path.to_owned(),
+            found,
+        });
     }
     let length = u32::from_le_bytes(file.bytes(&mut input)?);
     if length > META_BYTES_MAX {
@@ -165,27 +179,42 @@ impl Reading<'_> {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
                 self.damaged(&source.to_string())
             }
-            _ => ReadSnapshotError::Io { path: self.path.to_owned(), source },
+            _ => ReadSnapshotError::Io {
+                path: self.path.to_owned(),
+                source,
+            },
         }
     }
 
     fn damaged(self, reason: &str) -> ReadSnapshotError {
-        ReadSnapshotError::Damaged { path: self.path.to_owned(), reason: reason.to_owned() }
+        ReadSnapshotError::Damaged {
+            path: self.path.to_owned(),
+            reason: reason.to_owned(),
+        }
     }
 
     fn bytes<const N: usize>(self, input: &mut impl Read) -> Result<[u8; N], ReadSnapshotError> {
         let mut bytes = [0; N];
-        input.read_exact(&mut bytes).map_err(|source| self.io(source))?;
+        input
+            .read_exact(&mut bytes)
+            .map_err(|source| self.io(source))?;
         Ok(bytes)
     }
 
-    fn value<T: serde::de::DeserializeOwned>(self, input: &mut impl Read, length: u32) -> Result<T, ReadSnapshotError> {
+    fn value<T: serde::de::DeserializeOwned>(
+        self,
+        input: &mut impl Read,
+        length: u32,
+    ) -> Result<T, ReadSnapshotError> {
         if length as usize > limits::ENTRY_BYTES_MAX {
             return Err(self.damaged(&format!("a record claims {length} bytes")));
         }
         // Not allocated ahead: a damaged length must not cost memory.
         let mut bytes = Vec::new();
-        input.take(u64::from(length)).read_to_end(&mut bytes).map_err(|source| self.io(source))?;
+        input
+            .take(u64::from(length))
+            .read_to_end(&mut bytes)
+            .map_err(|source| self.io(source))?;
         codec::decode(&bytes).map_err(|error| self.damaged(&error.to_string()))
     }
 

@@ -22,7 +22,15 @@ fn state(jobs: u64) -> State {
     fsm::apply(&mut state, LogIndex(1), Command::RegisterNode { spec, at });
     for index in 0..jobs {
         let spec = Box::new(job(&format!("web-{index}")).build());
-        fsm::apply(&mut state, LogIndex(2 + index), Command::RegisterJob { spec, at, check_index: None });
+        fsm::apply(
+            &mut state,
+            LogIndex(2 + index),
+            Command::RegisterJob {
+                spec,
+                at,
+                check_index: None,
+            },
+        );
     }
     state
 }
@@ -48,8 +56,12 @@ fn the_newest_two_are_kept() {
         store.write(&meta(index), &state(1)).unwrap();
     }
 
-    let positions: Vec<_> =
-        store.files().unwrap().iter().map(|file| SnapshotStore::read(file).unwrap().meta).collect();
+    let positions: Vec<_> = store
+        .files()
+        .unwrap()
+        .iter()
+        .map(|file| SnapshotStore::read(file).unwrap().meta)
+        .collect();
     assert_eq!(positions, [meta(1_000), meta(90)]);
 }
 
@@ -58,7 +70,11 @@ fn an_unfinished_file_is_swept_away() {
     let dir = tempfile::tempdir().unwrap();
     let store = SnapshotStore::open(dir.path()).unwrap();
     store.write(&meta(5), &state(1)).unwrap();
-    fs::write(dir.path().join("00000000000000000009-0000000001.tmp"), b"MUSTSNAP").unwrap();
+    fs::write(
+        dir.path().join("00000000000000000009-0000000001.tmp"),
+        b"MUSTSNAP",
+    )
+    .unwrap();
 
     let store = SnapshotStore::open(dir.path()).unwrap();
 
@@ -69,7 +85,10 @@ fn an_unfinished_file_is_swept_away() {
 #[test]
 fn a_newer_format_is_refused_with_its_number() {
     let dir = tempfile::tempdir().unwrap();
-    let file = SnapshotStore::open(dir.path()).unwrap().write(&meta(5), &state(1)).unwrap();
+    let file = SnapshotStore::open(dir.path())
+        .unwrap()
+        .write(&meta(5), &state(1))
+        .unwrap();
     let mut bytes = fs::read(&file.path).unwrap();
     bytes[8] = 9;
     fs::write(&file.path, bytes).unwrap();

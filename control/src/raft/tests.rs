@@ -1,0 +1,142 @@
+//! A Raft of one server on real files.
+
+use muster_domain::fixture::job;
+use muster_domain::id::{JobKey, Timestamp};
+use tempfile::TempDir;
+
+use super::*;
+
+async fn start(dir: &TempDir) -> Result<(Raft, Arc<Published>), StartRaftError> {
+    let (published, _) = Published::new();
+    let published = Arc::new(published);
+    let config = RaftConfig {
+        cluster: "test".to_owned(),
+        addr: "127.0.0.1:1".to_owned(),
+        data_dir: Arc::new(DataDir::open(dir.path()).unwrap()),
+    };
+    Ok((
+        Raft::start(config, Arc::clone(&published)).await?,
+        published,
+    ))
+}
+
+fn register(name: &str) -> Command {
+    Command::RegisterJob {
+        spec: Box::new(job(name).build()),
+        at: Timestamp(1),
+        check_index: None,
+    }
+}
+
+#[tokio::test]
+async fn a_write_is_seen_once_it_is_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raft, published) = start(&dir).await.unwrap();
+
+    let (index, _) = raft.write(&register("web")).await.unwrap();
+
+    assert!(
+        published
+            .state()
+            .jobs()
+            .get(&JobKey::in_default("web"))
+            .is_some()
+    );
+    assert_eq!(published.state().applied(), index);
+    assert_eq!(*published.applied().borrow(), index);
+    raft.shutdown().await;
+}
+
+/// An entry of a newer version stops the server before it changes anything, and at every later start.
+#[tokio::test]
+async fn an_entry_of_a_newer_version_stops_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raft, published) = start(&dir).await.unwrap();
+    raft.write(&register("web")).await.unwrap();
+    let newer = Logged {
+        format: 99,
+        body: Arc::from(&b"from the future"[..]),
+    };
+
+    let refused = raft.raft.client_write(newer).await;
+    let mut failed = raft.failed();
+    let reason = failed
+        .wait_for(Option::is_some)
+        .await
+        .unwrap()
+        .clone()
+        .unwrap();
+
+    assert!(refused.is_err());
+    assert!(reason.contains("format 99"), "{reason}");
+    assert_eq!(published.state().jobs().len(), 1);
+    raft.shutdown().await;
+    drop((raft, failed));
+    // Refused while the log is read, or when the entry is committed again: either names the version.
+    let again = match start(&dir).await {
+        Err(error) => error.to_string(),
+        Ok((raft, _)) => raft
+            .failed()
+            .wait_for(Option::is_some)
+            .await
+            .unwrap()
+            .clone()
+            .unwrap(),
+    };
+    assert!(again.contains("format 99"), "{again}");
+}
+
+/// The log does not grow for ever, and what is left of it continues the snapshots that are kept.
+#[tokio::test]
+async fn a_purged_log_continues_its_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raft, _) = start(&dir).await.unwrap();
+    for at in 0..10 {
+        raft.write(&register(&format!("job-{at}"))).await.unwrap();
+    }
+    let upto = raft.snapshot().await.unwrap();
+    raft.raft.trigger().purge_log(upto.0).await.unwrap();
+    let purged = raft
+        .raft
+        .wait(Some(limits::LEAD_WAIT))
+        .purged(
+            Some(openraft::testing::log_id::<TypeConfig>(1, 1, upto.0)),
+            "purged",
+        )
+        .await;
+    raft.write(&register("after")).await.unwrap();
+    raft.shutdown().await;
+    drop(raft);
+
+    let (raft, published) = start(&dir).await.unwrap();
+
+    assert!(purged.is_ok(), "{purged:?}");
+    assert_eq!(published.state().jobs().len(), 11);
+    raft.shutdown().await;
+}
+
+/// Without the snapshot that a purged log needs, nothing is served: a hole is not a state.
+#[tokio::test]
+async fn a_missing_snapshot_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raft, _) = start(&dir).await.unwrap();
+    raft.write(&register("web")).await.unwrap();
+    let upto = raft.snapshot().await.unwrap();
+    raft.raft.trigger().purge_log(upto.0).await.unwrap();
+    raft.write(&register("after")).await.unwrap();
+    raft.shutdown().await;
+    drop(raft);
+    let snapshots = dir.path().join("raft/snapshots");
+    std::fs::remove_dir_all(&snapshots).unwrap();
+
+    let error = start(&dir).await.unwrap_err();
+
+    assert!(
+        matches!(error, StartRaftError::Snapshot { .. }),
+        "{error:?}"
+    );
+    assert!(
+        error.to_string().contains(&snapshots.display().to_string()),
+        "{error}"
+    );
+}
