@@ -49,7 +49,10 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         task.node.open_files,
     )
     .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
-    let process = Process::started(spawned.pid, spawned.pidfd).map_err(failed_io)?;
+    let process = Process::started(&spawned).map_err(|error| {
+        spawned.abandon();
+        failed_io(error)
+    })?;
     Ok(Running {
         process,
         stdout,

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use thiserror::Error;
 
 use crate::limits;
+use crate::spawn::Spawned;
 
 /// What /proc says of a process, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +73,11 @@ pub(crate) enum Ended {
 impl Process {
     /// A process that this one just started: its number cannot have been used again, because nobody
     /// has reaped it.
-    pub(crate) fn started(pid: i32, pidfd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn started(spawned: &Spawned) -> io::Result<Self> {
         Ok(Self {
-            pid,
-            start_ticks: stat(pid)?.start_ticks,
-            pidfd: Arc::new(pidfd),
+            pid: spawned.pid,
+            start_ticks: stat(spawned.pid)?.start_ticks,
+            pidfd: Arc::clone(&spawned.pidfd),
         })
     }
 

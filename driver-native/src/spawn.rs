@@ -69,7 +69,18 @@ pub(crate) struct OpenFiles {
 #[derive(Debug)]
 pub(crate) struct Spawned {
     pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: Arc<OwnedFd>,
+}
+
+impl Spawned {
+    /// Ends a process that nobody will follow, and waits for its end.
+    pub(crate) fn abandon(&self) {
+        use rustix::process::{Signal, pidfd_send_signal};
+        // The process is a child that nobody has reaped, so that the signal can only be late.
+        if pidfd_send_signal(&self.pidfd, Signal::KILL).is_ok() {
+            reap(self);
+        }
+    }
 }
 
 /// What the child was doing when it failed.
@@ -292,7 +303,10 @@ fn clone_child(plan: &Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, S
             // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
             // here, which nobody else owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Spawned { pid, pidfd })
+            Ok(Spawned {
+                pid,
+                pidfd: Arc::new(pidfd),
+            })
         }
         _ => {
             let source = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));

@@ -25,7 +25,7 @@ use crate::config::NativeConfig;
 use crate::driver::NAME;
 use crate::limits;
 use crate::process::{self, Ended, FindError, Process};
-use crate::spawn::{OpenFiles, watch as watch_pidfd};
+use crate::spawn::{OpenFiles, Spawned, watch as watch_pidfd};
 
 /// Version of [`DriverState`] in a handle.
 pub(crate) const HANDLE_VERSION: i32 = 1;
@@ -104,18 +104,31 @@ impl NativeTask {
             &streams,
             node.open_files,
         )?;
-        let process =
-            Process::started(spawned.pid, spawned.pidfd).map_err(StartProcessError::Look)?;
+        // A process that cannot be followed must not be left behind.
+        Self::adopt(config, native, node, cgroup, &spawned).map_err(|error| {
+            spawned.abandon();
+            StartProcessError::Look(error)
+        })
+    }
+
+    /// Takes charge of a process that was just started.
+    fn adopt(
+        config: TaskConfig,
+        native: NativeConfig,
+        node: &Arc<Node>,
+        cgroup: Option<TaskCgroup>,
+        spawned: &Spawned,
+    ) -> io::Result<Self> {
+        let process = Process::started(spawned)?;
         let started_at = SystemTime::now();
-        let cgroup_path = match &cgroup {
-            Some(_) => process::cgroup(process.pid).map_err(StartProcessError::Look)?,
-            None => String::new(),
-        };
         let state = DriverState {
             pid: process.pid,
             start_ticks: process.start_ticks,
             boot_id: node.boot_id.clone(),
-            cgroup: cgroup_path,
+            cgroup: match &cgroup {
+                Some(_) => process::cgroup(process.pid)?,
+                None => String::new(),
+            },
             started_at_ns: nanoseconds(started_at),
         };
         let handle = TaskHandle {
@@ -123,11 +136,9 @@ impl NativeTask {
             driver: NAME.to_owned(),
             config,
             state: TaskState::Running,
-            driver_state: serde_json::to_vec(&state)
-                .map_err(|error| StartProcessError::Look(error.into()))?,
+            driver_state: serde_json::to_vec(&state)?,
         };
         Self::follow(node, handle, native, started_at, process, cgroup)
-            .map_err(StartProcessError::Look)
     }
 
     /// Finds the process of a handle. Needs a runtime to be entered.

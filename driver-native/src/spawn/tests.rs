@@ -282,3 +282,29 @@ fn many_threads_start_processes_at_once() {
         assert!(codes.into_iter().all(|thread| thread.join().unwrap()));
     });
 }
+
+#[test]
+fn abandoned_process_is_gone_at_once() {
+    let null = crate::paths::open_null().unwrap();
+    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
+    let argv = strings(&["/bin/sleep", "600"]);
+    let child = spawn(&Spawn {
+        program: &argv[0],
+        argv: &argv,
+        envp: &[],
+        stdin: null.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+        work_dir: root.as_fd(),
+        cgroup: None,
+        joins: &[],
+        identity: None,
+        no_new_privs: true,
+        open_files: None,
+    })
+    .unwrap();
+
+    child.abandon();
+
+    assert!(!Path::new(&format!("/proc/{}", child.pid)).exists());
+}
