@@ -17,3 +17,10 @@ pub(super) const CHARGE_AFTER: Duration = Duration::from_millis(1);
 
 /// Lines kept of what the verifier says when it refuses a program: the reason is at the end.
 pub(super) const VERIFIER_LOG_LINES_MAX: usize = 20;
+
+/// How often an entry is tried to be made while the kernel says that it has no memory.
+///
+/// Entries come from a small stock of each CPU, which the kernel fills again a moment later. On a
+/// busy machine of two CPUs one in about a million fast insertions found it empty; a hundred
+/// attempts, each after giving the CPU away, tell that from a machine that is out of memory.
+pub(super) const INSERT_ATTEMPTS_MAX: u32 = 100;

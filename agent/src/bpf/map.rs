@@ -10,12 +10,13 @@ use std::{
     marker::PhantomData,
     ops::AddAssign,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    thread,
 };
 
 use aya::maps::MapData;
 use muster_ebpf_common::Plain;
 
-use crate::bpf::limits::BATCH_ENTRIES;
+use crate::bpf::limits::{BATCH_ENTRIES, INSERT_ATTEMPTS_MAX};
 
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
@@ -133,10 +134,21 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
 
     /// Makes an entry of zeros, or leaves the one that is there. Says whether it was made.
     pub(super) fn insert_zero(&self, key: K) -> io::Result<bool> {
-        match self.update(key, &vec![0; self.value_words()], NO_EXIST) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
-            Err(error) => Err(error),
+        let zeros = vec![0; self.value_words()];
+        let mut attempt = 1;
+        loop {
+            match self.update(key, &zeros, NO_EXIST) {
+                Ok(()) => return Ok(true),
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(false),
+                Err(error)
+                    if error.raw_os_error() == Some(libc::ENOMEM)
+                        && attempt < INSERT_ATTEMPTS_MAX =>
+                {
+                    attempt += 1;
+                    thread::yield_now();
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
