@@ -45,6 +45,8 @@ pub struct GroupPlacements {
     /// Live instances of older versions that the plan does not stop go over to `job_version` where
     /// they are: what changed does not concern their tasks. A rule, so that it costs one byte.
     pub in_place: bool,
+    /// Exceptions to `in_place`: they must be replaced, but there is no room for that yet.
+    pub left_behind: Vec<AllocId>,
     /// How the places were chosen.
     pub metrics: Arc<PlacementMetrics>,
     /// The places, as runs.

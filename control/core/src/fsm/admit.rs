@@ -81,6 +81,7 @@ fn keep_running(state: &State, room: &mut Room<'_>, plan: &mut Plan, not_replace
     if not_replaced.is_empty() {
         return;
     }
+    let mut kept_running = Vec::new();
     plan.stops.retain(|stop| {
         let kept = stop.client_status.is_none()
             && not_replaced.contains(&stop.alloc_id)
@@ -88,6 +89,12 @@ fn keep_running(state: &State, room: &mut Room<'_>, plan: &mut Plan, not_replace
                 .allocs()
                 .get(&stop.alloc_id)
                 .is_some_and(|alloc| !alloc.is_terminal() && room.take_again(alloc));
+        if kept {
+            kept_running.push(stop.alloc_id);
+        }
         !kept
     });
+    for group in plan.groups.iter_mut().filter(|group| group.in_place) {
+        group.left_behind.extend(&kept_running);
+    }
 }

@@ -75,6 +75,7 @@ fn move_to_version(
         .of_job(&plan.job)
         .filter(|alloc| !alloc.is_terminal() && alloc.group().name == *name)
         .filter(|alloc| alloc.job.version != version.version)
+        .filter(|alloc| !group.left_behind.contains(&alloc.id))
         .map(Arc::clone)
         .collect();
     for alloc in older {

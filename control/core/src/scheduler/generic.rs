@@ -52,17 +52,28 @@ fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Pla
     let GroupWork { group_at, keep, in_place, replace, place } = work;
     let group = &job.current.spec.groups[usize::from(group_at)];
     if place.is_empty() && replace.is_empty() {
-        let metrics = Arc::default();
-        plan.groups.push(GroupPlacements { group_at, in_place, metrics, placements: Vec::new() });
+        plan.groups.push(GroupPlacements {
+            group_at,
+            in_place,
+            left_behind: Vec::new(),
+            metrics: Arc::default(),
+            placements: Vec::new(),
+        });
         return;
     }
     let running = keep.iter().chain(replace.iter().map(|replacement| &replacement.old));
     let mut ranking = Ranking::new(fleet, &job.current.spec, group, running);
     let metrics = ranking.metrics(fleet);
-    let mut placing = Placing { fleet, ranking: &mut ranking, runs: Vec::new(), failed: 0 };
+    let mut placing = Placing {
+        fleet,
+        ranking: &mut ranking,
+        runs: Vec::new(),
+        left_behind: Vec::new(),
+        failed: 0,
+    };
     placing.replace(replace, plan);
     placing.place(place, group);
-    let Placing { fleet, runs, failed, .. } = placing;
+    let Placing { fleet, ranking: _, runs, left_behind, failed } = placing;
     if failed > 0 {
         plan.failed.push(FailedGroup {
             group: group.name.clone(),
@@ -71,8 +82,14 @@ fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Pla
         });
     }
     if in_place || !runs.is_empty() {
-        let metrics = Arc::new(metrics);
-        plan.groups.push(GroupPlacements { group_at, in_place, metrics, placements: runs });
+        plan.groups.push(GroupPlacements {
+            group_at,
+            in_place,
+            // Without the rule there is nothing to be an exception of.
+            left_behind: if in_place { left_behind } else { Vec::new() },
+            metrics: Arc::new(metrics),
+            placements: runs,
+        });
     }
 }
 
@@ -81,6 +98,8 @@ struct Placing<'f, 's, 'r, 'j> {
     fleet: &'f mut Fleet<'s>,
     ranking: &'r mut Ranking<'j>,
     runs: Vec<PlacementRun>,
+    /// Instances that must be replaced and cannot be.
+    left_behind: Vec<AllocId>,
     failed: u32,
 }
 
@@ -97,6 +116,7 @@ impl Placing<'_, '_, '_, '_> {
                 plan.stops.push(stop);
             } else {
                 self.failed += 1;
+                self.left_behind.push(old.id);
                 if let Some(number) = number {
                     self.fleet.take(number, old.group().ask(), &old.ports);
                     self.ranking.instances_changed(self.fleet, number, 1);
@@ -214,7 +234,23 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
     let mut waiting = eval.queued.iter().filter_map(|(name, _)| spec.group(name));
     node.takes_work()
         && waiting.any(|group| {
-            Room::new(state).take(*node_id, group.ask(), &[]).is_ok()
+            let mut room = Room::new(state);
+            make_way(state, job, node_id, &mut room);
+            room.take(*node_id, group.ask(), &[]).is_ok()
                 && feasible::judge(&Needs::new(spec, group), &node.spec) == Verdict::Feasible
         })
+}
+
+/// An instance that waits for its replacement would make room for it.
+fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut Room<'_>) {
+    let current = &job.current;
+    if current.version == 0 {
+        return;
+    }
+    let key = job.key();
+    for alloc in state.allocs().of_node(node_id) {
+        if alloc.job.version != current.version && alloc.job_key() == key {
+            room.give_back(alloc);
+        }
+    }
 }

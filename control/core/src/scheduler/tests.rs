@@ -144,6 +144,33 @@ fn an_instance_without_a_replacement_goes_on_running() {
     );
 }
 
+/// One instance of version 0 waits for room, one of version 1 can go over; found by seed 93.
+#[test]
+fn an_instance_that_must_be_replaced_does_not_go_over_in_place() {
+    check(
+        "node n1 cpu=1000
+         job filler cpu=400
+         node n2 cpu=1000
+         job web count=2 cpu=600
+         job web count=2 cpu=700
+         job web count=3 cpu=700
+         stop filler",
+        expect![[r#"
+            place filler[0] n1 score 0.344
+            place web[0] n1 score 0.520
+            place web[1] n2 score 0.426
+            stop web[1] on n2: the job was updated
+            place web[1] n2 score 0.455 after n2
+            wait web x1: cpu on 2
+            move web to version 2
+            wait web x2: cpu on 2
+            stop filler[0] on n1: the job is stopped
+            stop web[0] on n1: the job was updated
+            place web[0] n1 score 0.455 after n1
+            wait web x1: cpu on 2"#]],
+    );
+}
+
 #[test]
 fn the_same_job_again_changes_nothing() {
     check(

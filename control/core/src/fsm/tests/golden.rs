@@ -58,6 +58,7 @@ fn plan() -> Plan {
         groups: vec![GroupPlacements {
             group_at: 0,
             in_place: true,
+            left_behind: vec![ALLOC],
             metrics: metrics(),
             placements: vec![run],
         }],
