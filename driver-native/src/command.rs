@@ -88,6 +88,12 @@ impl StartProcessError {
     }
 }
 
+/// The task's outputs, held open until the task is destroyed.
+#[derive(Debug)]
+pub(crate) struct HeldOutput {
+    _files: [OwnedFd; 2],
+}
+
 /// The files of a process to be.
 #[derive(Debug)]
 pub(crate) struct Streams {
@@ -97,6 +103,14 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
+    /// What keeps the task's output in its FIFOs when the last process of the task ends while nobody
+    /// reads them: the kernel discards what a FIFO holds when its last file is closed.
+    pub(crate) fn into_held(self) -> HeldOutput {
+        HeldOutput {
+            _files: [self.stdout, self.stderr],
+        }
+    }
+
     /// The null device in, the task's FIFOs out.
     pub(crate) fn of_task(config: &TaskConfig) -> Result<Self, PathError> {
         Ok(Self {

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use crate::cgroup::TaskCgroup;
-use crate::command::{StartProcessError, Streams, start_process};
+use crate::command::{HeldOutput, StartProcessError, Streams, start_process};
 use crate::config::NativeConfig;
 use crate::driver::NAME;
 use crate::limits;
@@ -60,6 +60,8 @@ pub(crate) struct NativeTask {
     pub(crate) started_at: SystemTime,
     pub(crate) life: Arc<Life>,
     watcher: AbortHandle,
+    /// `None` if the FIFOs could not be opened again after a recovery; the task goes on without.
+    _output: Option<HeldOutput>,
 }
 
 impl Drop for NativeTask {
@@ -105,7 +107,8 @@ impl NativeTask {
             node.open_files,
         )?;
         // A process that cannot be followed must not be left behind.
-        Self::adopt(config, native, node, cgroup, &spawned).map_err(|error| {
+        let output = Some(streams.into_held());
+        Self::adopt(config, native, node, cgroup, &spawned, output).map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
         })
@@ -118,6 +121,7 @@ impl NativeTask {
         node: &Arc<Node>,
         cgroup: Option<TaskCgroup>,
         spawned: &Spawned,
+        output: Option<HeldOutput>,
     ) -> io::Result<Self> {
         let process = Process::started(spawned)?;
         let started_at = SystemTime::now();
@@ -138,7 +142,7 @@ impl NativeTask {
             state: TaskState::Running,
             driver_state: serde_json::to_vec(&state)?,
         };
-        Self::follow(node, handle, native, started_at, process, cgroup)
+        Self::follow(node, handle, native, started_at, (process, cgroup), output)
     }
 
     /// Finds the process of a handle. Needs a runtime to be entered.
@@ -186,7 +190,14 @@ impl NativeTask {
             None => None,
         };
         let started_at = UNIX_EPOCH + Duration::from_nanos(state.started_at_ns);
-        Self::follow(node, handle, native, started_at, process, cgroup)
+        let output = match Streams::of_task(&handle.config) {
+            Ok(streams) => Some(streams.into_held()),
+            Err(error) => {
+                warn!(task = task_id, %error, "the output of a recovered task is not held open");
+                None
+            }
+        };
+        Self::follow(node, handle, native, started_at, (process, cgroup), output)
             .map_err(|error| failed_recovery(&error))
     }
 
@@ -195,8 +206,8 @@ impl NativeTask {
         handle: TaskHandle,
         native: NativeConfig,
         started_at: SystemTime,
-        process: Process,
-        cgroup: Option<TaskCgroup>,
+        (process, cgroup): (Process, Option<TaskCgroup>),
+        output: Option<HeldOutput>,
     ) -> io::Result<Self> {
         let pidfd = watch_pidfd(process.pidfd())?;
         let life = Arc::new(Life {
@@ -213,6 +224,7 @@ impl NativeTask {
             started_at,
             life,
             watcher,
+            _output: output,
         })
     }
 

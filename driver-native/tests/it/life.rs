@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use muster_driver::{ExitResult, Retry, StartTaskError, TaskDriver, TaskError};
@@ -66,6 +66,30 @@ async fn reader_that_goes_away_does_not_end_the_task() {
     let result = driver.wait_task(task.id()).await.unwrap();
 
     assert_eq!(result, ExitResult::exited(5));
+}
+
+/// Nobody reads when the task ends; what it wrote last is there for the next reader.
+#[tokio::test]
+async fn last_words_wait_for_a_reader() {
+    let mut task = Task::new(shell(
+        "while [ ! -e go ]; do sleep 0.01; done; echo last words",
+    ));
+    let reader = task.with_stdout();
+    let driver = started(&task).await;
+
+    drop(reader);
+    fs::write(task.path("go"), "").unwrap();
+    driver.wait_task(task.id()).await.unwrap();
+
+    let mut output = [0; 64];
+    let mut next = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&task.config.stdout_path)
+        .unwrap();
+    let read = next.read(&mut output).unwrap();
+    assert_eq!(&output[..read], b"last words\n");
+    driver.destroy_task(task.id(), false).await.unwrap();
 }
 
 #[tokio::test]
