@@ -52,7 +52,11 @@ pub(crate) struct AllocTask {
 
 impl AllocTask {
     /// Runs until everything of the allocation was destroyed or the agent stops.
-    pub(crate) async fn run(mut self, inbox: mpsc::Sender<Input>, mut inputs: mpsc::Receiver<Input>) {
+    pub(crate) async fn run(
+        mut self,
+        inbox: mpsc::Sender<Input>,
+        mut inputs: mpsc::Receiver<Input>,
+    ) {
         let mut jobs = JoinSet::new();
         let mut told = None;
         let desired = Write::Desired(Box::new((*self.desired).clone()));
@@ -96,7 +100,12 @@ impl AllocTask {
         }
     }
 
-    async fn carry_out(&mut self, effect: Effect, inbox: &mpsc::Sender<Input>, jobs: &mut JoinSet<()>) {
+    async fn carry_out(
+        &mut self,
+        effect: Effect,
+        inbox: &mpsc::Sender<Input>,
+        jobs: &mut JoinSet<()>,
+    ) {
         let alloc_id = self.runner.alloc_id();
         match effect {
             Effect::Persist => {
@@ -104,10 +113,12 @@ impl AllocTask {
                 self.write(vec![Write::Snapshot(alloc_id, snapshot)]).await;
             }
             Effect::PrepareAlloc => {
-                let (facilities, desired) = (Arc::clone(&self.facilities), Arc::clone(&self.desired));
+                let (facilities, desired) =
+                    (Arc::clone(&self.facilities), Arc::clone(&self.desired));
                 let inbox = inbox.clone();
                 jobs.spawn(async move {
-                    let made = tokio::task::spawn_blocking(move || prepare(&facilities, &desired)).await;
+                    let made =
+                        tokio::task::spawn_blocking(move || prepare(&facilities, &desired)).await;
                     let event = match made.unwrap_or_else(|error| Err(error.to_string())) {
                         Ok(()) => Event::Prepared,
                         Err(reason) => Event::PrepareFailed { reason },
@@ -136,8 +147,14 @@ impl AllocTask {
         jobs: &mut JoinSet<()>,
     ) {
         let facilities = Arc::clone(&self.facilities);
-        let task = TaskAt { desired: Arc::clone(&self.desired), at: task_at };
-        let inputs = Inputs { task_at, inbox: inbox.clone() };
+        let task = TaskAt {
+            desired: Arc::clone(&self.desired),
+            at: task_at,
+        };
+        let inputs = Inputs {
+            task_at,
+            inbox: inbox.clone(),
+        };
         let live = facilities.live.get(task.alloc_id(), task.name());
         match effect {
             TaskEffect::Start { attempt } => {
@@ -146,13 +163,19 @@ impl AllocTask {
             TaskEffect::Recover { attempt } => {
                 let record = self.records.remove(task.name());
                 let unrecorded = self.unrecorded;
-                jobs.spawn(task::find(facilities, task, attempt, record, unrecorded, inputs));
+                jobs.spawn(task::find(
+                    facilities, task, attempt, record, unrecorded, inputs,
+                ));
             }
             TaskEffect::Stop { signal, timeout } => {
                 let Some(live) = live else { return };
                 jobs.spawn(async move {
                     if let Err(error) = live.stop(&signal, timeout).await {
-                        inputs.send(TaskInput::StopFailed { reason: error.to_string() }).await;
+                        inputs
+                            .send(TaskInput::StopFailed {
+                                reason: error.to_string(),
+                            })
+                            .await;
                     }
                 });
             }
@@ -212,7 +235,9 @@ async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
     match deleted.await {
         Ok(Ok(())) => {}
         // The trash is looked at again when an agent starts.
-        Ok(Err(error)) => tracing::error!(%alloc_id, error = task::chain(&error), "an allocation is not wholly removed"),
+        Ok(Err(error)) => {
+            tracing::error!(%alloc_id, error = task::chain(&error), "an allocation is not wholly removed");
+        }
         Err(error) => tracing::error!(%alloc_id, %error, "an allocation is not wholly removed"),
     }
 }

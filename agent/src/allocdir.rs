@@ -43,10 +43,15 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
     if name.is_empty() {
         return Ok(None);
     }
-    let unknown = || UnknownUserError { name: name.to_owned() };
+    let unknown = || UnknownUserError {
+        name: name.to_owned(),
+    };
     let by_name = nix::unistd::User::from_name(name).ok().flatten();
     if let Some(user) = by_name {
-        return Ok(Some(Owner { uid: user.uid.as_raw(), gid: user.gid.as_raw() }));
+        return Ok(Some(Owner {
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+        }));
     }
     let uid: u32 = name.parse().map_err(|_not_a_number| unknown())?;
     let by_id = nix::unistd::User::from_uid(uid.into()).ok().flatten();
@@ -86,7 +91,9 @@ impl AllocDirs {
 impl DataDir {
     /// Below `root`, which is made absolute: tasks run elsewhere.
     pub(crate) fn new(root: &Path) -> io::Result<Self> {
-        Ok(Self { root: std::path::absolute(root)? })
+        Ok(Self {
+            root: std::path::absolute(root)?,
+        })
     }
 
     /// The data directory itself.
@@ -175,7 +182,13 @@ impl DataDir {
                         trash.push(target);
                     }
                 }
-                Err(source) => return Err(DirError { action: "discard", path: dir, source }),
+                Err(source) => {
+                    return Err(DirError {
+                        action: "discard",
+                        path: dir,
+                        source,
+                    });
+                }
             }
         }
         Ok(trash)
@@ -184,7 +197,11 @@ impl DataDir {
     /// What earlier agents left in the trash.
     pub(crate) fn trashed(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.trash());
-        entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+        entries
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect()
     }
 
     /// Allocations that have directories, whether anybody knows of them or not.
@@ -203,13 +220,25 @@ pub(crate) fn delete(path: &Path) -> Result<(), DirError> {
     match fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(DirError { action: "delete", path: path.to_owned(), source }),
+        Err(source) => Err(DirError {
+            action: "delete",
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
 fn make(path: &Path, mode: u32) -> Result<(), DirError> {
-    let fail = |source| DirError { action: "make directory", path: path.to_owned(), source };
-    match fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
+    let fail = |source| DirError {
+        action: "make directory",
+        path: path.to_owned(),
+        source,
+    };
+    match fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+    {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(source) => return Err(fail(source)),
@@ -222,9 +251,14 @@ fn make(path: &Path, mode: u32) -> Result<(), DirError> {
 }
 
 fn give(path: &Path, owner: Option<Owner>) -> Result<(), DirError> {
-    let Some(Owner { uid, gid }) = owner else { return Ok(()) };
-    std::os::unix::fs::lchown(path, Some(uid), Some(gid))
-        .map_err(|source| DirError { action: "change the owner of", path: path.to_owned(), source })
+    let Some(Owner { uid, gid }) = owner else {
+        return Ok(());
+    };
+    std::os::unix::fs::lchown(path, Some(uid), Some(gid)).map_err(|source| DirError {
+        action: "change the owner of",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -251,7 +285,13 @@ mod tests {
         let (_temp, data, alloc_id) = made();
         let dirs = data.alloc(alloc_id);
 
-        for path in ["alloc/data", "alloc/tmp", "web/local", "web/secrets", "web/tmp"] {
+        for path in [
+            "alloc/data",
+            "alloc/tmp",
+            "web/local",
+            "web/secrets",
+            "web/tmp",
+        ] {
             assert!(dirs.alloc.join(path).is_dir(), "{path}");
         }
         assert_eq!(mode(&dirs.alloc.join("web/secrets")), 0o700);

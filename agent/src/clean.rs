@@ -70,7 +70,10 @@ pub fn run(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .map_err(|source| CleanError::Remove { path: data_dir.to_owned(), source })?;
+                .map_err(|source| CleanError::Remove {
+                    path: data_dir.to_owned(),
+                    source,
+                })?;
             runtime.block_on(clean(data_dir, force))
         });
         match cleaner.join() {
@@ -82,8 +85,10 @@ pub fn run(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> {
 
 async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> {
     let _lock = DataDirLock::take(data_dir)?;
-    let data = DataDir::new(data_dir)
-        .map_err(|source| CleanError::Remove { path: data_dir.to_owned(), source })?;
+    let data = DataDir::new(data_dir).map_err(|source| CleanError::Remove {
+        path: data_dir.to_owned(),
+        source,
+    })?;
     let tree = recorded_tree(&data);
     let mut removed = Vec::new();
     if let Some(tree) = &tree {
@@ -108,7 +113,9 @@ async fn refuse_or_kill(
     let mut running = Vec::new();
     for name in tree.tasks()? {
         // One that went away meanwhile needs nothing.
-        let Ok(cgroup) = TaskCgroup::open(tree, &name.alloc, &name.task) else { continue };
+        let Ok(cgroup) = TaskCgroup::open(tree, &name.alloc, &name.task) else {
+            continue;
+        };
         if cgroup.is_populated()? {
             running.push((format!("{}/{}", name.alloc, name.task), cgroup));
         }
@@ -132,7 +139,10 @@ async fn end_driver(data: &DataDir, tree: Option<&NodeTree>, removed: &mut Vec<S
         if !process.signal(Signal::TERM) {
             continue;
         }
-        if tokio::time::timeout(DRIVER_END_DEADLINE, process.ended()).await.is_err() {
+        if tokio::time::timeout(DRIVER_END_DEADLINE, process.ended())
+            .await
+            .is_err()
+        {
             process.signal(Signal::KILL);
             process.ended().await;
         }
@@ -142,7 +152,10 @@ async fn end_driver(data: &DataDir, tree: Option<&NodeTree>, removed: &mut Vec<S
 
 fn drivers_of(tree: &NodeTree) -> Vec<ProcessId> {
     let text = fs::read_to_string(tree.drivers_dir().join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).filter_map(ProcessId::of).collect()
+    text.lines()
+        .filter_map(|line| line.parse().ok())
+        .filter_map(ProcessId::of)
+        .collect()
 }
 
 fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
@@ -152,7 +165,10 @@ fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanErro
             if !pins.exists() {
                 continue;
             }
-            remove_pins(&pins).map_err(|source| CleanError::Remove { path: pins.clone(), source })?;
+            remove_pins(&pins).map_err(|source| CleanError::Remove {
+                path: pins.clone(),
+                source,
+            })?;
             removed.push(format!("eBPF pins {}", pins.display()));
             // Of the last node that shares it.
             drop(fs::remove_dir(bpffs.join("muster")));
@@ -182,7 +198,11 @@ fn remove_special_files(data: &DataDir, removed: &mut Vec<String>) -> Result<(),
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir);
-    entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+    entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
 }
 
 fn remove_file(path: &Path, removed: &mut Vec<String>) -> Result<(), CleanError> {
@@ -192,7 +212,10 @@ fn remove_file(path: &Path, removed: &mut Vec<String>) -> Result<(), CleanError>
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(CleanError::Remove { path: path.to_owned(), source }),
+        Err(source) => Err(CleanError::Remove {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -216,7 +239,10 @@ mod tests {
 
         let refused = run(dir.path(), true).unwrap_err();
 
-        assert!(matches!(refused, CleanError::Lock(LockDataDirError::Held { .. })), "{refused}");
+        assert!(
+            matches!(refused, CleanError::Lock(LockDataDirError::Held { .. })),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Link {
             wait(jittered(pause), &stop).await;
             pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
         }
-        self.endpoint.close(quinn::VarInt::from_u32(0), b"the agent stops");
+        self.endpoint
+            .close(quinn::VarInt::from_u32(0), b"the agent stops");
         // The peer hears of it at once instead of after its idle timeout.
         drop(tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await);
     }
@@ -149,24 +150,18 @@ impl Link {
 
 /// A number below `count` that differs between agents.
 fn spread(count: usize) -> usize {
-    let random = u64::from_be_bytes(*random_bytes());
-    usize::try_from(random % count.max(1) as u64).unwrap_or(0)
+    usize::try_from(random() % count.max(1) as u64).unwrap_or(0)
 }
 
 /// Half of `pause` to all of it.
 fn jittered(pause: Duration) -> Duration {
-    let [byte, ..] = *random_bytes();
+    let [byte, ..] = random().to_be_bytes();
     pause / 2 + pause.mul_f64(f64::from(byte) / 512.0)
 }
 
-fn random_bytes() -> Box<[u8; 8]> {
-    let uuid = uuid::Uuid::new_v4();
-    let mut bytes = Box::new([0; 8]);
-    // The first six bytes of a version 4 id are random, as are the last eight.
-    bytes.copy_from_slice(&uuid.as_bytes()[8..]);
-    // The variant is in the two highest bits of the first of them.
-    bytes[0] = uuid.as_bytes()[0];
-    bytes
+/// The first half of a random id: 60 of its 64 bits are random, the upper 48 among them.
+fn random() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
 }
 
 #[cfg(test)]
@@ -178,7 +173,11 @@ mod tests {
         let pause = Duration::from_secs(8);
         let pauses: Vec<Duration> = (0..200).map(|_| jittered(pause)).collect();
 
-        assert!(pauses.iter().all(|found| *found >= pause / 2 && *found < pause));
+        assert!(
+            pauses
+                .iter()
+                .all(|found| *found >= pause / 2 && *found < pause)
+        );
         assert!(pauses.iter().any(|found| *found != pauses[0]));
     }
 

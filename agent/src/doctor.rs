@@ -43,21 +43,37 @@ pub struct Finding {
 
 impl Finding {
     fn ok(name: &str, detail: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), status: Status::Ok, detail: detail.into(), fix: String::new() }
+        Self {
+            name: name.to_owned(),
+            status: Status::Ok,
+            detail: detail.into(),
+            fix: String::new(),
+        }
     }
 
     fn degraded(name: &str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { status: Status::Degraded, fix: fix.into(), ..Self::ok(name, detail) }
+        Self {
+            status: Status::Degraded,
+            fix: fix.into(),
+            ..Self::ok(name, detail)
+        }
     }
 
     fn missing(name: &str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { status: Status::Missing, fix: fix.into(), ..Self::ok(name, detail) }
+        Self {
+            status: Status::Missing,
+            fix: fix.into(),
+            ..Self::ok(name, detail)
+        }
     }
 }
 
 /// Looks at everything an agent on `data_dir` would need, in the order in which it needs it.
 pub fn findings(data_dir: &Path) -> Vec<Finding> {
-    let mut findings = vec![root(nix::unistd::geteuid().is_root()), kernel(&kernel_release())];
+    let mut findings = vec![
+        root(nix::unistd::geteuid().is_root()),
+        kernel(&kernel_release()),
+    ];
     findings.push(data_directory(data_dir));
     match Hierarchies::probe() {
         Ok(hierarchies) => {
@@ -78,29 +94,46 @@ fn root(is_root: bool) -> Finding {
     if is_root {
         Finding::ok("root", "the agent may use cgroups, eBPF and other users")
     } else {
-        Finding::missing("root", "this user is not root", "run the agent with sudo, or from a system service")
+        Finding::missing(
+            "root",
+            "this user is not root",
+            "run the agent with sudo, or from a system service",
+        )
     }
 }
 
 fn kernel(release: &str) -> Finding {
     let detail = format!("Linux {release}");
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= KERNEL_MIN {
         Finding::ok("kernel", detail)
     } else {
         let (major, minor) = KERNEL_MIN;
-        Finding::degraded("kernel", detail, format!("Linux {major}.{minor} or newer is tested; upgrade the kernel"))
+        Finding::degraded(
+            "kernel",
+            detail,
+            format!("Linux {major}.{minor} or newer is tested; upgrade the kernel"),
+        )
     }
 }
 
 fn data_directory(data_dir: &Path) -> Finding {
     let shown = data_dir.display();
-    let nearest = data_dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let nearest = data_dir
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"));
     let usage = crate::fingerprint::disk_usage(nearest);
     let detail = format!("{shown}, {} MiB free", usage.available_bytes >> 20);
     if rustix::fs::access(nearest, rustix::fs::Access::WRITE_OK).is_err() {
-        return Finding::missing("data directory", format!("{shown} cannot be written"), "give another --data-dir");
+        return Finding::missing(
+            "data directory",
+            format!("{shown} cannot be written"),
+            "give another --data-dir",
+        );
     }
     Finding::ok("data directory", detail)
 }
@@ -159,14 +192,22 @@ fn kernel_types() -> Finding {
 
 fn bpffs(data_dir: &Path) -> Finding {
     let is_bpffs = |path: &Path| {
-        rustix::fs::statfs(path).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC))
+        rustix::fs::statfs(path)
+            .is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC))
     };
     if is_bpffs(Path::new(SYSTEM_BPFFS)) {
         return Finding::ok("ebpf.bpffs", SYSTEM_BPFFS);
     }
     let own = data_dir.join("bpf");
-    let detail = if is_bpffs(&own) { "mounted by the agent at" } else { "the agent will mount one at" };
-    Finding::ok("ebpf.bpffs", format!("{SYSTEM_BPFFS} is none; {detail} {}", own.display()))
+    let detail = if is_bpffs(&own) {
+        "mounted by the agent at"
+    } else {
+        "the agent will mount one at"
+    };
+    Finding::ok(
+        "ebpf.bpffs",
+        format!("{SYSTEM_BPFFS} is none; {detail} {}", own.display()),
+    )
 }
 
 fn log_engine() -> Finding {
@@ -183,7 +224,11 @@ fn log_engine() -> Finding {
                 ),
             }
         }
-        Err(error) => Finding::missing("io_uring", chain(&error), "raise the limit of open files (ulimit -n)"),
+        Err(error) => Finding::missing(
+            "io_uring",
+            chain(&error),
+            "raise the limit of open files (ulimit -n)",
+        ),
     }
 }
 
@@ -202,7 +247,10 @@ mod tests {
         ];
 
         for finding in all {
-            assert!(finding.status != Status::Ok && !finding.fix.is_empty(), "{finding:?}");
+            assert!(
+                finding.status != Status::Ok && !finding.fix.is_empty(),
+                "{finding:?}"
+            );
         }
     }
 

@@ -70,7 +70,11 @@ impl Drivers {
 
     /// For errors: `mock, native`.
     pub(crate) fn names(&self) -> String {
-        self.slots.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+        self.slots
+            .keys()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -89,9 +93,7 @@ pub(crate) async fn follow_fingerprint(
         slot.ready().await;
         match slot.driver.fingerprint().await {
             Ok(mut stream) => {
-                while let Some(Some(fingerprint)) =
-                    stop.run_until_cancelled(stream.next()).await
-                {
+                while let Some(Some(fingerprint)) = stop.run_until_cancelled(stream.next()).await {
                     pause = DRIVER_PAUSE_MIN;
                     publish(&health, &name, info(fingerprint));
                 }
@@ -101,7 +103,11 @@ pub(crate) async fn follow_fingerprint(
         if stop.is_cancelled() {
             return;
         }
-        publish(&health, &name, unreachable("the driver's process is being started again"));
+        publish(
+            &health,
+            &name,
+            unreachable("the driver's process is being started again"),
+        );
         wait(pause, &stop).await;
         pause = (pause * 2).min(DRIVER_PAUSE_MAX);
     }
@@ -127,13 +133,24 @@ fn info(fingerprint: Fingerprint) -> DriverInfo {
         Health::Unhealthy => (true, false, "Unhealthy"),
         Health::Healthy => (true, true, "Healthy"),
     };
-    let description = [fingerprint.err.unwrap_or_default(), fingerprint.health_description]
+    let description = [
+        fingerprint.err.unwrap_or_default(),
+        fingerprint.health_description,
+    ]
+    .into_iter()
+    .find(|text| !text.is_empty())
+    .unwrap_or_else(|| word.to_owned());
+    let attributes = fingerprint
+        .attributes
         .into_iter()
-        .find(|text| !text.is_empty())
-        .unwrap_or_else(|| word.to_owned());
-    let attributes =
-        fingerprint.attributes.into_iter().map(|(name, value)| (name, text(value))).collect();
-    DriverInfo { detected, healthy, description, attributes }
+        .map(|(name, value)| (name, text(value)))
+        .collect();
+    DriverInfo {
+        detected,
+        healthy,
+        description,
+        attributes,
+    }
 }
 
 /// A value as constraints compare it: yes is `1`, as Nomad has it.

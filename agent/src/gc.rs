@@ -26,7 +26,7 @@ impl Default for GcConfig {
     fn default() -> Self {
         Self {
             limits: GcLimits::default(),
-            interval: Duration::from_secs(60),
+            interval: Duration::from_mins(1),
             parallel_destroys: 2,
         }
     }
@@ -44,7 +44,12 @@ pub(crate) struct Collector {
 impl Collector {
     /// With nothing to collect.
     pub(crate) fn new(config: GcConfig) -> Self {
-        Self { config, finished: BTreeMap::new(), under_way: BTreeSet::new(), forced: false }
+        Self {
+            config,
+            finished: BTreeMap::new(),
+            under_way: BTreeSet::new(),
+            forced: false,
+        }
     }
 
     /// An allocation has finished.
@@ -78,17 +83,26 @@ impl Collector {
             .finished
             .iter()
             .filter(|(alloc_id, _)| !self.under_way.contains(alloc_id) && told(**alloc_id))
-            .map(|(alloc_id, at)| Finished { alloc_id: *alloc_id, at: *at })
+            .map(|(alloc_id, at)| Finished {
+                alloc_id: *alloc_id,
+                at: *at,
+            })
             .collect();
         while self.under_way.len() < self.config.parallel_destroys.max(1) {
-            let DiskUsage { percent, inode_percent, .. } = disk();
+            let DiskUsage {
+                percent,
+                inode_percent,
+                ..
+            } = disk();
             let usage = GcUsage {
                 allocs: allocs.saturating_sub(self.under_way.len()),
                 disk_percent: percent,
                 inode_percent,
             };
             let choice = next(&candidates, self.forced, usage, self.config.limits);
-            let Some((alloc_id, reason)) = choice else { break };
+            let Some((alloc_id, reason)) = choice else {
+                break;
+            };
             let measured = matches!(reason, GcReason::Disk | GcReason::Inodes);
             if measured && !self.under_way.is_empty() {
                 break;
@@ -121,8 +135,14 @@ mod tests {
     }
 
     fn collector(finished: u32, allocs_max: usize) -> Collector {
-        let limits = GcLimits { allocs_max, ..GcLimits::default() };
-        let mut collector = Collector::new(GcConfig { limits, ..GcConfig::default() });
+        let limits = GcLimits {
+            allocs_max,
+            ..GcLimits::default()
+        };
+        let mut collector = Collector::new(GcConfig {
+            limits,
+            ..GcConfig::default()
+        });
         for name in 0..finished {
             collector.finished(id(name), Timestamp(name.into()));
         }
@@ -163,7 +183,10 @@ mod tests {
     #[test]
     fn space_is_measured_after_each() {
         let mut collector = collector(10, 50);
-        let full = || DiskUsage { percent: 90, ..DiskUsage::default() };
+        let full = || DiskUsage {
+            percent: 90,
+            ..DiskUsage::default()
+        };
 
         assert_eq!(collector.step(10, |_| true, full).len(), 1);
     }

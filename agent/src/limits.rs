@@ -8,6 +8,10 @@ pub(crate) const STORE_QUEUE_MAX: usize = 1024;
 /// Bytes of redb's page cache. Records of a thousand tasks take some megabytes; the default of
 /// 1 GiB would be the largest thing in the agent.
 pub(crate) const STORE_CACHE_BYTES: usize = 8 << 20;
+/// Time that an agent of the same process, which was just stopped, gets to close its database.
+pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause between two looks whether it has.
+pub(crate) const STORE_CLOSE_INTERVAL: Duration = Duration::from_millis(5);
 /// Databases that were set aside and are kept; the oldest numbers are reused after that.
 pub(crate) const STORES_SET_ASIDE_MAX: u32 = 100;
 
@@ -46,7 +50,7 @@ pub(crate) const DRIVER_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a driver that died is started again.
 pub(crate) const DRIVER_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A driver that lived this long has its pause begin at the first step again.
-pub(crate) const DRIVER_SETTLED: Duration = Duration::from_secs(60);
+pub(crate) const DRIVER_SETTLED: Duration = Duration::from_mins(1);
 /// Pause between two looks at a driver process that another agent started.
 pub(crate) const DRIVER_WATCH_INTERVAL: Duration = Duration::from_millis(200);
 /// Bytes of a unix socket's path, less the closing zero (`unix(7)`).
@@ -68,5 +72,9 @@ pub(crate) const LEDGER_DEADLINE: Duration = Duration::from_millis(500);
 
 /// Time that a stop of the agent with its tasks may take beyond the longest kill timeout.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(15);
+/// Pause between two looks whether everything of an agent that stops has let go.
+pub(crate) const CLOSE_INTERVAL: Duration = Duration::from_millis(2);
+/// Time that the last reports of an agent that stops get to be committed.
+pub(crate) const LAST_REPORTS_DEADLINE: Duration = Duration::from_secs(2);
 /// Time between two looks at facts of the machine that can change, such as disk space.
-pub(crate) const FINGERPRINT_INTERVAL: Duration = Duration::from_secs(60);
+pub(crate) const FINGERPRINT_INTERVAL: Duration = Duration::from_mins(1);

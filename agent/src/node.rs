@@ -10,11 +10,12 @@ mod open;
 mod spec;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
+use muster_agent_core::limits::STOP_GRACE;
 use muster_domain::id::NodeId;
 use muster_domain::node::NodeSpec;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +24,7 @@ use crate::bpf::ensure_bpffs;
 use crate::control;
 use crate::drivers::native::DriverConfigError;
 use crate::facilities::Facilities;
-use crate::limits::SHUTDOWN_GRACE;
+use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
 use crate::ring::StartRingError;
 use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
 
@@ -90,6 +91,10 @@ impl Agent {
     ///
     /// [`StartAgentError`]. Missing eBPF, controllers or io_uring are none: the agent does without,
     /// says so in the node's attributes, and [`crate::doctor::findings`] names the fix.
+    #[expect(
+        clippy::unused_async,
+        reason = "it must be called inside a runtime, and will wait for drivers of other kinds"
+    )]
     pub async fn start(config: AgentConfig) -> Result<Self, StartAgentError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(StartAgentError::NotRoot);
@@ -103,8 +108,14 @@ impl Agent {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
-        let opened = open::open(&config, &stop, &mut tasks).await?;
-        let open::Opened { facilities, loaded, publisher, native, found } = opened;
+        let opened = open::open(&config, &stop, &mut tasks)?;
+        let open::Opened {
+            facilities,
+            loaded,
+            publisher,
+            native,
+            found,
+        } = opened;
         let node_id = facilities.spec().id;
 
         let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
@@ -119,7 +130,15 @@ impl Agent {
             node: events.clone(),
         };
         tasks.spawn(session.run(stop.clone()));
-        Ok(Self { node_id, events, facilities, native, stop, tasks, _lock: lock })
+        Ok(Self {
+            node_id,
+            events,
+            facilities,
+            native,
+            stop,
+            tasks,
+            _lock: lock,
+        })
     }
 
     /// The node's id, the same at each start on its data directory.
@@ -135,9 +154,18 @@ impl Agent {
     /// Stops the agent. With [`Leave::KeepTasks`] tasks and their driver run on, and the next agent
     /// on the data directory adopts them.
     pub async fn shutdown(self, leave: Leave) {
-        let Self { events, facilities, native, stop, mut tasks, _lock, node_id: _ } = self;
+        let Self {
+            events,
+            facilities,
+            native,
+            stop,
+            mut tasks,
+            _lock,
+            node_id: _,
+        } = self;
         if leave == Leave::StopTasks {
             stop_tasks(&events).await;
+            tell_server(&facilities).await;
         }
         stop.cancel();
         drop(events);
@@ -152,20 +180,51 @@ impl Agent {
         {
             tracing::warn!(%error, "the native driver's process was not ended");
         }
-        // Whoever still holds it is a task that was dropped, and lets go at its next step.
-        if let Some(Facilities { ring, .. }) = Arc::into_inner(facilities) {
+        close(facilities).await;
+    }
+}
+
+/// Closes log loop and store, so that nothing of the agent is left when `shutdown` returns.
+async fn close(facilities: Arc<Facilities>) {
+    let deadline = Instant::now() + SHUTDOWN_GRACE;
+    // Whoever still holds it is a task that was dropped, and lets go at its next step.
+    while Arc::strong_count(&facilities) > 1 && Instant::now() < deadline {
+        tokio::time::sleep(CLOSE_INTERVAL).await;
+    }
+    match Arc::into_inner(facilities) {
+        Some(Facilities { ring, store, .. }) => {
             ring.stop();
+            store.close();
+        }
+        None => {
+            tracing::warn!("a part of the agent is still busy; its store is closed when it ends");
         }
     }
 }
 
+/// Gives the last reports a moment to be committed.
+async fn tell_server(facilities: &Facilities) {
+    let told = async {
+        while !facilities.outbox.is_empty() {
+            tokio::time::sleep(REPORT_DELAY / 10).await;
+        }
+    };
+    if tokio::time::timeout(LAST_REPORTS_DEADLINE, told)
+        .await
+        .is_err()
+    {
+        tracing::info!("the last reports were not committed; the next agent sends them again");
+    }
+}
+
 async fn stop_tasks(events: &mpsc::Sender<Event>) {
-    let (done, stopped) = tokio::sync::oneshot::channel();
-    if events.send(Event::StopAll { done }).await.is_err() {
+    let (done, stopped) = oneshot::channel();
+    let (longest, told) = oneshot::channel();
+    if events.send(Event::StopAll { done, longest }).await.is_err() {
         return;
     }
-    let longest = muster_agent_core::limits::STOP_GRACE * 2 + SHUTDOWN_GRACE;
-    if tokio::time::timeout(longest + Duration::from_secs(5), stopped).await.is_err() {
+    let deadline = told.await.unwrap_or_default() + STOP_GRACE + SHUTDOWN_GRACE;
+    if tokio::time::timeout(deadline, stopped).await.is_err() {
         tracing::error!("tasks did not stop in time; `muster agent clean --force` ends them");
     }
 }

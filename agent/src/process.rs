@@ -53,13 +53,19 @@ impl ProcessId {
 
     /// Sends it `signal`; false if it has ended.
     pub(crate) fn signal(self, signal: Signal) -> bool {
-        self.open().is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
+        self.open()
+            .is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
     }
 
     /// Returns when it has ended.
     pub(crate) async fn ended(self) {
-        #[expect(deprecated, reason = "the other constructor is unsafe; an OwnedFd stays open and the same while it is registered")]
-        let Some(fd) = self.open().and_then(|fd| AsyncFd::new(fd).ok()) else { return };
+        #[expect(
+            deprecated,
+            reason = "the other constructor is unsafe; an OwnedFd stays open and the same while it is registered"
+        )]
+        let Some(fd) = self.open().and_then(|fd| AsyncFd::new(fd).ok()) else {
+            return;
+        };
         // A pidfd becomes readable at the end of its process; an error means the same to a waiter.
         drop(fd.readable().await);
     }
@@ -90,14 +96,23 @@ mod tests {
         let this = ProcessId::of(std::process::id()).unwrap();
 
         assert!(this.is_alive());
-        assert!(!ProcessId { start_ticks: this.start_ticks + 1, ..this }.is_alive());
+        assert!(
+            !ProcessId {
+                start_ticks: this.start_ticks + 1,
+                ..this
+            }
+            .is_alive()
+        );
     }
 
     #[test]
     fn a_record_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("driver.json");
-        let this = ProcessId { pid: 7, start_ticks: 9 };
+        let this = ProcessId {
+            pid: 7,
+            start_ticks: 9,
+        };
 
         this.store(&path).unwrap();
 

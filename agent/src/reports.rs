@@ -43,7 +43,12 @@ impl Outbox {
                     entry.number += 1;
                 }
                 None => {
-                    let entry = Entry { number: 1, sent: None, acked: 0, report };
+                    let entry = Entry {
+                        number: 1,
+                        sent: None,
+                        acked: 0,
+                        report,
+                    };
                     entries.insert(entry.report.alloc_id, entry);
                 }
             }
@@ -106,13 +111,23 @@ impl Outbox {
     /// Whether the newest report of the allocation is committed.
     pub(crate) fn is_told(&self, alloc_id: AllocId) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.get(&alloc_id).is_none_or(|entry| entry.acked == entry.number)
+        entries
+            .get(&alloc_id)
+            .is_none_or(|entry| entry.acked == entry.number)
+    }
+
+    /// Whether every report is committed.
+    pub(crate) fn is_empty(&self) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.values().all(|entry| entry.acked == entry.number)
     }
 
     /// Whether tasks of the allocation may still be started.
     pub(crate) fn is_unfinished(&self, alloc_id: AllocId) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.get(&alloc_id).is_some_and(|entry| !entry.report.client_status.is_terminal())
+        entries
+            .get(&alloc_id)
+            .is_some_and(|entry| !entry.report.client_status.is_terminal())
     }
 
     /// The allocation is gone, and nobody asks for it any more.
@@ -141,7 +156,10 @@ mod tests {
     }
 
     fn words(batch: &[AllocReport]) -> Vec<&str> {
-        batch.iter().map(|report| report.client_description.as_str()).collect()
+        batch
+            .iter()
+            .map(|report| report.client_description.as_str())
+            .collect()
     }
 
     #[test]
@@ -207,7 +225,7 @@ mod tests {
     #[test]
     fn batches_are_bounded() {
         let outbox = Outbox::default();
-        for name in 0..u32::try_from(REPORT_BATCH_MAX).unwrap() + 1 {
+        for name in 0..=u32::try_from(REPORT_BATCH_MAX).unwrap() {
             outbox.put(report(name, "a"), false);
         }
 
@@ -220,8 +238,12 @@ mod tests {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.put(report(1, "b"), true);
-        let due = outbox.due(Duration::from_secs(3_600));
+        let due = outbox.due(Duration::from_hours(1));
 
-        assert!(tokio::time::timeout(Duration::from_secs(60), due).await.is_ok());
+        assert!(
+            tokio::time::timeout(Duration::from_mins(1), due)
+                .await
+                .is_ok()
+        );
     }
 }

@@ -64,14 +64,19 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
         let logs = live.streams.stats(&facilities.ring).await;
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
-        if let Some(main) =
-            facilities.bpf().and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten())
+        if let Some(main) = facilities
+            .bpf()
+            .and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten())
         {
             stats.pid = main.pid;
         }
         allocs
             .entry(alloc_id)
-            .or_insert_with(|| AllocStats { alloc_id, at: now(), tasks: BTreeMap::new() })
+            .or_insert_with(|| AllocStats {
+                alloc_id,
+                at: now(),
+                tasks: BTreeMap::new(),
+            })
             .tasks
             .insert(name, stats);
     }
@@ -100,7 +105,10 @@ fn task(live: &LiveTask, counters: &Result<BTreeMap<u64, TaskCounters>, String>)
 
 fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
     let Some(cgroup) = &live.cgroup else {
-        stats.absent.insert("memory_bytes".to_owned(), "the task's cgroup is gone".to_owned());
+        stats.absent.insert(
+            "memory_bytes".to_owned(),
+            "the task's cgroup is gone".to_owned(),
+        );
         return;
     };
     match cgroup.stats() {
@@ -117,19 +125,28 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
             }
         }
         Err(error) => {
-            stats.absent.insert("memory_bytes".to_owned(), error.to_string());
+            stats
+                .absent
+                .insert("memory_bytes".to_owned(), error.to_string());
         }
     }
     stats.oom_kills = cgroup.oom().ok().flatten().map(|oom| oom.kills);
-    stats.pid = cgroup.procs().ok().and_then(|pids| pids.first().copied()).unwrap_or(0);
+    stats.pid = cgroup
+        .procs()
+        .ok()
+        .and_then(|pids| pids.first().copied())
+        .unwrap_or(0);
     for limit in cgroup.unenforced() {
-        stats.absent.insert(limit.controller.name().to_owned(), limit.reason.clone());
+        stats
+            .absent
+            .insert(limit.controller.name().to_owned(), limit.reason.clone());
     }
 }
 
 fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
     stats.cpu = Some(counters.cpu_time());
-    stats.context_switches = Some(counters.sched.switches_voluntary + counters.sched.switches_involuntary);
+    stats.context_switches =
+        Some(counters.sched.switches_voluntary + counters.sched.switches_involuntary);
     stats.forks = Some(counters.exec.forks);
     stats.execs = Some(counters.exec.execs);
     stats.net_rx_bytes = Some(counters.net.ingress_bytes);
@@ -143,14 +160,18 @@ fn read(path: &str) -> String {
 }
 
 fn ticks(count: u64) -> Duration {
-    Duration::from_secs(count) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100)
+    Duration::from_secs(count)
+        / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100)
 }
 
 /// Busy and idle time of all cores, from the first line of `/proc/stat` (`proc_stat(5)`).
 fn cpu_times(text: &str) -> (Duration, Duration) {
     let first = text.lines().next().unwrap_or_default();
-    let numbers: Vec<u64> =
-        first.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
+    let numbers: Vec<u64> = first
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|number| number.parse().ok())
+        .collect();
     let at = |place: usize| numbers.get(place).copied().unwrap_or(0);
     // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user.
     let idle = at(3) + at(4);
@@ -159,7 +180,10 @@ fn cpu_times(text: &str) -> (Duration, Duration) {
 }
 
 fn uptime(text: &str) -> Duration {
-    let seconds = text.split_whitespace().next().and_then(|number| number.parse::<f64>().ok());
+    let seconds = text
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse::<f64>().ok());
     Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default()
 }
 
@@ -187,9 +211,15 @@ mod tests {
     #[test]
     fn busy_and_idle_are_told_apart() {
         let hertz = rustix::param::clock_ticks_per_second();
-        let text = format!("cpu {hertz} 0 {hertz} {0} 0 0 0 0 0 0\ncpu0 1 2 3\n", 3 * hertz);
+        let text = format!(
+            "cpu {hertz} 0 {hertz} {0} 0 0 0 0 0 0\ncpu0 1 2 3\n",
+            3 * hertz
+        );
 
-        assert_eq!(cpu_times(&text), (Duration::from_secs(2), Duration::from_secs(3)));
+        assert_eq!(
+            cpu_times(&text),
+            (Duration::from_secs(2), Duration::from_secs(3))
+        );
     }
 
     #[test]
@@ -200,9 +230,13 @@ mod tests {
     #[test]
     fn own_numbers_are_found_behind_any_name() {
         let hertz = rustix::param::clock_ticks_per_second();
-        let stat = format!("7 (a ) b) S 1 7 7 0 -1 0 0 0 0 0 {hertz} {hertz} 0 0 20 0 1 0 11 0 3 0");
+        let stat =
+            format!("7 (a ) b) S 1 7 7 0 -1 0 0 0 0 0 {hertz} {hertz} 0 0 20 0 1 0 11 0 3 0");
 
         assert_eq!(own_cpu(&stat), Duration::from_secs(2));
-        assert_eq!(own_resident_bytes(&stat), 3 * rustix::param::page_size() as u64);
+        assert_eq!(
+            own_resident_bytes(&stat),
+            3 * rustix::param::page_size() as u64
+        );
     }
 }

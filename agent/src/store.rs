@@ -12,6 +12,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use muster_agent_core::alloc::AllocSnapshot;
 use muster_domain::alloc::{DesiredAlloc, Exit};
@@ -20,7 +21,9 @@ use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{STORE_CACHE_BYTES, STORES_SET_ASIDE_MAX};
+use crate::limits::{
+    STORE_CACHE_BYTES, STORE_CLOSE_DEADLINE, STORE_CLOSE_INTERVAL, STORES_SET_ASIDE_MAX,
+};
 
 pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
@@ -93,14 +96,11 @@ pub enum OpenStoreError {
         #[source]
         source: std::io::Error,
     },
-    /// A new database cannot be made.
-    #[error("{}: no database can be made; check free space", path.display())]
-    Create {
+    /// Something else has it open, although no agent holds the data directory.
+    #[error("{}: another process has the database open; find it with `fuser {}`", path.display(), path.display())]
+    Open {
         /// The database.
         path: PathBuf,
-        /// The database's words.
-        #[source]
-        source: Box<redb::Error>,
     },
     /// `node-id` is not an id.
     #[error("{}: not a node id; restore the file, or remove it to become a new node", path.display())]
@@ -115,12 +115,29 @@ pub enum OpenStoreError {
 
 enum ReadError {
     Newer(u32),
+    /// Another handle has it open, as of an agent of this process that is being dropped.
+    Open,
+    /// The file may be whole, but cannot be had.
+    Io(std::io::Error),
+    /// The file is no database of ours.
     Unreadable(String),
 }
 
 impl<E: Into<redb::Error>> From<E> for ReadError {
     fn from(error: E) -> Self {
-        Self::Unreadable(error.into().to_string())
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull};
+        match error.into() {
+            redb::Error::DatabaseAlreadyOpen => Self::Open,
+            redb::Error::Io(error)
+                if matches!(
+                    error.kind(),
+                    PermissionDenied | ReadOnlyFilesystem | StorageFull
+                ) =>
+            {
+                Self::Io(error)
+            }
+            other => Self::Unreadable(other.to_string()),
+        }
     }
 }
 
@@ -128,9 +145,10 @@ impl<E: Into<redb::Error>> From<E> for ReadError {
 pub(crate) fn node_id(data_dir: &Path, fresh: NodeId) -> Result<NodeId, OpenStoreError> {
     let path = data_dir.join(NODE_ID_FILE);
     match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            text.trim().parse().map_err(|source| OpenStoreError::NodeId { path, source })
-        }
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_err(|source| OpenStoreError::NodeId { path, source }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             write_node_id(data_dir, fresh).map_err(|source| OpenStoreError::Io { path, source })?;
             Ok(fresh)
@@ -150,36 +168,66 @@ fn write_node_id(data_dir: &Path, node_id: NodeId) -> std::io::Result<()> {
 
 /// The id that `data_dir` belongs to, if an agent ever ran on it.
 pub(crate) fn known_node_id(data_dir: &Path) -> Option<NodeId> {
-    std::fs::read_to_string(data_dir.join(NODE_ID_FILE)).ok()?.trim().parse().ok()
+    std::fs::read_to_string(data_dir.join(NODE_ID_FILE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Opens the store in `data_dir` and reads all of it.
 pub(crate) fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
     let path = data_dir.join(FILE);
     let existed = path.exists();
-    // The database's own code may panic on a file that is not one of its own.
-    let read = std::panic::catch_unwind(AssertUnwindSafe(|| open_existing(&path, existed)))
-        .unwrap_or_else(|_panic| Err(ReadError::Unreadable("the database is damaged".into())));
-    match read {
+    match open_once_closed(&path, existed) {
         Ok((database, mut loaded)) => {
             loaded.fresh = !existed;
             Ok((Store::start(database), loaded))
         }
         Err(ReadError::Newer(found)) => Err(OpenStoreError::Newer { path, found }),
+        Err(ReadError::Open) => Err(OpenStoreError::Open { path }),
+        Err(ReadError::Io(source)) => Err(OpenStoreError::Io { path, source }),
         Err(ReadError::Unreadable(reason)) => {
             let aside = set_aside(&path)?;
             tracing::error!(
                 reason, aside = %aside.display(),
                 "the agent's store cannot be read and was set aside; running tasks are adopted by cgroup"
             );
-            let (database, loaded) = open_existing(&path, false).map_err(|error| match error {
-                ReadError::Newer(found) => OpenStoreError::Newer { path: path.clone(), found },
-                ReadError::Unreadable(reason) => OpenStoreError::Io {
+            let (database, loaded) = open_existing(&path, false).map_err(|error| {
+                let source = match error {
+                    ReadError::Io(source) => source,
+                    ReadError::Unreadable(reason) => std::io::Error::other(reason),
+                    ReadError::Newer(_) | ReadError::Open => {
+                        std::io::ErrorKind::ResourceBusy.into()
+                    }
+                };
+                OpenStoreError::Io {
                     path: path.clone(),
-                    source: std::io::Error::other(reason),
-                },
+                    source,
+                }
             })?;
-            Ok((Store::start(database), Loaded { fresh: true, ..loaded }))
+            Ok((
+                Store::start(database),
+                Loaded {
+                    fresh: true,
+                    ..loaded
+                },
+            ))
+        }
+    }
+}
+
+fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadError> {
+    let deadline = Instant::now() + STORE_CLOSE_DEADLINE;
+    loop {
+        // The database's own code may panic on a file that is not one of its own.
+        let opened = std::panic::catch_unwind(AssertUnwindSafe(|| open_existing(path, existed)));
+        match opened {
+            Ok(Err(ReadError::Open)) if Instant::now() < deadline => {
+                std::thread::sleep(STORE_CLOSE_INTERVAL);
+            }
+            Ok(result) => return result,
+            Err(_panic) => return Err(ReadError::Unreadable("the database is damaged".into())),
         }
     }
 }
@@ -187,10 +235,16 @@ pub(crate) fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
 fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadError> {
     let mut builder = Database::builder();
     builder.set_cache_size(STORE_CACHE_BYTES);
-    let database = if existed { builder.open(path)? } else { builder.create(path)? };
+    let database = if existed {
+        builder.open(path)?
+    } else {
+        builder.create(path)?
+    };
     if !existed {
         let transaction = database.begin_write()?;
-        transaction.open_table(META)?.insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;
+        transaction
+            .open_table(META)?
+            .insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;
         transaction.open_table(DESIRED)?;
         transaction.open_table(SNAPSHOTS)?;
         transaction.open_table(TASKS)?;
@@ -202,7 +256,10 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadE
 
 fn load(database: &Database) -> Result<Loaded, ReadError> {
     let transaction = database.begin_read()?;
-    let schema = transaction.open_table(META)?.get(META_SCHEMA)?.map(|bytes| bytes.value().to_vec());
+    let schema = transaction
+        .open_table(META)?
+        .get(META_SCHEMA)?
+        .map(|bytes| bytes.value().to_vec());
     let schema = schema
         .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok())
         .map(u32::from_le_bytes)
@@ -223,7 +280,9 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
     }
     for row in transaction.open_table(TASKS)?.iter()? {
         let (key, value) = row?;
-        loaded.tasks.insert(parse_task_key(key.value())?, decoded(value.value())?);
+        loaded
+            .tasks
+            .insert(parse_task_key(key.value())?, decoded(value.value())?);
     }
     Ok(loaded)
 }
@@ -250,8 +309,10 @@ fn set_aside(path: &Path) -> Result<PathBuf, OpenStoreError> {
         .map(name)
         .find(|aside| !aside.exists())
         .unwrap_or_else(|| name(STORES_SET_ASIDE_MAX));
-    std::fs::rename(path, &aside)
-        .map_err(|source| OpenStoreError::Io { path: aside.clone(), source })?;
+    std::fs::rename(path, &aside).map_err(|source| OpenStoreError::Io {
+        path: aside.clone(),
+        source,
+    })?;
     Ok(aside)
 }
 

@@ -49,7 +49,9 @@ impl TaskAt {
 
     /// Its group.
     pub(crate) fn group(&self) -> &TaskGroup {
-        self.desired.group().expect("a runner exists only for a group that is there")
+        self.desired
+            .group()
+            .expect("a runner exists only for a group that is there")
     }
 
     /// Its description.
@@ -75,7 +77,10 @@ pub(crate) struct Inputs {
 impl Inputs {
     /// Says that `input` happened.
     pub(crate) async fn send(&self, input: TaskInput) {
-        let event = muster_agent_core::alloc::Event::Task { task_at: self.task_at, input };
+        let event = muster_agent_core::alloc::Event::Task {
+            task_at: self.task_at,
+            input,
+        };
         // A runner that is gone is one of an agent that stops.
         drop(self.inbox.send(Input::Event(event)).await);
     }
@@ -99,7 +104,12 @@ pub(crate) struct LiveTask {
 impl LiveTask {
     /// Asks the driver to end it.
     pub(crate) async fn stop(&self, signal: &str, timeout: Duration) -> Result<(), TaskError> {
-        match self.slot.driver.stop_task(&self.record.task_id, timeout, signal).await {
+        match self
+            .slot
+            .driver
+            .stop_task(&self.record.task_id, timeout, signal)
+            .await
+        {
             // It ended by itself, which is what was wanted.
             Err(TaskError::NotFound { .. } | TaskError::NotRunning { .. }) => Ok(()),
             other => other,
@@ -121,14 +131,18 @@ pub(crate) async fn run(facilities: Arc<Facilities>, task: TaskAt, attempt: u32,
     match begin::begin(&facilities, &task, attempt).await {
         Ok((live, note)) => {
             let live = Arc::new(live);
-            facilities.live.insert(task.alloc_id(), task.name(), Arc::clone(&live));
+            facilities
+                .live
+                .insert(task.alloc_id(), task.name(), Arc::clone(&live));
             inputs.send(TaskInput::Started { note }).await;
-            end::end(&facilities, &task, &live, true, &inputs).await;
+            end::end(&facilities, &task, &live, end::Known::Told, &inputs).await;
         }
         Err(failure) => {
             let begin::StartFailure { reason, retryable } = failure;
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
-            inputs.send(TaskInput::StartFailed { reason, retryable }).await;
+            inputs
+                .send(TaskInput::StartFailed { reason, retryable })
+                .await;
         }
     }
 }
@@ -146,17 +160,31 @@ pub(crate) async fn find(
         recover::Found::Nothing(input) => inputs.send(input).await,
         recover::Found::Live(live) => {
             let live = Arc::new(*live);
-            facilities.live.insert(task.alloc_id(), task.name(), Arc::clone(&live));
-            if live.cgroup.as_ref().is_some_and(|cgroup| cgroup.is_populated().unwrap_or(false)) {
+            facilities
+                .live
+                .insert(task.alloc_id(), task.name(), Arc::clone(&live));
+            let runs = live
+                .cgroup
+                .as_ref()
+                .is_some_and(|cgroup| cgroup.is_populated().unwrap_or(false));
+            let known = if runs {
+                // There is a process, whatever becomes of its driver.
                 inputs.send(TaskInput::Recovered).await;
-            }
-            end::end(&facilities, &task, &live, false, &inputs).await;
+                end::Known::ToRunner
+            } else {
+                end::Known::No
+            };
+            end::end(&facilities, &task, &live, known, &inputs).await;
         }
     }
 }
 
 async fn store_record(facilities: &Facilities, task: &TaskAt, record: &TaskRecord) {
-    let write = Write::Task(task.alloc_id(), task.name().to_owned(), Box::new(record.clone()));
+    let write = Write::Task(
+        task.alloc_id(),
+        task.name().to_owned(),
+        Box::new(record.clone()),
+    );
     // The store's thread tells the operator. The task goes on: it is found by its cgroup.
     drop(facilities.store.write(vec![write]).await);
 }

@@ -39,9 +39,15 @@ impl TaskEnv {
         add_meta(&mut vars, desired, group, task);
         let mut env = Self { vars, node };
         env.vars.insert("PATH".into(), DEFAULT_PATH.into());
-        env.vars.insert("TMPDIR".into(), dirs.task(&task.name).join("tmp").display().to_string());
-        let own: Vec<(String, String)> =
-            task.env.iter().map(|(name, value)| (name.clone(), env.interpolate(value))).collect();
+        env.vars.insert(
+            "TMPDIR".into(),
+            dirs.task(&task.name).join("tmp").display().to_string(),
+        );
+        let own: Vec<(String, String)> = task
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), env.interpolate(value)))
+            .collect();
         // What the job says wins over everything but the allocation's own facts.
         for (name, value) in own {
             if !name.starts_with("NOMAD_") {
@@ -76,9 +82,12 @@ impl TaskEnv {
     pub(crate) fn interpolate_config(&self, config: Value) -> Value {
         match config {
             Value::String(text) => Value::String(self.interpolate(&text)),
-            Value::Array(items) => {
-                Value::Array(items.into_iter().map(|item| self.interpolate_config(item)).collect())
-            }
+            Value::Array(items) => Value::Array(
+                items
+                    .into_iter()
+                    .map(|item| self.interpolate_config(item))
+                    .collect(),
+            ),
             Value::Object(fields) => Value::Object(
                 fields
                     .into_iter()
@@ -95,13 +104,22 @@ impl TaskEnv {
             .and_then(|rest| rest.strip_suffix("\"]"))
             .or_else(|| name.strip_prefix("env."))
             .unwrap_or(name);
-        self.vars.get(name).or_else(|| self.node.get(name)).map(String::as_str)
+        self.vars
+            .get(name)
+            .or_else(|| self.node.get(name))
+            .map(String::as_str)
     }
 }
 
 fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
-    let attributes = spec.attributes.iter().map(|(key, value)| (format!("attr.{key}"), value.clone()));
-    let meta = spec.meta.iter().map(|(key, value)| (format!("meta.{key}"), value.clone()));
+    let attributes = spec
+        .attributes
+        .iter()
+        .map(|(key, value)| (format!("attr.{key}"), value.clone()));
+    let meta = spec
+        .meta
+        .iter()
+        .map(|(key, value)| (format!("meta.{key}"), value.clone()));
     let own = [
         ("node.unique.id", spec.id.to_string()),
         ("node.unique.name", spec.name.clone()),
@@ -110,7 +128,10 @@ fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
         ("node.pool", spec.pool.clone()),
         ("node.region", DEFAULT_REGION.to_owned()),
     ];
-    attributes.chain(meta).chain(own.map(|(key, value)| (key.to_owned(), value))).collect()
+    attributes
+        .chain(meta)
+        .chain(own.map(|(key, value)| (key.to_owned(), value)))
+        .collect()
 }
 
 fn muster_vars(
@@ -130,7 +151,10 @@ fn muster_vars(
         ("SECRETS_DIR", path(task_dir.join("secrets"))),
         ("ALLOC_ID", desired.alloc_id.to_string()),
         ("SHORT_ALLOC_ID", desired.alloc_id.short()),
-        ("ALLOC_NAME", alloc_name(&job.id, &group.name, desired.name_index)),
+        (
+            "ALLOC_NAME",
+            alloc_name(&job.id, &group.name, desired.name_index),
+        ),
         ("ALLOC_INDEX", desired.name_index.to_string()),
         ("TASK_NAME", task.name.clone()),
         ("GROUP_NAME", group.name.clone()),
@@ -143,7 +167,9 @@ fn muster_vars(
         ("MEMORY_LIMIT", task.resources.memory.0.to_string()),
         ("MEMORY_MAX_LIMIT", memory_max.0.to_string()),
     ];
-    vars.into_iter().map(|(name, value)| (format!("NOMAD_{name}"), value)).collect()
+    vars.into_iter()
+        .map(|(name, value)| (format!("NOMAD_{name}"), value))
+        .collect()
 }
 
 fn add_ports(vars: &mut BTreeMap<String, String>, desired: &DesiredAlloc, address: &str) {
@@ -205,13 +231,25 @@ mod tests {
             desired: DesiredStatus::Run,
             name_index: 3,
             group_at: 0,
-            ports: vec![AllocatedPort { label: "http".into(), value: 20_001, to: 80 }],
+            ports: vec![AllocatedPort {
+                label: "http".into(),
+                value: 20_001,
+                to: 80,
+            }],
             client_status: ClientStatus::Pending,
             job: version.into(),
         };
-        let dirs = DataDir::new(Path::new("/d")).unwrap().alloc(desired.alloc_id);
+        let dirs = DataDir::new(Path::new("/d"))
+            .unwrap()
+            .alloc(desired.alloc_id);
         let group = desired.group().unwrap();
-        TaskEnv::build(&desired, group, &group.tasks[0], &dirs, &fixture::node("n1").build())
+        TaskEnv::build(
+            &desired,
+            group,
+            &group.tasks[0],
+            &dirs,
+            &fixture::node("n1").build(),
+        )
     }
 
     #[test]
@@ -240,14 +278,17 @@ mod tests {
     fn references_are_replaced_where_known() {
         let env = env(|_| {});
 
-        let text = env.interpolate("a ${NOMAD_PORT_http} ${attr.cpu.arch} ${env[\"NOMAD_DC\"]} ${nope} ${open");
+        let text = env.interpolate(
+            "a ${NOMAD_PORT_http} ${attr.cpu.arch} ${env[\"NOMAD_DC\"]} ${nope} ${open",
+        );
 
         assert_eq!(text, "a 80 amd64 dc1 ${nope} ${open");
     }
 
     #[test]
     fn configuration_is_replaced_in_depth() {
-        let config = json!({"args": ["-p", "${NOMAD_PORT_http}", {"x": "${node.unique.name}"}], "n": 1});
+        let config =
+            json!({"args": ["-p", "${NOMAD_PORT_http}", {"x": "${node.unique.name}"}], "n": 1});
 
         let replaced = env(|_| {}).interpolate_config(config);
 
@@ -257,12 +298,16 @@ mod tests {
     #[test]
     fn a_tasks_own_variables_are_interpolated() {
         let vars = env(|task| {
-            task.env.insert("LISTEN".into(), "0.0.0.0:${NOMAD_PORT_http}".into());
+            task.env
+                .insert("LISTEN".into(), "0.0.0.0:${NOMAD_PORT_http}".into());
             task.env.insert("PATH".into(), "/opt/bin".into());
         })
         .vars;
 
-        assert_eq!((vars["LISTEN"].as_str(), vars["PATH"].as_str()), ("0.0.0.0:80", "/opt/bin"));
+        assert_eq!(
+            (vars["LISTEN"].as_str(), vars["PATH"].as_str()),
+            ("0.0.0.0:80", "/opt/bin")
+        );
     }
 
     /// A task must not be able to tell its children that they are another allocation.

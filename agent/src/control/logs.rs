@@ -21,7 +21,15 @@ pub(super) async fn stream(
     let opened = open(&dir, &name, request.from);
     match opened {
         Ok(reader) if !dir.is_dir() || !has_task(&reader, facilities, request) => {
-            fail(sender, format!("allocation {} has no task `{}` here", request.alloc_id, request.task), true).await
+            fail(
+                sender,
+                format!(
+                    "allocation {} has no task `{}` here",
+                    request.alloc_id, request.task
+                ),
+                true,
+            )
+            .await
         }
         Ok(mut reader) => {
             let failed = send(&mut reader, &name, facilities, request, sender).await?;
@@ -34,7 +42,15 @@ pub(super) async fn stream(
             }
         }
         Err(ReadLogError::Dir(_)) => {
-            fail(sender, format!("allocation {} has no logs on this node; it was collected, or never ran here", request.alloc_id), true).await
+            fail(
+                sender,
+                format!(
+                    "allocation {} has no logs on this node; it was collected, or never ran here",
+                    request.alloc_id
+                ),
+                true,
+            )
+            .await
         }
         Err(error) => fail(sender, chain(&error), false).await,
     }
@@ -52,7 +68,11 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
 /// A task that never ran has no files; one that runs may have written nothing yet.
 fn has_task(reader: &LogReader, facilities: &Facilities, request: &LogsRequest) -> bool {
     let written = reader.files().is_ok_and(|files| !files.is_empty());
-    written || facilities.live.get(request.alloc_id, &request.task).is_some()
+    written
+        || facilities
+            .live
+            .get(request.alloc_id, &request.task)
+            .is_some()
 }
 
 /// Sends until the end, or as long as the task lives and one more time if it is followed.
@@ -85,7 +105,10 @@ async fn send(
 
 /// Whether the task may still write: it has a process, or its allocation has not finished.
 fn lives(facilities: &Facilities, request: &LogsRequest) -> bool {
-    facilities.live.get(request.alloc_id, &request.task).is_some()
+    facilities
+        .live
+        .get(request.alloc_id, &request.task)
+        .is_some()
         || facilities.outbox.is_unfinished(request.alloc_id)
 }
 
@@ -110,7 +133,9 @@ async fn fail(
     reason: String,
     not_found: bool,
 ) -> Result<(), SendFrameError> {
-    sender.send(&NodeReply::Failed { reason, not_found }).await?;
+    sender
+        .send(&NodeReply::Failed { reason, not_found })
+        .await?;
     sender.finish();
     Ok(())
 }

@@ -52,9 +52,10 @@ async fn answer(
                 |stats| NodeReply::AllocStats(Box::new(stats)),
             )
         }
-        Ok(Err(error)) => {
-            NodeReply::Failed { reason: error.to_string(), not_found: false }
-        }
+        Ok(Err(error)) => NodeReply::Failed {
+            reason: error.to_string(),
+            not_found: false,
+        },
         Ok(Ok(None)) | Err(_) => return Ok(()),
     };
     sender.send(&reply).await?;

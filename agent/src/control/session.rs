@@ -31,7 +31,10 @@ pub(super) async fn run(
     let mut jobs = JoinSet::new();
     let (read, mut inbox) = mpsc::channel(SESSION_INBOX_MAX);
     jobs.spawn(read_all(FrameReceiver::new(receive), read));
-    jobs.spawn(requests::serve(Arc::clone(&link.facilities), connection.clone()));
+    jobs.spawn(requests::serve(
+        Arc::clone(&link.facilities),
+        connection.clone(),
+    ));
 
     let mut spec = link.facilities.spec.clone();
     let node = Box::new((**spec.borrow_and_update()).clone());
@@ -84,7 +87,10 @@ async fn welcome(
         .await
         .map_err(|_elapsed| SessionError::Late { addr })?;
     match message(answer)? {
-        ToAgent::Registered { cluster, heartbeat_ttl } => {
+        ToAgent::Registered {
+            cluster,
+            heartbeat_ttl,
+        } => {
             tracing::info!(%addr, cluster, ?heartbeat_ttl, "the node is registered");
             Ok(heartbeat_ttl.max(Duration::from_millis(30)))
         }
@@ -92,14 +98,16 @@ async fn welcome(
         ToAgent::HeartbeatAck
         | ToAgent::ReportAck { .. }
         | ToAgent::Desired { .. }
-        | ToAgent::CollectGarbage => {
-            Err(SessionError::Refused { reason: "its first message was not an answer to the registration".to_owned() })
-        }
+        | ToAgent::CollectGarbage => Err(SessionError::Refused {
+            reason: "its first message was not an answer to the registration".to_owned(),
+        }),
     }
 }
 
 fn message(received: Option<Received>) -> Result<ToAgent, SessionError> {
-    received.ok_or(SessionError::Ended)??.ok_or(SessionError::Ended)
+    received
+        .ok_or(SessionError::Ended)??
+        .ok_or(SessionError::Ended)
 }
 
 async fn handle(
@@ -115,9 +123,23 @@ async fn handle(
             link.facilities.outbox.ack(sequence);
             tell(link, Event::Told).await
         }
-        ToAgent::Desired { index, allocs, gone, complete } => {
+        ToAgent::Desired {
+            index,
+            allocs,
+            gone,
+            complete,
+        } => {
             tracing::debug!(%addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
-            tell(link, Event::Desired { index, allocs, gone, complete }).await
+            tell(
+                link,
+                Event::Desired {
+                    index,
+                    allocs,
+                    gone,
+                    complete,
+                },
+            )
+            .await
         }
         ToAgent::CollectGarbage => tell(link, Event::CollectGarbage).await,
     }
@@ -125,7 +147,10 @@ async fn handle(
 
 async fn tell(link: &Link, event: Event) -> Result<(), SessionError> {
     // Without the node's loop the agent is stopping.
-    link.node.send(event).await.map_err(|_closed| SessionError::Ended)
+    link.node
+        .send(event)
+        .await
+        .map_err(|_closed| SessionError::Ended)
 }
 
 async fn send_reports(
@@ -139,6 +164,11 @@ async fn send_reports(
             return Ok(());
         }
         *sequence += 1;
-        sender.send(&FromAgent::Report { sequence: *sequence, reports }).await?;
+        sender
+            .send(&FromAgent::Report {
+                sequence: *sequence,
+                reports,
+            })
+            .await?;
     }
 }

@@ -30,7 +30,14 @@ pub(crate) const NAME: &str = "native";
 const LOG_BYTES_MAX: u64 = 10 << 20;
 
 /// Variables of the agent that the driver gets; tasks get none of them.
-const ENV_KEPT: [&str; 6] = ["PATH", "LANG", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
+const ENV_KEPT: [&str; 6] = [
+    "PATH",
+    "LANG",
+    "HOME",
+    "TMPDIR",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+];
 
 /// Why the driver's process cannot be had at all.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +54,9 @@ pub enum DriverConfigError {
         bytes: usize,
     },
     /// Nothing to start.
-    #[error("the command that starts the native driver is empty; this is a mistake in the program that embeds the agent")]
+    #[error(
+        "the command that starts the native driver is empty; this is a mistake in the program that embeds the agent"
+    )]
     NoCommand,
 }
 
@@ -85,8 +94,13 @@ impl NativeProcess {
 
     fn spawn(&self) -> io::Result<Child> {
         let log = self.log()?;
-        let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let kept = ENV_KEPT.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+        let (program, arguments) = self
+            .command
+            .split_first()
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let kept = ENV_KEPT
+            .iter()
+            .filter_map(|name| Some((*name, std::env::var_os(name)?)));
         let child = tokio::process::Command::new(program)
             .args(arguments)
             .arg(self.socket())
@@ -200,7 +214,10 @@ async fn begin(
         if answers(client, stop).await {
             return Ok(Driver::Adopted(Some(old)));
         }
-        tracing::error!(pid = old.pid, "the native driver does not answer and is killed; its tasks run on");
+        tracing::error!(
+            pid = old.pid,
+            "the native driver does not answer and is killed; its tasks run on"
+        );
         old.signal(rustix::process::Signal::KILL);
         old.ended().await;
     }

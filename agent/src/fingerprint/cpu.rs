@@ -10,7 +10,9 @@ const MHZ_UNKNOWN: u64 = 1_000;
 pub(super) fn add(facts: &mut Facts) {
     let info = read("/proc/cpuinfo");
     let cores = cores(&info);
-    let mhz = max_frequency_mhz(cores).or_else(|| info_mhz(&info)).unwrap_or(MHZ_UNKNOWN);
+    let mhz = max_frequency_mhz(cores)
+        .or_else(|| info_mhz(&info))
+        .unwrap_or(MHZ_UNKNOWN);
     facts.cores = cores;
     facts.total.cpu_mhz = mhz * u64::from(cores);
     facts.attribute("cpu.arch", arch());
@@ -33,7 +35,10 @@ fn arch() -> &'static str {
 }
 
 fn cores(info: &str) -> u32 {
-    let listed = info.lines().filter(|line| line.starts_with("processor")).count();
+    let listed = info
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
     u32::try_from(listed.max(1)).unwrap_or(u32::MAX)
 }
 
@@ -50,8 +55,14 @@ fn max_frequency_mhz(cores: u32) -> Option<u64> {
 
 pub(super) fn info_mhz(info: &str) -> Option<u64> {
     let mhz: f64 = field(info, "cpu MHz")?.parse().ok()?;
-    #[expect(clippy::cast_possible_truncation, reason = "`as` saturates; frequencies are small")]
-    #[expect(clippy::cast_sign_loss, reason = "`as` saturates; frequencies are positive")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "`as` saturates; frequencies are small"
+    )]
+    #[expect(
+        clippy::cast_sign_loss,
+        reason = "`as` saturates; frequencies are positive"
+    )]
     let mhz = mhz.round() as u64;
     (mhz > 0).then_some(mhz)
 }

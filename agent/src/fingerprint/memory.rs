@@ -32,5 +32,9 @@ pub(super) fn parse(text: &str) -> MemInfo {
             .and_then(|number| number.parse::<u64>().ok())
             .map_or(0, |kib| kib * 1024)
     };
-    MemInfo { total: bytes("MemTotal"), free: bytes("MemFree"), available: bytes("MemAvailable") }
+    MemInfo {
+        total: bytes("MemTotal"),
+        free: bytes("MemFree"),
+        available: bytes("MemAvailable"),
+    }
 }

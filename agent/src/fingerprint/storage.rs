@@ -29,12 +29,17 @@ pub(super) fn add(facts: &mut Facts, data_dir: &Path) {
 
 /// Usage of the file system of `path`; zeros if it cannot be told.
 pub(crate) fn disk_usage(path: &Path) -> DiskUsage {
-    let Ok(stat) = rustix::fs::statvfs(path) else { return DiskUsage::default() };
+    let Ok(stat) = rustix::fs::statvfs(path) else {
+        return DiskUsage::default();
+    };
     DiskUsage {
         total_bytes: stat.f_blocks * stat.f_frsize,
         available_bytes: stat.f_bavail * stat.f_frsize,
         // As df counts: what only root may take is not part of the whole.
-        percent: percent(stat.f_blocks - stat.f_bfree, stat.f_blocks - stat.f_bfree + stat.f_bavail),
+        percent: percent(
+            stat.f_blocks - stat.f_bfree,
+            stat.f_blocks - stat.f_bfree + stat.f_bavail,
+        ),
         inode_percent: percent(stat.f_files.saturating_sub(stat.f_ffree), stat.f_files),
     }
 }

@@ -5,7 +5,10 @@ const CPUINFO: &str = "processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\ncpu MHz
 
 #[test]
 fn cpuinfo_gives_model_and_frequency() {
-    assert_eq!(cpu::field(CPUINFO, "model name"), Some("Some CPU @ 2.50GHz"));
+    assert_eq!(
+        cpu::field(CPUINFO, "model name"),
+        Some("Some CPU @ 2.50GHz")
+    );
     assert_eq!(cpu::info_mhz(CPUINFO), Some(2_500));
     assert_eq!(cpu::info_mhz("processor : 0\n"), None);
 }
@@ -14,7 +17,10 @@ fn cpuinfo_gives_model_and_frequency() {
 fn meminfo_is_in_bytes() {
     let parsed = memory::parse("MemTotal:  100 kB\nMemFree: 7 kB\nMemAvailable:   50 kB\n");
 
-    assert_eq!((parsed.total, parsed.free, parsed.available), (102_400, 7_168, 51_200));
+    assert_eq!(
+        (parsed.total, parsed.free, parsed.available),
+        (102_400, 7_168, 51_200)
+    );
 }
 
 #[test]
@@ -29,8 +35,14 @@ fn os_release_loses_its_quotes() {
 fn the_deepest_mount_is_the_volume() {
     let mounts = "/dev/a / ext4 rw 0 0\n/dev/b /srv ext4 rw 0 0\n/dev/c /srv/data xfs rw 0 0\n";
 
-    assert_eq!(storage::volume(Path::new("/srv/data/muster"), mounts), Some("/dev/c"));
-    assert_eq!(storage::volume(Path::new("/srv/database"), mounts), Some("/dev/b"));
+    assert_eq!(
+        storage::volume(Path::new("/srv/data/muster"), mounts),
+        Some("/dev/c")
+    );
+    assert_eq!(
+        storage::volume(Path::new("/srv/database"), mounts),
+        Some("/dev/b")
+    );
 }
 
 #[test]
@@ -43,7 +55,13 @@ fn this_machine_has_what_jobs_ask_for() {
     let facts = Facts::gather(Path::new("/"));
 
     assert!(facts.total.cpu_mhz > 0 && facts.total.memory_mb > 0 && facts.cores > 0);
-    for name in ["cpu.arch", "cpu.numcores", "cpu.totalcompute", "kernel.version", "unique.hostname"] {
+    for name in [
+        "cpu.arch",
+        "cpu.numcores",
+        "cpu.totalcompute",
+        "kernel.version",
+        "unique.hostname",
+    ] {
         assert!(facts.attributes.contains_key(name), "{name}");
     }
     assert_eq!(boot_id().len(), 36);

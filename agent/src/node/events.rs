@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
+use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
@@ -56,6 +58,8 @@ pub(crate) enum Event {
     StopAll {
         /// Told when no task runs.
         done: oneshot::Sender<()>,
+        /// Told the longest kill timeout of any of them.
+        longest: oneshot::Sender<Duration>,
     },
 }
 
@@ -132,7 +136,11 @@ impl Node {
     }
 
     fn restore(&mut self, loaded: Loaded) {
-        let Loaded { allocs, mut tasks, fresh: _ } = loaded;
+        let Loaded {
+            allocs,
+            mut tasks,
+            fresh: _,
+        } = loaded;
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
         for (alloc_id, (desired, snapshot)) in allocs {
             let runner = match snapshot {
@@ -152,7 +160,12 @@ impl Node {
     fn handle(&mut self, event: Event) {
         match event {
             Event::SessionBegan => self.desired.begin_session(),
-            Event::Desired { index, allocs, gone, complete } => {
+            Event::Desired {
+                index,
+                allocs,
+                gone,
+                complete,
+            } => {
                 for change in self.desired.apply(index, allocs, &gone, complete) {
                     self.change(change);
                 }
@@ -176,7 +189,8 @@ impl Node {
                 self.facilities.outbox.forget(alloc_id);
                 self.tell_stopped();
             }
-            Event::StopAll { done } => {
+            Event::StopAll { done, longest } => {
+                let _told = longest.send(self.longest_kill_timeout());
                 self.stopping = Some(done);
                 let all: Vec<AllocId> = self.allocs.keys().copied().collect();
                 for alloc_id in all {
@@ -191,11 +205,21 @@ impl Node {
         match change {
             Change::Start(desired) => {
                 let runner = AllocRunner::new(&desired, now());
-                self.run_alloc(*desired, runner, BTreeMap::new(), Unrecorded::NeverStarted, false);
+                self.run_alloc(
+                    *desired,
+                    runner,
+                    BTreeMap::new(),
+                    Unrecorded::NeverStarted,
+                    false,
+                );
             }
             Change::Unremembered(desired) => {
                 let any = self.found.contains(&desired.alloc_id);
-                let unrecorded = if any { Unrecorded::Ended } else { Unrecorded::Lost };
+                let unrecorded = if any {
+                    Unrecorded::Ended
+                } else {
+                    Unrecorded::Lost
+                };
                 let runner = AllocRunner::adopt(&desired, now());
                 self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
             }
@@ -206,11 +230,14 @@ impl Node {
 
     /// Never waits: a runner whose inbox is full may be waiting for this loop.
     fn tell(&mut self, alloc_id: AllocId, input: Input) {
-        let Some(known) = self.allocs.get(&alloc_id) else { return };
+        let Some(known) = self.allocs.get(&alloc_id) else {
+            return;
+        };
         if let Err(mpsc::error::TrySendError::Full(input)) = known.inbox.try_send(input) {
             let inbox = known.inbox.clone();
             // A runner that has ended has destroyed its allocation.
-            self.runners.spawn(async move { drop(inbox.send(input).await) });
+            self.runners
+                .spawn(async move { drop(inbox.send(input).await) });
         }
     }
 
@@ -227,7 +254,9 @@ impl Node {
             Ok(runner) => runner,
             Err(error) => {
                 tracing::error!(%error, "an allocation cannot be run");
-                self.facilities.outbox.put(malformed(alloc_id, &error), true);
+                self.facilities
+                    .outbox
+                    .put(malformed(alloc_id, &error), true);
                 return;
             }
         };
@@ -236,7 +265,13 @@ impl Node {
             self.facilities.outbox.put(runner.report(), false);
         }
         let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
-        self.allocs.insert(alloc_id, Known { inbox: inbox.clone(), finished: false });
+        self.allocs.insert(
+            alloc_id,
+            Known {
+                inbox: inbox.clone(),
+                finished: false,
+            },
+        );
         let task = AllocTask {
             facilities: Arc::clone(&self.facilities),
             desired: Arc::new(desired),
@@ -262,6 +297,12 @@ impl Node {
         }
     }
 
+    fn longest_kill_timeout(&self) -> Duration {
+        let groups = self.desired.iter().filter_map(DesiredAlloc::group);
+        let timeouts = groups.flat_map(|group| group.tasks.iter().map(|task| task.kill_timeout));
+        timeouts.max().unwrap_or_default().min(KILL_TIMEOUT_MAX)
+    }
+
     fn tell_stopped(&mut self) {
         if self.allocs.values().all(|known| known.finished)
             && let Some(done) = self.stopping.take()
@@ -275,7 +316,8 @@ impl Node {
     fn sweep(&mut self) {
         let known: BTreeSet<AllocId> = self.allocs.keys().copied().collect();
         let facilities = Arc::clone(&self.facilities);
-        self.runners.spawn(async move { sweep(&facilities, &known).await });
+        self.runners
+            .spawn(async move { sweep(&facilities, &known).await });
     }
 }
 
@@ -284,7 +326,11 @@ async fn sweep(facilities: &Facilities, known: &BTreeSet<AllocId>) {
     let stray = |alloc: &str| !alloc.parse().is_ok_and(|id| known.contains(&id));
     for name in facilities.tree.tasks().unwrap_or_default() {
         if stray(&name.alloc) {
-            tracing::warn!(alloc_id = name.alloc, task = name.task, "a task that nobody wants is ended");
+            tracing::warn!(
+                alloc_id = name.alloc,
+                task = name.task,
+                "a task that nobody wants is ended"
+            );
             end_stray(facilities, &name.alloc, &name.task).await;
         }
     }
@@ -295,7 +341,10 @@ async fn sweep(facilities: &Facilities, known: &BTreeSet<AllocId>) {
         for path in facilities.data.discard_alloc(alloc_id).unwrap_or_default() {
             let deleted = tokio::task::spawn_blocking(move || crate::allocdir::delete(&path)).await;
             if let Ok(Err(error)) = deleted {
-                tracing::warn!(error = chain(&error), "directories that nobody wants are left");
+                tracing::warn!(
+                    error = chain(&error),
+                    "directories that nobody wants are left"
+                );
             }
         }
         drop(facilities.store.write(vec![Write::Remove(alloc_id)]).await);
@@ -303,7 +352,9 @@ async fn sweep(facilities: &Facilities, known: &BTreeSet<AllocId>) {
 }
 
 async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {
-    let Ok(cgroup) = TaskCgroup::open(&facilities.tree, alloc, task) else { return };
+    let Ok(cgroup) = TaskCgroup::open(&facilities.tree, alloc, task) else {
+        return;
+    };
     crate::task::kill(&cgroup).await;
     for (_, slot) in facilities.drivers.iter() {
         for handle in slot.driver.list_tasks().await.unwrap_or_default() {

@@ -33,12 +33,13 @@ pub(super) struct Opened {
     pub(super) found: BTreeSet<AllocId>,
 }
 
-pub(super) async fn open(
+pub(super) fn open(
     config: &AgentConfig,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> Result<Opened, StartAgentError> {
-    let data = DataDir::new(&config.data_dir).map_err(|error| StartAgentError::Dirs(error.to_string()))?;
+    let data =
+        DataDir::new(&config.data_dir).map_err(|error| StartAgentError::Dirs(error.to_string()))?;
     data.prepare()?;
     let node_id = store::node_id(data.root(), fresh_node_id())?;
     let native = native_process(config, &data)?;
@@ -46,7 +47,10 @@ pub(super) async fn open(
     let (hierarchies, tree) = open_tree(&data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
     if let Err(reason) = &bpf {
-        tracing::warn!(reason, "no eBPF programs: tasks are counted by their cgroups alone");
+        tracing::warn!(
+            reason,
+            "no eBPF programs: tasks are counted by their cgroups alone"
+        );
     }
     let ring = LogRing::start(config.ring)?;
     delete_trash(&data, tasks);
@@ -67,7 +71,13 @@ pub(super) async fn open(
                 tracing::error!(%error, pid, "the driver's process is not in its own cgroup");
             }
         };
-        tasks.spawn(native::supervise(process, client.clone(), lives, place, stop.clone()));
+        tasks.spawn(native::supervise(
+            process,
+            client.clone(),
+            lives,
+            place,
+            stop.clone(),
+        ));
         client
     });
     for (name, slot) in drivers.iter() {
@@ -98,7 +108,13 @@ pub(super) async fn open(
         live: LiveTasks::default(),
         strict_limits: config.strict_limits,
     });
-    Ok(Opened { facilities, loaded, publisher, native: client, found })
+    Ok(Opened {
+        facilities,
+        loaded,
+        publisher,
+        native: client,
+        found,
+    })
 }
 
 fn fresh_node_id() -> NodeId {
@@ -154,7 +170,10 @@ pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
 
 fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
     if !Bpf::object_present() {
-        return Err("this binary carries no eBPF object; run `cargo xtask build-ebpf` and build again".to_owned());
+        return Err(
+            "this binary carries no eBPF object; run `cargo xtask build-ebpf` and build again"
+                .to_owned(),
+        );
     }
     let task_level = tree.task_level().ok_or(
         "the agent is in a cgroup namespace, where the level of a task's cgroup is not known; start it outside of containers",
@@ -173,7 +192,10 @@ fn delete_trash(data: &DataDir, tasks: &mut JoinSet<()>) {
     tasks.spawn_blocking(move || {
         for path in trash {
             if let Err(error) = crate::allocdir::delete(&path) {
-                tracing::warn!(error = chain(&error), "something in the trash cannot be deleted");
+                tracing::warn!(
+                    error = chain(&error),
+                    "something in the trash cannot be deleted"
+                );
             }
         }
     });
@@ -184,5 +206,8 @@ fn populated(tree: &NodeTree) -> BTreeSet<AllocId> {
         tracing::error!(%error, "the node's cgroups cannot be listed");
         Vec::new()
     });
-    tasks.iter().filter_map(|name| name.alloc.parse().ok()).collect()
+    tasks
+        .iter()
+        .filter_map(|name| name.alloc.parse().ok())
+        .collect()
 }

@@ -35,7 +35,8 @@ impl Parts {
         let mut add = |name: &str, value: String| attributes.insert(name.to_owned(), value);
         match &self.bpf {
             Ok(adoption) => {
-                let hash = Bpf::object_hash().map_or_else(String::new, |hash| format!("{hash:016x}"));
+                let hash =
+                    Bpf::object_hash().map_or_else(String::new, |hash| format!("{hash:016x}"));
                 add("ebpf.object", hash);
                 add("ebpf.adoption", format!("{adoption:?}").to_lowercase());
             }
@@ -50,7 +51,10 @@ impl Parts {
         };
         add("muster.log_engine", self.engine.to_string());
         for limit in &self.unenforced {
-            add(&format!("cgroup.{}.unenforced", limit.controller), limit.reason.clone());
+            add(
+                &format!("cgroup.{}.unenforced", limit.controller),
+                limit.reason.clone(),
+            );
         }
         attributes
     }
@@ -74,7 +78,9 @@ impl Publisher {
         health: watch::Receiver<DriverHealth>,
     ) -> (Self, watch::Receiver<Arc<NodeSpec>>) {
         let server = config.servers.first().copied();
-        let address = server.and_then(address).unwrap_or_else(|| "127.0.0.1".to_owned());
+        let address = server
+            .and_then(address)
+            .unwrap_or_else(|| "127.0.0.1".to_owned());
         let base = NodeSpec {
             id: parts.node_id,
             name: config.name.clone(),
@@ -90,7 +96,13 @@ impl Publisher {
             address,
         };
         let (spec, published) = watch::channel(Arc::new(base.clone()));
-        let publisher = Self { base, data, parts, health, spec };
+        let publisher = Self {
+            base,
+            data,
+            parts,
+            health,
+            spec,
+        };
         publisher.publish();
         (publisher, published)
     }
@@ -119,9 +131,16 @@ impl Publisher {
     }
 
     fn describe(&self, facts: Facts, known: &NodeSpec) -> NodeSpec {
-        let Facts { mut attributes, mut total, cores } = facts;
+        let Facts {
+            mut attributes,
+            mut total,
+            cores,
+        } = facts;
         attributes.extend(self.parts.attributes());
-        attributes.insert("unique.network.ip-address".to_owned(), self.base.address.clone());
+        attributes.insert(
+            "unique.network.ip-address".to_owned(),
+            self.base.address.clone(),
+        );
         let drivers = self.health.borrow().clone();
         for (name, driver) in &drivers {
             if driver.healthy {
@@ -164,17 +183,25 @@ mod tests {
     use super::*;
 
     fn known(disk_mb: u64) -> NodeSpec {
-        let mut spec = fixture::node("n1").attribute("unique.storage.bytesfree", "old").build();
+        let mut spec = fixture::node("n1")
+            .attribute("unique.storage.bytesfree", "old")
+            .build();
         spec.resources.total.disk_mb = disk_mb;
         spec
     }
 
     fn steady(before: u64, found: u64) -> (u64, String) {
-        let mut total = Amount { disk_mb: found, ..Amount::default() };
+        let mut total = Amount {
+            disk_mb: found,
+            ..Amount::default()
+        };
         let mut attributes =
             BTreeMap::from([("unique.storage.bytesfree".to_owned(), "new".to_owned())]);
         keep_steady(&mut total, &mut attributes, &known(before));
-        (total.disk_mb, attributes["unique.storage.bytesfree"].clone())
+        (
+            total.disk_mb,
+            attributes["unique.storage.bytesfree"].clone(),
+        )
     }
 
     #[test]

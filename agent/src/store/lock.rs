@@ -50,7 +50,10 @@ impl DataDirLock {
     /// [`LockDataDirError`].
     pub(crate) fn take(data_dir: &Path) -> Result<Self, LockDataDirError> {
         let path = data_dir.join(FILE);
-        let io = |source| LockDataDirError::Io { path: path.clone(), source };
+        let io = |source| LockDataDirError::Io {
+            path: path.clone(),
+            source,
+        };
         std::fs::create_dir_all(data_dir).map_err(io)?;
         let file = File::options()
             .read(true)
@@ -72,7 +75,10 @@ impl DataDirLock {
                 file.read_to_string(&mut pid).map_err(io)?;
                 let pid = pid.trim();
                 let pid = if pid.is_empty() { "unknown" } else { pid }.to_owned();
-                Err(LockDataDirError::Held { path: data_dir.to_owned(), pid })
+                Err(LockDataDirError::Held {
+                    path: data_dir.to_owned(),
+                    pid,
+                })
             }
             Err((_file, errno)) => Err(io(errno.into())),
         }

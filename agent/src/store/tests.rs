@@ -27,7 +27,13 @@ fn record() -> TaskRecord {
         cgroup_id: 7,
         boot_id: "boot".into(),
         handle: Some(vec![1, 2, 3]),
-        ended: Some((Exit { code: 42, ..Exit::default() }, "detail".into())),
+        ended: Some((
+            Exit {
+                code: 42,
+                ..Exit::default()
+            },
+            "detail".into(),
+        )),
     }
 }
 
@@ -48,29 +54,12 @@ async fn filled(dir: &Path) -> Vec<Write> {
     writes()
 }
 
-/// The store's thread closes the database after the last handle is gone.
-fn reopen(dir: &Path) -> (Store, Loaded) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    loop {
-        match Database::open(dir.join(FILE)) {
-            Ok(database) => drop(database),
-            Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
-                assert!(std::time::Instant::now() < deadline, "the database is never closed");
-                std::thread::yield_now();
-                continue;
-            }
-            Err(_) => {}
-        }
-        return open(dir).unwrap();
-    }
-}
-
 #[tokio::test]
 async fn what_was_written_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
 
-    let (_store, loaded) = reopen(dir.path());
+    let (_store, loaded) = open(dir.path()).unwrap();
 
     let first = AllocId::at(LogIndex(1), 1);
     assert_eq!(loaded.allocs.len(), 2);
@@ -85,12 +74,15 @@ async fn what_was_written_is_read_back() {
 async fn a_removed_allocation_takes_its_tasks_along() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
-    let (store, _) = reopen(dir.path());
+    let (store, _) = open(dir.path()).unwrap();
 
-    store.write(vec![Write::Remove(AllocId::at(LogIndex(1), 1))]).await.unwrap();
+    store
+        .write(vec![Write::Remove(AllocId::at(LogIndex(1), 1))])
+        .await
+        .unwrap();
     drop(store);
 
-    let (_store, loaded) = reopen(dir.path());
+    let (_store, loaded) = open(dir.path()).unwrap();
     assert_eq!(loaded.allocs.len(), 1);
     assert!(loaded.tasks.is_empty());
 }
@@ -100,7 +92,7 @@ async fn a_removed_allocation_takes_its_tasks_along() {
 async fn a_cut_database_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
-    drop(reopen(dir.path()));
+    drop(open(dir.path()).unwrap());
     let copy = tempfile::tempdir().unwrap();
     let whole = std::fs::read(dir.path().join(FILE)).unwrap();
     let blocks = whole.len() / 4096;
@@ -132,24 +124,25 @@ async fn garbage_is_set_aside_and_named() {
 async fn a_newer_format_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
-    drop(reopen(dir.path()));
     {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        let database = loop {
-            match Database::open(dir.path().join(FILE)) {
-                Ok(database) => break database,
-                Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
-            }
-        };
+        // Closed again at once, so that nothing has it open.
+        let (database, _) = open_once_closed(&dir.path().join(FILE), true).ok().unwrap();
         let transaction = database.begin_write().unwrap();
         let newer = (SCHEMA + 1).to_le_bytes();
-        transaction.open_table(META).unwrap().insert(META_SCHEMA, newer.as_slice()).unwrap();
+        transaction
+            .open_table(META)
+            .unwrap()
+            .insert(META_SCHEMA, newer.as_slice())
+            .unwrap();
         transaction.commit().unwrap();
     }
 
     let refused = open(dir.path()).unwrap_err().to_string();
 
-    assert!(refused.contains("format 2") && refused.contains("newer muster"), "{refused}");
+    assert!(
+        refused.contains("format 2") && refused.contains("newer muster"),
+        "{refused}"
+    );
     assert!(dir.path().join(FILE).exists());
 }
 
@@ -170,7 +163,10 @@ fn a_mangled_node_id_is_refused() {
 
     let refused = node_id(dir.path(), NodeId([1; 16])).unwrap_err();
 
-    assert!(matches!(refused, OpenStoreError::NodeId { .. }), "{refused}");
+    assert!(
+        matches!(refused, OpenStoreError::NodeId { .. }),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -180,5 +176,22 @@ fn a_second_agent_is_told_of_the_first() {
 
     let refused = DataDirLock::take(dir.path()).unwrap_err().to_string();
 
-    assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
+    assert!(
+        refused.contains(&format!("pid {}", std::process::id())),
+        "{refused}"
+    );
+}
+
+/// An agent that was stopped in this process may still be closing its database.
+#[tokio::test]
+async fn an_open_database_is_waited_for_not_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+
+    for _ in 0..20 {
+        let (_store, loaded) = open(dir.path()).unwrap();
+        assert_eq!(loaded.allocs.len(), 2);
+    }
+
+    assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }

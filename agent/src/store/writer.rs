@@ -1,5 +1,7 @@
 //! The thread that writes, many records a transaction.
 
+use std::thread::JoinHandle;
+
 use muster_agent_core::alloc::AllocSnapshot;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
@@ -36,10 +38,11 @@ struct Job {
     done: oneshot::Sender<Result<(), WriteStoreError>>,
 }
 
-/// The way to the writing thread. The thread ends, and closes the database, with the last clone.
-#[derive(Clone, Debug)]
+/// The way to the writing thread. The thread ends, and closes the database, when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Store {
     jobs: mpsc::Sender<Job>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Store {
@@ -48,17 +51,31 @@ impl Store {
         let spawned = std::thread::Builder::new()
             .name("muster-store".into())
             .spawn(move || run(&database, inbox));
-        if let Err(error) = spawned {
-            tracing::error!(%error, "the store's thread cannot be started");
+        let thread = spawned
+            .inspect_err(|error| tracing::error!(%error, "the store's thread cannot be started"))
+            .ok();
+        Self { jobs, thread }
+    }
+
+    /// Writes what waits and closes the database.
+    pub(crate) fn close(self) {
+        let Self { jobs, thread } = self;
+        drop(jobs);
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the store's thread had panicked");
         }
-        Self { jobs }
     }
 
     /// Writes, and returns when it is on disk.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<(), WriteStoreError> {
-        let gone = || WriteStoreError { reason: "its thread has ended".into() };
+        let gone = || WriteStoreError {
+            reason: "its thread has ended".into(),
+        };
         let (done, answer) = oneshot::channel();
-        self.jobs.send(Job { writes, done }).await.map_err(|_closed| gone())?;
+        self.jobs
+            .send(Job { writes, done })
+            .await
+            .map_err(|_closed| gone())?;
         answer.await.map_err(|_closed| gone())?
     }
 }
@@ -72,8 +89,9 @@ fn run(database: &Database, mut inbox: mpsc::Receiver<Job>) {
             jobs.push(job);
         }
         let writes = jobs.iter().flat_map(|job| &job.writes);
-        let written = commit(database, writes)
-            .map_err(|reason| WriteStoreError { reason: reason.to_string() });
+        let written = commit(database, writes).map_err(|reason| WriteStoreError {
+            reason: reason.to_string(),
+        });
         if let Err(error) = &written {
             tracing::error!(%error, "a change of the node's state was not stored");
         }
@@ -96,7 +114,10 @@ fn commit<'a>(
         for write in writes {
             match write {
                 Write::Desired(alloc) => {
-                    desired.insert(alloc.alloc_id.0.as_slice(), codec::encode(alloc)?.as_slice())?;
+                    desired.insert(
+                        alloc.alloc_id.0.as_slice(),
+                        codec::encode(alloc)?.as_slice(),
+                    )?;
                 }
                 Write::Snapshot(alloc_id, snapshot) => {
                     snapshots.insert(alloc_id.0.as_slice(), codec::encode(snapshot)?.as_slice())?;

@@ -29,11 +29,17 @@ pub(crate) struct StartFailure {
 
 impl StartFailure {
     fn fatal(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), retryable: false }
+        Self {
+            reason: reason.to_string(),
+            retryable: false,
+        }
     }
 
     fn retryable(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), retryable: true }
+        Self {
+            reason: reason.to_string(),
+            retryable: true,
+        }
     }
 }
 
@@ -46,8 +52,11 @@ pub(crate) async fn begin(
     let slot = driver(facilities, task)?;
     let config = task_config(facilities, task, attempt)?;
     let cgroup = make_cgroup(facilities, task).await?;
-    let mut notes: Vec<String> =
-        cgroup.unenforced().iter().map(|limit| limit.reason.clone()).collect();
+    let mut notes: Vec<String> = cgroup
+        .unenforced()
+        .iter()
+        .map(|limit| limit.reason.clone())
+        .collect();
 
     // From here on a process may come into being: whoever comes after must know of it.
     let mut record = TaskRecord {
@@ -70,8 +79,13 @@ pub(crate) async fn begin(
         Ok((started, streams)) => {
             record.handle = started.handle.encode().ok();
             store_record(facilities, task, &record).await;
-            let live =
-                LiveTask { slot, record, handle: started.handle, cgroup: Some(cgroup), streams };
+            let live = LiveTask {
+                slot,
+                record,
+                handle: started.handle,
+                cgroup: Some(cgroup),
+                streams,
+            };
             Ok((live, notes.join("; ")))
         }
         Err(failure) => {
@@ -113,10 +127,13 @@ async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgrou
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
         other => StartFailure::retryable(chain(&other)),
     })?;
-    let unlimited = cgroup.unenforced().iter().find(|limit| match limit.controller {
-        Controller::Memory | Controller::Pids => true,
-        Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,
-    });
+    let unlimited = cgroup
+        .unenforced()
+        .iter()
+        .find(|limit| match limit.controller {
+            Controller::Memory | Controller::Pids => true,
+            Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,
+        });
     if let Some(limit) = unlimited.filter(|_| facilities.strict_limits) {
         let reason = limit.reason.clone();
         remove(&cgroup).await;
@@ -140,7 +157,9 @@ pub(crate) async fn kill(cgroup: &TaskCgroup) {
     }
     match cgroup.wait_empty(CGROUP_EMPTY_DEADLINE).await {
         Ok(true) => {}
-        Ok(false) => tracing::error!(dir = %cgroup.dir().display(), "processes of a task are stuck in the kernel"),
+        Ok(false) => {
+            tracing::error!(dir = %cgroup.dir().display(), "processes of a task are stuck in the kernel");
+        }
         Err(error) => tracing::warn!(%error, "a cgroup cannot be read"),
     }
 }
@@ -160,12 +179,19 @@ async fn start(
 ) -> Result<(StartedTask, Streams), StartFailure> {
     let dirs = facilities.data.alloc(task.alloc_id());
     let owner = owner_named(&task.task().user).map_err(StartFailure::fatal)?;
-    let streams =
-        Streams::open(&facilities.ring, &dirs, task.name(), owner, task.task().logs)
-            .await
-            .map_err(|error| StartFailure::retryable(chain(&error)))?;
-    config.cgroup =
-        Some(CgroupPlacement { dir: cgroup.dir().to_owned(), joins: cgroup.joins() });
+    let streams = Streams::open(
+        &facilities.ring,
+        &dirs,
+        task.name(),
+        owner,
+        task.task().logs,
+    )
+    .await
+    .map_err(|error| StartFailure::retryable(chain(&error)))?;
+    config.cgroup = Some(CgroupPlacement {
+        dir: cgroup.dir().to_owned(),
+        joins: cgroup.joins(),
+    });
     match with_driver(slot, config).await {
         Ok(started) => Ok((started, streams)),
         Err(failure) => {
@@ -178,7 +204,10 @@ async fn start(
 }
 
 async fn with_driver(slot: &DriverSlot, config: TaskConfig) -> Result<StartedTask, StartFailure> {
-    if tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready()).await.is_err() {
+    if tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready())
+        .await
+        .is_err()
+    {
         return Err(StartFailure::retryable(format!(
             "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
         )));
@@ -221,9 +250,8 @@ fn task_config(
     let TaskAt { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let env = TaskEnv::build(desired, group, description, &dirs, &spec);
-    let config = serde_json::from_str(&description.config_json).map_err(|error| {
-        StartFailure::fatal(format!("the task's config is not JSON: {error}"))
-    })?;
+    let config = serde_json::from_str(&description.config_json)
+        .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;
     let fifo = |stream| dirs.fifos.join(stream_name(&description.name, stream));
     Ok(TaskConfig {
         id: format!("{}/{}/{attempt:08x}", desired.alloc_id, description.name),

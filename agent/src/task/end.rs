@@ -19,16 +19,26 @@ use crate::facilities::Facilities;
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
 use crate::store::TaskRecord;
 
-/// Waits for the end of a task, cleans up, and tells its runner. `known` says whether the driver
-/// knows the task already.
+/// Who knows that the task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Nobody yet: whether it runs is for the driver to say.
+    No,
+    /// Its runner; the driver has to recover it.
+    ToRunner,
+    /// Runner and driver.
+    Told,
+}
+
+/// Waits for the end of a task, cleans up, and tells its runner.
 pub(super) async fn end(
     facilities: &Facilities,
     task: &TaskAt,
     live: &LiveTask,
-    known: bool,
+    known: Known,
     inputs: &Inputs,
 ) {
-    let exit = wait(facilities, live, known).await;
+    let exit = wait(facilities, live, known, inputs).await;
     let (exit, mut detail) = with_memory(exit, live.cgroup.as_ref());
     let mut record = live.record.clone();
     record.ended = Some((exit, detail.clone()));
@@ -39,7 +49,10 @@ pub(super) async fn end(
     }
     let left = live.streams.close(&facilities.ring).await;
     if left > 0 {
-        push_detail(&mut detail, &format!("{left} bytes of output could not be saved"));
+        push_detail(
+            &mut detail,
+            &format!("{left} bytes of output could not be saved"),
+        );
     }
     clean_up(facilities, task, &live.slot, &record, live.cgroup.as_ref()).await;
     facilities.live.remove(task.alloc_id(), task.name());
@@ -73,7 +86,11 @@ async fn clean_up(
     match slot.driver.destroy_task(&record.task_id, true).await {
         Ok(()) | Err(TaskError::NotFound { .. }) => {}
         // A driver that was away forgets its ended tasks by itself.
-        Err(error) => tracing::warn!(task_id = record.task_id, error = chain(&error), "the driver did not destroy a task"),
+        Err(error) => tracing::warn!(
+            task_id = record.task_id,
+            error = chain(&error),
+            "the driver did not destroy a task"
+        ),
     }
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
     if let Some(bpf) = facilities.bpf()
@@ -84,26 +101,38 @@ async fn clean_up(
     if let Some(cgroup) = cgroup
         && let Err(error) = cgroup.remove().await
     {
-        tracing::warn!(error = chain(&error), "the cgroup of a task that ended is left");
+        tracing::warn!(
+            error = chain(&error),
+            "the cgroup of a task that ended is left"
+        );
     }
 }
 
 /// Waits until the task has ended, through any number of deaths of its driver.
-async fn wait(facilities: &Facilities, live: &LiveTask, mut known: bool) -> Exit {
+async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs: &Inputs) -> Exit {
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
     loop {
-        if !known {
+        if known != Known::Told {
             live.slot.ready().await;
             match driver.recover_task(live.handle.clone()).await {
-                Ok(()) => pause = RETRY_PAUSE,
+                Ok(()) => {
+                    pause = RETRY_PAUSE;
+                    if known == Known::No {
+                        // A task without a process of ours, or one that has just ended.
+                        inputs.send(TaskInput::Recovered).await;
+                    }
+                }
                 Err(RecoverTaskError::Gone { .. }) => return from_ledger(facilities, live).await,
                 Err(
                     error @ (RecoverTaskError::HandleVersion { .. }
                     | RecoverTaskError::InvalidHandle { .. }),
                 ) => {
-                    tracing::error!(task_id = live.record.task_id, error = chain(&error),
-                        "the driver cannot take the task back, so it is ended");
+                    tracing::error!(
+                        task_id = live.record.task_id,
+                        error = chain(&error),
+                        "the driver cannot take the task back, so it is ended"
+                    );
                     return from_ledger(facilities, live).await;
                 }
                 Err(RecoverTaskError::Driver(_)) => {
@@ -118,7 +147,7 @@ async fn wait(facilities: &Facilities, live: &LiveTask, mut known: bool) -> Exit
             Ok(_unknown) => return from_ledger(facilities, live).await,
             Err(error) => {
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
-                known = false;
+                known = Known::ToRunner;
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(DRIVER_PAUSE_MAX);
             }
@@ -141,8 +170,13 @@ async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
         // Children that outlived the main process; with it the driver would have ended them.
         kill(cgroup).await;
     }
-    let unknown = Exit { unknown: true, ..Exit::default() };
-    let Some(bpf) = facilities.bpf() else { return unknown };
+    let unknown = Exit {
+        unknown: true,
+        ..Exit::default()
+    };
+    let Some(bpf) = facilities.bpf() else {
+        return unknown;
+    };
     let deadline = Instant::now() + LEDGER_DEADLINE;
     loop {
         match bpf.exit_of(live.record.cgroup_id) {
@@ -163,12 +197,18 @@ async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
 fn from_wait_status(status: i32) -> Exit {
     let signal = status & 0x7f;
     let code = if signal == 0 { (status >> 8) & 0xff } else { 0 };
-    Exit { code, signal, ..Exit::default() }
+    Exit {
+        code,
+        signal,
+        ..Exit::default()
+    }
 }
 
 /// Adds what the task's own cgroup says about memory.
 fn with_memory(mut exit: Exit, cgroup: Option<&TaskCgroup>) -> (Exit, String) {
-    let count = cgroup.and_then(|cgroup| cgroup.oom().ok().flatten()).unwrap_or_default();
+    let count = cgroup
+        .and_then(|cgroup| cgroup.oom().ok().flatten())
+        .unwrap_or_default();
     if count.kills == 0 {
         return (exit, String::new());
     }
@@ -176,12 +216,29 @@ fn with_memory(mut exit: Exit, cgroup: Option<&TaskCgroup>) -> (Exit, String) {
     (exit, oom_detail(count))
 }
 
-fn oom_detail(OomCount { kills, peak_bytes, limit_bytes }: OomCount) -> String {
+fn oom_detail(
+    OomCount {
+        kills,
+        peak_bytes,
+        limit_bytes,
+    }: OomCount,
+) -> String {
     let mib = |bytes: Option<u64>| {
-        bytes.map_or_else(|| "unknown".to_owned(), |bytes| format!("{:.1} MiB", bytes as f64 / 1_048_576.0))
+        bytes.map_or_else(
+            || "unknown".to_owned(),
+            |bytes| format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        )
     };
-    let processes = if kills == 1 { "1 process" } else { &format!("{kills} processes") };
-    format!("{processes} killed, limit {}, peak {}", mib(limit_bytes), mib(peak_bytes))
+    let processes = if kills == 1 {
+        "1 process"
+    } else {
+        &format!("{kills} processes")
+    };
+    format!(
+        "{processes} killed, limit {}, peak {}",
+        mib(limit_bytes),
+        mib(peak_bytes)
+    )
 }
 
 fn push_detail(detail: &mut String, more: &str) {
@@ -197,23 +254,51 @@ mod tests {
 
     #[test]
     fn wait_statuses_are_codes_or_signals() {
-        assert_eq!(from_wait_status(42 << 8), Exit { code: 42, ..Exit::default() });
-        assert_eq!(from_wait_status(9), Exit { signal: 9, ..Exit::default() });
+        assert_eq!(
+            from_wait_status(42 << 8),
+            Exit {
+                code: 42,
+                ..Exit::default()
+            }
+        );
+        assert_eq!(
+            from_wait_status(9),
+            Exit {
+                signal: 9,
+                ..Exit::default()
+            }
+        );
         // With a core dump.
-        assert_eq!(from_wait_status(11 | 0x80), Exit { signal: 11, ..Exit::default() });
+        assert_eq!(
+            from_wait_status(0x8b),
+            Exit {
+                signal: 11,
+                ..Exit::default()
+            }
+        );
         assert_eq!(from_wait_status(0), Exit::default());
     }
 
     #[test]
     fn an_out_of_memory_kill_names_its_numbers() {
-        let count = OomCount { kills: 1, peak_bytes: Some(64 << 20), limit_bytes: Some(64 << 20) };
+        let count = OomCount {
+            kills: 1,
+            peak_bytes: Some(64 << 20),
+            limit_bytes: Some(64 << 20),
+        };
 
-        assert_eq!(oom_detail(count), "1 process killed, limit 64.0 MiB, peak 64.0 MiB");
+        assert_eq!(
+            oom_detail(count),
+            "1 process killed, limit 64.0 MiB, peak 64.0 MiB"
+        );
     }
 
     #[test]
     fn without_a_cgroup_nothing_is_claimed() {
-        let exit = Exit { code: 1, ..Exit::default() };
+        let exit = Exit {
+            code: 1,
+            ..Exit::default()
+        };
 
         assert_eq!(with_memory(exit, None), (exit, String::new()));
     }

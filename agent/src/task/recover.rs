@@ -76,7 +76,10 @@ async fn find_by_driver(
 ) -> Found {
     slot.ready().await;
     let handles = slot.driver.list_tasks().await.unwrap_or_default();
-    match handles.into_iter().find(|handle| handle.config.id == record.task_id) {
+    match handles
+        .into_iter()
+        .find(|handle| handle.config.id == record.task_id)
+    {
         Some(handle) => live(facilities, task, slot, record, handle).await,
         None => {
             // A process without a handle cannot be waited for: it is ended, and started anew.
@@ -121,11 +124,15 @@ async fn unrecorded_task(
         }
         (Some(_) | None, _) => Found::Nothing(match unrecorded {
             Unrecorded::Ended | Unrecorded::NeverStarted => TaskInput::Exited {
-                exit: Exit { unknown: true, ..Exit::default() },
+                exit: Exit {
+                    unknown: true,
+                    ..Exit::default()
+                },
                 detail: "the agent's store was lost".to_owned(),
             },
             Unrecorded::Lost => TaskInput::Lost {
-                reason: "the agent's store was lost, and no process of the task was found".to_owned(),
+                reason: "the agent's store was lost, and no process of the task was found"
+                    .to_owned(),
             },
         }),
     }
@@ -145,20 +152,36 @@ async fn live(
         Ok(cgroup) => Some(cgroup).filter(|cgroup| cgroup.id() == record.cgroup_id),
         Err(CreateTaskCgroupError::Gone { .. }) => None,
         Err(error) => {
-            tracing::error!(task_id = record.task_id, error = chain(&error), "the cgroup of a task cannot be opened");
+            tracing::error!(
+                task_id = record.task_id,
+                error = chain(&error),
+                "the cgroup of a task cannot be opened"
+            );
             None
         }
     };
     let streams = reopen_streams(facilities, task).await;
-    Found::Live(Box::new(LiveTask { slot, record, handle, cgroup, streams }))
+    Found::Live(Box::new(LiveTask {
+        slot,
+        record,
+        handle,
+        cgroup,
+        streams,
+    }))
 }
 
 /// Output first: a task whose FIFO is full stands still until somebody drains it.
 async fn reopen_streams(facilities: &Facilities, task: &TaskAt) -> Streams {
     let dirs = facilities.data.alloc(task.alloc_id());
     let owner = owner_named(&task.task().user).ok().flatten();
-    let opened =
-        Streams::open(&facilities.ring, &dirs, task.name(), owner, task.task().logs).await;
+    let opened = Streams::open(
+        &facilities.ring,
+        &dirs,
+        task.name(),
+        owner,
+        task.task().logs,
+    )
+    .await;
     opened.unwrap_or_else(|error| {
         tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), error = chain(&error),
             "the output of a running task cannot be taken");

@@ -54,12 +54,24 @@ async fn a_killed_agent_leaves_tasks_to_the_next() {
         let sessions = server.sessions();
         assert_eq!(start_ticks(pid), Some(start));
         let next = machine.killable_agent(&server);
-        eventually("a session", async || (server.sessions() > sessions).then_some(())).await;
-        let before = server.log(alloc_id, LogStream::Stdout).await.lines().count();
-        let task = server.reported(alloc_id, "recovered", |task, _| recovered(task)).await;
+        eventually("a session", async || {
+            (server.sessions() > sessions).then_some(())
+        })
+        .await;
+        let before = server
+            .log(alloc_id, LogStream::Stdout)
+            .await
+            .lines()
+            .count();
+        let task = server
+            .reported(alloc_id, "recovered", |task, _| recovered(task))
+            .await;
         assert_eq!(task.restarts, 0);
         count_reaches(&server, alloc_id, before + 20).await;
-        assert_eq!((server.pid(alloc_id).await, start_ticks(pid)), (pid, Some(start)));
+        assert_eq!(
+            (server.pid(alloc_id).await, start_ticks(pid)),
+            (pid, Some(start))
+        );
         next.kill();
     }
 
@@ -85,7 +97,9 @@ async fn an_agent_that_leaves_keeps_its_tasks() {
     agent.leave().await;
     assert!(!ended(pid));
     let agent = machine.agent(&server).await;
-    let task = server.reported(alloc_id, "recovered", |task, _| recovered(task)).await;
+    let task = server
+        .reported(alloc_id, "recovered", |task, _| recovered(task))
+        .await;
 
     assert_eq!(task.restarts, 0);
     assert_eq!(server.pid(alloc_id).await, pid);
@@ -133,13 +147,27 @@ async fn an_exit_that_nobody_watched_is_reported() {
     let server = machine.server();
     let agent = machine.killable_agent(&server);
     let node = server.node(|node| node.has_driver("native")).await;
-    if node.attributes.get("ebpf.object").is_none_or(|object| object == "absent") {
-        let why = node.attributes.get("ebpf.reason").cloned().unwrap_or_default();
-        skipped(name, &format!("no eBPF programs: {why}; run: cargo xtask build-ebpf"));
+    if node
+        .attributes
+        .get("ebpf.object")
+        .is_none_or(|object| object == "absent")
+    {
+        let why = node
+            .attributes
+            .get("ebpf.reason")
+            .cloned()
+            .unwrap_or_default();
+        skipped(
+            name,
+            &format!("no eBPF programs: {why}; run: cargo xtask build-ebpf"),
+        );
         return;
     }
     let gate = machine.data().join("gate");
-    let script = format!("while ! [ -e {} ]; do sleep 0.02; done; exit 42", gate.display());
+    let script = format!(
+        "while ! [ -e {} ]; do sleep 0.02; done; exit 42",
+        gate.display()
+    );
     let alloc_id = server.place(batch(1, &script).build()).await;
     let pid = server.pid(alloc_id).await;
 
@@ -150,8 +178,16 @@ async fn an_exit_that_nobody_watched_is_reported() {
     let agent = machine.agent(&server).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let exit = Exit { code: 42, ..Exit::default() };
-    assert!(task.events.iter().any(|event| event.kind == TaskEventKind::Terminated(exit)), "{task:?}");
+    let exit = Exit {
+        code: 42,
+        ..Exit::default()
+    };
+    assert!(
+        task.events
+            .iter()
+            .any(|event| event.kind == TaskEventKind::Terminated(exit)),
+        "{task:?}"
+    );
     agent.end().await;
 }
 
@@ -165,7 +201,10 @@ async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
     let server = machine.server();
     let agent = machine.killable_agent(&server);
     let gate = machine.data().join("gate");
-    let script = format!("while ! [ -e {} ]; do sleep 0.02; done; exit 42", gate.display());
+    let script = format!(
+        "while ! [ -e {} ]; do sleep 0.02; done; exit 42",
+        gate.display()
+    );
     let alloc_id = server.place(batch(1, &script).build()).await;
     let pid = server.pid(alloc_id).await;
 
@@ -175,8 +214,16 @@ async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
     let agent = machine.agent(&server).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let exit = Exit { code: 42, ..Exit::default() };
-    assert!(task.events.iter().any(|event| event.kind == TaskEventKind::Terminated(exit)), "{task:?}");
+    let exit = Exit {
+        code: 42,
+        ..Exit::default()
+    };
+    assert!(
+        task.events
+            .iter()
+            .any(|event| event.kind == TaskEventKind::Terminated(exit)),
+        "{task:?}"
+    );
     agent.end().await;
 }
 
@@ -195,7 +242,9 @@ async fn a_lost_store_loses_no_task() {
     agent.kill();
     std::fs::write(machine.data().join("agent.redb"), "garbage").unwrap();
     let agent = machine.agent(&server).await;
-    server.reported(alloc_id, "recovered", |task, _| recovered(task)).await;
+    server
+        .reported(alloc_id, "recovered", |task, _| recovered(task))
+        .await;
 
     assert!(machine.data().join("agent.redb.corrupt-1").exists());
     let before = counted(&server, alloc_id).await;
@@ -222,6 +271,9 @@ async fn what_cannot_be_found_is_reported_lost() {
     let agent = machine.agent(&server).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    assert!(!has(&task, |kind| matches!(kind, TaskEventKind::Started)), "{task:?}");
+    assert!(
+        !has(&task, |kind| matches!(kind, TaskEventKind::Started)),
+        "{task:?}"
+    );
     agent.end().await;
 }

@@ -25,7 +25,9 @@ async fn a_forgotten_allocation_leaves_nothing() {
     assert!(ended(pid));
     assert!(!machine.tree().join(alloc_id.to_string()).exists());
     eventually("the trash is emptied", async || {
-        let trash = std::fs::read_dir(machine.data().join("trash")).unwrap().count();
+        let trash = std::fs::read_dir(machine.data().join("trash"))
+            .unwrap()
+            .count();
         (trash == 0).then_some(())
     })
     .await;
@@ -47,7 +49,10 @@ async fn forced_collection_takes_what_has_finished() {
     assert!(machine.alloc_dir(done).exists());
 
     server.collect_garbage().await;
-    eventually("the finished one goes", async || (!machine.alloc_dir(done).exists()).then_some(())).await;
+    eventually("the finished one goes", async || {
+        (!machine.alloc_dir(done).exists()).then_some(())
+    })
+    .await;
 
     assert!(machine.alloc_dir(running).exists());
     // It stays away when the server names it again.
@@ -70,8 +75,13 @@ async fn clean_refuses_while_tasks_run() {
     let tree = machine.tree();
     agent.leave().await;
 
-    let refused = muster_agent::clean::run(&machine.data(), false).unwrap_err().to_string();
-    assert!(refused.contains(&format!("{alloc_id}/main")) && !ended(pid), "{refused}");
+    let refused = muster_agent::clean::run(&machine.data(), false)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains(&format!("{alloc_id}/main")) && !ended(pid),
+        "{refused}"
+    );
 
     let (driver, _) = machine.driver().await;
     muster_agent::clean::run(&machine.data(), true).unwrap();

@@ -1,7 +1,14 @@
 //! The agent with a real driver process, real cgroups and a fake server over real QUIC.
 
+#[cfg(test)]
 mod adopt;
+#[cfg(test)]
 mod collect;
+#[cfg(test)]
+mod mock;
+#[cfg(test)]
 mod run;
+#[cfg(test)]
 mod session;
+#[cfg(test)]
 mod support;

@@ -13,7 +13,10 @@ fn exits(task: &TaskState) -> Vec<Exit> {
         TaskEventKind::Terminated(exit) => Some(*exit),
         _ => None,
     };
-    task.events.iter().filter_map(|event| exit(&event.kind)).collect()
+    task.events
+        .iter()
+        .filter_map(|event| exit(&event.kind))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +28,9 @@ async fn output_of_a_task_is_kept() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
 
-    let alloc_id = server.place(batch(1, "echo hello; echo oops >&2").build()).await;
+    let alloc_id = server
+        .place(batch(1, "echo hello; echo oops >&2").build())
+        .await;
     let task = server.status(alloc_id, ClientStatus::Complete).await;
 
     assert_eq!(exits(&task), [Exit::default()]);
@@ -69,7 +74,13 @@ async fn exit_code_of_a_failed_task_is_reported() {
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
     assert!(task.failed);
-    assert_eq!(exits(&task), [Exit { code: 42, ..Exit::default() }]);
+    assert_eq!(
+        exits(&task),
+        [Exit {
+            code: 42,
+            ..Exit::default()
+        }]
+    );
     agent.end().await;
 }
 
@@ -87,8 +98,17 @@ async fn restart_policy_is_followed() {
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
     assert_eq!(task.restarts, 2);
-    assert_eq!(exits(&task).last(), Some(&Exit { signal: 11, ..Exit::default() }));
-    assert_eq!(server.log(alloc_id, LogStream::Stdout).await, "run\nrun\nrun\n");
+    assert_eq!(
+        exits(&task).last(),
+        Some(&Exit {
+            signal: 11,
+            ..Exit::default()
+        })
+    );
+    assert_eq!(
+        server.log(alloc_id, LogStream::Stdout).await,
+        "run\nrun\nrun\n"
+    );
     agent.end().await;
 }
 
@@ -102,11 +122,20 @@ async fn a_command_that_is_not_there_fails_the_task() {
     let agent = machine.agent(&server).await;
     let config = serde_json::json!({"command": "/no/such/program"});
 
-    let alloc_id = server.place(batch(1, "").driver("native", &config).build()).await;
+    let alloc_id = server
+        .place(batch(1, "").driver("native", &config).build())
+        .await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let words: Vec<_> = task.events.iter().map(|event| event.message.as_str()).collect();
-    assert!(words.iter().any(|words| words.contains("/no/such/program")), "{words:?}");
+    let words: Vec<_> = task
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    assert!(
+        words.iter().any(|words| words.contains("/no/such/program")),
+        "{words:?}"
+    );
     assert!(!machine.tree().join(alloc_id.to_string()).exists());
     agent.end().await;
 }
@@ -120,12 +149,21 @@ async fn a_driver_that_is_not_there_fails_the_task() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
 
-    let alloc = batch(1, "").driver("docker", &serde_json::json!({})).build();
+    let alloc = batch(1, "")
+        .driver("docker", &serde_json::json!({}))
+        .build();
     let alloc_id = server.place(alloc).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let words: Vec<_> = task.events.iter().map(|event| event.message.as_str()).collect();
-    assert!(words.contains(&"this node has no driver `docker`; it has native"), "{words:?}");
+    let words: Vec<_> = task
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    assert!(
+        words.contains(&"this node has no driver `docker`; it has native"),
+        "{words:?}"
+    );
     agent.end().await;
 }
 
@@ -144,7 +182,13 @@ async fn a_stopped_task_gets_its_signal() {
     server.stop(alloc_id).await;
     let task = server.status(alloc_id, ClientStatus::Complete).await;
 
-    assert_eq!(exits(&task), [Exit { code: 7, ..Exit::default() }]);
+    assert_eq!(
+        exits(&task),
+        [Exit {
+            code: 7,
+            ..Exit::default()
+        }]
+    );
     assert!(!task.failed);
     assert_eq!(server.log(alloc_id, LogStream::Stdout).await, "up\nbye\n");
     agent.end().await;
@@ -158,15 +202,24 @@ async fn a_task_that_ignores_its_signal_is_killed() {
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;
-    let script = "trap '' TERM; (trap '' TERM; setsid sleep 600) & echo up; while :; do sleep 0.02; done";
-    let alloc = service(1, script).kill_timeout(Duration::from_millis(200)).build();
+    let script =
+        "trap '' TERM; (trap '' TERM; setsid sleep 600) & echo up; while :; do sleep 0.02; done";
+    let alloc = service(1, script)
+        .kill_timeout(Duration::from_millis(200))
+        .build();
     let alloc_id = server.place(alloc).await;
     wait_for_line(&server, alloc_id, "up").await;
 
     server.stop(alloc_id).await;
     let task = server.status(alloc_id, ClientStatus::Complete).await;
 
-    assert_eq!(exits(&task), [Exit { signal: 9, ..Exit::default() }]);
+    assert_eq!(
+        exits(&task),
+        [Exit {
+            signal: 9,
+            ..Exit::default()
+        }]
+    );
     // The child that left its session went with the cgroup.
     assert!(!machine.tree().join(alloc_id.to_string()).exists());
     agent.end().await;
@@ -182,18 +235,31 @@ async fn memory_limit_is_reported_as_out_of_memory() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
     let node = server.node(|_| true).await;
-    if node.attributes.get("cgroup.memory").is_none_or(|mode| mode == "absent") {
+    if node
+        .attributes
+        .get("cgroup.memory")
+        .is_none_or(|mode| mode == "absent")
+    {
         skipped(name, "no memory controller; run: cargo xtask vm");
         return agent.end().await;
     }
 
-    let alloc_id = server.place(batch(1, "exec tail /dev/zero").memory_mb(16).build()).await;
+    let alloc_id = server
+        .place(batch(1, "exec tail /dev/zero").memory_mb(16).build())
+        .await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
     let exit = exits(&task)[0];
     assert!(exit.oom_killed && exit.signal == 9, "{exit:?}");
-    let words: Vec<_> = task.events.iter().map(|event| event.message.as_str()).collect();
-    assert!(words.iter().any(|words| words.contains("limit 16.0 MiB")), "{words:?}");
+    let words: Vec<_> = task
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    assert!(
+        words.iter().any(|words| words.contains("limit 16.0 MiB")),
+        "{words:?}"
+    );
     agent.end().await;
 }
 
@@ -208,13 +274,20 @@ async fn statistics_cover_every_task() {
     let alloc_id = server.place(service(1, "echo up; sleep 600").build()).await;
     wait_for_line(&server, alloc_id, "up").await;
 
-    let replies = server.ask(NodeRequest::NodeStats, |replies| !replies.is_empty()).await;
+    let replies = server
+        .ask(NodeRequest::NodeStats, |replies| !replies.is_empty())
+        .await;
 
-    let NodeReply::NodeStats(stats) = &replies[0] else { panic!("{replies:?}") };
+    let NodeReply::NodeStats(stats) = &replies[0] else {
+        panic!("{replies:?}")
+    };
     assert!(stats.memory_total_bytes > 0 && stats.agent_resident_bytes > 0);
     let task = &stats.allocs[0].tasks["main"];
     assert_eq!(stats.allocs[0].alloc_id, alloc_id);
-    assert!(task.pid > 0 && task.log_bytes == 3 && task.cpu.is_some(), "{task:?}");
+    assert!(
+        task.pid > 0 && task.log_bytes == 3 && task.cpu.is_some(),
+        "{task:?}"
+    );
     assert!(task.context_switches.is_some() || task.absent.contains_key("context_switches"));
     agent.end().await;
 }
@@ -237,9 +310,15 @@ async fn a_followed_log_shows_that_the_node_lives() {
         follow: true,
     };
 
-    let replies = server.ask(NodeRequest::Logs(request), |replies| replies.len() == 2).await;
+    let replies = server
+        .ask(NodeRequest::Logs(request), |replies| replies.len() == 2)
+        .await;
 
-    let data = NodeReply::LogData { file: "main.stdout.0".into(), offset: 3, data: b"p\n".into() };
+    let data = NodeReply::LogData {
+        file: "main.stdout.0".into(),
+        offset: 3,
+        data: b"p\n".into(),
+    };
     assert_eq!(replies, [data, NodeReply::Idle]);
     agent.end().await;
 }
@@ -252,7 +331,9 @@ async fn a_followed_log_ends_with_its_task() {
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;
-    let alloc_id = server.place(batch(1, "echo first; sleep 0.3; echo last").build()).await;
+    let alloc_id = server
+        .place(batch(1, "echo first; sleep 0.3; echo last").build())
+        .await;
     wait_for_line(&server, alloc_id, "first").await;
     let request = LogsRequest {
         alloc_id,
@@ -282,7 +363,9 @@ async fn logs_of_an_unknown_allocation_are_refused() {
     let agent = machine.agent(&server).await;
     server.node(|_| true).await;
 
-    let words = server.log(batch(9, "").build().alloc_id, LogStream::Stdout).await;
+    let words = server
+        .log(batch(9, "").build().alloc_id, LogStream::Stdout)
+        .await;
 
     assert!(words.contains("not_found: true"), "{words}");
     agent.end().await;

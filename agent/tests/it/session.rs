@@ -37,7 +37,10 @@ async fn heartbeats_are_sent_in_time() {
     server.node(|_| true).await;
     let begun = std::time::Instant::now();
 
-    eventually("six heartbeats", async || (server.heartbeats() >= 6).then_some(())).await;
+    eventually("six heartbeats", async || {
+        (server.heartbeats() >= 6).then_some(())
+    })
+    .await;
 
     assert!(begun.elapsed().as_secs() < 10);
     agent.end().await;
@@ -52,7 +55,10 @@ async fn tasks_go_on_without_a_server() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
     let gate = machine.data().join("gate");
-    let script = format!("echo up; while ! [ -e {} ]; do sleep 0.02; done; exit 3", gate.display());
+    let script = format!(
+        "echo up; while ! [ -e {} ]; do sleep 0.02; done; exit 3",
+        gate.display()
+    );
     let alloc_id = server.place(batch(1, &script).build()).await;
     server.status(alloc_id, ClientStatus::Running).await;
     let pid = server.pid(alloc_id).await;
@@ -79,7 +85,11 @@ async fn reports_that_were_not_committed_are_sent_again() {
     server.mute(true);
     let alloc_id = server.place(batch(1, "exit 0").build()).await;
     eventually("a report", async || {
-        server.messages().iter().any(|(_, allocs)| allocs.contains(&alloc_id)).then_some(())
+        server
+            .messages()
+            .iter()
+            .any(|(_, allocs)| allocs.contains(&alloc_id))
+            .then_some(())
     })
     .await;
     assert_eq!(server.report(alloc_id), None);
@@ -104,7 +114,10 @@ async fn repeated_messages_start_nothing_twice() {
 
     for session in 2..5 {
         server.disconnect();
-        eventually("a session", async || (server.sessions() >= session).then_some(())).await;
+        eventually("a session", async || {
+            (server.sessions() >= session).then_some(())
+        })
+        .await;
     }
 
     assert_eq!(server.pid(alloc_id).await, pid);
@@ -124,7 +137,12 @@ async fn a_second_agent_on_the_same_data_is_refused() {
     let refused = Agent::start(machine.config(&server)).await.unwrap_err();
 
     assert!(matches!(refused, StartAgentError::Lock(_)), "{refused}");
-    assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains(&std::process::id().to_string()),
+        "{refused}"
+    );
     agent.end().await;
 }
 
@@ -140,7 +158,10 @@ async fn the_same_data_is_the_same_node() {
     agent.end().await;
 
     let agent = machine.agent(&server).await;
-    eventually("a second session", async || (server.sessions() >= 2).then_some(())).await;
+    eventually("a second session", async || {
+        (server.sessions() >= 2).then_some(())
+    })
+    .await;
 
     assert_eq!(server.node(|_| true).await.id, first);
     agent.end().await;

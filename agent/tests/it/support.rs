@@ -13,7 +13,7 @@ pub(crate) use alloc::{batch, service};
 pub(crate) use server::FakeServer;
 
 /// Longest wait for something that takes milliseconds on an idle machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Looks until `look` has an answer.
 pub(crate) async fn eventually<T, F>(what: &str, mut look: impl FnMut() -> F) -> T
@@ -34,9 +34,13 @@ where
 pub(crate) fn skipped(name: &str, reason: &str) {
     eprintln!("skipped: {name}: {reason}");
     if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let mut file =
-            std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        file.write_all(format!("{name}: {reason}\n").as_bytes()).unwrap();
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        file.write_all(format!("{name}: {reason}\n").as_bytes())
+            .unwrap();
     }
 }
 
@@ -44,7 +48,10 @@ pub(crate) fn skipped(name: &str, reason: &str) {
 pub(crate) fn privileged(name: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        skipped(name, "needs root for cgroups; run: sudo -E cargo test -p muster-agent --test it");
+        skipped(
+            name,
+            "needs root for cgroups; run: sudo -E cargo test -p muster-agent --test it",
+        );
     }
     root
 }

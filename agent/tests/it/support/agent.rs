@@ -19,22 +19,33 @@ const AGENT_ENV: &str = "MUSTER_IT_AGENT";
 
 /// Not a test: the driver's process, when it is started as one.
 #[test]
+#[ignore = "run by the other tests as their driver's process"]
 fn driver_process_entry() {
     if std::env::var_os(DRIVER_ENV).is_none() {
         return;
     }
     let socket = PathBuf::from(std::env::args_os().next_back().unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(muster_driver_native::serve(&socket)).unwrap();
+    runtime
+        .block_on(muster_driver_native::serve(&socket))
+        .unwrap();
 }
 
 /// Not a test: an agent's process, when it is started as one.
 #[test]
+#[ignore = "run by the other tests as an agent's process"]
 fn agent_process_entry() {
-    let Ok(told) = std::env::var(AGENT_ENV) else { return };
+    let Ok(told) = std::env::var(AGENT_ENV) else {
+        return;
+    };
     let [data_dir, server, tls] = told.split('\n').collect::<Vec<_>>().try_into().unwrap();
     let identity = Identity::load(Path::new(tls), Role::Agent).unwrap();
-    let config = AgentConfig::new(data_dir.into(), vec![server.parse().unwrap()], identity, driver_command());
+    let config = AgentConfig::new(
+        data_dir.into(),
+        vec![server.parse().unwrap()],
+        identity,
+        driver_command(),
+    );
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let _agent = Agent::start(with_driver(config)).await.unwrap();
@@ -45,7 +56,11 @@ fn agent_process_entry() {
 fn driver_command() -> Vec<OsString> {
     let entry = "support::agent::driver_process_entry";
     let this = std::env::current_exe().unwrap();
-    vec![this.into(), "--exact".into(), "--nocapture".into(), entry.into()]
+    let options = ["--ignored", "--exact", "--nocapture", entry];
+    [this.into()]
+        .into_iter()
+        .chain(options.map(OsString::from))
+        .collect()
 }
 
 fn with_driver(mut config: AgentConfig) -> AgentConfig {
@@ -64,8 +79,14 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new() -> Self {
         // Short, for the sake of the socket's path.
-        let dir = tempfile::Builder::new().prefix("mit").tempdir_in("/tmp").unwrap();
-        Self { dir, server_dir: tempfile::tempdir().unwrap() }
+        let dir = tempfile::Builder::new()
+            .prefix("mit")
+            .tempdir_in("/tmp")
+            .unwrap();
+        Self {
+            dir,
+            server_dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -78,12 +99,19 @@ impl Machine {
 
     pub(crate) fn config(&self, server: &FakeServer) -> AgentConfig {
         let identity = Identity::load(server.tls_dir(), Role::Agent).unwrap();
-        with_driver(AgentConfig::new(self.data(), vec![server.addr()], identity, driver_command()))
+        with_driver(AgentConfig::new(
+            self.data(),
+            vec![server.addr()],
+            identity,
+            driver_command(),
+        ))
     }
 
     /// An agent in this process.
     pub(crate) async fn agent(&self, server: &FakeServer) -> TestAgent {
-        TestAgent { agent: Agent::start(self.config(server)).await.unwrap() }
+        TestAgent {
+            agent: Agent::start(self.config(server)).await.unwrap(),
+        }
     }
 
     /// An agent in a process of its own.
@@ -100,7 +128,12 @@ impl Machine {
             .open(self.dir.path().join("agent.log"))
             .unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture", "support::agent::agent_process_entry"])
+            .args([
+                "--ignored",
+                "--exact",
+                "--nocapture",
+                "support::agent::agent_process_entry",
+            ])
             .env(AGENT_ENV, told)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -159,7 +192,11 @@ impl Drop for Machine {
         let cleaned = muster_agent::clean::run(&self.data(), true);
         if std::thread::panicking() {
             let driver = fs::read_to_string(self.data().join("drivers/native.log"));
-            eprintln!("agent: {}\ndriver: {}", self.words(), driver.unwrap_or_default());
+            eprintln!(
+                "agent: {}\ndriver: {}",
+                self.words(),
+                driver.unwrap_or_default()
+            );
             eprintln!("{cleaned:?}");
         } else {
             cleaned.unwrap();
@@ -212,7 +249,11 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?;
-    if state == "Z" { None } else { fields.nth(18)?.parse().ok() }
+    if state == "Z" {
+        None
+    } else {
+        fields.nth(18)?.parse().ok()
+    }
 }
 
 /// Whether the process has ended.

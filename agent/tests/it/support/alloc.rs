@@ -33,15 +33,19 @@ impl AllocBuilder {
         let group = &mut spec.groups[0];
         group.restart = RestartPolicy {
             attempts: 0,
-            interval: Duration::from_secs(600),
+            interval: Duration::from_mins(10),
             delay: Duration::from_millis(50),
             mode: RestartMode::Fail,
         };
         let task = &mut group.tasks[0];
-        task.driver = "native".to_owned();
+        "native".clone_into(&mut task.driver);
         task.config_json =
             serde_json::json!({"command": "/bin/sh", "args": ["-c", script]}).to_string();
-        Self { name, spec, ports: Vec::new() }
+        Self {
+            name,
+            spec,
+            ports: Vec::new(),
+        }
     }
 
     /// Restarted this often.
@@ -65,20 +69,25 @@ impl AllocBuilder {
     /// With another driver and its configuration.
     pub(crate) fn driver(mut self, driver: &str, config: &serde_json::Value) -> Self {
         let task = &mut self.spec.groups[0].tasks[0];
-        task.driver = driver.to_owned();
+        driver.clone_into(&mut task.driver);
         task.config_json = config.to_string();
         self
     }
 
     /// Run as this user.
     pub(crate) fn user(mut self, user: &str) -> Self {
-        self.spec.groups[0].tasks[0].user = user.to_owned();
+        self.spec.groups[0].tasks[0].user.clear();
+        self.spec.groups[0].tasks[0].user.push_str(user);
         self
     }
 
     /// With this port.
     pub(crate) fn port(mut self, label: &str, value: u16) -> Self {
-        self.ports.push(AllocatedPort { label: label.to_owned(), value, to: 0 });
+        self.ports.push(AllocatedPort {
+            label: label.to_owned(),
+            value,
+            to: 0,
+        });
         self
     }
 

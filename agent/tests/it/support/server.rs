@@ -55,7 +55,10 @@ impl FakeServer {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = endpoint::server(any, &identity, &[ALPN_AGENT]).unwrap();
         let addr = endpoint.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(State { index: 1, ..State::default() }));
+        let state = Arc::new(Mutex::new(State {
+            index: 1,
+            ..State::default()
+        }));
         let (accepting, shared) = (endpoint.clone(), Arc::clone(&state));
         tokio::spawn(async move {
             while let Some(incoming) = accepting.accept().await {
@@ -64,7 +67,12 @@ impl FakeServer {
                 }
             }
         });
-        Self { addr, tls, state, _endpoint: endpoint }
+        Self {
+            addr,
+            tls,
+            state,
+            _endpoint: endpoint,
+        }
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -98,7 +106,16 @@ impl FakeServer {
             (LogIndex(state.index), state.push.clone())
         };
         let gone = vec![alloc_id];
-        send(push, ToAgent::Desired { index, allocs: Vec::new(), gone, complete: false }).await;
+        send(
+            push,
+            ToAgent::Desired {
+                index,
+                allocs: Vec::new(),
+                gone,
+                complete: false,
+            },
+        )
+        .await;
     }
 
     /// Asks the node to collect garbage.
@@ -115,7 +132,9 @@ impl FakeServer {
     /// Breaks the connection.
     pub(crate) fn disconnect(&self) {
         let connection = self.state.lock().unwrap().connection.take();
-        connection.unwrap().close(quinn::VarInt::from_u32(1), b"the test breaks it");
+        connection
+            .unwrap()
+            .close(quinn::VarInt::from_u32(1), b"the test breaks it");
     }
 
     pub(crate) fn sessions(&self) -> u32 {
@@ -133,7 +152,12 @@ impl FakeServer {
     /// The node's newest registration, once there is one that `wanted` likes.
     pub(crate) async fn node(&self, wanted: impl Fn(&NodeSpec) -> bool) -> NodeSpec {
         eventually("a registration", async || {
-            self.state.lock().unwrap().node.clone().filter(|node| wanted(node))
+            self.state
+                .lock()
+                .unwrap()
+                .node
+                .clone()
+                .filter(|node| wanted(node))
         })
         .await
     }
@@ -158,7 +182,7 @@ impl FakeServer {
         // What was reported last says more than a deadline that passed.
         tokio::select! {
             task = found => task,
-            () = tokio::time::sleep(super::DEADLINE - Duration::from_secs(1)) => {
+            () = tokio::time::sleep(super::DEADLINE.mul_f64(0.9)) => {
                 panic!("{what}: the last report is {:#?}", self.report(alloc_id))
             }
         }
@@ -166,7 +190,8 @@ impl FakeServer {
 
     /// Waits for a client status.
     pub(crate) async fn status(&self, alloc_id: AllocId, wanted: ClientStatus) -> TaskState {
-        self.reported(alloc_id, wanted.word(), |_, status| status == wanted).await
+        self.reported(alloc_id, wanted.word(), |_, status| status == wanted)
+            .await
     }
 
     /// Asks the node, and reads replies until the stream ends or `enough`.
@@ -212,7 +237,11 @@ impl FakeServer {
     pub(crate) async fn pid(&self, alloc_id: AllocId) -> u32 {
         eventually("a pid", async || {
             let request = NodeRequest::AllocStats { alloc_id };
-            match self.ask(request, |replies| !replies.is_empty()).await.first()? {
+            match self
+                .ask(request, |replies| !replies.is_empty())
+                .await
+                .first()?
+            {
                 NodeReply::AllocStats(stats) => {
                     Some(stats.tasks.get("main")?.pid).filter(|pid| *pid != 0)
                 }
@@ -250,7 +279,9 @@ async fn send(push: Option<mpsc::Sender<ToAgent>>, message: ToAgent) {
 async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()> {
     let (send, receive) = connection.accept_bi().await.ok()?;
     let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
-    let FromAgent::Register { node } = receiver.recv().await.ok()?? else { return None };
+    let FromAgent::Register { node } = receiver.recv().await.ok()?? else {
+        return None;
+    };
     let (push, mut pushed) = mpsc::channel(1024);
     let first = {
         let mut state = state.lock().unwrap();
@@ -266,7 +297,10 @@ async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()>
         }
     };
     let heartbeat_ttl = Duration::from_secs(1);
-    let registered = ToAgent::Registered { cluster: CLUSTER.to_owned(), heartbeat_ttl };
+    let registered = ToAgent::Registered {
+        cluster: CLUSTER.to_owned(),
+        heartbeat_ttl,
+    };
     sender.send(&registered).await.ok()?;
     sender.send(&first).await.ok()?;
     tokio::spawn(async move {
@@ -297,7 +331,10 @@ fn hear(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
             Some(ToAgent::HeartbeatAck)
         }
         FromAgent::Report { sequence, reports } => {
-            state.messages.push((sequence, reports.iter().map(|report| report.alloc_id).collect()));
+            state.messages.push((
+                sequence,
+                reports.iter().map(|report| report.alloc_id).collect(),
+            ));
             if state.mute {
                 return None;
             }
