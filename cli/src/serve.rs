@@ -11,6 +11,7 @@ mod signals;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::exit::{CliError, CliResult, Exit};
 
@@ -31,6 +32,9 @@ pub enum DriverCommand {
         /// The socket.
         #[arg(long, value_name = "PATH")]
         socket: PathBuf,
+        /// Files that a task may have open; this process's own limit unless given.
+        #[arg(long, value_name = "COUNT")]
+        task_open_files: Option<u64>,
     },
 }
 
@@ -41,8 +45,15 @@ pub enum DriverCommand {
 /// If the socket cannot be served.
 pub fn driver(command: &DriverCommand) -> CliResult {
     match command {
-        DriverCommand::Native { socket } => {
+        DriverCommand::Native {
+            socket,
+            task_open_files,
+        } => {
             logging::start();
+            // The driver gives its tasks the limit it was started with, and then raises its own.
+            if let Some(count) = task_open_files {
+                limit_open_files(*count);
+            }
             runtime()?
                 .block_on(muster_driver_native::serve(socket))
                 .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
@@ -51,20 +62,39 @@ pub fn driver(command: &DriverCommand) -> CliResult {
     }
 }
 
-/// How to start the native driver: this very program.
-fn driver_command() -> Result<Vec<std::ffi::OsString>, CliError> {
+/// Allows this process as many open files as the system does: each task costs the agent about six.
+/// Returns the limit that tasks are to have, which is the one from before.
+fn raise_open_files() -> Option<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        tracing::warn!(%error, soft, "the limit of open files cannot be raised; about six are needed per task");
+    }
+    Some(soft)
+}
+
+fn limit_open_files(count: u64) {
+    let limited = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, count.min(hard), hard));
+    if let Err(error) = limited {
+        tracing::warn!(%error, count, "the limit of open files of tasks cannot be set");
+    }
+}
+
+/// How to start the native driver: this very program, with `task_open_files` for its tasks.
+fn driver_command(task_open_files: Option<u64>) -> Result<Vec<std::ffi::OsString>, CliError> {
     let program = std::env::current_exe().map_err(|error| {
         CliError::new(
             Exit::Failed,
             format!("this program's own path cannot be read: {error}"),
         )
     })?;
-    Ok(vec![
-        program.into(),
-        "driver".into(),
-        "native".into(),
-        "--socket".into(),
-    ])
+    let mut command: Vec<std::ffi::OsString> =
+        vec![program.into(), "driver".into(), "native".into()];
+    if let Some(count) = task_open_files {
+        command.extend(["--task-open-files".into(), count.to_string().into()]);
+    }
+    command.push("--socket".into());
+    Ok(command)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, CliError> {

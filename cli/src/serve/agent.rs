@@ -9,7 +9,8 @@ use muster_agent::node::{Agent, AgentConfig, Leave};
 use muster_link::tls::{Identity, Role};
 
 use super::{
-    AGENT_DATA_DIR, absolute, driver_command, ended, host_name, logging, runtime, signals,
+    AGENT_DATA_DIR, absolute, driver_command, ended, host_name, logging, raise_open_files, runtime,
+    signals,
 };
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
@@ -105,7 +106,12 @@ fn start(args: &AgentRunArgs) -> CliResult {
 fn config(args: &AgentRunArgs, identity: Identity) -> Result<AgentConfig, CliError> {
     let data_dir = absolute(&args.data_dir)?;
     let meta: BTreeMap<String, String> = args.meta.iter().cloned().collect();
-    let mut config = AgentConfig::new(data_dir, args.servers.clone(), identity, driver_command()?);
+    let mut config = AgentConfig::new(
+        data_dir,
+        args.servers.clone(),
+        identity,
+        driver_command(raise_open_files())?,
+    );
     config.name = args.name.clone().unwrap_or_else(|| host_name("agent"));
     config.datacenter.clone_from(&args.datacenter);
     config.class.clone_from(&args.class);

@@ -9,7 +9,7 @@ use muster_agent::node::{Agent, AgentConfig, Leave};
 use muster_control::server::{Server, ServerConfig};
 use muster_link::tls::{Identity, Role};
 
-use super::{absolute, driver_command, ended, logging, runtime, signals};
+use super::{absolute, driver_command, ended, logging, raise_open_files, runtime, signals};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
@@ -90,7 +90,12 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
 async fn start_agent(dir: &Path, server: SocketAddr) -> Result<Agent, CliError> {
     let identity = Identity::load(&dir.join("server/tls"), Role::Agent)
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
-    let mut config = AgentConfig::new(dir.join("agent"), vec![server], identity, driver_command()?);
+    let mut config = AgentConfig::new(
+        dir.join("agent"),
+        vec![server],
+        identity,
+        driver_command(raise_open_files())?,
+    );
     "dev".clone_into(&mut config.name);
     Agent::start(config)
         .await
