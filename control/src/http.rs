@@ -19,6 +19,7 @@ mod metrics;
 mod node;
 mod operator;
 mod path;
+mod patience;
 mod query;
 mod search;
 mod status;
@@ -27,6 +28,7 @@ use std::io;
 
 use axum::Router;
 use axum::extract::FromRef;
+use axum::middleware::from_fn;
 use axum::routing::MethodRouter;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -87,6 +89,7 @@ fn router(http: Http) -> Router {
         .router
         .fallback(|| async { ApiError::UnknownRoute })
         .method_not_allowed_fallback(|| async { ApiError::Method })
+        .layer(from_fn(body::read_whole))
         .with_state(http)
 }
 

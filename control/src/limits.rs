@@ -98,7 +98,7 @@ pub const HTTP_BODY_WAIT: Duration = Duration::from_secs(30);
 /// How long a client may read nothing while there is something to read. Long enough for somebody who
 /// stops the terminal to look at a line; not half, because a paused reader is common, and not double,
 /// because an answer held in memory can be large.
-pub const HTTP_WRITE_WAIT: Duration = Duration::from_secs(120);
+pub const HTTP_WRITE_WAIT: Duration = Duration::from_mins(2);
 /// Bytes of a body that is read where it arrives; a larger one is read on a thread of its own. About half
 /// a millisecond of reading.
 pub const HTTP_BODY_INLINE_BYTES_MAX: usize = 64 << 10;

@@ -1,7 +1,11 @@
 //! Request bodies, bounded in size and time.
 
-use axum::extract::{FromRequest, Request};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use muster_wire::limits::HTTP_BODY_BYTES_MAX;
@@ -10,28 +14,43 @@ use super::status::ApiError;
 use crate::limits;
 
 /// A body, whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RawBody(pub(super) Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for RawBody {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let waited = limits::HTTP_BODY_WAIT;
-        match tokio::time::timeout(waited, gather(request)).await {
-            Ok(body) => body.map(Self),
-            Err(_) => Err(ApiError::SlowBody { waited }),
+/// Reads the body of every request before anybody looks at it, whatever becomes of the request: a connection
+/// with an unread body cannot be used again, and a client finds that out only when it tries.
+pub(super) async fn read_whole(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let waited = limits::HTTP_BODY_WAIT;
+    let read = match tokio::time::timeout(waited, gather(&parts, body)).await {
+        Ok(read) => read,
+        Err(_) => Err(ApiError::SlowBody { waited }),
+    };
+    match read {
+        Ok(bytes) => {
+            let mut request = Request::from_parts(parts, Body::empty());
+            request.extensions_mut().insert(RawBody(bytes));
+            next.run(request).await
         }
+        Err(error) => error.into_response(),
     }
 }
 
-async fn gather(request: Request) -> Result<Bytes, ApiError> {
+impl<S: Send + Sync> FromRequestParts<S> for RawBody {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let read = parts.extensions.remove::<Self>();
+        read.ok_or_else(|| ApiError::Internal("the request's body was not read".to_owned()))
+    }
+}
+
+async fn gather(parts: &Parts, mut body: Body) -> Result<Bytes, ApiError> {
     let limit = HTTP_BODY_BYTES_MAX;
     // A client that asks before it sends is told at once: its body is not read at all.
-    if announced(&request) > limit && request.headers().contains_key(header::EXPECT) {
+    if announced(parts) > limit && parts.headers.contains_key(header::EXPECT) {
         return Err(ApiError::TooLarge { limit });
     }
-    let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     let mut seen = 0;
     while let Some(frame) = body.frame().await {
@@ -58,8 +77,8 @@ async fn gather(request: Request) -> Result<Bytes, ApiError> {
 }
 
 /// What the request says of its length; 0 if nothing.
-fn announced(request: &Request) -> usize {
-    let value = request.headers().get(header::CONTENT_LENGTH);
+fn announced(parts: &Parts) -> usize {
+    let value = parts.headers.get(header::CONTENT_LENGTH);
     value
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse().ok())

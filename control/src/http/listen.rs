@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::patience::Patient;
 use crate::limits;
 
 const TOO_MANY: &[u8] =
@@ -118,7 +119,10 @@ async fn converse(stream: TcpStream, router: Router, shutdown: CancellationToken
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HTTP_HEADER_WAIT)
         .max_buf_size(limits::HTTP_HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(
+            TokioIo::new(Patient::new(stream)),
+            TowerToHyperService::new(router),
+        );
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

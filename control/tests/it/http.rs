@@ -75,13 +75,14 @@ impl Client {
             .method(method)
             .uri(format!("{}{path}", self.base));
         let agent = self.agent.clone();
+        let asked = format!("{method} {path}");
         let sent = tokio::task::spawn_blocking(move || {
             let response = if carries {
                 agent.run(request.body(body).expect("the request is well formed"))
             } else {
                 agent.run(request.body(()).expect("the request is well formed"))
             };
-            let mut response = response.expect("the server answers");
+            let mut response = response.unwrap_or_else(|error| panic!("{asked}: {error}"));
             Answer {
                 status: response.status().as_u16(),
                 headers: response.headers().clone(),

@@ -5,8 +5,8 @@ use muster_wire::rpc::{LogOrigin, LogStream, NodeReply, NodeRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::Client;
 use super::nodes::placed;
+use super::{Client, until};
 use crate::fixture::{self, FakeAgent, TestServer, soon};
 
 async fn running(test: &TestServer, client: &Client) -> (FakeAgent, String) {
@@ -178,4 +178,30 @@ async fn a_server_that_stops_ends_its_streams() {
         String::from_utf8_lossy(&rest)
     );
     soon("shutdown", stopping).await.unwrap();
+}
+
+/// As often as the time of a test allows: nothing may be left of any of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_leave_leave_nothing_behind() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+    let alive = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = alive();
+
+    for _ in 0..100 {
+        let mut stream = follow(&client, &path).await;
+        let (_, mut node) = agent.question().await;
+        node.send(&data(3, "hi\n")).await.unwrap();
+        read_until(&mut stream, "aGkK").await;
+        drop(stream);
+        soon("the node is told to stop", node.stopped()).await;
+    }
+
+    until("as many tasks run as before", async || alive() <= before).await;
+    test.server.shutdown().await;
 }

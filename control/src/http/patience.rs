@@ -1,0 +1,131 @@
+//! A connection whose peer must go on reading.
+//!
+//! A client that asks for a long list and then reads nothing would hold the list in memory for as long as it
+//! likes. Here a write that makes no progress for [`limits::HTTP_WRITE_WAIT`] breaks the connection.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use crate::limits;
+
+/// `io` with bounded patience for its writes.
+#[derive(Debug)]
+pub(super) struct Patient<T> {
+    io: T,
+    /// Runs while a write waits.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Patient<T> {
+    pub(super) fn new(io: T) -> Self {
+        Self { io, deadline: None }
+    }
+
+    fn bounded<R>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<R>>,
+    ) -> Poll<io::Result<R>> {
+        if written.is_ready() {
+            self.deadline = None;
+            return written;
+        }
+        let wait = limits::HTTP_WRITE_WAIT;
+        let deadline = self
+            .deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
+        match deadline.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the client read nothing for {wait:?}"),
+            ))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.bounded(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, slices);
+        self.bounded(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.io).poll_flush(context);
+        self.bounded(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let closed = Pin::new(&mut self.io).poll_shutdown(context);
+        self.bounded(context, closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// Time is moved: the minutes pass as soon as everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stops_breaks_the_connection() {
+        let (ours, _theirs) = tokio::io::duplex(16);
+        let mut patient = Patient::new(ours);
+
+        let error = patient.write_all(&[0; 64]).await.unwrap_err();
+
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_that_goes_on_is_served() {
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let mut patient = Patient::new(ours);
+        let reading = tokio::spawn(async move {
+            let mut all = Vec::new();
+            let mut buffer = [0; 16];
+            while all.len() < 64 {
+                tokio::time::sleep(limits::HTTP_WRITE_WAIT / 2).await;
+                let count = theirs.read(&mut buffer).await.unwrap();
+                all.extend_from_slice(&buffer[..count]);
+            }
+            all.len()
+        });
+
+        patient.write_all(&[0; 64]).await.unwrap();
+
+        assert_eq!(reading.await.unwrap(), 64);
+    }
+}
