@@ -20,10 +20,9 @@ fn with_jobs(jobs: &[(&str, u8)]) -> Cluster {
 fn register(cluster: &mut Cluster, spec: JobSpec) -> EvalId {
     let at = cluster.now;
     let command = Command::RegisterJob { spec: Box::new(spec), at, check_index: None };
-    match cluster.apply(command) {
-        Response::JobRegistered { eval_id, .. } => eval_id,
-        other => panic!("{other:?}"),
-    }
+    let response = cluster.apply(command);
+    let Response::JobRegistered { eval_id, .. } = response else { panic!("{response:?}") };
+    eval_id
 }
 
 fn job_of(cluster: &Cluster, delivery: Delivery) -> String {

@@ -1,5 +1,7 @@
 //! Text in, text out: a cluster and what happens to it, and the plans that come of it.
 
+#![expect(clippy::needless_raw_string_hashes, reason = "`cargo xtask bless` writes them so")]
+
 mod laws;
 mod script;
 
