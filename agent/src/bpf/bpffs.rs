@@ -3,14 +3,18 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    thread,
 };
 
 use nix::{
+    errno::Errno,
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::statfs::{FsType, statfs},
     unistd::geteuid,
 };
 use thiserror::Error;
+
+use crate::bpf::limits::{UNMOUNT_ATTEMPTS_MAX, UNMOUNT_WAIT};
 
 /// Where a Linux system mounts a bpffs, if it does.
 pub const SYSTEM_BPFFS: &str = "/sys/fs/bpf";
@@ -110,8 +114,13 @@ pub fn unmount_bpffs(data_dir: &Path) -> Result<(), UnmountBpffsError> {
     if !is_bpffs(&path) {
         return Ok(());
     }
-    if let Err(source) = umount2(&path, MntFlags::empty()) {
-        return Err(UnmountBpffsError::Unmount { path, source });
+    let mut attempt = 1;
+    while let Err(source) = umount2(&path, MntFlags::empty()) {
+        if source != Errno::EBUSY || attempt == UNMOUNT_ATTEMPTS_MAX {
+            return Err(UnmountBpffsError::Unmount { path, source });
+        }
+        attempt += 1;
+        thread::sleep(UNMOUNT_WAIT);
     }
     match fs::remove_dir(&path) {
         Ok(()) => Ok(()),

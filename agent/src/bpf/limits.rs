@@ -20,7 +20,21 @@ pub(super) const VERIFIER_LOG_LINES_MAX: usize = 20;
 
 /// How often an entry is tried to be made while the kernel says that it has no memory.
 ///
-/// Entries come from a small stock of each CPU, which the kernel fills again a moment later. On a
-/// busy machine of two CPUs one in about a million fast insertions found it empty; a hundred
-/// attempts, each after giving the CPU away, tell that from a machine that is out of memory.
+/// Memory for every CPU's part of an entry comes from a stock that a kernel thread fills again. On a
+/// busy machine of two CPUs one in about a million fast insertions found it empty. With
+/// [`INSERT_WAIT`] between them, a hundred attempts give that thread a tenth of a second; a machine
+/// that needs longer is out of memory, and the task is better started uncounted than later.
 pub(super) const INSERT_ATTEMPTS_MAX: u32 = 100;
+
+/// How long to leave the CPU to the kernel thread that fills the stock.
+pub(super) const INSERT_WAIT: Duration = Duration::from_millis(1);
+
+/// How often a bpffs that is in use is tried to be unmounted.
+///
+/// The use is that of a child of this process between its birth and its program, which still holds a
+/// copy of every descriptor; it is over in milliseconds. A second, with [`UNMOUNT_WAIT`] between the
+/// attempts, tells that from a shell whose working directory is in there.
+pub(super) const UNMOUNT_ATTEMPTS_MAX: u32 = 100;
+
+/// How long to wait before the next attempt to unmount.
+pub(super) const UNMOUNT_WAIT: Duration = Duration::from_millis(10);

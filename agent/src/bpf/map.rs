@@ -16,7 +16,7 @@ use std::{
 use aya::maps::MapData;
 use muster_ebpf_common::Plain;
 
-use crate::bpf::limits::{BATCH_ENTRIES, INSERT_ATTEMPTS_MAX};
+use crate::bpf::limits::{BATCH_ENTRIES, INSERT_ATTEMPTS_MAX, INSERT_WAIT};
 
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
@@ -145,7 +145,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                         && attempt < INSERT_ATTEMPTS_MAX =>
                 {
                     attempt += 1;
-                    thread::yield_now();
+                    thread::sleep(INSERT_WAIT);
                 }
                 Err(error) => return Err(error),
             }
