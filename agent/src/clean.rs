@@ -188,10 +188,14 @@ fn remove_special_files(data: &DataDir, removed: &mut Vec<String>) -> Result<(),
     remove_file(&socket, removed)?;
     remove_file(&drivers.join("native.sock.lock"), &mut Vec::new())?;
     remove_file(&native::pid_record(&drivers), &mut Vec::new())?;
+    let mut fifos = Vec::new();
     for alloc in entries(&data.root().join("logs")) {
         for fifo in entries(&alloc.join("fifos")) {
-            remove_file(&fifo, removed)?;
+            remove_file(&fifo, &mut fifos)?;
         }
+    }
+    if !fifos.is_empty() {
+        removed.push(format!("{} FIFOs of tasks", fifos.len()));
     }
     Ok(())
 }

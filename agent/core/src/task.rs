@@ -255,7 +255,7 @@ impl TaskRunner {
         match input {
             TaskInput::Started { note } => self.started(&note, now),
             TaskInput::StartFailed { reason, retryable } => {
-                self.start_failed(&reason, retryable, now)
+                self.start_failed(&reason, retryable, now);
             }
             TaskInput::Exited { exit, detail } => self.exited(exit, &detail, now),
             TaskInput::Recovered => self.recovered(now),

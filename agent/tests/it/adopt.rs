@@ -137,6 +137,61 @@ async fn a_killed_driver_is_replaced() {
     agent.end().await;
 }
 
+/// Agent and driver die together, twice, with thirty tasks that each write a counter.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tasks_survive_both_being_killed() {
+    const TASKS: u32 = 30;
+    if !privileged("many_tasks_survive_both_being_killed") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let mut agent = machine.killable_agent(&server);
+    let mut tasks = Vec::new();
+    for name in 0..TASKS {
+        let slow = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done";
+        tasks.push(server.place(service(name, slow).build()).await);
+    }
+    let mut processes = Vec::new();
+    for alloc_id in &tasks {
+        count_reaches(&server, *alloc_id, 1).await;
+        let pid = server.pid(*alloc_id).await;
+        processes.push((pid, start_ticks(pid)));
+    }
+
+    for _ in 0..2 {
+        agent.kill();
+        machine.kill_driver().await;
+        let sessions = server.sessions();
+        agent = machine.killable_agent(&server);
+        eventually("a session", async || {
+            (server.sessions() > sessions).then_some(())
+        })
+        .await;
+        for alloc_id in &tasks {
+            let found = |task: &TaskState, _| recovered(task);
+            assert_eq!(
+                server
+                    .reported(*alloc_id, "recovered", found)
+                    .await
+                    .restarts,
+                0
+            );
+        }
+    }
+
+    for (alloc_id, (pid, start)) in tasks.iter().zip(processes) {
+        let before = counted(&server, *alloc_id).await;
+        count_reaches(&server, *alloc_id, before + 2).await;
+        assert_eq!(server.pid(*alloc_id).await, pid);
+        assert_eq!(start_ticks(pid), start);
+        server.stop(*alloc_id).await;
+    }
+    for alloc_id in tasks {
+        server.status(alloc_id, ClientStatus::Complete).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_that_nobody_watched_is_reported() {
     let name = "an_exit_that_nobody_watched_is_reported";
@@ -191,7 +246,6 @@ async fn an_exit_that_nobody_watched_is_reported() {
     agent.end().await;
 }
 
-/// Without the ledger nobody knows, and the report says so; the restart policy decides.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
     if !privileged("an_agent_that_was_away_reports_the_exit_of_its_driver") {

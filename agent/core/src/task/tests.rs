@@ -87,7 +87,7 @@ fn drain(runner: &mut TaskRunner) -> String {
             TaskEffect::Start { attempt } => write!(text, " start#{attempt}").unwrap(),
             TaskEffect::Recover { attempt } => write!(text, " recover#{attempt}").unwrap(),
             TaskEffect::Stop { signal, timeout } => {
-                write!(text, " stop({signal},{timeout:?})").unwrap()
+                write!(text, " stop({signal},{timeout:?})").unwrap();
             }
             TaskEffect::Force => text.push_str(" force"),
         }

@@ -194,26 +194,27 @@ impl FakeServer {
             .await
     }
 
-    /// Asks the node, and reads replies until the stream ends or `enough`.
+    /// Asks the node, and reads replies until the stream ends or `enough`. A connection that breaks
+    /// meanwhile, as when the agent is killed, means that the next one is asked.
     pub(crate) async fn ask(
         &self,
         request: NodeRequest,
         enough: impl Fn(&[NodeReply]) -> bool,
     ) -> Vec<NodeReply> {
-        let connection = eventually("a connection", async || {
-            self.state.lock().unwrap().connection.clone()
+        eventually("an answer", async || {
+            let connection = self.state.lock().unwrap().connection.clone()?;
+            let (send, receive) = connection.open_bi().await.ok()?;
+            let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+            sender.send(&request).await.ok()?;
+            let mut replies = Vec::new();
+            while !enough(&replies)
+                && let Some(reply) = receiver.recv::<NodeReply>().await.ok()?
+            {
+                replies.push(reply);
+            }
+            Some(replies)
         })
-        .await;
-        let (send, receive) = connection.open_bi().await.unwrap();
-        let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
-        sender.send(&request).await.unwrap();
-        let mut replies = Vec::new();
-        while !enough(&replies)
-            && let Some(reply) = receiver.recv::<NodeReply>().await.unwrap()
-        {
-            replies.push(reply);
-        }
-        replies
+        .await
     }
 
     /// All that the task wrote to a stream so far.
