@@ -10,14 +10,19 @@
 //! raft/snapshots/
 //! ```
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rand::Rng;
 
 /// The format this server writes, and the newest it understands.
 const FORMAT: u32 = 1;
+/// Permissions of a directory in which tools may look.
+const PUBLIC: u32 = 0o755;
+/// Permissions of a directory for the server alone.
+const OWNER_ONLY: u32 = 0o700;
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +82,9 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Opens `path`, making it if it is not there, and locks it.
     pub(crate) fn open(path: &Path) -> Result<Self, OpenDataDirError> {
-        create_dir(path)?;
-        create_dir(&path.join("raft"))?;
+        create_dir(path, PUBLIC)?;
+        // Jobs carry secrets in their environment, and the log carries jobs.
+        create_dir(&path.join("raft"), OWNER_ONLY)?;
         let lock = lock(path)?;
         check_version(path)?;
         let server_id = server_id(&path.join("raft/id"))?;
@@ -134,8 +140,12 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> OpenDataDirError {
     }
 }
 
-fn create_dir(path: &Path) -> Result<(), OpenDataDirError> {
-    fs::create_dir_all(path).map_err(failed(path))
+fn create_dir(path: &Path, mode: u32) -> Result<(), OpenDataDirError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(failed(path))
 }
 
 fn lock(dir: &Path) -> Result<File, OpenDataDirError> {
@@ -223,6 +233,8 @@ fn write_durably(path: &Path, text: &str) -> Result<(), OpenDataDirError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -250,6 +262,19 @@ mod tests {
         let error = DataDir::open(dir.path()).unwrap_err();
 
         assert!(error.to_string().contains("format 7"), "{error}");
+    }
+
+    #[test]
+    fn nobody_else_reads_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let _open = DataDir::open(dir.path()).unwrap();
+
+        let mode = fs::metadata(dir.path().join("raft"))
+            .unwrap()
+            .permissions()
+            .mode();
+
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

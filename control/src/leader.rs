@@ -99,7 +99,7 @@ async fn lead(
         let now = control.monotonic();
         if control.published().take_effects_lost() {
             control.nodes().wake_all();
-            duties.scheduling.restart(now);
+            duties.restart(now);
         }
         duties.advance(now);
         let pause = duties.pause(now);
@@ -157,6 +157,13 @@ impl Duties {
         }
     }
 
+    /// Looks at the state again: effects were lost.
+    fn restart(&mut self, now: Timestamp) {
+        tracing::warn!("effects were lost: the duties begin again from the state");
+        self.scheduling.restart(now);
+        self.heartbeats.restart(now);
+    }
+
     fn handle_effects(&mut self, effects: Vec<Effect>, now: Timestamp) {
         let state = self.scheduling.state();
         for effect in effects {
@@ -165,7 +172,7 @@ impl Duties {
                 Effect::BlockEval(eval_id) => self.scheduling.block(&state, eval_id, now),
                 Effect::ForgetEval(eval_id) => self.scheduling.forget(eval_id),
                 Effect::CapacityFreed { node_id } => {
-                    self.scheduling.handle_capacity(&state, node_id, now)
+                    self.scheduling.handle_capacity(&state, node_id, now);
                 }
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),

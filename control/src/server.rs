@@ -156,7 +156,7 @@ impl Part {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(part = self.name, %error, "failed"),
             Err(_) => {
-                tracing::warn!(part = self.name, waited = ?limits::SHUTDOWN_WAIT, "did not stop in time: cut off")
+                tracing::warn!(part = self.name, waited = ?limits::SHUTDOWN_WAIT, "did not stop in time: cut off");
             }
         }
     }

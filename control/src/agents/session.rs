@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Command, Rejection, Response};
 use muster_domain::id::NodeId;
 use muster_domain::node::{NodeSpec, NodeStatus};
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
@@ -157,12 +157,15 @@ async fn ready(node_id: NodeId, control: &Control) -> Result<(), SessionError> {
 }
 
 fn refuse_rejection(response: Response) -> Result<(), SessionError> {
-    match response {
-        Response::Rejected(rejection) => Err(SessionError::Refused {
-            reason: rejection.to_string(),
-        }),
-        _ => Ok(()),
-    }
+    let reason = match response {
+        Response::Rejected(Rejection::InvalidNode(faults)) => {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            faults.join("; ")
+        }
+        Response::Rejected(rejection) => rejection.to_string(),
+        _ => return Ok(()),
+    };
+    Err(SessionError::Refused { reason })
 }
 
 /// Reads what the agent says until it is done.

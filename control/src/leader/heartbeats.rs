@@ -36,6 +36,11 @@ impl NodeHeartbeats {
         }
     }
 
+    /// Gives every node that is not down a full period.
+    pub(super) fn restart(&mut self, now: Timestamp) {
+        self.core.lead(&self.control.state(), now);
+    }
+
     pub(super) fn track(&mut self, node_id: NodeId, now: Timestamp) {
         self.core.track(node_id, now);
     }
@@ -61,7 +66,7 @@ impl NodeHeartbeats {
         if stalled {
             // This process stood still itself, so it cannot say who was silent.
             tracing::warn!("the leader stood still: every node gets a full period");
-            self.core.lead(&self.control.state(), now);
+            self.restart(now);
         }
         for node_id in self.core.handle_timeout(now) {
             tracing::warn!(%node_id, "no heartbeat: the node is down");

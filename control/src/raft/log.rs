@@ -168,8 +168,9 @@ impl LogStore {
         let (sender, receiver) = oneshot::channel();
         {
             let mut log = self.lock();
-            write(&mut log)?;
-            log.flush(true, Some(Flushed::Other(sender)))?;
+            let asked =
+                write(&mut log).and_then(|()| log.flush(true, Some(Flushed::Other(sender))));
+            explain(&log, asked)?;
         }
         receiver
             .await
@@ -236,9 +237,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             // Only a hint for the next start, and the log cannot point past its end.
             return Ok(());
         }
-        log.commit(Record(committed))?;
         // Without a sync of its own: the next entry's carries it to disk.
-        log.flush(false, None)
+        let asked = log
+            .commit(Record(committed))
+            .and_then(|_| log.flush(false, None));
+        explain(&log, asked)
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
@@ -251,12 +254,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let mut log = self.lock();
-        log.append(
-            entries
-                .into_iter()
-                .map(|entry| (Record(entry.log_id()), Record(entry))),
-        )?;
-        log.flush(true, Some(Flushed::Entries(callback)))
+        let records = entries
+            .into_iter()
+            .map(|entry| (Record(entry.log_id()), Record(entry)));
+        let asked = log
+            .append(records)
+            .and_then(|_| log.flush(true, Some(Flushed::Entries(callback))));
+        explain(&log, asked)
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
@@ -276,6 +280,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.write_durably(|log| log.purge(Record(upto)).map(drop))
             .await
     }
+}
+
+/// Puts what stopped the writer thread in the place of what followed from it.
+fn explain(log: &raft_log::RaftLog<LogTypes>, asked: io::Result<()>) -> io::Result<()> {
+    asked.map_err(|error| match log.wait_worker_idle() {
+        Ok(()) => error,
+        Err(first) => io::Error::new(first.kind(), format!("the log cannot be written: {first}")),
+    })
 }
 
 /// The sizes of the log's files.

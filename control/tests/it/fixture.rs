@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +30,21 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Time to live of nodes in these tests.
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 
+/// Says that a test cannot run here, and what would run it.
+#[expect(clippy::print_stderr, reason = "whoever runs the tests reads it")]
+pub(crate) fn skipped(name: &str, reason: &str) {
+    eprintln!("skipped: {name}: {reason}");
+    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        file.write_all(format!("{name}: {reason}\n").as_bytes())
+            .unwrap();
+    }
+}
+
 /// Waits for `work`, but not for ever.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, work).await {
@@ -42,7 +59,7 @@ pub(crate) fn config(dir: &Path) -> ServerConfig {
         http_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
         quic_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
         heartbeat_ttl: TTL,
-        heartbeat_grace: Duration::ZERO,
+        heartbeat_grace: Duration::from_millis(250),
         ..ServerConfig::new(dir)
     }
 }

@@ -2,6 +2,7 @@
 
 mod crash;
 mod data_dir;
+mod disk;
 mod fixture;
 mod http;
 mod placement;

@@ -7,8 +7,9 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::node::NodeStatus;
+use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::Role;
-use muster_wire::rpc::{NodeReply, NodeRequest, ToAgent};
+use muster_wire::rpc::{FromAgent, NodeReply, NodeRequest, ToAgent};
 
 use crate::fixture::{FakeAgent, TestServer, connect, server, soon, statuses};
 
@@ -60,6 +61,74 @@ async fn registration_and_placement_cost_two_entries() {
 
     assert_eq!(server.control().last_log_index().0 - before.0, 2);
     assert_eq!(statuses(&server.control().state(), "web").len(), 3);
+    server.shutdown().await;
+}
+
+/// Plans that are made while an entry commits share the next one.
+#[tokio::test]
+async fn a_burst_of_jobs_costs_less_than_two_entries_each() {
+    const JOBS: u64 = 64;
+    let server = server().await;
+    let agent = FakeAgent::join(&server, node("n1").cpu_mhz(100_000).build()).await;
+    ready(&server, agent.node_id).await;
+    let before = server.control().last_log_index();
+
+    let names: Vec<String> = (0..JOBS).map(|at| format!("job-{at}")).collect();
+    futures::future::join_all(names.iter().map(|name| server.register(job(name)))).await;
+    let state = server
+        .until("everything is placed", |state| {
+            state.evals().pending().next().is_none() && state.jobs().len() as u64 == JOBS
+        })
+        .await;
+
+    let entries = server.control().last_log_index().0 - before.0;
+    assert!(entries < 2 * JOBS, "{entries} entries for {JOBS} jobs");
+    assert_eq!(state.allocs().len() as u64, JOBS);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_register_first_is_sent_away() {
+    let server = server().await;
+    let (_endpoint, connection) = connect(&server, Role::Agent).await;
+    let connection = connection.unwrap();
+    let (send, _receive) = connection.open_bi().await.unwrap();
+
+    FrameSender::new(send)
+        .send(&FromAgent::Heartbeat)
+        .await
+        .unwrap();
+
+    soon("the server hangs up", connection.closed()).await;
+    assert_eq!(server.control().nodes().connected(), []);
+    server.shutdown().await;
+}
+
+/// A node whose description breaks the rules is told why.
+#[tokio::test]
+async fn a_malformed_node_is_refused_with_the_reason() {
+    let server = server().await;
+    let (_endpoint, connection) = connect(&server, Role::Agent).await;
+    let (send, receive) = connection.unwrap().open_bi().await.unwrap();
+    let mut spec = node("n1").build();
+    spec.name = String::new();
+
+    let mut sender = FrameSender::new(send);
+    sender
+        .send(&FromAgent::Register {
+            node: Box::new(spec),
+        })
+        .await
+        .unwrap();
+
+    let answer = soon("an answer", FrameReceiver::new(receive).recv::<ToAgent>())
+        .await
+        .unwrap();
+    let Some(ToAgent::Refused { reason }) = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(reason.contains("name"), "{reason}");
+    assert_eq!(server.control().state().nodes().len(), 0);
     server.shutdown().await;
 }
 

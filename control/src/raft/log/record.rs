@@ -71,12 +71,46 @@ pub(crate) fn payload_bytes(entry: &Entry) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use expect_test::expect;
+    use openraft::entry::RaftEntry;
+    use openraft::{BasicNode, Membership};
     use raft_log::codeq::{Decode, Encode};
 
     use super::*;
-    use crate::raft::types::Logged;
+    use crate::raft::types::{LogId, Logged, TypeConfig, Vote};
+
+    fn hex(value: &impl Encode) -> String {
+        use std::fmt::Write;
+
+        let mut bytes = Vec::new();
+        value.encode(&mut bytes).unwrap();
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").unwrap();
+            text
+        })
+    }
+
+    fn at(index: u64) -> LogId {
+        openraft::testing::log_id::<TypeConfig>(2, 1, index)
+    }
+
+    /// These bytes are on disks: a change needs a new version of the data directory.
+    #[test]
+    fn the_bytes_on_disk_stay_as_they_are() {
+        let members = [(7, BasicNode::new("127.0.0.1:4647"))];
+        let members = Membership::new(vec![[7].into()], BTreeMap::from(members)).unwrap();
+
+        expect!["0400000002fb2c01"].assert_eq(&hex(&Record(at(300))));
+        expect!["0400000002010700"].assert_eq(&hex(&Record(Vote::new(2, 7))));
+        expect!["03000000020100"].assert_eq(&hex(&Record(Entry::new_blank(at(1)))));
+        expect!["1b00000002fb2c01010114666f75722073636f726520616e6420736576656e"]
+            .assert_eq(&hex(&Record(Entry::new_normal(at(300), command().0))));
+        expect!["1700000002000201010701070e3132372e302e302e313a34363437"]
+            .assert_eq(&hex(&Record(Entry::new_membership(at(0), members))));
+    }
 
     fn command() -> Record<Logged> {
         Record(Logged {
