@@ -1,6 +1,7 @@
 //! The HTTP API over real sockets.
 
 mod blocking;
+mod connections;
 mod jobs;
 mod logs;
 mod nodes;
