@@ -1,0 +1,105 @@
+//! Cgroups of the v2 hierarchy to start tasks in, below this process's own.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+/// How long a cgroup may stay busy after its last process was waited for.
+const REMOVE_WAIT: Duration = Duration::from_secs(5);
+
+/// A cgroup that holds others, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct CgroupDir {
+    path: PathBuf,
+}
+
+impl CgroupDir {
+    /// Makes `muster-perf-<pid>-<name>` below this process's cgroup.
+    pub(crate) fn create(name: &str) -> anyhow::Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let parent =
+            own_dir(&own, &mounts).context("there is no cgroup v2 hierarchy on this machine")?;
+        let path = parent.join(format!("muster-perf-{}-{name}", std::process::id()));
+        fs::create_dir(&path)
+            .with_context(|| format!("cannot make {}: are you root?", path.display()))?;
+        Ok(Self { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a cgroup in it.
+    pub(crate) fn child(&self, name: &str) -> io::Result<Cgroup> {
+        let path = self.path.join(name);
+        fs::create_dir(&path)?;
+        Ok(Cgroup { path })
+    }
+}
+
+impl Drop for CgroupDir {
+    fn drop(&mut self) {
+        // What a failed round left; directories of cgroups are removed one by one.
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            drop(fs::remove_dir(entry.path()));
+        }
+        drop(fs::remove_dir(&self.path));
+    }
+}
+
+/// A cgroup for one task.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Its directory, open.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        File::open(&self.path)
+    }
+
+    /// Removes it as soon as nothing is left in it.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        let deadline = Instant::now() + REMOVE_WAIT;
+        loop {
+            match fs::remove_dir(&self.path) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+                {
+                    std::thread::yield_now();
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The directory of this process's cgroup, from what `/proc/self` says.
+fn own_dir(own: &str, mounts: &str) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let point = words.next()?;
+        (words.next()? == "cgroup2").then_some(point)
+    })?;
+    Some(Path::new(root).join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_cgroup_is_found_on_a_hybrid_host() {
+        let own = "3:cpu:/v1\n0::/a/b\n";
+        let mounts = "cgroup /v1/cpu cgroup rw,cpu 0 0\ncgroup2 /v2 cgroup2 rw 0 0\n";
+
+        assert_eq!(own_dir(own, mounts), Some(PathBuf::from("/v2/a/b")));
+        assert_eq!(own_dir(own, "cgroup /v1/cpu cgroup rw,cpu 0 0\n"), None);
+    }
+}

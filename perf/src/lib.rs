@@ -1,1 +1,0 @@
-//! The benchmark suite and its budgets.

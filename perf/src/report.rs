@@ -1,0 +1,104 @@
+//! Results for people and for programs.
+
+#![expect(clippy::print_stdout, reason = "prints results for a living")]
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::budget::{Outcome, Verdict};
+use crate::harness::{Metric, Samples};
+use crate::machine::Machine;
+
+/// Prints each metric with its spread over the rounds, and its rivals'.
+pub(crate) fn print(metrics: &[Metric]) {
+    for metric in metrics {
+        let Metric {
+            name,
+            unit,
+            ours,
+            rivals,
+        } = metric;
+        println!("  {name:<38} {} {unit}", spread(ours));
+        for rival in rivals {
+            let ratio = metric.ratio(rival);
+            println!(
+                "    {:<36} {} {unit}   ours is {ratio:.2} of it",
+                rival.name,
+                spread(&rival.theirs)
+            );
+        }
+    }
+}
+
+/// Prints what became of each promise.
+pub(crate) fn print_verdicts(verdicts: &[Verdict]) {
+    println!("budgets");
+    for verdict in verdicts {
+        let word = match verdict.outcome {
+            Outcome::Kept => "kept",
+            Outcome::Missed => "MISSED",
+            Outcome::Pending => "pending",
+            Outcome::Unmeasured => "unmeasured",
+        };
+        println!(
+            "  {word:<11}{}\n             {}",
+            verdict.budget.promise, verdict.found
+        );
+    }
+    let count = |outcome| {
+        verdicts
+            .iter()
+            .filter(|verdict| verdict.outcome == outcome)
+            .count()
+    };
+    println!(
+        "  {} kept, {} missed, {} unmeasured, {} pending",
+        count(Outcome::Kept),
+        count(Outcome::Missed),
+        count(Outcome::Unmeasured),
+        count(Outcome::Pending)
+    );
+}
+
+/// Writes everything as JSON.
+pub(crate) fn write_json(
+    path: &Path,
+    machine: &Machine,
+    results: &[(String, Metric)],
+    verdicts: &[Verdict],
+) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        machine: &'a Machine,
+        results: &'a [(String, Metric)],
+        verdicts: &'a [Verdict],
+    }
+    let file = std::fs::File::create(path)?;
+    serde_json::to_writer_pretty(
+        file,
+        &Report {
+            machine,
+            results,
+            verdicts,
+        },
+    )?;
+    Ok(())
+}
+
+fn spread(samples: &Samples) -> String {
+    format!(
+        "{:>12}  [{} … {}]",
+        number(samples.median()),
+        number(samples.min()),
+        number(samples.max())
+    )
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        x if x >= 10_000.0 => format!("{value:.0}"),
+        x if x >= 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}

@@ -1,0 +1,62 @@
+//! The subjects: one file each, one row here.
+
+mod log_throughput;
+mod raft_commit;
+mod schedule;
+mod task_start;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::harness::{Context, Metric};
+
+/// Measures one subject.
+pub(crate) type Run = fn(&Context) -> anyhow::Result<Vec<Metric>>;
+
+/// Every subject, in the order in which they run.
+pub(crate) const ALL: &[(&str, Run)] = &[
+    ("schedule", schedule::run),
+    ("raft_commit", raft_commit::run),
+    ("task_start", task_start::run),
+    ("log_throughput", log_throughput::run),
+];
+
+/// The names of all subjects.
+pub(crate) fn names() -> Vec<&'static str> {
+    ALL.iter().map(|(name, _)| *name).collect()
+}
+
+/// Set in a process that a subject started from this very program: what it is to be.
+const CHILD_ENV: &str = "MUSTER_PERF_CHILD";
+
+/// Whether this process is a child of a subject.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(CHILD_ENV).is_some()
+}
+
+/// This program again, as the child `what`.
+pub(crate) fn child_command<'a>(
+    what: &str,
+    args: impl IntoIterator<Item = &'a OsStr>,
+) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(CHILD_ENV, what).args(args);
+    Ok(command)
+}
+
+/// What a child of a subject does.
+pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
+    // A subject that fails, or is interrupted, leaves nobody behind.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let what = std::env::var(CHILD_ENV)?;
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    match (what.as_str(), args.as_slice()) {
+        (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
+        (log_throughput::CHILD, args) => log_throughput::child(args)?,
+        _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

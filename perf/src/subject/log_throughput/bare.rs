@@ -1,0 +1,92 @@
+//! The plain loop: epoll says which FIFOs have bytes; they are read and written.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use muster_agent::logs::{Fifo, RotateLimits};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::lines;
+
+/// Bytes of one read: what a pipe holds unless it is made larger.
+const READ_BYTES: usize = 64 * 1024;
+/// FIFOs told of by one call.
+const EVENTS_MAX: usize = 256;
+
+/// Drains `fifos` into files below `logs` until `expected` bytes have come.
+pub(super) fn drain(
+    fifos: &[Fifo],
+    logs: &Path,
+    limits: RotateLimits,
+    expected: u64,
+) -> anyhow::Result<u64> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let mut files = Vec::new();
+    for (number, fifo) in (0_u64..).zip(fifos) {
+        epoll.add(fifo, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
+        files.push(Rotated::create(
+            logs.join(lines::stream_name(number)),
+            limits,
+        )?);
+    }
+    let mut events = vec![EpollEvent::empty(); EVENTS_MAX];
+    let mut buffer = vec![0; READ_BYTES];
+    let mut bytes = 0;
+    while bytes < expected {
+        let ready = epoll.wait(&mut events, EpollTimeout::NONE)?;
+        for event in &events[..ready] {
+            let at = usize::try_from(event.data())?;
+            let read = nix::unistd::read(&fifos[at], &mut buffer)?;
+            files[at].write(&buffer[..read])?;
+            bytes += read as u64;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Files `<name>.N`, the oldest removed.
+struct Rotated {
+    name: PathBuf,
+    limits: RotateLimits,
+    file: File,
+    index: u32,
+    room: usize,
+}
+
+impl Rotated {
+    fn create(name: PathBuf, limits: RotateLimits) -> io::Result<Self> {
+        let file = File::create(numbered(&name, 0))?;
+        Ok(Self {
+            name,
+            limits,
+            file,
+            index: 0,
+            room: usize::try_from(limits.max_file_bytes).unwrap_or(usize::MAX),
+        })
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            if self.room == 0 {
+                self.index += 1;
+                if let Some(oldest) = self.index.checked_sub(self.limits.max_files) {
+                    fs::remove_file(numbered(&self.name, oldest))?;
+                }
+                self.file = File::create(numbered(&self.name, self.index))?;
+                self.room = usize::try_from(self.limits.max_file_bytes).unwrap_or(usize::MAX);
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(self.room));
+            self.file.write_all(now)?;
+            self.room -= now.len();
+            bytes = later;
+        }
+        Ok(())
+    }
+}
+
+fn numbered(name: &Path, index: u32) -> PathBuf {
+    let mut name = name.as_os_str().to_owned();
+    name.push(format!(".{index}"));
+    name.into()
+}

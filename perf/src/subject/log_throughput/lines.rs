@@ -1,0 +1,100 @@
+//! Numbered lines: what the writer writes and what must be found in the files.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+
+use super::Load;
+
+/// Bytes of a line, its end included.
+pub(super) const LINE_BYTES: u64 = WIDTH as u64 + 1;
+/// The same without its end.
+const WIDTH: usize = 127;
+
+/// The name of a FIFO and of its log.
+pub(super) fn stream_name(number: u64) -> String {
+    format!("t{number}.stdout")
+}
+
+/// Appends the line `number`: the number, then blanks up to the end.
+pub(super) fn append(buffer: &mut Vec<u8>, number: u64) {
+    use std::io::Write as _;
+    let begun = buffer.len();
+    write!(buffer, "{number}").expect("a vector takes everything");
+    buffer.resize(begun + WIDTH, b' ');
+    buffer.push(b'\n');
+}
+
+/// How many lines are missing, or out of their place, in the files below `logs`. Rotation may have
+/// taken the first ones of a stream; the last must be there.
+pub(super) fn lost(logs: &Path, load: Load) -> anyhow::Result<u64> {
+    let mut files = vec![Vec::new(); usize::try_from(load.fifos)?];
+    for entry in fs::read_dir(logs)? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .context("a log has a name")?;
+        // `t<stream>.stdout.<N>`; beside them lies what the loop remembers of its files.
+        let parts = name
+            .strip_prefix('t')
+            .and_then(|name| name.split_once(".stdout."));
+        if let Some((stream, index)) = parts
+            && let (Ok(stream), Ok(index)) = (stream.parse::<usize>(), index.parse::<u64>())
+        {
+            files
+                .get_mut(stream)
+                .context("no such stream")?
+                .push((index, path));
+        }
+    }
+    let mut lost = 0;
+    for mut stream in files {
+        stream.sort();
+        let mut next = None;
+        for (_, path) in stream {
+            lost += scan(&fs::read(path)?, &mut next)?;
+        }
+        lost += load.lines - next.unwrap_or(0);
+    }
+    Ok(lost)
+}
+
+/// Goes through a file from the line after `next`, and counts what is skipped.
+fn scan(bytes: &[u8], next: &mut Option<u64>) -> anyhow::Result<u64> {
+    let mut lost = 0;
+    for line in bytes.chunks(WIDTH + 1) {
+        let text = std::str::from_utf8(line)?;
+        ensure!(
+            text.len() == WIDTH + 1 && text.ends_with('\n'),
+            "a line is torn: {text:?}"
+        );
+        let number: u64 = text
+            .trim()
+            .parse()
+            .with_context(|| format!("a line is {text:?}"))?;
+        lost += next.map_or(0, |next| number.abs_diff(next));
+        *next = Some(number + 1);
+    }
+    Ok(lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_line_is_counted() {
+        let mut buffer = Vec::new();
+        for number in [5, 6, 8] {
+            append(&mut buffer, number);
+        }
+        let mut next = None;
+
+        let lost = scan(&buffer, &mut next).unwrap();
+
+        assert_eq!((lost, next), (1, Some(9)));
+        assert!(scan(&buffer[1..], &mut None).is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! The tasks' side: a process that holds every FIFO open read-write and writes to them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use super::lines;
+use crate::subject;
+
+/// What a child is told to be: see [`child`].
+pub(crate) const CHILD: &str = "log-writer";
+
+/// Lines in one write when it goes as fast as it can: a page.
+const LINES_PER_WRITE: u64 = 32;
+/// Threads that write, each to its share of the FIFOs.
+const THREADS: usize = 4;
+
+/// What is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) fifos: u64,
+    /// For each FIFO.
+    pub(super) lines: u64,
+    /// Time between two lines of a FIFO; zero is as fast as they are taken.
+    pub(super) pace: Duration,
+}
+
+impl Load {
+    pub(super) fn bytes(self) -> u64 {
+        self.fifos * self.lines * lines::LINE_BYTES
+    }
+}
+
+/// The writing process, waiting for a sign.
+#[derive(Debug)]
+pub(super) struct Writer {
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Writer {
+    /// Starts the process and waits until it holds every FIFO of `dir`.
+    pub(super) fn start(dir: &Path, load: Load) -> anyhow::Result<Self> {
+        let numbers = [
+            load.fifos,
+            load.lines,
+            u64::try_from(load.pace.as_micros())?,
+        ];
+        let numbers = numbers.map(|number| OsString::from(number.to_string()));
+        let args = [dir.as_os_str()]
+            .into_iter()
+            .chain(numbers.iter().map(OsString::as_os_str));
+        let mut child = subject::child_command(CHILD, args)?
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let writer = Self { child, stdin };
+        let mut ready = [0];
+        stdout
+            .context("its output is piped")?
+            .read_exact(&mut ready)
+            .context("the writer is ready")?;
+        Ok(writer)
+    }
+
+    /// Lets it write everything, and returns when it has.
+    pub(super) fn run(mut self) -> anyhow::Result<()> {
+        self.stdin
+            .take()
+            .context("its input is piped")?
+            .write_all(b"g")?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the writer ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Gone already, unless something failed before it ran.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// What the writing process does.
+pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
+    let [dir, numbers @ ..] = args else {
+        anyhow::bail!("no directory")
+    };
+    let numbers: Vec<u64> = numbers
+        .iter()
+        .map(|number| Ok(number.to_str().context("a number is text")?.parse()?))
+        .collect::<anyhow::Result<_>>()?;
+    let [fifos, lines, pace_us] = numbers[..] else {
+        anyhow::bail!("three numbers")
+    };
+    let load = Load {
+        fifos,
+        lines,
+        pace: Duration::from_micros(pace_us),
+    };
+    let mut files = Vec::new();
+    for number in 0..fifos {
+        let path = Path::new(OsStr::new(dir)).join(lines::stream_name(number));
+        files.push(OpenOptions::new().read(true).write(true).open(path)?);
+    }
+    std::io::stdout().write_all(b"r")?;
+    std::io::stdout().flush()?;
+    std::io::stdin().read_exact(&mut [0])?;
+    if !load.pace.is_zero() {
+        return write_paced(&mut files, load);
+    }
+    let share = files.len().div_ceil(THREADS);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = files
+            .chunks_mut(share)
+            .map(|files| scope.spawn(|| write_all(files, load)))
+            .collect();
+        for thread in threads {
+            thread
+                .join()
+                .map_err(|_panic| anyhow::anyhow!("a writing thread panicked"))??;
+        }
+        Ok(())
+    })
+}
+
+/// As fast as the FIFOs are drained, a page to each in turn.
+fn write_all(files: &mut [File], load: Load) -> anyhow::Result<()> {
+    let mut buffer = Vec::new();
+    let mut number = 0;
+    while number < load.lines {
+        buffer.clear();
+        let until = (number + LINES_PER_WRITE).min(load.lines);
+        for line in number..until {
+            lines::append(&mut buffer, line);
+        }
+        for file in &mut *files {
+            file.write_all(&buffer)?;
+        }
+        number = until;
+    }
+    Ok(())
+}
+
+/// A line to each FIFO in turn, then a rest until the next is due.
+fn write_paced(files: &mut [File], load: Load) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let mut due = Duration::ZERO;
+    let mut buffer = Vec::new();
+    for line in 0..load.lines {
+        buffer.clear();
+        lines::append(&mut buffer, line);
+        for file in &mut *files {
+            file.write_all(&buffer)?;
+        }
+        due += load.pace;
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+    Ok(())
+}

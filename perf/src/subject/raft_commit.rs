@@ -1,0 +1,153 @@
+//! `raft_commit`: writes through the durable log of one server, and what they wait.
+//!
+//! A writer proposes, waits until its entry is on disk, committed and applied, and proposes again. The
+//! command is a node's registration that changes nothing, so that applying costs next to nothing.
+//! The rival writes as many bytes for as many writers to a file and calls `fdatasync` once for all of
+//! them: the least that durability can cost on this disk. With one writer that is one entry each.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use muster_control::handle::Control;
+use muster_control::server::{Server, ServerConfig};
+use muster_control_core::fsm::{Command, Response};
+use muster_domain::fixture;
+use muster_wire::codec;
+
+use crate::harness::{Context, Latencies, Metric, Tally};
+
+const WRITERS: [usize; 3] = [1, 64, 1_024];
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let dir = context.subdir()?;
+    let mut config = ServerConfig::new(dir.path().join("server"));
+    config.http_addr = ([127, 0, 0, 1], 0).into();
+    config.quic_addr = ([127, 0, 0, 1], 0).into();
+    let server = runtime.block_on(Server::start(config))?;
+    let control = server.control().clone();
+
+    let lasting = context.pick(Duration::from_secs(2), Duration::from_millis(700));
+    let bytes = codec::encode(&command(0, &control))?.len();
+    let mut tally = Tally::default();
+    // Registers every writer's node once.
+    runtime.block_on(writes(&control, WRITERS[2], Duration::from_millis(200)))?;
+    for _ in 0..context.rounds() {
+        for writers in WRITERS {
+            let ours = runtime.block_on(writes(&control, writers, lasting))?;
+            let theirs = group_commits(&dir.path().join("floor"), writers, bytes, lasting)?;
+            let rival = match writers {
+                1 => format!(
+                    "append {} and fdatasync",
+                    if bytes < 512 { "256 B" } else { "an entry" }
+                ),
+                _ => format!("group commit of {writers}"),
+            };
+            for ((name, unit, value), (_, _, their_value)) in
+                ours.values(writers).into_iter().zip(theirs.values(writers))
+            {
+                tally.ours(&name, unit, value);
+                tally.rival(&name, unit, &rival, their_value);
+            }
+        }
+    }
+    runtime.block_on(server.shutdown());
+    Ok(tally.finish())
+}
+
+/// What a round of writes came to.
+struct Timed {
+    writes: u64,
+    wall: Duration,
+    latencies: Latencies,
+}
+
+impl Timed {
+    fn values(&self, writers: usize) -> [(String, &'static str, f64); 3] {
+        [
+            (
+                format!("writes_{writers}"),
+                "writes/s",
+                self.writes as f64 / self.wall.as_secs_f64(),
+            ),
+            (format!("p50_{writers}"), "µs", self.latencies.micros(0.5)),
+            (format!("p99_{writers}"), "µs", self.latencies.micros(0.99)),
+        ]
+    }
+}
+
+fn command(writer: usize, control: &Control) -> Command {
+    let spec = Box::new(fixture::node(&format!("writer-{writer}")).build());
+    Command::RegisterNode {
+        spec,
+        at: control.now(),
+    }
+}
+
+async fn writes(control: &Control, writers: usize, lasting: Duration) -> anyhow::Result<Timed> {
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..writers)
+        .map(|writer| {
+            let control = control.clone();
+            tokio::spawn(async move {
+                let command = command(writer, &control);
+                let mut latencies = Latencies::new()?;
+                let mut count = 0;
+                while begun.elapsed() < lasting {
+                    let proposing = Instant::now();
+                    let (_, response) = control.propose(command.clone()).await?;
+                    latencies.add(proposing.elapsed());
+                    count += 1;
+                    ensure!(
+                        response == Response::NodeRegistered,
+                        "answered with {response:?}"
+                    );
+                }
+                Ok((count, latencies))
+            })
+        })
+        .collect();
+    let mut timed = Timed {
+        writes: 0,
+        wall: Duration::ZERO,
+        latencies: Latencies::new()?,
+    };
+    for task in tasks {
+        let (count, latencies) = task.await??;
+        timed.writes += count;
+        timed.latencies.merge(&latencies)?;
+    }
+    timed.wall = begun.elapsed();
+    Ok(timed)
+}
+
+/// Appends `batch` entries of `bytes` and makes them durable together, again and again.
+fn group_commits(
+    path: &std::path::Path,
+    batch: usize,
+    bytes: usize,
+    lasting: Duration,
+) -> anyhow::Result<Timed> {
+    let mut file = File::create(path)?;
+    let entries = vec![7_u8; batch * bytes];
+    let mut timed = Timed {
+        writes: 0,
+        wall: Duration::ZERO,
+        latencies: Latencies::new()?,
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < lasting {
+        let writing = Instant::now();
+        file.write_all(&entries)?;
+        file.sync_data()?;
+        timed.latencies.add(writing.elapsed());
+        timed.writes += batch as u64;
+    }
+    timed.wall = begun.elapsed();
+    Ok(timed)
+}

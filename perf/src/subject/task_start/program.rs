@@ -1,0 +1,84 @@
+//! The smallest program: it ends at once, and well.
+//!
+//! Without a C library, so that what is measured is the start and not a dynamic loader, which takes
+//! longer than all of it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// `exit(0)`.
+#[cfg(target_arch = "x86_64")]
+const CODE: &[u8] = &[
+    0xb8, 60, 0, 0, 0, // mov eax, 60 (exit)
+    0x31, 0xff, // xor edi, edi
+    0x0f, 0x05, // syscall
+];
+/// `exit(0)`.
+#[cfg(target_arch = "aarch64")]
+const CODE: &[u8] = &[
+    0xa8, 0x0b, 0x80, 0xd2, // mov x8, 93 (exit)
+    0x00, 0x00, 0x80, 0xd2, // mov x0, 0
+    0x01, 0x00, 0x00, 0xd4, // svc 0
+];
+
+/// EM_X86_64.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u16 = 62;
+/// EM_AARCH64.
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u16 = 183;
+
+/// Where the program is mapped.
+const BASE: u64 = 0x40_0000;
+const HEADER_BYTES: u16 = 64;
+const PROGRAM_HEADER_BYTES: u16 = 56;
+
+/// Writes the program into `dir`.
+pub(super) fn write(dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join("nothing");
+    fs::write(&path, elf())?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// One header, one segment (ELF-64, System V ABI, chapters 4 and 5).
+fn elf() -> Vec<u8> {
+    let code_at = u64::from(HEADER_BYTES + PROGRAM_HEADER_BYTES);
+    let bytes = code_at + CODE.len() as u64;
+    let mut elf = Vec::new();
+    elf.extend([0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    elf.extend(2_u16.to_le_bytes()); // executable
+    elf.extend(MACHINE.to_le_bytes());
+    elf.extend(1_u32.to_le_bytes());
+    elf.extend((BASE + code_at).to_le_bytes()); // entry
+    elf.extend(u64::from(HEADER_BYTES).to_le_bytes()); // program headers
+    elf.extend(0_u64.to_le_bytes()); // no sections
+    elf.extend(0_u32.to_le_bytes());
+    for half in [HEADER_BYTES, PROGRAM_HEADER_BYTES, 1, 0, 0, 0] {
+        elf.extend(half.to_le_bytes());
+    }
+    elf.extend(1_u32.to_le_bytes()); // loaded
+    elf.extend(5_u32.to_le_bytes()); // readable, executable
+    for word in [0, BASE, BASE, bytes, bytes, 0x1000] {
+        elf.extend(word.to_le_bytes());
+    }
+    elf.extend(CODE);
+    elf
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_ends_well() {
+        let dir = tempfile::tempdir().unwrap();
+
+        let status = std::process::Command::new(write(dir.path()).unwrap())
+            .status()
+            .unwrap();
+
+        assert!(status.success(), "{status}");
+    }
+}
