@@ -3,6 +3,8 @@
 //! Meaning and oddities are Nomad's, held to its recorded decisions: a missing attribute reads as empty
 //! text but does not count as found; an unknown reference reads as nothing at all.
 
+mod re2;
+
 use std::borrow::Cow;
 
 use muster_domain::job::{Constraint, Operand};
@@ -40,7 +42,7 @@ struct Side<'a> {
 impl<'a> Condition<'a> {
     pub(super) fn new(constraint: &'a Constraint) -> Self {
         let literal = constraint.operand == Operand::Regexp && !is_reference(&constraint.right);
-        let pattern = literal.then(|| Regex::new(&constraint.right).ok()).flatten();
+        let pattern = literal.then(|| re2::compile(&constraint.right)).flatten();
         Self { constraint, pattern }
     }
 
@@ -64,7 +66,7 @@ impl<'a> Condition<'a> {
         match &self.pattern {
             Some(pattern) => pattern.is_match(left),
             // An invalid pattern matches nothing.
-            None => Regex::new(right).is_ok_and(|pattern| pattern.is_match(left)),
+            None => re2::compile(right).is_some_and(|pattern| pattern.is_match(left)),
         }
     }
 }
