@@ -23,3 +23,6 @@ pub const JOB_FILE_BYTES_MAX: usize = 1 << 20;
 pub const BLOCKING_WAIT_MAX: std::time::Duration = std::time::Duration::from_mins(10);
 /// Wait of a blocking query that names none.
 pub const BLOCKING_WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_mins(5);
+/// Faults and warnings of one request that are told one by one; the rest are counted. Nobody mends more
+/// at a time.
+pub const FAULTS_MAX: usize = 100;

@@ -262,14 +262,11 @@ async fn check(query: Query, body: RawBody) -> Result<Response, ApiError> {
         Err(ApiError::Body(ReadJobError::Faults(faults))) => (faults, Vec::new()),
         Err(error) => return Err(error),
     };
+    let error = request::lines(&faults);
     query.json(&ValidateResponse {
         driver_config_validated: false,
-        validation_errors: faults.iter().map(ToString::to_string).collect(),
-        error: if faults.is_empty() {
-            String::new()
-        } else {
-            request::lines(&faults)
-        },
+        validation_errors: error.lines().map(str::to_owned).collect(),
+        error,
         warnings: told(&warnings),
     })
 }

@@ -168,3 +168,66 @@ impl IntoResponse for ApiError {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::{JobKey, LogIndex};
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_now_says_when_to_come_back() {
+        let busy = ProposeError::Overloaded {
+            waiting: 1,
+            waited: Duration::from_secs(1),
+        };
+        let leaderless = ProposeError::NotLeader { leader: None };
+
+        for error in [busy, leaderless] {
+            let response = ApiError::from(error).into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        }
+    }
+
+    /// It may still be carried out: a client that is told to come back would register twice.
+    #[test]
+    fn an_outcome_that_is_unknown_is_not_for_trying_again() {
+        let error = ProposeError::Timeout {
+            waited: Duration::from_secs(10),
+        };
+
+        let response = ApiError::from(error).into_response();
+
+        assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
+        assert!(!response.headers().contains_key(header::RETRY_AFTER));
+    }
+
+    #[test]
+    fn a_refused_command_has_its_code() {
+        let key = JobKey::in_default("web");
+        let moved = Rejection::CheckIndex {
+            key: key.clone(),
+            expected: LogIndex(0),
+            actual: LogIndex(7),
+        };
+
+        assert_eq!(ApiError::from(moved).status(), StatusCode::CONFLICT);
+        assert_eq!(
+            ApiError::from(Rejection::UnknownJob(key.clone())).status(),
+            StatusCode::NOT_FOUND
+        );
+        assert_eq!(
+            ApiError::from(Rejection::NoGroups(key)).status(),
+            StatusCode::BAD_REQUEST
+        );
+    }
+
+    #[test]
+    fn a_connection_with_an_unread_body_is_closed() {
+        let response = ApiError::TooLarge { limit: 5 }.into_response();
+
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(response.headers()[header::CONNECTION], "close");
+    }
+}

@@ -14,18 +14,54 @@ use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::api::duration;
+use crate::limits;
 
 /// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
 /// `Priority`, while two unrelated names of one block do not find each other.
 const ALIKE_MIN: f64 = 0.8;
+/// Characters of a user's name or value that an answer repeats: more than any name of Nomad's has.
+const SHOWN_CHARS: usize = 64;
 
-/// What was found while reading.
+/// What was found while reading. At most [`limits::FAULTS_MAX`] of each are kept and the rest are counted:
+/// a body of nothing but nonsense must not cost more than one of sense.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Why it is refused.
-    pub(super) faults: Vec<Fault>,
-    /// What is ignored, although it was said.
-    pub(super) warnings: Vec<String>,
+    faults: Vec<Fault>,
+    faults_more: usize,
+    warnings: Vec<String>,
+}
+
+impl Findings {
+    /// Adds a fault; its reason is only made if it is kept.
+    fn fault(&mut self, at: String, reason: impl FnOnce() -> String) {
+        if self.faults.len() < limits::FAULTS_MAX {
+            self.faults.push(Fault::new(at, reason()));
+        } else {
+            self.faults_more += 1;
+        }
+    }
+
+    fn warn(&mut self, warning: String) {
+        if self.warnings.len() < limits::FAULTS_MAX {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Why it is refused, and what is ignored although it was said.
+    pub(super) fn into_parts(self) -> (Vec<Fault>, Vec<String>) {
+        let Self {
+            mut faults,
+            faults_more,
+            warnings,
+        } = self;
+        if faults_more > 0 {
+            faults.push(Fault::new(
+                "request body",
+                format!("has {faults_more} more faults"),
+            ));
+        }
+        (faults, warnings)
+    }
 }
 
 /// A body is not JSON.
@@ -164,10 +200,14 @@ impl<'v> Block<'v> {
                 asked: Vec::new(),
             }),
             other => {
+                let at = if at.is_empty() {
+                    "request body".to_owned()
+                } else {
+                    at
+                };
                 found
                     .borrow_mut()
-                    .faults
-                    .push(mistyped(at, "an object", other));
+                    .fault(at, || mistyped("an object", other));
                 None
             }
         }
@@ -175,8 +215,11 @@ impl<'v> Block<'v> {
 
     /// Reports a fault of the field `name`.
     pub(super) fn fault(&self, name: &str, reason: impl Into<String>) {
-        let at = self.path(name);
-        self.found.borrow_mut().faults.push(Fault::new(at, reason));
+        self.fault_because(name, || reason.into());
+    }
+
+    fn fault_because(&self, name: &str, reason: impl FnOnce() -> String) {
+        self.found.borrow_mut().fault(self.path(name), reason);
     }
 
     /// The path of the field `name`.
@@ -203,11 +246,7 @@ impl<'v> Block<'v> {
         let value = self.value(name)?;
         let read = read(value);
         if read.is_none() {
-            let at = self.path(name);
-            self.found
-                .borrow_mut()
-                .faults
-                .push(mistyped(at, expected, value));
+            self.fault_because(name, || mistyped(expected, value));
         }
         read
     }
@@ -274,11 +313,8 @@ impl<'v> Block<'v> {
                     texts.insert(key.clone(), text.clone());
                 }
                 other => {
-                    let at = format!("{}.{key}", self.path(name));
-                    self.found
-                        .borrow_mut()
-                        .faults
-                        .push(mistyped(at, "a text", other));
+                    let at = format!("{name}.{}", shown(key));
+                    self.fault_because(&at, || mistyped("a text", other));
                 }
             }
         }
@@ -292,12 +328,20 @@ impl<'v> Block<'v> {
             .and_then(|value| Block::new(at, value, self.found))
     }
 
-    /// A list of objects.
-    pub(super) fn blocks(&mut self, name: &'static str) -> Vec<Block<'v>> {
+    /// A list of at most `max` objects. A longer one is a fault and not read.
+    pub(super) fn blocks(&mut self, name: &'static str, max: usize) -> Vec<Block<'v>> {
+        let Some(list) = self.typed(name, "a list of objects", Value::as_array) else {
+            return Vec::new();
+        };
+        if list.len() > max {
+            self.fault_because(name, || {
+                format!("{} are too many: at most {max}", list.len())
+            });
+            return Vec::new();
+        }
         let at = self.path(name);
         let found = self.found;
-        let list = self.typed(name, "a list of objects", Value::as_array);
-        let items = list.into_iter().flatten().enumerate();
+        let items = list.iter().enumerate();
         items
             .filter_map(|(ordinal, item)| Block::new(format!("{at}[{ordinal}]"), item, found))
             .collect()
@@ -322,7 +366,7 @@ impl<'v> Block<'v> {
                         "{} is ignored: this version does not support it",
                         self.path(name)
                     );
-                    found.borrow_mut().warnings.push(warning);
+                    found.borrow_mut().warn(warning);
                 }
             } else if known.unsupported.contains(&name) {
                 if !is_empty(value) {
@@ -334,7 +378,7 @@ impl<'v> Block<'v> {
                     .chain(known.derived)
                     .chain(known.harmless)
                     .chain(known.unsupported);
-                self.fault(name, unknown(name, names.copied()));
+                self.fault_because(&shown(name), || unknown(name, names.copied()));
             }
         }
     }
@@ -353,8 +397,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 fn unknown<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let shown: String = name.chars().take(64).collect();
-    let lower = shown.to_lowercase();
+    let lower = shown(name).to_lowercase();
     let nearest = names
         .map(|known| (strsim::jaro_winkler(&known.to_lowercase(), &lower), known))
         .filter(|(alike, _)| *alike >= ALIKE_MIN)
@@ -365,21 +408,21 @@ fn unknown<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-fn mistyped(at: String, expected: &str, got: &Value) -> Fault {
+/// As much of `text` as an answer repeats.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS).collect()
+}
+
+fn mistyped(expected: &str, got: &Value) -> String {
     let got = match got {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
         Value::Number(number) => format!("the number {number}"),
-        Value::String(text) => format!("the text {:?}", text.chars().take(64).collect::<String>()),
+        Value::String(text) => format!("the text {:?}", shown(text)),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     };
-    let at = if at.is_empty() {
-        "request body".to_owned()
-    } else {
-        at
-    };
-    Fault::new(at, format!("expected {expected}, got {got}"))
+    format!("expected {expected}, got {got}")
 }
 
 #[cfg(test)]

@@ -416,7 +416,7 @@ pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
         }
         block.finish(&KNOWN);
     }
-    let faults = found.into_inner().faults;
+    let (faults, _) = found.into_inner().into_parts();
     match asked {
         Some(asked) if faults.is_empty() => Ok(asked),
         _ => Err(ReadJobError::Faults(faults)),

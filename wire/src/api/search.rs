@@ -66,7 +66,7 @@ impl SearchRequest {
             }
             block.finish(&KNOWN);
         }
-        let faults = found.into_inner().faults;
+        let (faults, _) = found.into_inner().into_parts();
         if faults.is_empty() {
             Ok(request)
         } else {

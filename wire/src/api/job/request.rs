@@ -12,10 +12,12 @@ use muster_domain::job::{
     EphemeralDisk, GroupNetwork, JobSpec, JobType, LogConfig, NetworkMode, Operand, PortAsk,
     RestartMode, RestartPolicy, Task, TaskGroup,
 };
+use muster_domain::limits;
 use muster_domain::resources::{CpuMhz, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, Findings, Known};
+use crate::limits::FAULTS_MAX;
 
 pub use crate::api::block::SyntaxError;
 
@@ -143,6 +145,9 @@ const PORT: Known = Known {
     unsupported: &["HostNetwork", "IgnoreCollision"],
 };
 
+/// One more than a reader keeps: its last says how many it has dropped.
+const LINES_MAX: usize = FAULTS_MAX + 1;
+
 /// A job that could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadJob {
@@ -165,14 +170,13 @@ pub enum ReadJobError {
     Faults(Vec<Fault>),
 }
 
-/// `faults`, one a line.
+/// `faults`, one a line; at most [`FAULTS_MAX`] or so, and how many more.
 #[must_use]
 pub fn lines(faults: &[Fault]) -> String {
-    faults
-        .iter()
-        .map(Fault::to_string)
-        .collect::<Vec<_>>()
-        .join("\n")
+    let told = faults.iter().take(LINES_MAX).map(Fault::to_string);
+    let more = faults.len().saturating_sub(LINES_MAX);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    told.chain(more).collect::<Vec<_>>().join("\n")
 }
 
 /// The job in the body of `PUT /v1/jobs` or `PUT /v1/validate/job`: `{"Job": {…}}`.
@@ -184,7 +188,7 @@ pub fn read(body: &[u8]) -> Result<ReadJob, ReadJobError> {
     let value = block::parse(body)?;
     let found = RefCell::new(Findings::default());
     let read = read_body(&value, &found);
-    let Findings { faults, warnings } = found.into_inner();
+    let (faults, warnings) = found.into_inner().into_parts();
     match read {
         Some((spec, enforce_index)) if faults.is_empty() => Ok(ReadJob {
             spec,
@@ -262,7 +266,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         constraints: read_constraints(&mut job),
         meta: job.texts("Meta"),
         groups: job
-            .blocks("TaskGroups")
+            .blocks("TaskGroups", limits::GROUPS_MAX)
             .into_iter()
             .map(|group| read_group(group, job_type))
             .collect(),
@@ -282,7 +286,7 @@ fn read_group(mut group: Block<'_>, job_type: JobType) -> TaskGroup {
         network: read_network(&mut group),
         meta: group.texts("Meta"),
         tasks: group
-            .blocks("Tasks")
+            .blocks("Tasks", limits::TASKS_MAX)
             .into_iter()
             .map(|task| read_task(task, restart))
             .collect(),
@@ -333,7 +337,7 @@ fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
 }
 
 fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
-    let mut networks = group.blocks("Networks");
+    let mut networks = group.blocks("Networks", limits::PORTS_MAX);
     if networks.len() > 1 {
         group.fault(
             "Networks",
@@ -354,7 +358,7 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
     }
     let mut ports = Vec::new();
     for (list, is_fixed) in [("ReservedPorts", true), ("DynamicPorts", false)] {
-        for mut port in network.blocks(list) {
+        for mut port in network.blocks(list, limits::PORTS_MAX) {
             let value = port
                 .number("Value", u16::MAX)
                 .filter(|value| *value != 0 || is_fixed);
@@ -390,7 +394,7 @@ fn read_to(port: &mut Block<'_>) -> u16 {
 
 fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
     let mut constraints = Vec::new();
-    for mut block in parent.blocks("Constraints") {
+    for mut block in parent.blocks("Constraints", limits::CONSTRAINTS_MAX) {
         let word = block.string("Operand").unwrap_or_default();
         let operand = Operand::from_word(&word).unwrap_or_else(|| {
             let reason = if Operand::UNSUPPORTED.contains(&word.as_str()) {

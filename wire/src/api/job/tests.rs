@@ -250,3 +250,28 @@ fn what_is_no_job_is_refused() {
         ["Job: expected an object, got the number 5"]
     );
 }
+
+/// A million empty tasks fit in a body: they must cost neither memory nor an answer of their size.
+#[test]
+fn a_list_that_is_too_long_is_not_read() {
+    let mut body = small();
+    body["Job"]["TaskGroups"][0]["Tasks"] = Value::Array(vec![json!({}); 100_000]);
+
+    assert_eq!(
+        faults(&body),
+        ["Job.TaskGroups[0].Tasks: 100000 are too many: at most 64"]
+    );
+}
+
+#[test]
+fn countless_faults_are_counted() {
+    let mut body = small();
+    for number in 0..10_000 {
+        body["Job"][format!("Field{number}")] = json!(1);
+    }
+
+    let faults = faults(&body);
+
+    assert_eq!(faults.len(), crate::limits::FAULTS_MAX + 1);
+    assert_eq!(faults.last().unwrap(), "request body: has 9900 more faults");
+}
