@@ -51,7 +51,10 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             message = inbox.recv() => handle(link, addr, message).await?,
-            _ = heartbeat.tick() => sender.send(&FromAgent::Heartbeat).await?,
+            _ = heartbeat.tick() => {
+                tracing::trace!("heartbeat");
+                sender.send(&FromAgent::Heartbeat).await?;
+            }
             () = link.facilities.outbox.due(REPORT_DELAY) => {
                 send_reports(&link.facilities, &mut sender, &mut sequence).await?;
             }
