@@ -1,7 +1,7 @@
 //! The HTTP API: Nomad's routes, bodies and manners.
 //!
-//! One file per noun answers its routes; [`status`] alone decides status codes, [`query`] reads what stands
-//! behind the `?` and waits for changes, [`body`] reads bodies, [`listen`] accepts connections and bounds
+//! One file per noun answers its routes; `status` alone decides status codes, `query` reads what stands
+//! behind the `?` and waits for changes, `body` reads bodies, `listen` accepts connections and bounds
 //! them. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
 //!
 //! Deliberately absent: bodies' shapes and the list of routes, which are in `wire::api`; TLS and tokens.

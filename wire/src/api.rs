@@ -1,6 +1,6 @@
 //! HTTP bodies, with Nomad's field names. One file per noun.
 //!
-//! Two directions with two manners. What comes *in* is read field by field by [`block`], so that every
+//! Two directions with two manners. What comes *in* is read field by field by `block`, so that every
 //! unknown, unsupported or mistyped field is named with its path. What goes *out* is a struct per shape;
 //! the same structs read answers back in our own command line and skip what they do not know.
 //!

@@ -275,3 +275,76 @@ fn countless_faults_are_counted() {
     assert_eq!(faults.len(), crate::limits::FAULTS_MAX + 1);
     assert_eq!(faults.last().unwrap(), "request body: has 9900 more faults");
 }
+
+/// Pointers to every value of `value`, its own first.
+fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
+    found.push(at.to_owned());
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                pointers(value, &format!("{at}/{key}"), found);
+            }
+        }
+        Value::Array(list) => {
+            for (ordinal, value) in list.iter().enumerate() {
+                pointers(value, &format!("{at}/{ordinal}"), found);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// A pointer as faults write it: `Job.TaskGroups[0].Name`.
+fn path(pointer: &str) -> String {
+    let part = |part: &str| match part.parse::<usize>() {
+        Ok(ordinal) => format!("[{ordinal}]"),
+        Err(_) => format!(".{part}"),
+    };
+    let path: String = pointer.split('/').skip(1).map(part).collect();
+    path.trim_start_matches('.').to_owned()
+}
+
+/// Whatever stands wherever: it is read, or refused with a fault that names its place or a place within.
+#[test]
+fn any_value_anywhere_is_read_or_refused_by_its_path() {
+    let mut job = Job::from_spec(&full());
+    // A task's copy of the policy would be the one that is named where the group's was changed.
+    job.task_groups[0].tasks[0].restart_policy = None;
+    let whole = json!({"Job": job, "EnforceIndex": true, "JobModifyIndex": 7});
+    let mut places = Vec::new();
+    pointers(&whole, "", &mut places);
+    let values = [
+        Value::Null,
+        json!(true),
+        json!(-1),
+        json!(0),
+        json!(1e300),
+        json!(u64::MAX),
+        json!(""),
+        json!("\0"),
+        json!([]),
+        json!([null]),
+        json!([{}]),
+        json!({}),
+        json!({"x": {"x": 1}}),
+    ];
+
+    for place in places {
+        for value in &values {
+            let mut body = whole.clone();
+            *body.pointer_mut(&place).unwrap() = value.clone();
+            match read_value(&body) {
+                Ok(read) => drop(domain::validate(read.spec)),
+                Err(ReadJobError::Faults(faults)) => {
+                    let path = path(&place);
+                    let is_named = faults.iter().any(|fault| {
+                        let named = fault.path.as_str();
+                        named.starts_with(&path) || path.starts_with(named)
+                    });
+                    assert!(is_named, "{value} at {path}: {faults:?}");
+                }
+                Err(error @ ReadJobError::Syntax(_)) => panic!("{value} at {place}: {error}"),
+            }
+        }
+    }
+}
