@@ -30,6 +30,9 @@ pub(super) struct Place {
     pub(super) ports: Vec<AllocatedPort>,
 }
 
+/// No position among the candidates.
+const NOWHERE: u32 = u32::MAX;
+
 /// A feasible node.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -48,8 +51,8 @@ pub(super) struct Ranking<'a> {
     /// Score of each candidate; minus infinity where it is full.
     scores: Vec<f64>,
     best: Tournament,
-    /// Position among the candidates by number of the node.
-    position: BTreeMap<usize, usize>,
+    /// Position among the candidates by number of the node; [`NOWHERE`] if it is not feasible.
+    positions: Vec<u32>,
     filtered: PlacementMetrics,
 }
 
@@ -71,7 +74,10 @@ impl<'a> Ranking<'a> {
         for candidate in &mut candidates {
             candidate.collisions = collisions.get(&candidate.number).copied().unwrap_or(0);
         }
-        let position = candidates.iter().enumerate().map(|(at, one)| (one.number, at)).collect();
+        let mut positions = vec![NOWHERE; fleet.columns().len()];
+        for (at, candidate) in (0..).zip(&candidates) {
+            positions[candidate.number] = at;
+        }
         let mut ranking = Self {
             ask: group.ask(),
             ports: group.network.as_ref().map_or(&[], |network| network.ports.as_slice()),
@@ -79,7 +85,7 @@ impl<'a> Ranking<'a> {
             scores: Vec::new(),
             best: Tournament::default(),
             candidates,
-            position,
+            positions,
             filtered: census.into_metrics(),
         };
         ranking.scores =
@@ -93,7 +99,7 @@ impl<'a> Ranking<'a> {
     pub(super) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: Option<NodeId>) -> Option<Place> {
         let avoided = avoid
             .and_then(|node_id| fleet.number(&node_id))
-            .and_then(|number| self.position.get(&number).copied());
+            .and_then(|number| self.position(number));
         if let Some(at) = avoided {
             self.set(at, self.score(fleet, self.candidates[at], true));
         }
@@ -122,11 +128,15 @@ impl<'a> Ranking<'a> {
 
     /// An instance on node `number` was stopped by the plan, or its stop was taken back.
     pub(super) fn instances_changed(&mut self, fleet: &Fleet<'_>, number: usize, by: i32) {
-        if let Some(at) = self.position.get(&number).copied() {
+        if let Some(at) = self.position(number) {
             let collisions = &mut self.candidates[at].collisions;
             *collisions = collisions.saturating_add_signed(by);
             self.set(at, self.score(fleet, self.candidates[at], false));
         }
+    }
+
+    fn position(&self, number: usize) -> Option<usize> {
+        self.positions.get(number).filter(|at| **at != NOWHERE).map(|at| *at as usize)
     }
 
     fn set(&mut self, at: usize, score: f64) {
