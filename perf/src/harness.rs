@@ -33,6 +33,10 @@ impl Context {
     }
 }
 
+/// Parts of a round in which subject and rivals take turns, where both can stop at any time: a disk, or
+/// a neighbour, changes its mind several times a second.
+pub(crate) const TURNS: u32 = 5;
+
 /// Values of one quantity, one a round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Samples(pub(crate) Vec<f64>);

@@ -22,8 +22,14 @@ pub(crate) fn print(metrics: &[Metric]) {
         println!("  {name:<38} {} {unit}", spread(ours));
         for rival in rivals {
             let ratio = metric.ratio(rival);
+            // Two zeros have none.
+            let ours = if ratio.is_nan() {
+                String::new()
+            } else {
+                format!("   ours is {ratio:.2} of it")
+            };
             println!(
-                "    {:<36} {} {unit}   ours is {ratio:.2} of it",
+                "    {:<36} {} {unit}{ours}",
                 rival.name,
                 spread(&rival.theirs)
             );

@@ -16,9 +16,11 @@ use muster_control_core::fsm::{Command, Response};
 use muster_domain::fixture;
 use muster_wire::codec;
 
-use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::harness::{Context, Latencies, Metric, TURNS, Tally};
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
+/// Bytes after which the rival begins its file again, as the log begins another.
+const FILE_BYTES: usize = 64 << 20;
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
@@ -36,16 +38,18 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let bytes = codec::encode(&command(0, &control))?.len();
     let mut tally = Tally::default();
     // Registers every writer's node once.
-    runtime.block_on(writes(&control, WRITERS[2], Duration::from_millis(200)))?;
+    let warm = Duration::from_millis(200);
+    runtime.block_on(writes(&control, WRITERS[2], warm, &mut Timed::new()?))?;
+    let floor = dir.path().join("floor");
     for _ in 0..context.rounds() {
         for writers in WRITERS {
-            let ours = runtime.block_on(writes(&control, writers, lasting))?;
-            let theirs = group_commits(&dir.path().join("floor"), writers, bytes, lasting)?;
+            let (mut ours, mut theirs) = (Timed::new()?, Timed::new()?);
+            for _ in 0..TURNS {
+                runtime.block_on(writes(&control, writers, lasting / TURNS, &mut ours))?;
+                group_commits(&floor, writers, bytes, lasting / TURNS, &mut theirs)?;
+            }
             let rival = match writers {
-                1 => format!(
-                    "append {} and fdatasync",
-                    if bytes < 512 { "256 B" } else { "an entry" }
-                ),
+                1 => "append and fdatasync".to_owned(),
                 _ => format!("group commit of {writers}"),
             };
             for ((name, unit, value), (_, _, their_value)) in
@@ -68,6 +72,14 @@ struct Timed {
 }
 
 impl Timed {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            writes: 0,
+            wall: Duration::ZERO,
+            latencies: Latencies::new()?,
+        })
+    }
+
     fn values(&self, writers: usize) -> [(String, &'static str, f64); 3] {
         [
             (
@@ -89,7 +101,13 @@ fn command(writer: usize, control: &Control) -> Command {
     }
 }
 
-async fn writes(control: &Control, writers: usize, lasting: Duration) -> anyhow::Result<Timed> {
+/// Writes for a while and adds to `timed`.
+async fn writes(
+    control: &Control,
+    writers: usize,
+    lasting: Duration,
+    timed: &mut Timed,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     let tasks: Vec<_> = (0..writers)
         .map(|writer| {
@@ -112,34 +130,26 @@ async fn writes(control: &Control, writers: usize, lasting: Duration) -> anyhow:
             })
         })
         .collect();
-    let mut timed = Timed {
-        writes: 0,
-        wall: Duration::ZERO,
-        latencies: Latencies::new()?,
-    };
     for task in tasks {
         let (count, latencies) = task.await??;
         timed.writes += count;
         timed.latencies.merge(&latencies)?;
     }
-    timed.wall = begun.elapsed();
-    Ok(timed)
+    timed.wall += begun.elapsed();
+    Ok(())
 }
 
-/// Appends `batch` entries of `bytes` and makes them durable together, again and again.
+/// Appends `batch` entries of `bytes` and makes them durable together, for a while; adds to `timed`.
 fn group_commits(
     path: &std::path::Path,
     batch: usize,
     bytes: usize,
     lasting: Duration,
-) -> anyhow::Result<Timed> {
+    timed: &mut Timed,
+) -> anyhow::Result<()> {
     let mut file = File::create(path)?;
+    let mut written = 0;
     let entries = vec![7_u8; batch * bytes];
-    let mut timed = Timed {
-        writes: 0,
-        wall: Duration::ZERO,
-        latencies: Latencies::new()?,
-    };
     let begun = Instant::now();
     while begun.elapsed() < lasting {
         let writing = Instant::now();
@@ -147,7 +157,12 @@ fn group_commits(
         file.sync_data()?;
         timed.latencies.add(writing.elapsed());
         timed.writes += batch as u64;
+        written += entries.len();
+        if written > FILE_BYTES {
+            file = File::create(path)?;
+            written = 0;
+        }
     }
-    timed.wall = begun.elapsed();
-    Ok(timed)
+    timed.wall += begun.elapsed();
+    Ok(())
 }

@@ -23,7 +23,7 @@ use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
 use muster_driver_native::NativeDriver;
 
 use crate::cgroup::CgroupDir;
-use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::harness::{Context, Latencies, Metric, TURNS, Tally};
 use crate::subject;
 
 /// The rivals' names, as `budgets.toml` knows them.
@@ -50,16 +50,21 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         NativeDriver::new()
     };
     let mut process = DriverProcess::start(&runtime, &place)?;
-    let starts = context.pick(1_000, 200);
+    let starts = context.pick(200, 40);
     let mut tally = Tally::default();
     // Warms the page cache, the allocator and both sides of the socket.
-    runtime.block_on(place.cycles(&in_process, "warm", 20))?;
-    runtime.block_on(place.cycles(&process.client, "warm", 20))?;
+    for driver in [&in_process as &dyn TaskDriver, &process.client] {
+        runtime.block_on(place.cycles(driver, "warm", starts, &mut Timed::new()?))?;
+    }
     for _ in 0..context.rounds() {
-        let ours = runtime.block_on(place.cycles(&in_process, "cycles", starts))?;
-        let bare = place.bare(starts)?;
-        let plugin = runtime.block_on(place.cycles(&process.client, "plugin", starts))?;
-        let spawned = place.spawned(starts, false)?;
+        let [mut ours, mut plugin, mut bare, mut spawned] = Timed::several()?;
+        for turn in 0..TURNS {
+            let name = format!("light-{turn}");
+            runtime.block_on(place.cycles(&in_process, &name, starts, &mut ours))?;
+            place.bare(starts, &mut bare)?;
+            runtime.block_on(place.cycles(&process.client, &name, starts, &mut plugin))?;
+            place.spawned(starts, false, &mut spawned)?;
+        }
         ours.tell(&mut tally, "");
         plugin.tell(&mut tally, "_plugin");
         for (rival, timed) in [(BARE, &bare), (POSIX_SPAWN, &spawned)] {
@@ -69,14 +74,18 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         }
 
         let ballast = std::hint::black_box(vec![1_u8; BALLAST_BYTES]);
-        let heavy = runtime.block_on(place.cycles(&in_process, "heavy", starts))?;
-        let heavy_bare = place.bare(starts)?;
-        // A tenth: each may take 50 ms.
-        let forked = place.spawned(starts / 10, true)?;
+        let [mut heavy, mut bare, mut forked, _] = Timed::several()?;
+        for turn in 0..TURNS {
+            let name = format!("heavy-{turn}");
+            runtime.block_on(place.cycles(&in_process, &name, starts, &mut heavy))?;
+            place.bare(starts, &mut bare)?;
+            // A twentieth: each may take 50 ms.
+            place.spawned(starts / 20, true, &mut forked)?;
+        }
         drop(std::hint::black_box(ballast));
         heavy.tell(&mut tally, "_1gib");
         ours.tell_rival(&mut tally, "_1gib", WITHOUT_GIB);
-        heavy_bare.tell_rival(&mut tally, "_1gib", BARE);
+        bare.tell_rival(&mut tally, "_1gib", BARE);
         forked.tell_rival(&mut tally, "_1gib", FORK);
     }
     process.stop(&runtime)?;
@@ -109,14 +118,15 @@ impl Place {
         })
     }
 
-    /// Runs `starts` tasks of `driver`.
+    /// Runs `starts` tasks of `driver`, and adds to `timed`. `label` is used once for each driver.
     async fn cycles(
         &self,
         driver: &dyn TaskDriver,
         label: &str,
         starts: u32,
-    ) -> anyhow::Result<Timed> {
-        let mut timed = Timed::new()?;
+        timed: &mut Timed,
+    ) -> anyhow::Result<()> {
+        let turn = Instant::now();
         let program = self
             .program
             .to_str()
@@ -150,15 +160,15 @@ impl Place {
 
             ensure!(exit.successful(), "the task ended with {exit:?}");
         }
-        timed.wall = timed.begun.elapsed();
-        timed.count = starts;
-        Ok(timed)
+        timed.wall += turn.elapsed();
+        timed.count += starts;
+        Ok(())
     }
 
     /// The same with bare system calls.
-    fn bare(&self, starts: u32) -> anyhow::Result<Timed> {
+    fn bare(&self, starts: u32, timed: &mut Timed) -> anyhow::Result<()> {
         let program = bare::Program::new(&self.program)?;
-        let mut timed = Timed::new()?;
+        let turn = Instant::now();
         for number in 0..starts {
             let begun = Instant::now();
             let cgroup = self.cgroup.child(&format!("bare-{number}"))?;
@@ -169,14 +179,14 @@ impl Place {
             cgroup.remove()?;
             timed.cycles.add(begun.elapsed());
         }
-        timed.wall = timed.begun.elapsed();
-        timed.count = starts;
-        Ok(timed)
+        timed.wall += turn.elapsed();
+        timed.count += starts;
+        Ok(())
     }
 
     /// The program spawned by the standard library: `posix_spawn`, or fork and exec.
-    fn spawned(&self, starts: u32, fork: bool) -> anyhow::Result<Timed> {
-        let mut timed = Timed::new()?;
+    fn spawned(&self, starts: u32, fork: bool, timed: &mut Timed) -> anyhow::Result<()> {
+        let turn = Instant::now();
         for _ in 0..starts {
             let begun = Instant::now();
             let mut command = Command::new(&self.program);
@@ -190,15 +200,14 @@ impl Place {
             timed.cycles.add(begun.elapsed());
             ensure!(status.success(), "the program ended with {status}");
         }
-        timed.wall = timed.begun.elapsed();
-        timed.count = starts;
-        Ok(timed)
+        timed.wall += turn.elapsed();
+        timed.count += starts;
+        Ok(())
     }
 }
 
 /// Durations of one round.
 struct Timed {
-    begun: Instant,
     wall: Duration,
     count: u32,
     starts: Latencies,
@@ -209,12 +218,15 @@ impl Timed {
     fn new() -> anyhow::Result<Self> {
         let (starts, cycles) = (Latencies::new()?, Latencies::new()?);
         Ok(Self {
-            begun: Instant::now(),
             wall: Duration::ZERO,
             count: 0,
             starts,
             cycles,
         })
+    }
+
+    fn several() -> anyhow::Result<[Self; 4]> {
+        Ok([Self::new()?, Self::new()?, Self::new()?, Self::new()?])
     }
 
     fn values(&self) -> [(&'static str, &'static str, f64); 5] {

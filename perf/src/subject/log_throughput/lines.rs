@@ -56,7 +56,7 @@ pub(super) fn lost(logs: &Path, load: Load) -> anyhow::Result<u64> {
         for (_, path) in stream {
             lost += scan(&fs::read(path)?, &mut next)?;
         }
-        lost += load.lines - next.unwrap_or(0);
+        lost += load.lines.abs_diff(next.unwrap_or(0));
     }
     Ok(lost)
 }
