@@ -91,13 +91,22 @@ impl AllocTask {
             Input::Event(event) => event,
             Input::Destroy => Event::DestroyAsked,
             Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
-            Input::Desired(desired) => {
-                let wanted = desired.desired;
+            Input::Desired(desired) => self.desired(desired).await,
+        }
+    }
+
+    /// What is wanted changed, and perhaps the job in place.
+    async fn desired(&mut self, desired: Box<DesiredAlloc>) -> Event {
+        let wanted = desired.desired;
+        match self.runner.handle_update(&desired) {
+            Ok(()) => {
                 self.write(vec![Write::Desired(desired.clone())]).await;
                 self.desired = Arc::new(*desired);
-                Event::DesiredChanged(wanted)
             }
+            // A stop must get through, whatever came with it.
+            Err(error) => tracing::error!(%error, "an update of an allocation is not followed"),
         }
+        Event::DesiredChanged(wanted)
     }
 
     async fn carry_out(

@@ -31,6 +31,12 @@ pub(crate) const REQUESTS_MAX: usize = 64;
 /// Nomad's 200 ms: half would double the log entries of a busy cluster, double would be seen by
 /// people who wait for a deployment.
 pub(crate) const REPORT_DELAY: Duration = Duration::from_millis(200);
+/// Bytes of reports in one message, as estimated: half of a frame's bound, because an estimate may
+/// be off. One report alone is at most a tenth of it.
+pub(crate) const REPORT_BYTES_MAX: usize = muster_wire::limits::FRAME_BYTES_MAX / 2;
+/// Time before an agent whose store was lost removes what the control plane does not name: a server
+/// that lags behind names it a little later.
+pub(crate) const SWEEP_DELAY_AFTER_LOSS: Duration = Duration::from_secs(30);
 /// Pause between two messages to a follower of a log that is silent.
 pub(crate) const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// First pause before connecting again, doubled each time up to [`RECONNECT_PAUSE_MAX`].

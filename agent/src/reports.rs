@@ -12,6 +12,13 @@ use muster_domain::id::AllocId;
 use muster_wire::limits::REPORT_BATCH_MAX;
 use tokio::sync::Notify;
 
+use crate::limits::REPORT_BYTES_MAX;
+
+/// Bytes of an event besides its message: a handful of numbers.
+const EVENT_BYTES: usize = 96;
+/// Bytes of a report, and of a task in it, besides the events: numbers, and a name of at most 128.
+const PART_BYTES: usize = 256;
+
 /// Reports that are not committed yet, and which are.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -84,11 +91,17 @@ impl Outbox {
     /// Reports to send in the message `sequence`; none if there is no news.
     pub(crate) fn batch(&self, sequence: u64) -> Vec<AllocReport> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = 0;
         let unsent = entries.values_mut().filter(|entry| {
             entry.number > entry.acked && entry.sent.is_none_or(|(number, _)| number < entry.number)
         });
         unsent
             .take(REPORT_BATCH_MAX)
+            .take_while(|entry| {
+                let first = bytes == 0;
+                bytes += weight(&entry.report);
+                first || bytes <= REPORT_BYTES_MAX
+            })
             .map(|entry| {
                 entry.sent = Some((entry.number, sequence));
                 entry.report.clone()
@@ -135,6 +148,14 @@ impl Outbox {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.remove(&alloc_id);
     }
+}
+
+/// About how many bytes a report takes, rather more than less.
+fn weight(report: &AllocReport) -> usize {
+    let events = report.task_states.iter().flat_map(|task| &task.events);
+    let messages: usize = events.map(|event| EVENT_BYTES + event.message.len()).sum();
+    let parts = (1 + report.task_states.len()) * PART_BYTES;
+    parts + report.client_description.len() + messages
 }
 
 #[cfg(test)]
@@ -231,6 +252,26 @@ mod tests {
 
         assert_eq!(outbox.batch(1).len(), REPORT_BATCH_MAX);
         assert_eq!(outbox.batch(2).len(), 1);
+    }
+
+    #[test]
+    fn batches_fit_a_frame() {
+        let outbox = Outbox::default();
+        for name in 0..u32::try_from(REPORT_BATCH_MAX).unwrap() {
+            outbox.put(report(name, &"x".repeat(100_000)), false);
+        }
+
+        let mut sent = 0;
+        for sequence in 1.. {
+            let batch = outbox.batch(sequence);
+            if batch.is_empty() {
+                break;
+            }
+            sent += batch.len();
+            assert!(muster_wire::frame::encode(&batch).is_ok());
+        }
+
+        assert_eq!(sent, REPORT_BATCH_MAX);
     }
 
     #[tokio::test]

@@ -93,14 +93,14 @@ pub enum MalformedAllocError {
         /// The position named.
         group_at: u16,
     },
-    /// The record does not fit the job.
+    /// What is known does not fit the job.
     #[error(
-        "allocation {alloc_id}: its record has {found} tasks and its group {wanted}; the record is from another allocation, set the store aside"
+        "allocation {alloc_id}: it has {found} tasks and the group named has {wanted}, or others; stop the allocation"
     )]
     Tasks {
         /// The allocation.
         alloc_id: AllocId,
-        /// Tasks in the record.
+        /// Tasks that are known.
         found: usize,
         /// Tasks in the group.
         wanted: usize,
@@ -250,6 +250,27 @@ impl AllocRunner {
             Event::Destroyed => self.stage = Stage::Destroyed,
         }
         self.advance(now);
+    }
+
+    /// The job changed in place: decisions from here on follow it.
+    ///
+    /// # Errors
+    ///
+    /// [`MalformedAllocError`] if the group has other tasks; nothing changed then.
+    pub fn handle_update(&mut self, desired: &DesiredAlloc) -> Result<(), MalformedAllocError> {
+        let policies = policies(desired)?;
+        let names = policies.iter().map(|(name, _)| name);
+        if !names.eq(self.task_states().map(|task| &task.name)) {
+            return Err(MalformedAllocError::Tasks {
+                alloc_id: self.alloc_id,
+                found: self.tasks.len(),
+                wanted: policies.len(),
+            });
+        }
+        for (task, (_, policy)) in self.tasks.iter_mut().zip(policies) {
+            task.handle_policy(policy);
+        }
+        Ok(())
     }
 
     /// The next thing to do.

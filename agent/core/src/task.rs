@@ -236,6 +236,11 @@ impl TaskRunner {
         runner
     }
 
+    /// The job changed in a way that needs no new process: the next decision follows `policy`.
+    pub fn handle_policy(&mut self, policy: TaskPolicy) {
+        self.policy = policy;
+    }
+
     /// Starts the task if it is due, or forces it if that is due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.life {

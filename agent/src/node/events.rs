@@ -18,7 +18,7 @@ use crate::cgroup::TaskCgroup;
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
 use crate::gc::{Collector, GcConfig};
-use crate::limits::ALLOC_INBOX_MAX;
+use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
 use crate::store::{Loaded, TaskRecord, Write};
 use crate::task::{Unrecorded, chain};
 
@@ -38,6 +38,8 @@ pub(crate) enum Event {
         /// The first set of the session is whole.
         complete: bool,
     },
+    /// What belongs to no allocation is to be removed.
+    SweepDue,
     /// Destroy everything that has finished.
     CollectGarbage,
     /// The control plane has committed reports.
@@ -82,6 +84,8 @@ pub(super) struct Node {
     found: BTreeSet<AllocId>,
     /// Whether what nobody wants was removed.
     swept: bool,
+    /// Tasks were found, but no record of any.
+    store_lost: bool,
     stopping: Option<oneshot::Sender<()>>,
     runners: JoinSet<()>,
 }
@@ -101,6 +105,7 @@ impl Node {
             collector: Collector::new(gc),
             found,
             swept: false,
+            store_lost: false,
             stopping: None,
             runners: JoinSet::new(),
         }
@@ -139,8 +144,9 @@ impl Node {
         let Loaded {
             allocs,
             mut tasks,
-            fresh: _,
+            fresh,
         } = loaded;
+        self.store_lost = fresh && !self.found.is_empty();
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
         for (alloc_id, (desired, snapshot)) in allocs {
             let runner = match snapshot {
@@ -171,9 +177,10 @@ impl Node {
                 }
                 if complete && !self.swept {
                     self.swept = true;
-                    self.sweep();
+                    self.sweep_later();
                 }
             }
+            Event::SweepDue => self.sweep(),
             Event::CollectGarbage => self.collector.force(),
             Event::Told => {}
             Event::Finished { alloc_id, at } => {
@@ -310,6 +317,20 @@ impl Node {
             // Whoever asked may have stopped waiting.
             let _told = done.send(());
         }
+    }
+
+    /// The node knows all its allocations, if the server knows them.
+    fn sweep_later(&mut self) {
+        let delay = if self.store_lost {
+            SWEEP_DELAY_AFTER_LOSS
+        } else {
+            Duration::ZERO
+        };
+        let events = self.events.clone();
+        self.runners.spawn(async move {
+            tokio::time::sleep(delay).await;
+            drop(events.send(Event::SweepDue).await);
+        });
     }
 
     /// The node knows all its allocations: what belongs to none of them is removed.

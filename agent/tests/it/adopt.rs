@@ -256,7 +256,7 @@ async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
     let agent = machine.killable_agent(&server);
     let gate = machine.data().join("gate");
     let script = format!(
-        "while ! [ -e {} ]; do sleep 0.02; done; exit 42",
+        "while ! [ -e {} ]; do sleep 0.02; done; echo late; exit 42",
         gate.display()
     );
     let alloc_id = server.place(batch(1, &script).build()).await;
@@ -278,6 +278,8 @@ async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
             .any(|event| event.kind == TaskEventKind::Terminated(exit)),
         "{task:?}"
     );
+    // What it wrote meanwhile was kept by the driver's end of the FIFO.
+    assert_eq!(server.log(alloc_id, LogStream::Stdout).await, "late\n");
     agent.end().await;
 }
 

@@ -273,6 +273,7 @@ async fn statistics_cover_every_task() {
     let agent = machine.agent(&server).await;
     let alloc_id = server.place(service(1, "echo up; sleep 600").build()).await;
     wait_for_line(&server, alloc_id, "up").await;
+    server.status(alloc_id, ClientStatus::Running).await;
 
     let replies = server
         .ask(NodeRequest::NodeStats, |replies| !replies.is_empty())

@@ -147,6 +147,22 @@ async fn a_second_agent_on_the_same_data_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_not_root_says_so() {
+    if !privileged("an_agent_that_is_not_root_says_so") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+
+    let words = machine.agent_of_nobody(&server);
+
+    assert!(
+        words.contains("the agent is not root: run it with sudo"),
+        "{words}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_data_is_the_same_node() {
     if !privileged("the_same_data_is_the_same_node") {
         return;

@@ -494,3 +494,33 @@ fn the_earliest_timer_counts() {
 
     assert_eq!(runner.poll_timeout(), Some((at(18), "start the task")));
 }
+
+#[test]
+fn an_update_in_place_changes_later_decisions() {
+    let desired = batch(&["a"]);
+    let mut runner = AllocRunner::new(&desired, at(0)).unwrap();
+    let mut updated = desired.clone();
+    Arc::make_mut(&mut updated.job).spec.groups[0]
+        .restart
+        .attempts = 1;
+
+    runner.handle_update(&updated).unwrap();
+
+    let played = play(runner, &desired, "1 prepared\n2 a started\n3 a exit 1");
+    expect![[r#"
+        begin => persist report!(pending: no task has started) prepare
+        1 prepared => persist start:a report(pending: no task has started)
+        2 a started => persist report!(running: tasks are running)
+        3 a exit 1 => persist report(running: tasks are running)
+    "#]]
+    .assert_eq(&played);
+}
+
+#[test]
+fn an_update_with_other_tasks_is_refused() {
+    let mut runner = AllocRunner::new(&service(&["a", "b"]), at(0)).unwrap();
+
+    for tasks in [["a"].as_slice(), &["a", "c"], &["b", "a"]] {
+        assert!(runner.handle_update(&service(tasks)).is_err(), "{tasks:?}");
+    }
+}

@@ -5,6 +5,8 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -16,6 +18,12 @@ use super::{FakeServer, eventually};
 
 const DRIVER_ENV: &str = "MUSTER_IT_DRIVER";
 const AGENT_ENV: &str = "MUSTER_IT_AGENT";
+const AGENT_ENTRY: [&str; 4] = [
+    "--ignored",
+    "--exact",
+    "--nocapture",
+    "support::agent::agent_process_entry",
+];
 
 /// Not a test: the driver's process, when it is started as one.
 #[test]
@@ -48,7 +56,10 @@ fn agent_process_entry() {
     );
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let _agent = Agent::start(with_driver(config)).await.unwrap();
+        let _agent = match Agent::start(with_driver(config)).await {
+            Ok(agent) => agent,
+            Err(error) => panic!("{error}"),
+        };
         std::future::pending::<()>().await;
     });
 }
@@ -116,31 +127,62 @@ impl Machine {
 
     /// An agent in a process of its own.
     pub(crate) fn killable_agent(&self, server: &FakeServer) -> KilledAgent {
-        let told = format!(
-            "{}\n{}\n{}",
-            self.data().display(),
-            server.addr(),
-            server.tls_dir().display()
-        );
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.dir.path().join("agent.log"))
             .unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--ignored",
-                "--exact",
-                "--nocapture",
-                "support::agent::agent_process_entry",
-            ])
-            .env(AGENT_ENV, told)
+        let child = self
+            .agent_command(server)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
         KilledAgent { child }
+    }
+
+    /// What an agent says that is started as the user nobody.
+    pub(crate) fn agent_of_nobody(&self, server: &FakeServer) -> String {
+        let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+        let (uid, gid) = (nobody.uid.as_raw(), nobody.gid.as_raw());
+        // Where that user can read: a copy of the program and of the certificates.
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("agent");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        for name in ["ca.pem", "agent.pem", "agent.key"] {
+            let copy = dir.path().join(name);
+            fs::copy(server.tls_dir().join(name), &copy).unwrap();
+            std::os::unix::fs::chown(copy, Some(uid), Some(gid)).unwrap();
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let told = format!(
+            "{}\n{}\n{}",
+            self.data().display(),
+            server.addr(),
+            dir.path().display()
+        );
+        let output = Command::new(&program)
+            .args(AGENT_ENTRY)
+            .env(AGENT_ENV, told)
+            .current_dir("/")
+            .uid(uid)
+            .gid(gid)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
+    fn agent_command(&self, server: &FakeServer) -> Command {
+        let told = format!(
+            "{}\n{}\n{}",
+            self.data().display(),
+            server.addr(),
+            server.tls_dir().display()
+        );
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(AGENT_ENTRY).env(AGENT_ENV, told);
+        command
     }
 
     /// The driver's process as the agent recorded it: pid and start time.
