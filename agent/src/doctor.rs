@@ -83,7 +83,7 @@ pub fn findings(data_dir: &Path) -> Vec<Finding> {
         Err(error) => findings.push(Finding::missing(
             "cgroup.mode",
             chain(&error),
-            "mount -t cgroup2 none /sys/fs/cgroup",
+            "mount -t cgroup2 none DIRECTORY",
         )),
     }
     findings.extend([ebpf_object(), kernel_types(), bpffs(data_dir), log_engine()]);

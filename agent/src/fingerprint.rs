@@ -1,4 +1,4 @@
-//! What this machine has: the [`NodeSpec`] that is registered.
+//! What this machine has: the `NodeSpec` that is registered.
 //!
 //! One file an aspect; each adds attributes, and some an amount. Attribute names are Nomad's where
 //! Nomad has one, else they begin with `muster.`, `cgroup.`, `ebpf.` or `io_uring`. What cannot be

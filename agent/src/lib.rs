@@ -3,16 +3,16 @@
 //! | module | what |
 //! |---|---|
 //! | [`node`] | composition root and the node's loop; [`node::Agent`] |
-//! | [`alloc`], [`task`] | carry out what `agent-core` decides about an allocation and its tasks |
-//! | [`control`] | the session with a server, and its questions |
-//! | [`store`] | what survives the agent |
-//! | [`drivers`] | task drivers, one of them in a process of its own |
+//! | `alloc`, `task` | carry out what `agent-core` decides about an allocation and its tasks |
+//! | `control` | the session with a server, and its questions |
+//! | `store` | what survives the agent |
+//! | `drivers` | task drivers, one of them in a process of its own |
 //! | [`cgroup`], [`bpf`] | limits, counters, the exit ledger |
 //! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
-//! | [`fingerprint`], [`stats`], [`doctor`] | what the machine has, uses, and lacks |
-//! | [`allocdir`], [`task_env`] | directories and environment of tasks |
-//! | [`gc`], [`clean`] | removal of what has finished, and of everything |
-//! | [`limits`] | bounds |
+//! | `fingerprint`, `stats`, [`doctor`] | what the machine has, uses, and lacks |
+//! | `allocdir`, `task_env` | directories and environment of tasks |
+//! | `gc`, [`clean`] | removal of what has finished, and of everything |
+//! | `limits` | bounds |
 //!
 //! Decisions are in `agent-core`; this crate does I/O.
 

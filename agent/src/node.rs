@@ -1,7 +1,7 @@
 //! The agent: composition root of a node, and its one loop.
 //!
 //! [`Agent::start`] opens everything in the order in which things need each other and starts every
-//! long-lived task; [`Agent::shutdown`] ends them in reverse. The loop ([`run`]) alone decides which
+//! long-lived task; [`Agent::shutdown`] ends them in reverse. The loop ([`events`]) alone decides which
 //! allocations exist; each runs in [`crate::alloc`].
 
 mod config;

@@ -507,12 +507,12 @@ fn an_update_in_place_changes_later_decisions() {
     runner.handle_update(&updated).unwrap();
 
     let played = play(runner, &desired, "1 prepared\n2 a started\n3 a exit 1");
-    expect![[r#"
+    expect![[r"
         begin => persist report!(pending: no task has started) prepare
         1 prepared => persist start:a report(pending: no task has started)
         2 a started => persist report!(running: tasks are running)
         3 a exit 1 => persist report(running: tasks are running)
-    "#]]
+    "]]
     .assert_eq(&played);
 }
 
