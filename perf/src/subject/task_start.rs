@@ -15,6 +15,7 @@ mod program;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -44,25 +45,40 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let place = Place::new(context)?;
-    let in_process = {
+    let place = Arc::new(Place::new(context)?);
+    let in_process: Arc<dyn TaskDriver> = {
         let _entered = runtime.enter();
-        NativeDriver::new()
+        Arc::new(NativeDriver::new())
     };
     let mut process = DriverProcess::start(&runtime, &place)?;
+    let plugged: Arc<dyn TaskDriver> = Arc::new(process.client.clone());
+    // In a task of the runtime, where an agent calls its drivers too.
+    let cycles = |driver: &Arc<dyn TaskDriver>, label: String, starts, timed: &mut Timed| {
+        let cycles = Arc::clone(&place).cycles(Arc::clone(driver), label, starts);
+        timed.add(&runtime.block_on(runtime.spawn(cycles))??)
+    };
     let starts = context.pick(200, 40);
     let mut tally = Tally::default();
     // Warms the page cache, the allocator and both sides of the socket.
-    for driver in [&in_process as &dyn TaskDriver, &process.client] {
-        runtime.block_on(place.cycles(driver, "warm", starts, &mut Timed::new()?))?;
+    for driver in [&in_process, &plugged] {
+        cycles(driver, "warm".to_owned(), starts, &mut Timed::new()?)?;
     }
-    for _ in 0..context.rounds() {
+    for round in 0..context.rounds() {
         let [mut ours, mut plugin, mut bare, mut spawned] = Timed::several()?;
         for turn in 0..TURNS {
-            let name = format!("light-{turn}");
-            runtime.block_on(place.cycles(&in_process, &name, starts, &mut ours))?;
+            cycles(
+                &in_process,
+                format!("light-{round}-{turn}"),
+                starts,
+                &mut ours,
+            )?;
             place.bare(starts, &mut bare)?;
-            runtime.block_on(place.cycles(&process.client, &name, starts, &mut plugin))?;
+            cycles(
+                &plugged,
+                format!("plugin-{round}-{turn}"),
+                starts,
+                &mut plugin,
+            )?;
             place.spawned(starts, false, &mut spawned)?;
         }
         ours.tell(&mut tally, "");
@@ -76,8 +92,12 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         let ballast = std::hint::black_box(vec![1_u8; BALLAST_BYTES]);
         let [mut heavy, mut bare, mut forked, _] = Timed::several()?;
         for turn in 0..TURNS {
-            let name = format!("heavy-{turn}");
-            runtime.block_on(place.cycles(&in_process, &name, starts, &mut heavy))?;
+            cycles(
+                &in_process,
+                format!("heavy-{round}-{turn}"),
+                starts,
+                &mut heavy,
+            )?;
             place.bare(starts, &mut bare)?;
             // A twentieth: each may take 50 ms.
             place.spawned(starts / 20, true, &mut forked)?;
@@ -118,15 +138,15 @@ impl Place {
         })
     }
 
-    /// Runs `starts` tasks of `driver`, and adds to `timed`. `label` is used once for each driver.
+    /// Runs `starts` tasks of `driver`. No `label` is used twice.
     async fn cycles(
-        &self,
-        driver: &dyn TaskDriver,
-        label: &str,
+        self: Arc<Self>,
+        driver: Arc<dyn TaskDriver>,
+        label: String,
         starts: u32,
-        timed: &mut Timed,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Timed> {
         let turn = Instant::now();
+        let mut timed = Timed::new()?;
         let program = self
             .program
             .to_str()
@@ -160,9 +180,9 @@ impl Place {
 
             ensure!(exit.successful(), "the task ended with {exit:?}");
         }
-        timed.wall += turn.elapsed();
-        timed.count += starts;
-        Ok(())
+        timed.wall = turn.elapsed();
+        timed.count = starts;
+        Ok(timed)
     }
 
     /// The same with bare system calls.
@@ -206,7 +226,7 @@ impl Place {
     }
 }
 
-/// Durations of one round.
+/// Durations of a turn, or of a round.
 struct Timed {
     wall: Duration,
     count: u32,
@@ -227,6 +247,13 @@ impl Timed {
 
     fn several() -> anyhow::Result<[Self; 4]> {
         Ok([Self::new()?, Self::new()?, Self::new()?, Self::new()?])
+    }
+
+    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.wall += other.wall;
+        self.count += other.count;
+        self.starts.merge(&other.starts)?;
+        self.cycles.merge(&other.cycles)
     }
 
     fn values(&self) -> [(&'static str, &'static str, f64); 5] {
