@@ -14,10 +14,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use muster_domain::id::AllocId;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::logs::Owner;
 
@@ -134,10 +135,10 @@ impl DataDir {
     /// Makes what the agent itself needs.
     pub(crate) fn prepare(&self) -> Result<(), DirError> {
         for dir in [self.allocs(), self.root.join("logs")] {
-            make(&dir, 0o711)?;
+            make(&dir, 0o711, None)?;
         }
-        make(&self.trash(), 0o700)?;
-        make(&self.drivers(), 0o700)
+        make(&self.trash(), 0o700, None)?;
+        make(&self.drivers(), 0o700, None)
     }
 
     /// Makes the directories of an allocation whose tasks are called and owned as `tasks` says.
@@ -149,23 +150,21 @@ impl DataDir {
     ) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
         // Other users may pass through, but not look around.
-        make(&dirs.alloc, 0o711)?;
-        make(&dirs.shared(), 0o755)?;
+        make(&dirs.alloc, 0o711, None)?;
+        make(&dirs.shared(), 0o755, None)?;
         for shared in ["data", "tmp"] {
             // Tasks of one group may run as different users.
-            make(&dirs.shared().join(shared), 0o1777)?;
+            make(&dirs.shared().join(shared), 0o1777, None)?;
         }
         for (task, owner) in tasks {
             let dir = dirs.task(task);
-            make(&dir, 0o755)?;
+            make(&dir, 0o755, *owner)?;
             for (name, mode) in [("local", 0o755), ("secrets", 0o700), ("tmp", 0o1777)] {
-                make(&dir.join(name), mode)?;
-                give(&dir.join(name), *owner)?;
+                make(&dir.join(name), mode, *owner)?;
             }
-            give(&dir, *owner)?;
         }
-        make(&dirs.logs, 0o700)?;
-        make(&dirs.fifos, 0o700)
+        make(&dirs.logs, 0o700, None)?;
+        make(&dirs.fifos, 0o700, None)
     }
 
     /// Moves everything of an allocation to the trash, two renames, and says what to delete.
@@ -228,34 +227,31 @@ pub(crate) fn delete(path: &Path) -> Result<(), DirError> {
     }
 }
 
-fn make(path: &Path, mode: u32) -> Result<(), DirError> {
-    let fail = |source| DirError {
+/// Makes a directory with this mode, or takes the one that is there. Nothing is done through a path
+/// once it is open: a task may put a link in the place of a directory that it owns.
+fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<(), DirError> {
+    let attempt = || {
+        match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(rustix::io::Errno::NOENT) => {
+                fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(path)?;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        if let Some(Owner { uid, gid }) = owner {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            rustix::fs::fchown(&dir, Some(uid), Some(gid))?;
+        }
+        // After the owner: a change of owner takes special bits away.
+        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?)
+    };
+    attempt().map_err(|source| DirError {
         action: "make directory",
-        path: path.to_owned(),
-        source,
-    };
-    match fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-    {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(source) => return Err(fail(source)),
-    }
-    // A task may have put a link in its place before a restart of the agent.
-    if !fs::symlink_metadata(path).map_err(fail)?.is_dir() {
-        return Err(fail(io::ErrorKind::NotADirectory.into()));
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fail)
-}
-
-fn give(path: &Path, owner: Option<Owner>) -> Result<(), DirError> {
-    let Some(Owner { uid, gid }) = owner else {
-        return Ok(());
-    };
-    std::os::unix::fs::lchown(path, Some(uid), Some(gid)).map_err(|source| DirError {
-        action: "change the owner of",
         path: path.to_owned(),
         source,
     })
@@ -263,6 +259,8 @@ fn give(path: &Path, owner: Option<Owner>) -> Result<(), DirError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use muster_domain::id::LogIndex;
 
     use super::*;

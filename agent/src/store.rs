@@ -50,14 +50,12 @@ pub(crate) struct TaskRecord {
     pub(crate) driver: String,
     /// The driver's name for it.
     pub(crate) task_id: String,
-    /// Its directory in the v2 hierarchy.
-    pub(crate) cgroup: PathBuf,
-    /// The id of that cgroup.
+    /// The id of its cgroup in the v2 hierarchy.
     pub(crate) cgroup_id: u64,
     /// The boot it was started in.
     pub(crate) boot_id: String,
-    /// The driver's handle; `None` while the start is not answered.
-    pub(crate) handle: Option<Vec<u8>>,
+    /// The driver's handle.
+    pub(crate) handle: Vec<u8>,
     /// How it ended, once that is known, and more about it for people.
     pub(crate) ended: Option<(Exit, String)>,
 }

@@ -29,6 +29,7 @@ use crate::store::{TaskRecord, Write};
 use streams::Streams;
 
 pub(crate) use begin::{chain, kill};
+pub(crate) use end::clean_up_stray;
 pub(crate) use recover::Unrecorded;
 pub(crate) use streams::stream_name;
 

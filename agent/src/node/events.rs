@@ -376,7 +376,6 @@ async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {
     let Ok(cgroup) = TaskCgroup::open(&facilities.tree, alloc, task) else {
         return;
     };
-    crate::task::kill(&cgroup).await;
     for (_, slot) in facilities.drivers.iter() {
         for handle in slot.driver.list_tasks().await.unwrap_or_default() {
             if handle.config.alloc_id == alloc && handle.config.task_name == task {
@@ -384,12 +383,7 @@ async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {
             }
         }
     }
-    if let Some(bpf) = facilities.bpf() {
-        drop(bpf.forget(cgroup.id()));
-    }
-    if let Err(error) = cgroup.remove().await {
-        tracing::warn!(error = chain(&error), "a cgroup that nobody wants is left");
-    }
+    crate::task::clean_up_stray(facilities, &cgroup).await;
 }
 
 fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {

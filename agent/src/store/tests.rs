@@ -23,10 +23,9 @@ fn record() -> TaskRecord {
         attempt: 2,
         driver: "native".into(),
         task_id: "a/b/00000002".into(),
-        cgroup: "/x/y".into(),
         cgroup_id: 7,
         boot_id: "boot".into(),
-        handle: Some(vec![1, 2, 3]),
+        handle: vec![1, 2, 3],
         ended: Some((
             Exit {
                 code: 42,

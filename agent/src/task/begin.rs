@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_driver::{
     CgroupPlacement, LinuxResources, PortMapping, StartTaskError, StartedTask, TaskConfig,
-    TaskResources,
+    TaskHandle, TaskResources,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
@@ -58,18 +58,8 @@ pub(crate) async fn begin(
         .map(|limit| limit.reason.clone())
         .collect();
 
-    // From here on a process may come into being: whoever comes after must know of it.
-    let mut record = TaskRecord {
-        attempt,
-        driver: task.task().driver.clone(),
-        task_id: config.id.clone(),
-        cgroup: cgroup.dir().to_owned(),
-        cgroup_id: cgroup.id(),
-        boot_id: facilities.boot_id.clone(),
-        handle: None,
-        ended: None,
-    };
-    store_record(facilities, task, &record).await;
+    // Its runner has stored that this start is under way. An agent that dies before the handle is
+    // stored finds the process by its id, which follows from allocation, task and attempt.
     if let Some(bpf) = facilities.bpf()
         && let Err(error) = bpf.watch(cgroup.id())
     {
@@ -77,7 +67,15 @@ pub(crate) async fn begin(
     }
     match start(facilities, task, &slot, config, &cgroup).await {
         Ok((started, streams)) => {
-            record.handle = started.handle.encode().ok();
+            let record = TaskRecord {
+                attempt,
+                driver: task.task().driver.clone(),
+                task_id: task_id(task, attempt),
+                cgroup_id: cgroup.id(),
+                boot_id: facilities.boot_id.clone(),
+                handle: encoded(&started.handle),
+                ended: None,
+            };
             store_record(facilities, task, &record).await;
             let live = LiveTask {
                 slot,
@@ -254,7 +252,7 @@ fn task_config(
         .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;
     let fifo = |stream| dirs.fifos.join(stream_name(&description.name, stream));
     Ok(TaskConfig {
-        id: format!("{}/{}/{attempt:08x}", desired.alloc_id, description.name),
+        id: task_id(task, attempt),
         task_name: description.name.clone(),
         group_name: group.name.clone(),
         alloc_id: desired.alloc_id.to_string(),
@@ -304,6 +302,17 @@ fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
             })
             .collect(),
     }
+}
+
+/// The driver's name for a start: the same whoever asks.
+pub(super) fn task_id(task: &TaskAt, attempt: u32) -> String {
+    format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
+}
+
+/// A handle as it is stored.
+pub(super) fn encoded(handle: &TaskHandle) -> Vec<u8> {
+    // An empty one is refused when it is read, and the driver asked for its tasks.
+    handle.encode().unwrap_or_default()
 }
 
 /// An error with its causes, in one line.

@@ -76,6 +76,30 @@ pub(super) async fn clean_up_ended(
     clean_up(facilities, task, slot, record, cgroup.as_ref()).await;
 }
 
+/// Removes a cgroup of which nothing else is known.
+pub(crate) async fn clean_up_stray(facilities: &Facilities, cgroup: &TaskCgroup) {
+    kill(cgroup).await;
+    forget_counters(facilities, cgroup.id());
+    remove_cgroup(cgroup).await;
+}
+
+fn forget_counters(facilities: &Facilities, cgroup_id: u64) {
+    if let Some(bpf) = facilities.bpf()
+        && let Err(error) = bpf.forget(cgroup_id)
+    {
+        tracing::warn!(%error, "counters of a task that ended are left");
+    }
+}
+
+async fn remove_cgroup(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.remove().await {
+        tracing::warn!(
+            error = chain(&error),
+            "the cgroup of a task that ended is left"
+        );
+    }
+}
+
 async fn clean_up(
     facilities: &Facilities,
     task: &TaskAt,
@@ -93,18 +117,9 @@ async fn clean_up(
         ),
     }
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
-    if let Some(bpf) = facilities.bpf()
-        && let Err(error) = bpf.forget(record.cgroup_id)
-    {
-        tracing::warn!(%error, "counters of a task that ended are left");
-    }
-    if let Some(cgroup) = cgroup
-        && let Err(error) = cgroup.remove().await
-    {
-        tracing::warn!(
-            error = chain(&error),
-            "the cgroup of a task that ended is left"
-        );
+    forget_counters(facilities, record.cgroup_id);
+    if let Some(cgroup) = cgroup {
+        remove_cgroup(cgroup).await;
     }
 }
 

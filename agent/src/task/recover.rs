@@ -2,7 +2,7 @@
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
-use muster_driver::TaskHandle;
+use muster_driver::{DriverError, TaskHandle};
 
 use super::streams::{Streams, remove_fifos};
 use super::{LiveTask, TaskAt, end};
@@ -11,7 +11,7 @@ use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::TaskRecord;
-use crate::task::begin::chain;
+use crate::task::begin::{RETRY_PAUSE, chain, encoded, task_id};
 
 /// What the absence of a record means when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,39 +57,17 @@ pub(super) async fn recover(
         let reason = "the machine was rebooted while the task ran".to_owned();
         return Found::Nothing(TaskInput::Lost { reason });
     }
-    match record.handle.as_deref().map(TaskHandle::decode) {
-        Some(Ok(handle)) => live(facilities, task, slot, record, handle).await,
-        Some(Err(error)) => {
+    match TaskHandle::decode(&record.handle) {
+        Ok(handle) => live(facilities, task, slot, record, handle).await,
+        Err(error) => {
             tracing::error!(task_id = record.task_id, %error, "the stored handle cannot be read");
-            find_by_driver(facilities, task, slot, record).await
-        }
-        None => find_by_driver(facilities, task, slot, record).await,
-    }
-}
-
-/// Asks the driver for a task that was started but whose handle was not stored.
-async fn find_by_driver(
-    facilities: &Facilities,
-    task: &TaskAt,
-    slot: DriverSlot,
-    record: TaskRecord,
-) -> Found {
-    slot.ready().await;
-    let handles = slot.driver.list_tasks().await.unwrap_or_default();
-    match handles
-        .into_iter()
-        .find(|handle| handle.config.id == record.task_id)
-    {
-        Some(handle) => live(facilities, task, slot, record, handle).await,
-        None => {
-            // A process without a handle cannot be waited for: it is ended, and started anew.
-            end::clean_up_ended(facilities, task, &slot, &record).await;
-            Found::Nothing(TaskInput::NeverStarted)
+            unrecorded_task(facilities, task, slot, attempt, Unrecorded::Ended).await
         }
     }
 }
 
-/// Looks for a task of which nothing is recorded.
+/// Looks for a task of which nothing is recorded: the agent died between the start and the record,
+/// or the store was lost.
 async fn unrecorded_task(
     facilities: &Facilities,
     task: &TaskAt,
@@ -97,44 +75,71 @@ async fn unrecorded_task(
     attempt: u32,
     unrecorded: Unrecorded,
 ) -> Found {
-    if unrecorded == Unrecorded::NeverStarted {
-        return Found::Nothing(TaskInput::NeverStarted);
-    }
-    slot.ready().await;
     let alloc = task.alloc_id().to_string();
-    let handles = slot.driver.list_tasks().await.unwrap_or_default();
-    let found = handles
-        .into_iter()
-        .find(|handle| handle.config.alloc_id == alloc && handle.config.task_name == task.name());
-    let cgroup = TaskCgroup::open(&facilities.tree, &alloc, task.name());
+    let this_start = task_id(task, attempt);
+    let mine = |handle: &TaskHandle| match unrecorded {
+        Unrecorded::NeverStarted => handle.config.id == this_start,
+        // How often it was started is not known any more.
+        Unrecorded::Ended | Unrecorded::Lost => {
+            handle.config.alloc_id == alloc && handle.config.task_name == task.name()
+        }
+    };
+    let found = list_tasks(&slot).await.into_iter().find(mine);
+    let cgroup = TaskCgroup::open(&facilities.tree, &alloc, task.name()).ok();
     match (found, cgroup) {
-        (Some(handle), Ok(cgroup)) => {
+        (Some(handle), Some(cgroup)) => {
             let record = TaskRecord {
                 attempt,
                 driver: task.task().driver.clone(),
                 task_id: handle.config.id.clone(),
-                cgroup: cgroup.dir().to_owned(),
                 cgroup_id: cgroup.id(),
                 boot_id: facilities.boot_id.clone(),
-                handle: handle.encode().ok(),
+                handle: encoded(&handle),
                 ended: None,
             };
             super::store_record(facilities, task, &record).await;
             live(facilities, task, slot, record, handle).await
         }
-        (Some(_) | None, _) => Found::Nothing(match unrecorded {
-            Unrecorded::Ended | Unrecorded::NeverStarted => TaskInput::Exited {
-                exit: Exit {
-                    unknown: true,
-                    ..Exit::default()
-                },
-                detail: "the agent's store was lost".to_owned(),
+        (_, cgroup) => {
+            if let Some(cgroup) = cgroup {
+                // A process without a handle cannot be waited for: it is ended.
+                end::clean_up_stray(facilities, &cgroup).await;
+            }
+            Found::Nothing(missing(unrecorded))
+        }
+    }
+}
+
+fn missing(unrecorded: Unrecorded) -> TaskInput {
+    match unrecorded {
+        Unrecorded::NeverStarted => TaskInput::NeverStarted,
+        Unrecorded::Ended => TaskInput::Exited {
+            exit: Exit {
+                unknown: true,
+                ..Exit::default()
             },
-            Unrecorded::Lost => TaskInput::Lost {
-                reason: "the agent's store was lost, and no process of the task was found"
-                    .to_owned(),
-            },
-        }),
+            detail: "the agent's record of it was lost".to_owned(),
+        },
+        Unrecorded::Lost => TaskInput::Lost {
+            reason: "the agent's store was lost, and no process of the task was found".to_owned(),
+        },
+    }
+}
+
+/// What the driver runs. A driver that cannot say runs nothing that could be found.
+async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
+    loop {
+        slot.ready().await;
+        match slot.driver.list_tasks().await {
+            Ok(handles) => return handles,
+            Err(DriverError::Unavailable { .. } | DriverError::TimedOut { .. }) => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the driver cannot list its tasks");
+                return Vec::new();
+            }
+        }
     }
 }
 

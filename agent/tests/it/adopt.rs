@@ -312,6 +312,39 @@ async fn a_lost_store_loses_no_task() {
     agent.end().await;
 }
 
+/// As when the agent dies between the start of a task and the record of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_without_its_record_is_found() {
+    if !privileged("a_start_without_its_record_is_found") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let alloc_id = server.place(service(1, COUNTER).build()).await;
+    count_reaches(&server, alloc_id, 5).await;
+    let pid = server.pid(alloc_id).await;
+
+    agent.kill();
+    let tasks = redb::TableDefinition::<&[u8], &[u8]>::new("tasks");
+    let database = redb::Database::open(machine.data().join("agent.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.delete_table(tasks).unwrap();
+    transaction.open_table(tasks).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let agent = machine.agent(&server).await;
+    let task = server
+        .reported(alloc_id, "recovered", |task, _| recovered(task))
+        .await;
+
+    assert_eq!(task.restarts, 0);
+    let before = counted(&server, alloc_id).await;
+    count_reaches(&server, alloc_id, before + 5).await;
+    assert_eq!(server.pid(alloc_id).await, pid);
+    agent.end().await;
+}
+
 /// The control plane believes it runs, nothing of it is here, and it is not started a second time.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_found_is_reported_lost() {
