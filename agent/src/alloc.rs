@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::allocdir::{delete, owner_named};
 use crate::facilities::{Facilities, now};
 use crate::node;
-use crate::store::{TaskRecord, Write};
+use crate::store::{Pending, TaskRecord, Write};
 use crate::task::{self, Inputs, TaskAt, Unrecorded};
 
 /// What comes into an allocation's inbox.
@@ -48,6 +48,10 @@ pub(crate) struct AllocTask {
     pub(crate) unrecorded: Unrecorded,
     /// Where the node hears of it.
     pub(crate) node: mpsc::Sender<node::Event>,
+    /// It was read from the store.
+    pub(crate) restored: bool,
+    /// What was last handed to the store, unless it is known to be on disk.
+    pub(crate) unstored: Option<Pending>,
 }
 
 impl AllocTask {
@@ -59,8 +63,10 @@ impl AllocTask {
     ) {
         let mut jobs = JoinSet::new();
         let mut told = None;
-        let desired = Write::Desired(Box::new((*self.desired).clone()));
-        self.write(vec![desired]).await;
+        if !self.restored {
+            let desired = Write::Desired(Box::new((*self.desired).clone()));
+            self.submit(vec![desired]).await;
+        }
         loop {
             while let Some(effect) = self.runner.poll_effect() {
                 self.carry_out(effect, &inbox, &mut jobs).await;
@@ -100,7 +106,7 @@ impl AllocTask {
         let wanted = desired.desired;
         match self.runner.handle_update(&desired) {
             Ok(()) => {
-                self.write(vec![Write::Desired(desired.clone())]).await;
+                self.submit(vec![Write::Desired(desired.clone())]).await;
                 self.desired = Arc::new(*desired);
             }
             // A stop must get through, whatever came with it.
@@ -119,7 +125,7 @@ impl AllocTask {
         match effect {
             Effect::Persist => {
                 let snapshot = Box::new(self.runner.snapshot());
-                self.write(vec![Write::Snapshot(alloc_id, snapshot)]).await;
+                self.submit(vec![Write::Snapshot(alloc_id, snapshot)]).await;
             }
             Effect::PrepareAlloc => {
                 let (facilities, desired) =
@@ -135,7 +141,12 @@ impl AllocTask {
                     drop(inbox.send(Input::Event(event)).await);
                 });
             }
-            Effect::Task { task_at, effect } => self.task_effect(task_at, effect, inbox, jobs),
+            Effect::Task { task_at, effect } => {
+                // A start that the next agent does not know of would be made twice. Directories and
+                // reports need not wait.
+                self.stored().await;
+                self.task_effect(task_at, effect, inbox, jobs);
+            }
             Effect::Report { urgent } => self.facilities.outbox.put(self.runner.report(), urgent),
             Effect::DestroyAlloc => {
                 let facilities = Arc::clone(&self.facilities);
@@ -197,7 +208,7 @@ impl AllocTask {
     }
 
     /// Tells the node once that the allocation has finished, and that it is destroyed.
-    async fn tell_node(&self, told: &mut Option<Timestamp>) {
+    async fn tell_node(&mut self, told: &mut Option<Timestamp>) {
         let alloc_id = self.runner.alloc_id();
         let finished = self.runner.finished_at();
         if finished != *told
@@ -207,14 +218,22 @@ impl AllocTask {
             drop(self.node.send(node::Event::Finished { alloc_id, at }).await);
         }
         if self.runner.is_destroyed() {
-            self.write(vec![Write::Remove(alloc_id)]).await;
+            self.submit(vec![Write::Remove(alloc_id)]).await;
+            self.stored().await;
             drop(self.node.send(node::Event::Destroyed { alloc_id }).await);
         }
     }
 
-    async fn write(&self, writes: Vec<Write>) {
+    async fn submit(&mut self, writes: Vec<Write>) {
         // The store's thread tells the operator; the node goes on as well as it can.
-        drop(self.facilities.store.write(writes).await);
+        self.unstored = self.facilities.store.submit(writes).await.ok();
+    }
+
+    /// Waits until everything handed over is on disk.
+    async fn stored(&mut self) {
+        if let Some(pending) = self.unstored.take() {
+            drop(pending.stored().await);
+        }
     }
 }
 

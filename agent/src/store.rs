@@ -27,7 +27,7 @@ use crate::limits::{
 
 pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
-pub(crate) use writer::{Store, Write};
+pub(crate) use writer::{Pending, Store, Write};
 
 /// The version of tables and records. A database of a higher one is refused, of a lower one
 /// converted when there is one.

@@ -286,6 +286,8 @@ impl Node {
             records,
             unrecorded,
             node: self.events.clone(),
+            restored,
+            unstored: None,
         };
         self.runners.spawn(task.run(inbox, inputs));
     }

@@ -32,6 +32,14 @@ pub(crate) struct WriteStoreError {
     reason: String,
 }
 
+impl WriteStoreError {
+    fn ended() -> Self {
+        Self {
+            reason: "its thread has ended".into(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Job {
     writes: Vec<Write>,
@@ -68,15 +76,31 @@ impl Store {
 
     /// Writes, and returns when it is on disk.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<(), WriteStoreError> {
-        let gone = || WriteStoreError {
-            reason: "its thread has ended".into(),
-        };
+        self.submit(writes).await?.stored().await
+    }
+
+    /// Hands `writes` over; they are on disk when the answer says so. What was handed over before is
+    /// on disk before.
+    pub(crate) async fn submit(&self, writes: Vec<Write>) -> Result<Pending, WriteStoreError> {
         let (done, answer) = oneshot::channel();
-        self.jobs
-            .send(Job { writes, done })
+        let sent = self.jobs.send(Job { writes, done }).await;
+        sent.map_err(|_closed| WriteStoreError::ended())?;
+        Ok(Pending { answer })
+    }
+}
+
+/// Writes on their way to the disk.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    answer: oneshot::Receiver<Result<(), WriteStoreError>>,
+}
+
+impl Pending {
+    /// Returns when they are there.
+    pub(crate) async fn stored(self) -> Result<(), WriteStoreError> {
+        self.answer
             .await
-            .map_err(|_closed| gone())?;
-        answer.await.map_err(|_closed| gone())?
+            .map_err(|_closed| WriteStoreError::ended())?
     }
 }
 
