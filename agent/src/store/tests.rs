@@ -194,3 +194,51 @@ async fn an_open_database_is_waited_for_not_set_aside() {
 
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
+
+/// The bytes of each record of format 1. A change of them is a new format: `SCHEMA` goes up, and
+/// the old bytes stay readable.
+#[test]
+fn records_of_format_1_keep_their_bytes() {
+    let mut runner = AllocRunner::new(&desired(1), Timestamp(1_000)).unwrap();
+    runner.handle_event(muster_agent_core::alloc::Event::Prepared, Timestamp(2_000));
+    let snapshot = runner.snapshot();
+
+    let text = [
+        ("desired", codec::encode(&desired(1)).unwrap()),
+        ("snapshot", codec::encode(&snapshot).unwrap()),
+        ("task", codec::encode(&record()).unwrap()),
+    ]
+    .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
+    .concat();
+
+    expect_test::expect_file!["../../testdata/store-1.txt"].assert_eq(&text);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/store-1.txt");
+    let golden = &std::fs::read_to_string(path).unwrap();
+    assert_eq!(
+        codec::decode::<DesiredAlloc>(&bytes_of(golden, "desired")).unwrap(),
+        desired(1)
+    );
+    assert_eq!(
+        codec::decode::<AllocSnapshot>(&bytes_of(golden, "snapshot")).unwrap(),
+        snapshot
+    );
+    assert_eq!(
+        codec::decode::<TaskRecord>(&bytes_of(golden, "task")).unwrap(),
+        record()
+    );
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(golden: &str, name: &str) -> Vec<u8> {
+    let text = golden
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        .unwrap();
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
