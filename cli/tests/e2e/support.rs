@@ -71,8 +71,18 @@ impl Process {
 }
 
 impl Drop for Process {
+    /// Ends it in order, so that a failed test leaves no driver behind; kills it if that takes too long.
     fn drop(&mut self) {
-        // An error means that it has ended.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
+        let deadline = Instant::now() + PATIENCE;
+        // Errors mean that it has ended.
+        drop(nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM));
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }
