@@ -229,7 +229,12 @@ fn records_of_format_1_keep_their_bytes() {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for byte in bytes {
+        write!(text, "{byte:02x}").unwrap();
+    }
+    text
 }
 
 fn bytes_of(golden: &str, name: &str) -> Vec<u8> {
