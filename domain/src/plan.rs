@@ -33,7 +33,10 @@ impl Plan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stops.is_empty()
-            && self.groups.iter().all(|group| group.placements.is_empty() && !group.in_place)
+            && self
+                .groups
+                .iter()
+                .all(|group| group.placements.is_empty() && !group.in_place)
     }
 }
 

@@ -47,7 +47,12 @@ pub fn merge(
     let mut merged = Merged::default();
     let (mut plans, mut evals, mut runs) = (Vec::new(), updates, 0);
     for outcome in outcomes {
-        let plan_runs: usize = outcome.plan.groups.iter().map(|group| group.placements.len()).sum();
+        let plan_runs: usize = outcome
+            .plan
+            .groups
+            .iter()
+            .map(|group| group.placements.len())
+            .sum();
         let is_full = plans.len() >= limits::PLANS_MAX || runs + plan_runs > limits::PLAN_RUNS_MAX;
         if !merged.rest.is_empty() || (is_full && !plans.is_empty()) {
             merged.rest.push(outcome);
@@ -90,13 +95,15 @@ impl Merged {
         let mut settled = self.settled;
         if let Some(Response::PlansApplied { outcomes }) = response {
             let refused = outcomes.iter().filter(|outcome| outcome.dropped > 0);
-            let known: BTreeSet<EvalId> = settled.retry.iter().map(|(eval_id, _)| *eval_id).collect();
+            let known: BTreeSet<EvalId> =
+                settled.retry.iter().map(|(eval_id, _)| *eval_id).collect();
             settled.retry.extend(
                 refused
                     .filter(|outcome| !known.contains(&outcome.eval_id))
                     .map(|outcome| (outcome.eval_id, outcome.placed > 0)),
             );
-            let open: BTreeSet<EvalId> = settled.retry.iter().map(|(eval_id, _)| *eval_id).collect();
+            let open: BTreeSet<EvalId> =
+                settled.retry.iter().map(|(eval_id, _)| *eval_id).collect();
             settled.done.retain(|eval_id| !open.contains(eval_id));
         }
         settled

@@ -26,7 +26,10 @@ pub struct BlockedEvals {
 impl BlockedEvals {
     /// Begins anew: nothing is known of room that came free up to `applied`.
     pub fn lead(&mut self, applied: LogIndex) {
-        *self = Self { forgotten: applied, ..Self::default() };
+        *self = Self {
+            forgotten: applied,
+            ..Self::default()
+        };
     }
 
     /// Takes `eval`, which found no room in the snapshot at `seen`. `true`: room may have come free since,

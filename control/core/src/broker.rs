@@ -107,7 +107,10 @@ impl Broker {
     /// An empty broker.
     #[must_use]
     pub fn new(config: BrokerConfig) -> Self {
-        Self { config, ..Self::default() }
+        Self {
+            config,
+            ..Self::default()
+        }
     }
 
     /// Begins anew from what the state says: a server became leader.
@@ -132,8 +135,12 @@ impl Broker {
             return;
         }
         self.blocked.forget(&eval.id);
-        let entry =
-            Entry { eval: Arc::clone(eval), place: Place::Queued, deliveries: 0, retries: 0 };
+        let entry = Entry {
+            eval: Arc::clone(eval),
+            place: Place::Queued,
+            deliveries: 0,
+            retries: 0,
+        };
         self.entries.insert(eval.id, entry);
         if eval.wait_until > now {
             self.delay(eval.id, eval.wait_until);
@@ -151,16 +158,22 @@ impl Broker {
         entry.place = Place::Out { token, deadline };
         entry.deliveries += 1;
         self.timers.insert((deadline, eval_id));
-        Some(Delivery { eval_id, token, attempt: entry.deliveries })
+        Some(Delivery {
+            eval_id,
+            token,
+            attempt: entry.deliveries,
+        })
     }
 
     /// Whether `token` is of the delivery that is out. A plan under an old token must not be submitted.
     #[must_use]
     pub fn is_current(&self, eval_id: &EvalId, token: u64) -> bool {
-        self.entries.get(eval_id).is_some_and(|entry| match entry.place {
-            Place::Out { token: out, .. } => out == token,
-            Place::Queued | Place::Delayed(_) | Place::Ready => false,
-        })
+        self.entries
+            .get(eval_id)
+            .is_some_and(|entry| match entry.place {
+                Place::Out { token: out, .. } => out == token,
+                Place::Queued | Place::Delayed(_) | Place::Ready => false,
+            })
     }
 
     /// The evaluation is done with.
@@ -180,8 +193,12 @@ impl Broker {
     /// A part of its plan was refused, so it must be looked at again at once. `progress` says whether
     /// another part was placed; without any it fails after [`limits::PLAN_RETRIES_MAX`] times.
     pub fn retry(&mut self, eval_id: &EvalId, progress: bool, now: Timestamp) {
-        let Some(entry) = self.entries.get_mut(eval_id) else { return };
-        let Place::Out { deadline, .. } = entry.place else { return };
+        let Some(entry) = self.entries.get_mut(eval_id) else {
+            return;
+        };
+        let Place::Out { deadline, .. } = entry.place else {
+            return;
+        };
         entry.retries = if progress { 0 } else { entry.retries + 1 };
         if entry.retries > limits::PLAN_RETRIES_MAX {
             self.fail(*eval_id, "its plans were refused too often", now);
@@ -212,7 +229,9 @@ impl Broker {
     /// free since, it is queued at once.
     pub fn block(&mut self, state: &State, eval_id: EvalId, seen: LogIndex, now: Timestamp) {
         self.drop_entry(&eval_id);
-        let Some(eval) = state.evals().get(&eval_id) else { return };
+        let Some(eval) = state.evals().get(&eval_id) else {
+            return;
+        };
         if eval.status == EvalStatus::Blocked && self.blocked.block(state, eval, seen) {
             self.enqueue(eval, now);
         }
@@ -240,7 +259,9 @@ impl Broker {
     /// Deadlines passed and delays ended.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         while let Some((_, eval_id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
-            let Some(entry) = self.entries.get(&eval_id) else { break };
+            let Some(entry) = self.entries.get(&eval_id) else {
+                break;
+            };
             match entry.place {
                 Place::Out { .. } => self.redeliver(eval_id, now),
                 Place::Delayed(until) => {
@@ -255,13 +276,17 @@ impl Broker {
     /// When [`Self::handle_timeout`] has something to do, and what for.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        self.timers.first().map(|(at, _)| (*at, "evaluation delivery or delay"))
+        self.timers
+            .first()
+            .map(|(at, _)| (*at, "evaluation delivery or delay"))
     }
 
     /// What must be written of evaluations that were cancelled or failed; at most
     /// [`limits::EVAL_UPDATES_MAX`] at a time.
     pub fn take_updates(&mut self) -> Vec<EvalUpdate> {
-        let more = self.updates.split_off(self.updates.len().min(limits::EVAL_UPDATES_MAX));
+        let more = self
+            .updates
+            .split_off(self.updates.len().min(limits::EVAL_UPDATES_MAX));
         std::mem::replace(&mut self.updates, more)
     }
 
@@ -291,7 +316,9 @@ impl Broker {
 
     /// Puts an entry behind its job's active one, or makes it that.
     fn queue(&mut self, eval_id: EvalId) {
-        let Some(entry) = self.entries.get_mut(&eval_id) else { return };
+        let Some(entry) = self.entries.get_mut(&eval_id) else {
+            return;
+        };
         let job = self.jobs.entry(entry.eval.job.clone()).or_default();
         if job.active.is_some() {
             entry.place = Place::Queued;
@@ -311,7 +338,9 @@ impl Broker {
     }
 
     fn redeliver(&mut self, eval_id: EvalId, now: Timestamp) {
-        let Some(entry) = self.entries.get(&eval_id) else { return };
+        let Some(entry) = self.entries.get(&eval_id) else {
+            return;
+        };
         if entry.deliveries >= limits::DELIVERIES_MAX {
             self.fail(eval_id, "it was delivered too often without an answer", now);
             return;
@@ -345,7 +374,9 @@ impl Broker {
     /// Takes an entry out of every queue; if it was its job's active one, the newest queued one follows
     /// and the others are cancelled.
     fn leave(&mut self, eval_id: &EvalId) {
-        let Some(entry) = self.entries.get(eval_id) else { return };
+        let Some(entry) = self.entries.get(eval_id) else {
+            return;
+        };
         let eval = Arc::clone(&entry.eval);
         match entry.place {
             Place::Queued => {}
@@ -359,7 +390,9 @@ impl Broker {
                 self.timers.remove(&(deadline, *eval_id));
             }
         }
-        let Some(job) = self.jobs.get_mut(&eval.job) else { return };
+        let Some(job) = self.jobs.get_mut(&eval.job) else {
+            return;
+        };
         job.queued.remove(&(eval.create_index, *eval_id));
         if job.active != Some(*eval_id) {
             return;
@@ -373,7 +406,8 @@ impl Broker {
         for (_, older) in queued {
             self.entries.remove(&older);
             let why = "a newer evaluation of the job sees the same";
-            self.updates.push(ending(older, EvalStatus::Canceled, why, NextEval::Nothing));
+            self.updates
+                .push(ending(older, EvalStatus::Canceled, why, NextEval::Nothing));
         }
         if let Some((_, newest)) = newest {
             self.queue(newest);

@@ -57,19 +57,29 @@ impl Cluster {
                     }
                 }
                 Effect::BlockEval(eval_id) => {
-                    let seen = self.state.evals().get(&eval_id).map(|eval| eval.snapshot_index);
-                    self.broker.block(&self.state, eval_id, seen.unwrap_or_default(), self.now);
+                    let seen = self
+                        .state
+                        .evals()
+                        .get(&eval_id)
+                        .map(|eval| eval.snapshot_index);
+                    self.broker
+                        .block(&self.state, eval_id, seen.unwrap_or_default(), self.now);
                 }
                 Effect::ForgetEval(eval_id) => self.broker.forget(&eval_id),
                 Effect::CapacityFreed { node_id } => {
-                    self.broker.handle_capacity(&self.state, node_id, index, self.now);
+                    self.broker
+                        .handle_capacity(&self.state, node_id, index, self.now);
                 }
                 Effect::NodeChanged(_) | Effect::NodeReady(_) | Effect::NodeGone(_) => {}
             }
         }
         self.effects = effects;
         if !self.unchecked {
-            assert_eq!(check::broken(&self.state), Vec::<String>::new(), "after entry {index:?}");
+            assert_eq!(
+                check::broken(&self.state),
+                Vec::<String>::new(),
+                "after entry {index:?}"
+            );
         }
         response
     }
@@ -77,26 +87,41 @@ impl Cluster {
     /// Registers a node that is ready.
     pub fn node(&mut self, spec: NodeSpec) -> NodeId {
         let node_id = spec.id;
-        self.apply(Command::RegisterNode { spec: Box::new(spec), at: self.now });
+        self.apply(Command::RegisterNode {
+            spec: Box::new(spec),
+            at: self.now,
+        });
         self.node_status(node_id, NodeStatus::Ready);
         node_id
     }
 
     /// Sets a node's status.
     pub fn node_status(&mut self, node_id: NodeId, status: NodeStatus) -> Response {
-        self.apply(Command::SetNodeStatus { node_id, status, at: self.now })
+        self.apply(Command::SetNodeStatus {
+            node_id,
+            status,
+            at: self.now,
+        })
     }
 
     /// Registers a job and places it.
     pub fn run(&mut self, spec: JobSpec) -> Vec<Plan> {
-        self.apply(Command::RegisterJob { spec: Box::new(spec), at: self.now, check_index: None });
+        self.apply(Command::RegisterJob {
+            spec: Box::new(spec),
+            at: self.now,
+            check_index: None,
+        });
         self.settle()
     }
 
     /// Stops a job.
     pub fn stop(&mut self, job_id: &str) -> Vec<Plan> {
         let key = JobKey::in_default(job_id);
-        self.apply(Command::DeregisterJob { key, purge: false, at: self.now });
+        self.apply(Command::DeregisterJob {
+            key,
+            purge: false,
+            at: self.now,
+        });
         self.settle()
     }
 
@@ -106,14 +131,23 @@ impl Cluster {
     ///
     /// If there is no such allocation.
     pub fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) -> Response {
-        let node_id = self.state.allocs().get(&alloc_id).expect("the test names one that is there").node_id;
+        let node_id = self
+            .state
+            .allocs()
+            .get(&alloc_id)
+            .expect("the test names one that is there")
+            .node_id;
         let report = AllocReport {
             alloc_id,
             client_status,
             client_description: String::new(),
             task_states: Vec::new(),
         };
-        self.apply(Command::ReportAllocs { node_id, reports: vec![report], at: self.now })
+        self.apply(Command::ReportAllocs {
+            node_id,
+            reports: vec![report],
+            at: self.now,
+        })
     }
 
     /// Schedules until no evaluation is ready; the plans, in order, as far as they hold.
@@ -154,7 +188,10 @@ impl Cluster {
     ) {
         let mut merged = applier::merge(&self.state, outcomes, updates, self.now);
         let command = merged.command.take();
-        if let Some(Command::ApplyPlans { plans: committed, .. }) = &command {
+        if let Some(Command::ApplyPlans {
+            plans: committed, ..
+        }) = &command
+        {
             plans.extend(committed.iter().cloned());
         }
         let response = command.map(|command| self.apply(command));

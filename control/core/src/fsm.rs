@@ -266,7 +266,9 @@ pub enum Rejection {
         actual: LogIndex,
     },
     /// A job cannot change its type.
-    #[error("job {key} is of type {from} and cannot become {to}: purge it first or choose another id")]
+    #[error(
+        "job {key} is of type {from} and cannot become {to}: purge it first or choose another id"
+    )]
     JobTypeChanged {
         /// The job.
         key: JobKey,
@@ -323,30 +325,52 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> (Response,
     let mut change = Change::new(state, index, at);
     let result = match command {
         Command::RegisterNode { spec, at: _ } => node::register(&mut change, *spec),
-        Command::SetNodeStatus { node_id, status, at: _ } => {
-            node::set_status(&mut change, node_id, status)
-        }
-        Command::SetEligibility { node_id, eligibility, at: _ } => {
-            node::set_eligibility(&mut change, node_id, eligibility)
-        }
-        Command::RegisterJob { spec, at: _, check_index } => {
-            job::register(&mut change, *spec, check_index)
-        }
+        Command::SetNodeStatus {
+            node_id,
+            status,
+            at: _,
+        } => node::set_status(&mut change, node_id, status),
+        Command::SetEligibility {
+            node_id,
+            eligibility,
+            at: _,
+        } => node::set_eligibility(&mut change, node_id, eligibility),
+        Command::RegisterJob {
+            spec,
+            at: _,
+            check_index,
+        } => job::register(&mut change, *spec, check_index),
         Command::DeregisterJob { key, purge, at: _ } => job::deregister(&mut change, key, purge),
         Command::EvaluateJob { key, at: _ } => job::evaluate(&mut change, key),
-        Command::ApplyPlans { plans, evals, at: _ } => Ok(plan::apply(&mut change, plans, evals)),
+        Command::ApplyPlans {
+            plans,
+            evals,
+            at: _,
+        } => Ok(plan::apply(&mut change, plans, evals)),
         Command::UpdateEvals { evals, at: _ } => {
             for update in evals {
                 eval::update(&mut change, update);
             }
             Ok(Response::Done)
         }
-        Command::ReportAllocs { node_id, reports, at: _ } => {
-            report::apply(&mut change, node_id, reports)
-        }
-        Command::CollectGarbage { rule, before, batch_before, after, at: _ } => {
-            Ok(garbage::collect(&mut change, rule, before, batch_before, after))
-        }
+        Command::ReportAllocs {
+            node_id,
+            reports,
+            at: _,
+        } => report::apply(&mut change, node_id, reports),
+        Command::CollectGarbage {
+            rule,
+            before,
+            batch_before,
+            after,
+            at: _,
+        } => Ok(garbage::collect(
+            &mut change,
+            rule,
+            before,
+            batch_before,
+            after,
+        )),
     };
     let effects = change.finish();
     (result.unwrap_or_else(Response::Rejected), effects)

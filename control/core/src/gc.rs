@@ -50,7 +50,10 @@ impl Collector {
     /// First due an interval from `now`.
     #[must_use]
     pub fn new(config: GcConfig, now: Timestamp) -> Self {
-        Self { config, due: now.plus(config.interval) }
+        Self {
+            config,
+            due: now.plus(config.interval),
+        }
     }
 
     /// What to propose, in order, if it is time.
@@ -59,8 +62,13 @@ impl Collector {
             return Vec::new();
         }
         self.due = now.plus(self.config.interval);
-        let GcConfig { interval: _, eval_threshold, batch_eval_threshold, job_threshold, node_threshold } =
-            self.config;
+        let GcConfig {
+            interval: _,
+            eval_threshold,
+            batch_eval_threshold,
+            job_threshold,
+            node_threshold,
+        } = self.config;
         let threshold = |rule| match rule {
             GcRule::Jobs => job_threshold,
             GcRule::Evals => eval_threshold,
@@ -69,7 +77,12 @@ impl Collector {
         let rules = ORDER.into_iter();
         rules
             .map(|rule| {
-                collect(rule, before(now, threshold(rule)), before(now, batch_eval_threshold), now)
+                collect(
+                    rule,
+                    before(now, threshold(rule)),
+                    before(now, batch_eval_threshold),
+                    now,
+                )
             })
             .collect()
     }
@@ -78,7 +91,10 @@ impl Collector {
     #[must_use]
     pub fn forced(now: Timestamp) -> Vec<Command> {
         let ever = Timestamp(u64::MAX);
-        ORDER.into_iter().map(|rule| collect(rule, ever, ever, now)).collect()
+        ORDER
+            .into_iter()
+            .map(|rule| collect(rule, ever, ever, now))
+            .collect()
     }
 
     /// The next slice, if `response` to `command` says that there is one.
@@ -86,8 +102,15 @@ impl Collector {
     pub fn next_slice(command: &Command, response: &Response, now: Timestamp) -> Option<Command> {
         match (command, response) {
             (
-                Command::CollectGarbage { rule, before, batch_before, .. },
-                Response::Collected { next: Some(after), .. },
+                Command::CollectGarbage {
+                    rule,
+                    before,
+                    batch_before,
+                    ..
+                },
+                Response::Collected {
+                    next: Some(after), ..
+                },
             ) => Some(Command::CollectGarbage {
                 rule: *rule,
                 before: *before,
@@ -107,11 +130,20 @@ impl Collector {
 }
 
 fn before(now: Timestamp, threshold: Duration) -> Timestamp {
-    Timestamp(now.0.saturating_sub(u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX)))
+    Timestamp(
+        now.0
+            .saturating_sub(u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX)),
+    )
 }
 
 fn collect(rule: GcRule, before: Timestamp, batch_before: Timestamp, at: Timestamp) -> Command {
-    Command::CollectGarbage { rule, before, batch_before, after: None, at }
+    Command::CollectGarbage {
+        rule,
+        before,
+        batch_before,
+        after: None,
+        at,
+    }
 }
 
 #[cfg(test)]

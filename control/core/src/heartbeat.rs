@@ -27,7 +27,10 @@ pub struct HeartbeatConfig {
 impl Default for HeartbeatConfig {
     /// 10 s and 5 s: a dead node is noticed within 15 s (Nomad: 20 s at the least, more with more nodes).
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(10), grace: Duration::from_secs(5) }
+        Self {
+            ttl: Duration::from_secs(10),
+            grace: Duration::from_secs(5),
+        }
     }
 }
 
@@ -52,7 +55,10 @@ impl Heartbeats {
     /// Expects nobody.
     #[must_use]
     pub fn new(config: HeartbeatConfig) -> Self {
-        Self { config, ..Self::default() }
+        Self {
+            config,
+            ..Self::default()
+        }
     }
 
     /// What agents are told.

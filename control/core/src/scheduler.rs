@@ -63,7 +63,12 @@ fn empty_plan(state: &State, eval_id: EvalId, job: JobKey) -> Plan {
 }
 
 /// An end of `eval` without more to say.
-fn ended(eval: &Evaluation, status: EvalStatus, description: &str, snapshot: LogIndex) -> EvalUpdate {
+fn ended(
+    eval: &Evaluation,
+    status: EvalStatus,
+    description: &str,
+    snapshot: LogIndex,
+) -> EvalUpdate {
     EvalUpdate {
         eval_id: eval.id,
         status,
@@ -77,7 +82,10 @@ fn ended(eval: &Evaluation, status: EvalStatus, description: &str, snapshot: Log
 
 /// Validation refuses these types; a job that came past it fails by name.
 fn unsupported(state: &State, eval: &Evaluation) -> ScheduleOutcome {
-    let why = format!("jobs of type {} are not supported by this version", eval.job_type);
+    let why = format!(
+        "jobs of type {} are not supported by this version",
+        eval.job_type
+    );
     ScheduleOutcome {
         plan: empty_plan(state, eval.id, eval.job.clone()),
         update: Some(ended(eval, EvalStatus::Failed, &why, state.applied())),

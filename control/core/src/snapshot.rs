@@ -126,7 +126,9 @@ pub enum RestoreError<E> {
         source: E,
     },
     /// It was written by a newer version.
-    #[error("the snapshot has format {found}, this version reads up to {VERSION}: start a newer muster")]
+    #[error(
+        "the snapshot has format {found}, this version reads up to {VERSION}: start a newer muster"
+    )]
     Version {
         /// Its format.
         found: u32,
@@ -158,24 +160,37 @@ struct Shared<T> {
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {
-        Self { numbers: BTreeMap::new(), objects: Vec::new() }
+        Self {
+            numbers: BTreeMap::new(),
+            objects: Vec::new(),
+        }
     }
 }
 
 impl<T> Shared<T> {
     /// The number of `object`. Numbers follow the order of the first use, not the addresses.
     fn number(&mut self, object: &Arc<T>) -> u32 {
-        let next = u32::try_from(self.objects.len()).expect("fewer objects than addresses of 32 bits");
-        *self.numbers.entry(Arc::as_ptr(object).addr()).or_insert_with(|| {
-            self.objects.push(Arc::clone(object));
-            next
-        })
+        let next =
+            u32::try_from(self.objects.len()).expect("fewer objects than addresses of 32 bits");
+        *self
+            .numbers
+            .entry(Arc::as_ptr(object).addr())
+            .or_insert_with(|| {
+                self.objects.push(Arc::clone(object));
+                next
+            })
     }
 }
 
 /// The records of `state`, in order. Costs a table of what is shared; rows are made as they are taken.
 pub fn records(state: &State) -> impl Iterator<Item = Record> {
-    let State { applied, nodes, jobs, allocs, evals } = state;
+    let State {
+        applied,
+        nodes,
+        jobs,
+        allocs,
+        evals,
+    } = state;
     let header = Header {
         version: VERSION,
         applied: *applied,
@@ -195,13 +210,25 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         versions.number(&alloc.job);
         metrics.number(&alloc.metrics);
     }
-    let shared: Vec<Record> = (versions.objects.iter().map(|one| Record::JobVersion(Arc::clone(one))))
-        .chain(metrics.objects.iter().map(|one| Record::Metrics(Arc::clone(one))))
-        .collect();
+    let shared: Vec<Record> = (versions
+        .objects
+        .iter()
+        .map(|one| Record::JobVersion(Arc::clone(one))))
+    .chain(
+        metrics
+            .objects
+            .iter()
+            .map(|one| Record::Metrics(Arc::clone(one))),
+    )
+    .collect();
     let count = 1 + shared.len() + nodes.len() + jobs.len() + evals.len() + allocs.len();
-    let job_records: Vec<Record> =
-        jobs.rows().map(|(_, row)| Record::Job(job_record(row, &mut versions))).collect();
-    let node_records = nodes.iter().map(|node| Record::Node(Box::new(node_record(state, node))));
+    let job_records: Vec<Record> = jobs
+        .rows()
+        .map(|(_, row)| Record::Job(job_record(row, &mut versions)))
+        .collect();
+    let node_records = nodes
+        .iter()
+        .map(|node| Record::Node(Box::new(node_record(state, node))));
     let eval_records = evals.iter().map(|eval| Record::Eval(Arc::clone(eval)));
     let alloc_records = allocs.iter().map(move |alloc| {
         let (job, metrics) = (versions.number(&alloc.job), metrics.number(&alloc.metrics));
@@ -213,12 +240,24 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(job_records)
         .chain(eval_records)
         .chain(alloc_records)
-        .chain(std::iter::once(Record::End { records: count as u64 }))
+        .chain(std::iter::once(Record::End {
+            records: count as u64,
+        }))
 }
 
 fn node_record(state: &State, node: &Node) -> NodeRecord {
-    let Node { spec, status, status_at, eligibility, create_index, modify_index } = node;
-    let number = state.nodes.number(&spec.id).expect("every row has a number");
+    let Node {
+        spec,
+        status,
+        status_at,
+        eligibility,
+        create_index,
+        modify_index,
+    } = node;
+    let number = state
+        .nodes
+        .number(&spec.id)
+        .expect("every row has a number");
     NodeRecord {
         number: u32::try_from(number).expect("numbers have 32 bits"),
         spec: Arc::clone(spec),
@@ -231,11 +270,23 @@ fn node_record(state: &State, node: &Node) -> NodeRecord {
 }
 
 fn job_record(row: &JobRow, versions: &mut Shared<JobVersion>) -> JobRecord {
-    let JobRow { job, older, plan_index } = row;
-    let Job { current, stop, status, modify_index } = &**job;
+    let JobRow {
+        job,
+        older,
+        plan_index,
+    } = row;
+    let Job {
+        current,
+        stop,
+        status,
+        modify_index,
+    } = &**job;
     JobRecord {
         current: versions.number(current),
-        older: older.iter().map(|version| versions.number(version)).collect(),
+        older: older
+            .iter()
+            .map(|version| versions.number(version))
+            .collect(),
         stop: *stop,
         status: *status,
         modify_index: *modify_index,
@@ -301,11 +352,16 @@ struct Restoring {
 impl Restoring {
     fn take<E>(&mut self, record: Record) -> Result<(), RestoreError<E>> {
         if self.ended || (self.header.is_none() && !matches!(record, Record::Header(_))) {
-            return Err(RestoreError::Cut { records: self.read, missing: "header" });
+            return Err(RestoreError::Cut {
+                records: self.read,
+                missing: "header",
+            });
         }
         match record {
             Record::Header(header) if header.version > VERSION => {
-                return Err(RestoreError::Version { found: header.version });
+                return Err(RestoreError::Version {
+                    found: header.version,
+                });
             }
             Record::Header(header) => self.header = Some(header),
             Record::JobVersion(version) => self.versions.push(version),
@@ -323,7 +379,10 @@ impl Restoring {
 
     fn finish<E>(self) -> Result<State, RestoreError<E>> {
         let Some(header) = self.header.filter(|_| self.ended) else {
-            return Err(RestoreError::Cut { records: self.read, missing: "end" });
+            return Err(RestoreError::Cut {
+                records: self.read,
+                missing: "end",
+            });
         };
         let mut state = self.state;
         state.applied = header.applied;
@@ -335,37 +394,80 @@ impl Restoring {
     }
 
     fn node(&mut self, record: NodeRecord) {
-        let NodeRecord { number, spec, status, status_at, eligibility, create_index, modify_index } =
-            record;
-        let node = Node { spec, status, status_at, eligibility, create_index, modify_index };
+        let NodeRecord {
+            number,
+            spec,
+            status,
+            status_at,
+            eligibility,
+            create_index,
+            modify_index,
+        } = record;
+        let node = Node {
+            spec,
+            status,
+            status_at,
+            eligibility,
+            create_index,
+            modify_index,
+        };
         self.state.nodes.put_at(node, number);
     }
 
     fn version<E>(&self, at: u32) -> Result<Arc<JobVersion>, RestoreError<E>> {
-        let dangling = RestoreError::Dangling { at: self.read, what: "job version" };
-        self.versions.get(at as usize).map(Arc::clone).ok_or(dangling)
+        let dangling = RestoreError::Dangling {
+            at: self.read,
+            what: "job version",
+        };
+        self.versions
+            .get(at as usize)
+            .map(Arc::clone)
+            .ok_or(dangling)
     }
 
     fn job<E>(&mut self, record: &JobRecord) -> Result<(), RestoreError<E>> {
-        let JobRecord { current, older, stop, status, modify_index, plan_index } = record;
-        let older = older.iter().map(|at| self.version(*at)).collect::<Result<_, _>>()?;
+        let JobRecord {
+            current,
+            older,
+            stop,
+            status,
+            modify_index,
+            plan_index,
+        } = record;
+        let older = older
+            .iter()
+            .map(|at| self.version(*at))
+            .collect::<Result<_, _>>()?;
         let job = Job {
             current: self.version(*current)?,
             stop: *stop,
             status: *status,
             modify_index: *modify_index,
         };
-        self.state.jobs.put(JobRow { job: Arc::new(job), older, plan_index: *plan_index });
+        self.state.jobs.put(JobRow {
+            job: Arc::new(job),
+            older,
+            plan_index: *plan_index,
+        });
         Ok(())
     }
 
     fn alloc<E>(&mut self, record: AllocRecord) -> Result<(), RestoreError<E>> {
         let job = self.version(record.job)?;
-        let dangling = RestoreError::Dangling { at: self.read, what: "metrics record" };
-        let metrics =
-            self.metrics.get(record.metrics as usize).map(Arc::clone).ok_or(dangling)?;
+        let dangling = RestoreError::Dangling {
+            at: self.read,
+            what: "metrics record",
+        };
+        let metrics = self
+            .metrics
+            .get(record.metrics as usize)
+            .map(Arc::clone)
+            .ok_or(dangling)?;
         if usize::from(record.group_at) >= job.spec.groups.len() {
-            return Err(RestoreError::Dangling { at: self.read, what: "task group" });
+            return Err(RestoreError::Dangling {
+                at: self.read,
+                what: "task group",
+            });
         }
         self.state.put_alloc(Allocation {
             id: record.id,

@@ -50,7 +50,12 @@ impl Agent {
     /// An agent that has not connected.
     #[must_use]
     pub fn new(spec: NodeSpec) -> Self {
-        Self { spec, connected: false, session: 0, allocs: BTreeMap::new() }
+        Self {
+            spec,
+            connected: false,
+            session: 0,
+            allocs: BTreeMap::new(),
+        }
     }
 
     /// Takes a message about one allocation. Older ones than the newest change nothing.
@@ -84,7 +89,11 @@ impl Agent {
         held.modify_index = wanted.alloc_modify_index;
         let was = std::mem::replace(&mut held.desired, wanted.desired);
         if was == DesiredStatus::Run && wanted.desired != DesiredStatus::Run {
-            return if held.status.is_terminal() { Reaction::Reports } else { Reaction::Stops };
+            return if held.status.is_terminal() {
+                Reaction::Reports
+            } else {
+                Reaction::Stops
+            };
         }
         Reaction::Ignored
     }
@@ -102,12 +111,19 @@ impl Agent {
     /// Everything it would report, as it does when it connects.
     #[must_use]
     pub fn reports(&self) -> Vec<AllocReport> {
-        self.allocs.iter().map(|(alloc_id, held)| report(*alloc_id, held.status)).collect()
+        self.allocs
+            .iter()
+            .map(|(alloc_id, held)| report(*alloc_id, held.status))
+            .collect()
     }
 
     /// The machine restarts: nothing runs any more.
     pub fn reboot(&mut self) {
-        for held in self.allocs.values_mut().filter(|held| !held.status.is_terminal()) {
+        for held in self
+            .allocs
+            .values_mut()
+            .filter(|held| !held.status.is_terminal())
+        {
             held.status = ClientStatus::Failed;
         }
     }

@@ -18,7 +18,11 @@ impl Dice {
 
     /// A number from 0 up to, not including, `end`; 0 if that is 0.
     pub fn below(&mut self, end: usize) -> usize {
-        if end == 0 { 0 } else { self.0.random_range(0..end) }
+        if end == 0 {
+            0
+        } else {
+            self.0.random_range(0..end)
+        }
     }
 
     /// A number from `low` to `high`.

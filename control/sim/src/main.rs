@@ -18,17 +18,28 @@ struct Args {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut args = Args { seed: 1, seeds: 1, trace: false };
+    let mut args = Args {
+        seed: 1,
+        seeds: 1,
+        trace: false,
+    };
     while let Some(word) = words.next() {
         let mut number = || {
-            let text = words.next().ok_or_else(|| format!("{word} needs a number"))?;
-            text.parse::<u64>().map_err(|error| format!("{word}: `{text}`: {error}"))
+            let text = words
+                .next()
+                .ok_or_else(|| format!("{word} needs a number"))?;
+            text.parse::<u64>()
+                .map_err(|error| format!("{word}: `{text}`: {error}"))
         };
         match word.as_str() {
             "--seed" => args.seed = number()?,
             "--seeds" => args.seeds = number()?,
             "--trace" => args.trace = true,
-            other => return Err(format!("`{other}` is unknown: use --seed N, --seeds M, --trace")),
+            other => {
+                return Err(format!(
+                    "`{other}` is unknown: use --seed N, --seeds M, --trace"
+                ));
+            }
         }
     }
     Ok(args)

@@ -33,8 +33,14 @@ pub fn unrest(server: &Server, agents: &[Agent]) -> Vec<String> {
 fn job_is_served(server: &Server, job: &Job, unrest: &mut Vec<String>) {
     let key = job.key();
     for group in &job.current.spec.groups {
-        let live = server.state.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
-        let live = live.filter(|alloc| alloc.group().name == group.name).count();
+        let live = server
+            .state
+            .allocs()
+            .of_job(&key)
+            .filter(|alloc| !alloc.is_terminal());
+        let live = live
+            .filter(|alloc| alloc.group().name == group.name)
+            .count();
         let wanted = match (job.stop, job.current.spec.job_type) {
             (true, _) => 0,
             (false, JobType::Service | JobType::System) => group.count as usize,
@@ -47,10 +53,17 @@ fn job_is_served(server: &Server, job: &Job, unrest: &mut Vec<String>) {
             .open_of_job(&key)
             .find(|eval| eval.status == EvalStatus::Blocked)
             .map_or(0, |eval| {
-                eval.queued.iter().filter(|(name, _)| *name == group.name).map(|(_, count)| *count).sum()
+                eval.queued
+                    .iter()
+                    .filter(|(name, _)| *name == group.name)
+                    .map(|(_, count)| *count)
+                    .sum()
             });
         if live + waits as usize != wanted && waits == 0 {
-            unrest.push(format!("job {key} has {live} of {wanted} instances of {}", group.name));
+            unrest.push(format!(
+                "job {key} has {live} of {wanted} instances of {}",
+                group.name
+            ));
         }
     }
 }
@@ -59,12 +72,20 @@ fn job_is_served(server: &Server, job: &Job, unrest: &mut Vec<String>) {
 fn evals_have_ended(server: &Server, unrest: &mut Vec<String>) {
     for eval in server.state.evals().pending() {
         if eval.status != EvalStatus::Blocked {
-            unrest.push(format!("evaluation {} of {} is {}", eval.id, eval.job, eval.status.word()));
+            unrest.push(format!(
+                "evaluation {} of {} is {}",
+                eval.id,
+                eval.job,
+                eval.status.word()
+            ));
             continue;
         }
         let plan = scheduler::schedule(&server.state, eval, eval.modify_time).plan;
         if !plan.is_empty() {
-            unrest.push(format!("evaluation {} of {} waits although there is room", eval.id, eval.job));
+            unrest.push(format!(
+                "evaluation {} of {} waits although there is room",
+                eval.id, eval.job
+            ));
         }
     }
 }
@@ -72,7 +93,12 @@ fn evals_have_ended(server: &Server, unrest: &mut Vec<String>) {
 /// What an agent runs is what the server wants it to run.
 fn agent_agrees(server: &Server, agent: &Agent, unrest: &mut Vec<String>) {
     let name = &agent.spec.name;
-    match server.state.nodes().get(&agent.spec.id).map(|node| node.status) {
+    match server
+        .state
+        .nodes()
+        .get(&agent.spec.id)
+        .map(|node| node.status)
+    {
         Some(NodeStatus::Ready) => {}
         other => unrest.push(format!("{name} is connected but {other:?}")),
     }
@@ -91,6 +117,8 @@ fn agent_agrees(server: &Server, agent: &Agent, unrest: &mut Vec<String>) {
         .collect();
     for alloc_id in wanted.symmetric_difference(&running) {
         let (wants, runs) = (wanted.contains(alloc_id), running.contains(alloc_id));
-        unrest.push(format!("{name}: allocation {alloc_id} is wanted {wants}, runs {runs}"));
+        unrest.push(format!(
+            "{name}: allocation {alloc_id} is wanted {wants}, runs {runs}"
+        ));
     }
 }

@@ -126,7 +126,11 @@ impl Server {
             return Err("two replicas differ".to_owned());
         }
         let broken = check::broken(&self.state);
-        if broken.is_empty() { Ok(result) } else { Err(broken.join("; ")) }
+        if broken.is_empty() {
+            Ok(result)
+        } else {
+            Err(broken.join("; "))
+        }
     }
 
     /// Carries out effects; gives back nodes whose agents must hear of something.
@@ -141,12 +145,18 @@ impl Server {
                     }
                 }
                 Effect::BlockEval(eval_id) => {
-                    let seen = self.state.evals().get(&eval_id).map(|eval| eval.snapshot_index);
-                    self.broker.block(&self.state, eval_id, seen.unwrap_or_default(), now);
+                    let seen = self
+                        .state
+                        .evals()
+                        .get(&eval_id)
+                        .map(|eval| eval.snapshot_index);
+                    self.broker
+                        .block(&self.state, eval_id, seen.unwrap_or_default(), now);
                 }
                 Effect::ForgetEval(eval_id) => self.broker.forget(&eval_id),
                 Effect::CapacityFreed { node_id } => {
-                    self.broker.handle_capacity(&self.state, node_id, index, now);
+                    self.broker
+                        .handle_capacity(&self.state, node_id, index, now);
                 }
                 Effect::NodeChanged(node_id) => changed.push(node_id),
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
@@ -157,12 +167,20 @@ impl Server {
     }
 
     /// A proposal of this leadership was answered; what to propose next.
-    pub fn settle(&mut self, proposal: Proposal, response: &Response, now: Timestamp) -> Option<Proposal> {
+    pub fn settle(
+        &mut self,
+        proposal: Proposal,
+        response: &Response,
+        now: Timestamp,
+    ) -> Option<Proposal> {
         match proposal.purpose {
             Purpose::Plain => None,
             Purpose::Garbage => {
                 let command = Collector::next_slice(&proposal.command, response, now)?;
-                Some(Proposal { command, purpose: Purpose::Garbage })
+                Some(Proposal {
+                    command,
+                    purpose: Purpose::Garbage,
+                })
             }
             Purpose::Plans(merged) => {
                 self.applying = false;
@@ -181,7 +199,10 @@ impl Server {
         let delivery = self.broker.dequeue(now)?;
         self.busy += 1;
         let eval = self.state.evals().get(&delivery.eval_id).map(Arc::clone);
-        Some((delivery, eval.map(|eval| scheduler::schedule(&self.state, &eval, now))))
+        Some((
+            delivery,
+            eval.map(|eval| scheduler::schedule(&self.state, &eval, now)),
+        ))
     }
 
     /// A worker is done.
@@ -205,14 +226,19 @@ impl Server {
         if self.waiting.is_empty() && updates.is_empty() {
             return None;
         }
-        let more = self.waiting.split_off(self.waiting.len().min(limits::BATCH_MAX));
+        let more = self
+            .waiting
+            .split_off(self.waiting.len().min(limits::BATCH_MAX));
         let outcomes = std::mem::replace(&mut self.waiting, more);
         let mut merged = applier::merge(&self.state, outcomes, updates, now);
         self.waiting.append(&mut merged.rest);
         match merged.command.take() {
             Some(command) => {
                 self.applying = true;
-                Some(Proposal { command, purpose: Purpose::Plans(Box::new(merged)) })
+                Some(Proposal {
+                    command,
+                    purpose: Purpose::Plans(Box::new(merged)),
+                })
             }
             None => {
                 let settled = merged.settle(None);
@@ -256,9 +282,13 @@ impl Server {
     /// The next time at which something is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        [self.broker.poll_timeout(), self.heartbeats.poll_timeout(), self.collector.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.broker.poll_timeout(),
+            self.heartbeats.poll_timeout(),
+            self.collector.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }

@@ -27,7 +27,9 @@ fn the_first_seeds_come_to_rest() {
 /// Seeds that broke something once: `seeds.txt` says what.
 #[test]
 fn seeds_that_broke_something_stay_mended() {
-    let lines = include_str!("../seeds.txt").lines().filter(|line| !line.starts_with('#'));
+    let lines = include_str!("../seeds.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'));
     for line in lines {
         let seed = line.split_whitespace().next().unwrap().parse().unwrap();
 

@@ -1,18 +1,20 @@
 //! Time, messages, faults and users: what happens around the server.
 
+mod fault;
+mod user;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use muster_control_core::broker::Delivery;
 use muster_control_core::fsm::Command;
 use muster_control_core::heartbeat::Beat;
 use muster_control_core::scheduler::ScheduleOutcome;
-use muster_control_core::broker::Delivery;
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
-use muster_domain::job::{JobSpec, JobType};
-use muster_domain::node::{Eligibility, NodeStatus};
+use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
+use muster_domain::node::NodeStatus;
 
 use crate::agent::{Agent, Reaction};
 use crate::dice::Dice;
@@ -35,7 +37,11 @@ impl SimConfig {
     /// A quarter of an hour of storm; then the time in which the longest reschedule delay ends.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, storm: Duration::from_mins(15), calm: Duration::from_mins(90) }
+        Self {
+            seed,
+            storm: Duration::from_mins(15),
+            calm: Duration::from_mins(90),
+        }
     }
 }
 
@@ -57,14 +63,43 @@ pub struct Report {
 #[derive(Debug)]
 enum Event {
     Commit(u64, Proposal),
-    WorkerDone { epoch: u64, delivery: Delivery, outcome: Option<Box<ScheduleOutcome>> },
-    ToAgent { node: usize, session: u64, index: LogIndex, changed: Vec<DesiredAlloc>, gone: Vec<AllocId> },
-    Register { node: usize, session: u64 },
-    Reports { node: usize, session: u64, reports: Vec<AllocReport> },
-    Beat { node: usize, session: u64 },
-    BeatArrives { node: usize, session: u64 },
-    TaskTurns { node: usize, alloc_id: AllocId, status: ClientStatus },
-    Connect { node: usize },
+    WorkerDone {
+        epoch: u64,
+        delivery: Delivery,
+        outcome: Option<Box<ScheduleOutcome>>,
+    },
+    ToAgent {
+        node: usize,
+        session: u64,
+        index: LogIndex,
+        changed: Vec<DesiredAlloc>,
+        gone: Vec<AllocId>,
+    },
+    Register {
+        node: usize,
+        session: u64,
+    },
+    Reports {
+        node: usize,
+        session: u64,
+        reports: Vec<AllocReport>,
+    },
+    Beat {
+        node: usize,
+        session: u64,
+    },
+    BeatArrives {
+        node: usize,
+        session: u64,
+    },
+    TaskTurns {
+        node: usize,
+        alloc_id: AllocId,
+        status: ClientStatus,
+    },
+    Connect {
+        node: usize,
+    },
     User,
     Fault,
 }
@@ -114,7 +149,9 @@ impl World {
             .map(|node| {
                 let cpu = u64::from(dice.between(1, 4)) * 1_000;
                 let memory = u64::from(dice.between(1, 4)) * 1_024;
-                let spec = fixture::node(&format!("node-{node}")).cpu_mhz(cpu).memory_mb(memory);
+                let spec = fixture::node(&format!("node-{node}"))
+                    .cpu_mhz(cpu)
+                    .memory_mb(memory);
                 let zone = if dice.chance(50) { "a" } else { "b" };
                 Agent::new(spec.attribute("zone", zone).build())
             })
@@ -145,7 +182,12 @@ impl World {
         while self.faults.is_empty() {
             let event_at = self.queue.first_key_value().map(|((at, _), _)| *at);
             let timer_at = self.server.poll_timeout().map(|(at, _)| at);
-            let Some(at) = event_at.into_iter().chain(timer_at).min().filter(|at| *at <= end) else {
+            let Some(at) = event_at
+                .into_iter()
+                .chain(timer_at)
+                .min()
+                .filter(|at| *at <= end)
+            else {
                 break;
             };
             self.now = self.now.max(at);
@@ -180,7 +222,10 @@ impl World {
     }
 
     fn propose(&mut self, command: Command) {
-        self.send(Proposal { command, purpose: Purpose::Plain });
+        self.send(Proposal {
+            command,
+            purpose: Purpose::Plain,
+        });
     }
 
     /// Entries are applied in the order of their proposal.
@@ -197,11 +242,22 @@ impl World {
             if !self.calm && self.dice.chance(2) {
                 // The worker dies; its slot is taken by another, its delivery runs out.
                 self.server.busy -= 1;
-                self.say(format_args!("worker dies with {}", delivery.eval_id.short()));
+                self.say(format_args!(
+                    "worker dies with {}",
+                    delivery.eval_id.short()
+                ));
                 continue;
             }
             let outcome = outcome.map(Box::new);
-            self.after(0, 40, Event::WorkerDone { epoch, delivery, outcome });
+            self.after(
+                0,
+                40,
+                Event::WorkerDone {
+                    epoch,
+                    delivery,
+                    outcome,
+                },
+            );
         }
         if let Some(proposal) = self.server.next_plans(self.now) {
             self.send(proposal);
@@ -212,31 +268,57 @@ impl World {
         self.server.broker.handle_timeout(self.now);
         for node_id in self.server.heartbeats.handle_timeout(self.now) {
             let at = self.now;
-            self.propose(Command::SetNodeStatus { node_id, status: NodeStatus::Down, at });
+            self.propose(Command::SetNodeStatus {
+                node_id,
+                status: NodeStatus::Down,
+                at,
+            });
         }
         for command in self.server.collector.handle_timeout(self.now) {
-            self.send(Proposal { command, purpose: Purpose::Garbage });
+            self.send(Proposal {
+                command,
+                purpose: Purpose::Garbage,
+            });
         }
     }
 
     fn handle(&mut self, event: Event) {
         match event {
             Event::Commit(epoch, proposal) => self.commit(epoch, proposal),
-            Event::WorkerDone { epoch, delivery, outcome } => {
+            Event::WorkerDone {
+                epoch,
+                delivery,
+                outcome,
+            } => {
                 if epoch == self.server.epoch {
-                    self.server.take_outcome(delivery, outcome.map(|outcome| *outcome));
+                    self.server
+                        .take_outcome(delivery, outcome.map(|outcome| *outcome));
                 }
             }
-            Event::ToAgent { node, session, index, changed, gone } => {
+            Event::ToAgent {
+                node,
+                session,
+                index,
+                changed,
+                gone,
+            } => {
                 if self.is_session(node, session) {
                     self.agent_hears(node, index, &changed, &gone);
                 }
             }
             Event::Register { node, session } => self.register(node, session),
-            Event::Reports { node, session, reports } => {
+            Event::Reports {
+                node,
+                session,
+                reports,
+            } => {
                 if self.is_session(node, session) {
                     let (node_id, at) = (self.agents[node].spec.id, self.now);
-                    self.propose(Command::ReportAllocs { node_id, reports, at });
+                    self.propose(Command::ReportAllocs {
+                        node_id,
+                        reports,
+                        at,
+                    });
                 }
             }
             Event::Beat { node, session } => {
@@ -250,7 +332,11 @@ impl World {
                     self.beat(node);
                 }
             }
-            Event::TaskTurns { node, alloc_id, status } => self.task_turns(node, alloc_id, status),
+            Event::TaskTurns {
+                node,
+                alloc_id,
+                status,
+            } => self.task_turns(node, alloc_id, status),
             Event::Connect { node } => self.connect(node),
             Event::User => self.user(),
             Event::Fault => self.fault(),
@@ -272,9 +358,16 @@ impl World {
         };
         let (response, effects) = applied;
         let index = self.server.state.applied().0;
-        self.say(format_args!("{index}: {} -> {}", brief(&proposal.command), brief_response(&response)));
+        self.say(format_args!(
+            "{index}: {} -> {}",
+            brief(&proposal.command),
+            brief_response(&response)
+        ));
         if let muster_control_core::fsm::Response::PlansApplied { outcomes } = &response {
-            self.placed += outcomes.iter().map(|outcome| u64::from(outcome.placed)).sum::<u64>();
+            self.placed += outcomes
+                .iter()
+                .map(|outcome| u64::from(outcome.placed))
+                .sum::<u64>();
         }
         if epoch != self.server.epoch {
             return;
@@ -289,13 +382,29 @@ impl World {
 
     /// Tells an agent what it has not heard of.
     fn push(&mut self, node_id: NodeId) {
-        let Some(node) = self.agents.iter().position(|agent| agent.spec.id == node_id) else { return };
+        let Some(node) = self
+            .agents
+            .iter()
+            .position(|agent| agent.spec.id == node_id)
+        else {
+            return;
+        };
         if !self.agents[node].connected {
             return;
         }
         let (changed, gone) = self.server.news(node_id);
         let (session, index) = (self.agents[node].session, self.server.state.applied());
-        self.after(0, 200, Event::ToAgent { node, session, index, changed, gone });
+        self.after(
+            0,
+            200,
+            Event::ToAgent {
+                node,
+                session,
+                index,
+                changed,
+                gone,
+            },
+        );
     }
 
     fn agent_hears(
@@ -305,18 +414,39 @@ impl World {
         changed: &[DesiredAlloc],
         gone: &[AllocId],
     ) {
-        self.say(format_args!("node-{node} hears {} of {} and {}", index.0, changed.len(), gone.len()));
+        self.say(format_args!(
+            "node-{node} hears {} of {} and {}",
+            index.0,
+            changed.len(),
+            gone.len()
+        ));
         for wanted in changed {
             let alloc_id = wanted.alloc_id;
             match self.agents[node].take(wanted) {
                 Reaction::Ignored => {}
                 Reaction::Starts => {
                     let status = ClientStatus::Running;
-                    self.after(10, 3_000, Event::TaskTurns { node, alloc_id, status });
+                    self.after(
+                        10,
+                        3_000,
+                        Event::TaskTurns {
+                            node,
+                            alloc_id,
+                            status,
+                        },
+                    );
                 }
                 Reaction::Stops => {
                     let status = ClientStatus::Complete;
-                    self.after(10, 6_000, Event::TaskTurns { node, alloc_id, status });
+                    self.after(
+                        10,
+                        6_000,
+                        Event::TaskTurns {
+                            node,
+                            alloc_id,
+                            status,
+                        },
+                    );
                 }
                 Reaction::Reports => self.report_all(node),
             }
@@ -330,12 +460,22 @@ impl World {
         let session = self.agents[node].session;
         let reports = self.agents[node].reports();
         if !reports.is_empty() {
-            self.after(0, 200, Event::Reports { node, session, reports });
+            self.after(
+                0,
+                200,
+                Event::Reports {
+                    node,
+                    session,
+                    reports,
+                },
+            );
         }
     }
 
     fn task_turns(&mut self, node: usize, alloc_id: AllocId, status: ClientStatus) {
-        let Some(report) = self.agents[node].turn(&alloc_id, status) else { return };
+        let Some(report) = self.agents[node].turn(&alloc_id, status) else {
+            return;
+        };
         let is_batch = self.agents[node].allocs[&alloc_id].is_batch;
         if status == ClientStatus::Running {
             let fails = !self.calm && self.dice.chance(25);
@@ -345,7 +485,15 @@ impl World {
                 (false, false) => None,
             };
             if let Some(status) = next {
-                self.after(100, 120_000, Event::TaskTurns { node, alloc_id, status });
+                self.after(
+                    100,
+                    120_000,
+                    Event::TaskTurns {
+                        node,
+                        alloc_id,
+                        status,
+                    },
+                );
             }
         }
         if !self.agents[node].connected {
@@ -356,9 +504,25 @@ impl World {
         if self.dice.chance(10) {
             // The same news twice, and the second one late.
             let reports = reports.clone();
-            self.after(0, 5_000, Event::Reports { node, session, reports });
+            self.after(
+                0,
+                5_000,
+                Event::Reports {
+                    node,
+                    session,
+                    reports,
+                },
+            );
         }
-        self.after(0, 200, Event::Reports { node, session, reports });
+        self.after(
+            0,
+            200,
+            Event::Reports {
+                node,
+                session,
+                reports,
+            },
+        );
     }
 
     fn connect(&mut self, node: usize) {
@@ -377,7 +541,10 @@ impl World {
         }
         let (spec, at) = (self.agents[node].spec.clone(), self.now);
         let node_id = spec.id;
-        self.propose(Command::RegisterNode { spec: Box::new(spec), at });
+        self.propose(Command::RegisterNode {
+            spec: Box::new(spec),
+            at,
+        });
         self.server.forget_told(&node_id);
         self.push(node_id);
         self.report_all(node);
@@ -386,9 +553,19 @@ impl World {
     fn beat(&mut self, node: usize) {
         let (node_id, at) = (self.agents[node].spec.id, self.now);
         let beat = self.server.heartbeats.handle_beat(node_id, self.now);
-        match self.server.state.nodes().get(&node_id).map(|node| node.status) {
+        match self
+            .server
+            .state
+            .nodes()
+            .get(&node_id)
+            .map(|node| node.status)
+        {
             Some(NodeStatus::Initializing | NodeStatus::Down) => {
-                self.propose(Command::SetNodeStatus { node_id, status: NodeStatus::Ready, at });
+                self.propose(Command::SetNodeStatus {
+                    node_id,
+                    status: NodeStatus::Ready,
+                    at,
+                });
             }
             Some(NodeStatus::Ready) if beat == Beat::Unexpected => {
                 self.server.heartbeats.track(node_id, self.now);
@@ -401,142 +578,21 @@ impl World {
             }
         }
     }
-
-    fn user(&mut self) {
-        if self.calm {
-            return;
-        }
-        self.after(200, 15_000, Event::User);
-        let at = self.now;
-        let command = match self.dice.below(10) {
-            0..=5 => Command::RegisterJob { spec: Box::new(self.job()), at, check_index: None },
-            6 | 7 => {
-                let Some(key) = self.some_job() else { return };
-                Command::DeregisterJob { key, purge: self.dice.chance(30), at }
-            }
-            8 => {
-                let Some(key) = self.some_job() else { return };
-                Command::EvaluateJob { key, at }
-            }
-            _ => {
-                let node = self.dice.below(self.agents.len());
-                let eligibility = if self.dice.chance(60) {
-                    Eligibility::Eligible
-                } else {
-                    Eligibility::Ineligible
-                };
-                Command::SetEligibility { node_id: self.agents[node].spec.id, eligibility, at }
-            }
-        };
-        self.propose(command);
-    }
-
-    fn some_job(&mut self) -> Option<JobKey> {
-        let keys: Vec<JobKey> = self.server.state.jobs().iter().map(|job| job.key()).collect();
-        self.dice.pick(&keys).cloned()
-    }
-
-    fn job(&mut self) -> JobSpec {
-        let (number, is_batch) = (self.dice.below(5), self.dice.chance(40));
-        // A job keeps its type.
-        let (name, kind) = if is_batch { ("batch", JobType::Batch) } else { ("web", JobType::Service) };
-        let cpu = self.dice.between(1, 8) * 100;
-        let memory = self.dice.between(1, 8) * 64;
-        let mut job = fixture::job(&format!("{name}-{number}"))
-            .job_type(kind)
-            .count(self.dice.between(0, 8))
-            .cpu_mhz(cpu)
-            .memory_mb(memory);
-        if self.dice.chance(20) {
-            job = job.dynamic_port("http");
-        }
-        if self.dice.chance(15) {
-            job = job.port("fixed", 8_080);
-        }
-        if self.dice.chance(20) {
-            job = job.constraint("${attr.zone}", "=", "a");
-        }
-        let mut spec = job.build();
-        spec.priority = u8::try_from(self.dice.between(1, 100)).unwrap_or(50);
-        spec
-    }
-
-    fn fault(&mut self) {
-        if self.calm {
-            return;
-        }
-        self.after(2_000, 40_000, Event::Fault);
-        let node = self.dice.below(self.agents.len());
-        match self.dice.below(4) {
-            0 => self.lose_leadership(),
-            1 => {
-                self.say(format_args!("node-{node} falls silent"));
-                self.disconnect(node, 90_000);
-            }
-            2 => {
-                self.say(format_args!("node-{node} reconnects"));
-                self.disconnect(node, 3_000);
-            }
-            _ => {
-                self.say(format_args!("node-{node} reboots"));
-                self.agents[node].reboot();
-                self.disconnect(node, 60_000);
-            }
-        }
-    }
-
-    fn disconnect(&mut self, node: usize, longest_ms: u64) {
-        if self.agents[node].connected {
-            self.agents[node].connected = false;
-            self.after(100, longest_ms, Event::Connect { node });
-        }
-    }
-
-    /// Of the proposals on their way, the first few are committed, the others are lost.
-    fn lose_leadership(&mut self) {
-        let on_the_way: Vec<(Timestamp, u64)> = self
-            .queue
-            .iter()
-            .filter(|(_, event)| matches!(event, Event::Commit(..)))
-            .map(|(at, _)| *at)
-            .collect();
-        let committed = self.dice.below(on_the_way.len() + 1);
-        self.say(format_args!("leader is lost with {committed} of {} entries", on_the_way.len()));
-        for (place, at) in on_the_way.into_iter().enumerate() {
-            if let Some(Event::Commit(_, proposal)) = self.queue.remove(&at)
-                && place < committed
-            {
-                // Its effects are lost with the leader.
-                self.commit(u64::MAX, proposal);
-            }
-        }
-        if let Err(fault) = self.server.lead(self.now) {
-            self.faults.push(fault);
-        }
-        for node in 0..self.agents.len() {
-            self.disconnect(node, 4_000);
-        }
-    }
-
-    /// Faults and users stop; every node takes work again.
-    fn be_calm(&mut self) {
-        self.say(format_args!("calm"));
-        self.calm = true;
-        for node in 0..self.agents.len() {
-            let (node_id, at) = (self.agents[node].spec.id, self.now);
-            let eligibility = Eligibility::Eligible;
-            self.propose(Command::SetEligibility { node_id, eligibility, at });
-        }
-    }
 }
 
 fn brief(command: &Command) -> String {
     match command {
         Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
-        Command::SetNodeStatus { node_id, status, .. } => {
+        Command::SetNodeStatus {
+            node_id, status, ..
+        } => {
             format!("node {} {}", node_id.short(), status.word())
         }
-        Command::SetEligibility { node_id, eligibility, .. } => {
+        Command::SetEligibility {
+            node_id,
+            eligibility,
+            ..
+        } => {
             format!("node {} {}", node_id.short(), eligibility.word())
         }
         Command::RegisterJob { spec, .. } => format!("run {} x{}", spec.id, spec.groups[0].count),
@@ -546,7 +602,9 @@ fn brief(command: &Command) -> String {
             format!("{} plans and {} updates", plans.len(), evals.len())
         }
         Command::UpdateEvals { evals, .. } => format!("{} updates", evals.len()),
-        Command::ReportAllocs { node_id, reports, .. } => {
+        Command::ReportAllocs {
+            node_id, reports, ..
+        } => {
             format!("{} reports of {}", reports.len(), node_id.short())
         }
         Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),

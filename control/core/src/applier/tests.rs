@@ -10,9 +10,16 @@ fn race(first: JobSpec, second: JobSpec) -> (Cluster, Vec<ScheduleOutcome>) {
     cluster.node(node("n1").cpu_mhz(1_000).build());
     for spec in [first, second] {
         let at = cluster.now;
-        cluster.apply(Command::RegisterJob { spec: Box::new(spec), at, check_index: None });
+        cluster.apply(Command::RegisterJob {
+            spec: Box::new(spec),
+            at,
+            check_index: None,
+        });
     }
-    let outcomes = vec![cluster.schedule_next().unwrap(), cluster.schedule_next().unwrap()];
+    let outcomes = vec![
+        cluster.schedule_next().unwrap(),
+        cluster.schedule_next().unwrap(),
+    ];
     (cluster, outcomes)
 }
 
@@ -42,7 +49,14 @@ fn the_second_of_two_plans_for_one_room_is_looked_at_again() {
 
     // What fits is committed; the rest waits for another look, with progress made.
     assert_eq!(cluster.live("b").len(), 1);
-    assert_eq!(settled.retry.iter().map(|(_, progress)| *progress).collect::<Vec<_>>(), [true]);
+    assert_eq!(
+        settled
+            .retry
+            .iter()
+            .map(|(_, progress)| *progress)
+            .collect::<Vec<_>>(),
+        [true]
+    );
     cluster.settle();
     assert_eq!(cluster.broker.blocked(), 1);
 }
@@ -66,12 +80,18 @@ fn what_exceeds_an_entry_is_left_for_the_next() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").cpu_mhz(1_000_000).memory_mb(1_000_000).build());
     let spec = Box::new(job("a").build());
-    cluster.apply(Command::RegisterJob { spec, at: cluster.now, check_index: None });
+    cluster.apply(Command::RegisterJob {
+        spec,
+        at: cluster.now,
+        check_index: None,
+    });
     let outcome = cluster.schedule_next().unwrap();
     let many: Vec<ScheduleOutcome> = vec![outcome; limits::PLANS_MAX + 7];
 
     let merged = merge(&cluster.state, many, Vec::new(), cluster.now);
 
-    let Some(Command::ApplyPlans { plans, .. }) = merged.command else { panic!("no plans") };
+    let Some(Command::ApplyPlans { plans, .. }) = merged.command else {
+        panic!("no plans")
+    };
     assert_eq!((plans.len(), merged.rest.len()), (limits::PLANS_MAX, 7));
 }

@@ -9,7 +9,12 @@ use crate::fsm::{self, Command};
 /// A cluster without nodes where `web` waits, and its blocked evaluation.
 fn waiting() -> (Cluster, Arc<Evaluation>) {
     let mut cluster = Cluster::new();
-    cluster.run(job("web").cpu_mhz(2_000).constraint("${attr.zone}", "=", "a").build());
+    cluster.run(
+        job("web")
+            .cpu_mhz(2_000)
+            .constraint("${attr.zone}", "=", "a")
+            .build(),
+    );
     let key = JobKey::in_default("web");
     let eval = Arc::clone(cluster.state.evals().open_of_job(&key).next().unwrap());
     (cluster, eval)
@@ -69,16 +74,31 @@ fn eligibility_is_capacity() {
     let at = Timestamp(1);
     let index = |state: &State| LogIndex(state.applied().0 + 1);
     for command in [
-        Command::RegisterNode { spec: Box::new(spec(2_000, "a")), at },
-        Command::SetEligibility { node_id, eligibility: muster_domain::node::Eligibility::Ineligible, at },
-        Command::SetNodeStatus { node_id, status: muster_domain::node::NodeStatus::Ready, at },
+        Command::RegisterNode {
+            spec: Box::new(spec(2_000, "a")),
+            at,
+        },
+        Command::SetEligibility {
+            node_id,
+            eligibility: muster_domain::node::Eligibility::Ineligible,
+            at,
+        },
+        Command::SetNodeStatus {
+            node_id,
+            status: muster_domain::node::NodeStatus::Ready,
+            at,
+        },
     ] {
         let next = index(&cluster.state);
         fsm::apply(&mut cluster.state, next, command);
     }
 
     let eligibility = muster_domain::node::Eligibility::Eligible;
-    cluster.apply(Command::SetEligibility { node_id, eligibility, at });
+    cluster.apply(Command::SetEligibility {
+        node_id,
+        eligibility,
+        at,
+    });
     cluster.settle();
 
     assert_eq!(cluster.live("web").len(), 1);

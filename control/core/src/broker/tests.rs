@@ -19,14 +19,27 @@ fn with_jobs(jobs: &[(&str, u8)]) -> Cluster {
 
 fn register(cluster: &mut Cluster, spec: JobSpec) -> EvalId {
     let at = cluster.now;
-    let command = Command::RegisterJob { spec: Box::new(spec), at, check_index: None };
+    let command = Command::RegisterJob {
+        spec: Box::new(spec),
+        at,
+        check_index: None,
+    };
     let response = cluster.apply(command);
-    let Response::JobRegistered { eval_id, .. } = response else { panic!("{response:?}") };
+    let Response::JobRegistered { eval_id, .. } = response else {
+        panic!("{response:?}")
+    };
     eval_id
 }
 
 fn job_of(cluster: &Cluster, delivery: Delivery) -> String {
-    cluster.state.evals().get(&delivery.eval_id).unwrap().job.job_id.clone()
+    cluster
+        .state
+        .evals()
+        .get(&delivery.eval_id)
+        .unwrap()
+        .job
+        .job_id
+        .clone()
 }
 
 #[test]
@@ -64,14 +77,19 @@ fn of_those_that_queue_only_the_newest_is_looked_at() {
     assert_eq!(cluster.broker.dequeue(cluster.now).unwrap().eval_id, newest);
     let updates = cluster.broker.take_updates();
     assert_eq!(updates.len(), 1);
-    assert_eq!((updates[0].eval_id, updates[0].status), (older, EvalStatus::Canceled));
+    assert_eq!(
+        (updates[0].eval_id, updates[0].status),
+        (older, EvalStatus::Canceled)
+    );
 }
 
 #[test]
 fn an_old_token_proves_nothing() {
     let mut cluster = with_jobs(&[("a", 50)]);
     let first = cluster.broker.dequeue(cluster.now).unwrap();
-    cluster.broker.nack(&first.eval_id, first.token, cluster.now);
+    cluster
+        .broker
+        .nack(&first.eval_id, first.token, cluster.now);
     cluster.advance(SECOND);
     cluster.broker.handle_timeout(cluster.now);
     let second = cluster.broker.dequeue(cluster.now).unwrap();
@@ -103,7 +121,10 @@ fn a_silent_worker_costs_a_delivery_and_three_are_too_many() {
 
     assert_eq!(deliveries, limits::DELIVERIES_MAX);
     assert_eq!(updates.len(), 1);
-    assert_eq!((Some(updates[0].eval_id), updates[0].status), (eval_id, EvalStatus::Failed));
+    assert_eq!(
+        (Some(updates[0].eval_id), updates[0].status),
+        (eval_id, EvalStatus::Failed)
+    );
     assert!(matches!(updates[0].next, NextEval::FailedFollowUp { .. }));
     assert!(cluster.broker.is_empty());
 }
@@ -115,7 +136,9 @@ fn an_evaluation_that_failed_is_followed_up() {
         cluster.advance(Duration::from_mins(1));
         cluster.broker.handle_timeout(cluster.now);
         let delivery = cluster.broker.dequeue(cluster.now).unwrap();
-        cluster.broker.nack(&delivery.eval_id, delivery.token, cluster.now);
+        cluster
+            .broker
+            .nack(&delivery.eval_id, delivery.token, cluster.now);
     }
     cluster.node(node("n1").build());
 
@@ -149,7 +172,9 @@ fn progress_buys_new_attempts() {
 
     for round in 0..4 * limits::PLAN_RETRIES_MAX {
         let delivery = cluster.broker.dequeue(cluster.now).unwrap();
-        cluster.broker.retry(&delivery.eval_id, round % 2 == 0, cluster.now);
+        cluster
+            .broker
+            .retry(&delivery.eval_id, round % 2 == 0, cluster.now);
     }
 
     assert_eq!(cluster.broker.take_updates(), []);

@@ -25,12 +25,21 @@ pub(crate) struct Admission {
 /// A plan for a job that is gone, stopped or of another version, or whose job was changed by a plan
 /// that this one has not seen, is stale: nothing of it holds, not even its stops.
 pub(crate) fn admit(state: &State, room: &mut Room<'_>, mut plan: Plan) -> Admission {
-    let wanted: u32 = plan.groups.iter().flat_map(|group| &group.placements).map(|run| run.count).sum();
+    let wanted: u32 = plan
+        .groups
+        .iter()
+        .flat_map(|group| &group.placements)
+        .map(|run| run.count)
+        .sum();
     if is_stale(state, &plan, wanted) {
         plan.groups.clear();
         plan.stops.clear();
         // Without a refused instance the evaluation would count as done.
-        return Admission { plan, placed: 0, dropped: wanted.max(1) };
+        return Admission {
+            plan,
+            placed: 0,
+            dropped: wanted.max(1),
+        };
     }
     for stop in &plan.stops {
         if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
@@ -53,7 +62,11 @@ pub(crate) fn admit(state: &State, room: &mut Room<'_>, mut plan: Plan) -> Admis
         });
     }
     keep_running(state, room, &mut plan, &not_replaced);
-    Admission { plan, placed: wanted - dropped, dropped }
+    Admission {
+        plan,
+        placed: wanted - dropped,
+        dropped,
+    }
 }
 
 fn is_stale(state: &State, plan: &Plan, wanted: u32) -> bool {

@@ -173,13 +173,20 @@ impl<'a> Change<'a> {
         for key in std::mem::take(&mut self.touched) {
             self.refresh_status(&key);
         }
-        self.effects.extend(self.freed.into_iter().map(|node_id| Effect::CapacityFreed { node_id }));
-        self.effects.extend(self.changed.into_iter().map(Effect::NodeChanged));
+        self.effects.extend(
+            self.freed
+                .into_iter()
+                .map(|node_id| Effect::CapacityFreed { node_id }),
+        );
+        self.effects
+            .extend(self.changed.into_iter().map(Effect::NodeChanged));
         self.effects
     }
 
     fn refresh_status(&mut self, key: &JobKey) {
-        let Some(row) = self.state.jobs.row(key) else { return };
+        let Some(row) = self.state.jobs.row(key) else {
+            return;
+        };
         let status = if self.state.allocs.live_of_job(key) > 0 {
             JobStatus::Running
         } else if self.state.evals.open_of_job(key).next().is_some() {
@@ -188,8 +195,15 @@ impl<'a> Change<'a> {
             JobStatus::Dead
         };
         if row.job.status != status {
-            let job = Job { status, modify_index: self.index, ..(*row.job).clone() };
-            let row = JobRow { job: Arc::new(job), ..(**row).clone() };
+            let job = Job {
+                status,
+                modify_index: self.index,
+                ..(*row.job).clone()
+            };
+            let row = JobRow {
+                job: Arc::new(job),
+                ..(**row).clone()
+            };
             self.state.jobs.put(row);
         }
     }

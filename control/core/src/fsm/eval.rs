@@ -13,9 +13,18 @@ use super::{Change, EvalUpdate, NextEval};
 /// An evaluation that is complete has looked at the whole job, so the job's older blocked ones are
 /// cancelled: at most one is ever blocked.
 pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
-    let EvalUpdate { eval_id, status, description, snapshot_index, failed_groups, queued, next } =
-        update;
-    let Some(old) = change.state.evals.get(&eval_id).map(Arc::clone) else { return };
+    let EvalUpdate {
+        eval_id,
+        status,
+        description,
+        snapshot_index,
+        failed_groups,
+        queued,
+        next,
+    } = update;
+    let Some(old) = change.state.evals.get(&eval_id).map(Arc::clone) else {
+        return;
+    };
     if old.status.is_terminal() {
         return;
     }
@@ -25,7 +34,11 @@ pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
     let mut eval = Evaluation {
         status,
         status_description: description,
-        snapshot_index: if snapshot_index == LogIndex(0) { old.snapshot_index } else { snapshot_index },
+        snapshot_index: if snapshot_index == LogIndex(0) {
+            old.snapshot_index
+        } else {
+            snapshot_index
+        },
         failed_groups,
         queued,
         ..(*old).clone()

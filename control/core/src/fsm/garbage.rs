@@ -83,8 +83,21 @@ pub(super) fn collect(
         GcRule::Jobs => collect_jobs(change, before, after),
         GcRule::Nodes => collect_nodes(change, before, after),
     };
-    let Slice { looked_at: _, evals, allocs, jobs, nodes, next } = slice;
-    Response::Collected { evals, allocs, jobs, nodes, next }
+    let Slice {
+        looked_at: _,
+        evals,
+        allocs,
+        jobs,
+        nodes,
+        next,
+    } = slice;
+    Response::Collected {
+        evals,
+        allocs,
+        jobs,
+        nodes,
+        next,
+    }
 }
 
 fn collect_evals(
@@ -191,7 +204,10 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    let later = snapshot.jobs.rows().filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after));
+    let later = snapshot
+        .jobs
+        .rows()
+        .filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after));
     for (key, row) in later {
         slice.looked_at += 1;
         if job_may_go(&row.job, before) {
@@ -225,8 +241,12 @@ fn collect_job(
     let evals: Vec<&Arc<Evaluation>> = snapshot.evals.of_job(key).collect();
     let allocs: Vec<&Arc<Allocation>> = snapshot.allocs.of_job(key).collect();
     slice.looked_at += evals.len() + allocs.len();
-    let all_go = evals.iter().all(|eval| eval.status.is_terminal() && eval.modify_time < before)
-        && allocs.iter().all(|alloc| has_ended(snapshot, alloc) && alloc.modify_time < before);
+    let all_go = evals
+        .iter()
+        .all(|eval| eval.status.is_terminal() && eval.modify_time < before)
+        && allocs
+            .iter()
+            .all(|alloc| has_ended(snapshot, alloc) && alloc.modify_time < before);
     if all_go {
         let allocs: Vec<AllocId> = allocs.iter().map(|alloc| alloc.id).collect();
         let evals: Vec<EvalId> = evals.iter().map(|eval| eval.id).collect();
@@ -243,7 +263,11 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    for node in snapshot.nodes.iter().filter(|node| after.is_none_or(|after| node.spec.id > after)) {
+    for node in snapshot
+        .nodes
+        .iter()
+        .filter(|node| after.is_none_or(|after| node.spec.id > after))
+    {
         slice.looked_at += 1;
         if node_may_go(&snapshot, node, before) {
             change.state.nodes.remove(&node.spec.id, change.index);
@@ -261,5 +285,8 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
 fn node_may_go(state: &State, node: &Node, before: Timestamp) -> bool {
     node.status == NodeStatus::Down
         && node.status_at < before
-        && state.allocs.of_node(&node.spec.id).all(|alloc| alloc.is_terminal())
+        && state
+            .allocs
+            .of_node(&node.spec.id)
+            .all(|alloc| alloc.is_terminal())
 }

@@ -58,15 +58,21 @@ fn admissible(
     let key = spec.key();
     let actual = old.map_or(LogIndex(0), |row| row.job.current.job_modify_index);
     if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::CheckIndex { key, expected, actual });
+        return Err(Rejection::CheckIndex {
+            key,
+            expected,
+            actual,
+        });
     }
     if spec.groups.is_empty() {
         return Err(Rejection::NoGroups(key));
     }
     match old.map(|row| row.job.current.spec.job_type) {
-        Some(from) if from != spec.job_type => {
-            Err(Rejection::JobTypeChanged { key, from, to: spec.job_type })
-        }
+        Some(from) if from != spec.job_type => Err(Rejection::JobTypeChanged {
+            key,
+            from,
+            to: spec.job_type,
+        }),
         Some(_) | None => Ok(()),
     }
 }
@@ -74,7 +80,12 @@ fn admissible(
 fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
     let current = &row.job.current;
     let mut older = vec![Arc::clone(current)];
-    older.extend(row.older.iter().take(limits::JOB_VERSIONS_MAX - 2).map(Arc::clone));
+    older.extend(
+        row.older
+            .iter()
+            .take(limits::JOB_VERSIONS_MAX - 2)
+            .map(Arc::clone),
+    );
     let version = JobVersion {
         spec,
         version: current.version + 1,
@@ -88,7 +99,11 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
         status: row.job.status,
         modify_index: change.index,
     };
-    JobRow { job: Arc::new(job), older, plan_index: row.plan_index }
+    JobRow {
+        job: Arc::new(job),
+        older,
+        plan_index: row.plan_index,
+    }
 }
 
 /// Records that a job is to be stopped, and forgets it if `purge` says so. Its allocations are stopped
@@ -104,8 +119,15 @@ pub(super) fn deregister(
     if purge {
         change.state.jobs.remove(&key, change.index);
     } else if !row.job.stop {
-        let job = Job { stop: true, modify_index: change.index, ..(*row.job).clone() };
-        change.state.jobs.put(JobRow { job: Arc::new(job), ..(*row).clone() });
+        let job = Job {
+            stop: true,
+            modify_index: change.index,
+            ..(*row.job).clone()
+        };
+        change.state.jobs.put(JobRow {
+            job: Arc::new(job),
+            ..(*row).clone()
+        });
     }
     let eval_id = change.add_eval(&row.job, Trigger::JobDeregister);
     Ok(Response::JobDeregistered { eval_id })

@@ -23,9 +23,11 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
     let old = change.state.nodes.get(&node_id).map(Arc::clone);
     let node = match &old {
         Some(old) if *old.spec == spec => return Ok(Response::NodeRegistered),
-        Some(old) => {
-            Node { spec: Arc::new(spec), modify_index: change.index, ..(**old).clone() }
-        }
+        Some(old) => Node {
+            spec: Arc::new(spec),
+            modify_index: change.index,
+            ..(**old).clone()
+        },
         None => Node {
             spec: Arc::new(spec),
             status: NodeStatus::Initializing,
@@ -94,7 +96,9 @@ fn lose_allocs(change: &mut Change<'_>, node_id: NodeId) {
         change.stop(&alloc, "its node is down", Some(ClientStatus::Lost));
     }
     for key in jobs {
-        let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else { continue };
+        let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
+            continue;
+        };
         let mut eval = change.new_eval(&job, Trigger::NodeUpdate);
         eval.node_id = Some(node_id);
         change.put_eval(eval);
@@ -113,7 +117,11 @@ pub(super) fn set_eligibility(
     if old.eligibility == eligibility {
         return Ok(Response::Done);
     }
-    let node = Node { eligibility, modify_index: change.index, ..(*old).clone() };
+    let node = Node {
+        eligibility,
+        modify_index: change.index,
+        ..(*old).clone()
+    };
     if node.takes_work() {
         change.freed(node_id);
     }

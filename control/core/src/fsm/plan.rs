@@ -38,7 +38,9 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
 
 fn carry_out(change: &mut Change<'_>, plan: &Plan) {
     for stop in &plan.stops {
-        let Some(alloc) = change.state.allocs.get(&stop.alloc_id).map(Arc::clone) else { continue };
+        let Some(alloc) = change.state.allocs.get(&stop.alloc_id).map(Arc::clone) else {
+            continue;
+        };
         if !alloc.server_terminal() {
             change.stop(&alloc, &stop.description, stop.client_status);
         }
@@ -47,7 +49,9 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
         return;
     }
     change.state.jobs.set_plan_index(&plan.job, change.index);
-    let Some(version) = change.state.jobs.version(&plan.job, plan.job_version) else { return };
+    let Some(version) = change.state.jobs.version(&plan.job, plan.job_version) else {
+        return;
+    };
     for group in &plan.groups {
         if group.in_place {
             move_to_version(change, plan, group, &version);
@@ -65,7 +69,11 @@ fn move_to_version(
     group: &GroupPlacements,
     version: &Arc<JobVersion>,
 ) {
-    let Some(name) = version.spec.groups.get(usize::from(group.group_at)).map(|group| &group.name)
+    let Some(name) = version
+        .spec
+        .groups
+        .get(usize::from(group.group_at))
+        .map(|group| &group.name)
     else {
         return;
     };

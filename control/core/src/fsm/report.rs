@@ -22,14 +22,18 @@ pub(super) fn apply(
     }
     let mut asks: BTreeSet<(JobKey, Trigger, Timestamp)> = BTreeSet::new();
     for report in reports {
-        let Some(alloc) = change.state.allocs.get(&report.alloc_id).map(Arc::clone) else { continue };
+        let Some(alloc) = change.state.allocs.get(&report.alloc_id).map(Arc::clone) else {
+            continue;
+        };
         if alloc.node_id == node_id && is_news(&alloc, &report) {
             record(change, &alloc, report);
             asks.extend(ask_for_evaluation(change, &alloc));
         }
     }
     for (key, trigger, wait_until) in asks {
-        let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else { continue };
+        let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
+            continue;
+        };
         let mut eval = change.new_eval(&job, trigger);
         eval.node_id = Some(node_id);
         eval.wait_until = wait_until;
@@ -40,9 +44,10 @@ pub(super) fn apply(
 
 fn is_news(alloc: &Allocation, report: &AllocReport) -> bool {
     let from_agent = match report.client_status {
-        ClientStatus::Pending | ClientStatus::Running | ClientStatus::Complete | ClientStatus::Failed => {
-            true
-        }
+        ClientStatus::Pending
+        | ClientStatus::Running
+        | ClientStatus::Complete
+        | ClientStatus::Failed => true,
         ClientStatus::Lost | ClientStatus::Unknown => false,
     };
     from_agent

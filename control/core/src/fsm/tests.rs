@@ -17,15 +17,27 @@ use crate::fixture::Cluster;
 use crate::limits;
 
 fn register(cluster: &mut Cluster, spec: JobSpec, check_index: Option<LogIndex>) -> Response {
-    cluster.apply(Command::RegisterJob { spec: Box::new(spec), at: cluster.now, check_index })
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec),
+        at: cluster.now,
+        check_index,
+    })
 }
 
 fn job_status(cluster: &Cluster, job_id: &str) -> JobStatus {
-    cluster.state.jobs().get(&JobKey::in_default(job_id)).unwrap().status
+    cluster
+        .state
+        .jobs()
+        .get(&JobKey::in_default(job_id))
+        .unwrap()
+        .status
 }
 
 fn open_evals(cluster: &Cluster, job_id: &str) -> Vec<(Trigger, EvalStatus)> {
-    let evals = cluster.state.evals().open_of_job(&JobKey::in_default(job_id));
+    let evals = cluster
+        .state
+        .evals()
+        .open_of_job(&JobKey::in_default(job_id));
     evals.map(|eval| (eval.trigger, eval.status)).collect()
 }
 
@@ -39,12 +51,18 @@ fn a_node_that_goes_down_asks_for_one_evaluation_per_job() {
 
     cluster.node_status(node_id, NodeStatus::Down);
 
-    let asked: Vec<&Effect> =
-        cluster.effects.iter().filter(|effect| matches!(effect, Effect::EnqueueEval(_))).collect();
+    let asked: Vec<&Effect> = cluster
+        .effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::EnqueueEval(_)))
+        .collect();
     assert_eq!(asked.len(), 2);
     assert_eq!(cluster.effects[0], Effect::NodeGone(node_id));
     for alloc in cluster.state.allocs().iter() {
-        assert_eq!((alloc.client_status, alloc.desired), (ClientStatus::Lost, DesiredStatus::Stop));
+        assert_eq!(
+            (alloc.client_status, alloc.desired),
+            (ClientStatus::Lost, DesiredStatus::Stop)
+        );
     }
 }
 
@@ -68,7 +86,10 @@ fn the_same_fingerprint_again_changes_nothing() {
     cluster.node(node("n1").build());
     let before = cluster.state.nodes().clone();
 
-    cluster.apply(Command::RegisterNode { spec: Box::new(node("n1").build()), at: cluster.now });
+    cluster.apply(Command::RegisterNode {
+        spec: Box::new(node("n1").build()),
+        at: cluster.now,
+    });
 
     assert_eq!(*cluster.state.nodes(), before);
 }
@@ -79,9 +100,15 @@ fn an_unusable_fingerprint_is_refused() {
     let mut spec = node("n1").build();
     spec.datacenter.clear();
 
-    let response = cluster.apply(Command::RegisterNode { spec: Box::new(spec), at: cluster.now });
+    let response = cluster.apply(Command::RegisterNode {
+        spec: Box::new(spec),
+        at: cluster.now,
+    });
 
-    assert!(matches!(response, Response::Rejected(Rejection::InvalidNode(_))), "{response:?}");
+    assert!(
+        matches!(response, Response::Rejected(Rejection::InvalidNode(_))),
+        "{response:?}"
+    );
     assert!(cluster.state.nodes().is_empty());
 }
 
@@ -90,7 +117,10 @@ fn versions_count_only_changes_and_the_newest_six_stay() {
     let mut cluster = Cluster::new();
     register(&mut cluster, job("web").build(), None);
     let response = register(&mut cluster, job("web").build(), None);
-    assert!(matches!(response, Response::JobRegistered { version: 0, .. }), "{response:?}");
+    assert!(
+        matches!(response, Response::JobRegistered { version: 0, .. }),
+        "{response:?}"
+    );
 
     for count in 2..10 {
         register(&mut cluster, job("web").count(count).build(), None);
@@ -106,7 +136,10 @@ fn versions_count_only_changes_and_the_newest_six_stay() {
 fn a_moved_job_is_refused_by_its_check_index() {
     let mut cluster = Cluster::new();
     let (zero, other) = (Some(LogIndex(0)), Some(LogIndex(77)));
-    assert!(matches!(register(&mut cluster, job("web").build(), zero), Response::JobRegistered { .. }));
+    assert!(matches!(
+        register(&mut cluster, job("web").build(), zero),
+        Response::JobRegistered { .. }
+    ));
 
     let exists = register(&mut cluster, job("web").count(2).build(), zero);
     let moved = register(&mut cluster, job("web").count(2).build(), other);
@@ -115,11 +148,18 @@ fn a_moved_job_is_refused_by_its_check_index() {
     let actual = LogIndex(1);
     let key = JobKey::in_default("web");
     let refused = |expected| {
-        Response::Rejected(Rejection::CheckIndex { key: key.clone(), expected, actual })
+        Response::Rejected(Rejection::CheckIndex {
+            key: key.clone(),
+            expected,
+            actual,
+        })
     };
     assert_eq!(exists, refused(LogIndex(0)));
     assert_eq!(moved, refused(LogIndex(77)));
-    assert!(matches!(agrees, Response::JobRegistered { version: 1, .. }), "{agrees:?}");
+    assert!(
+        matches!(agrees, Response::JobRegistered { version: 1, .. }),
+        "{agrees:?}"
+    );
 }
 
 #[test]
@@ -127,9 +167,19 @@ fn a_job_keeps_its_type() {
     let mut cluster = Cluster::new();
     register(&mut cluster, job("web").build(), None);
 
-    let response = register(&mut cluster, job("web").job_type(JobType::Batch).build(), None);
+    let response = register(
+        &mut cluster,
+        job("web").job_type(JobType::Batch).build(),
+        None,
+    );
 
-    assert!(matches!(response, Response::Rejected(Rejection::JobTypeChanged { .. })), "{response:?}");
+    assert!(
+        matches!(
+            response,
+            Response::Rejected(Rejection::JobTypeChanged { .. })
+        ),
+        "{response:?}"
+    );
 }
 
 #[test]
@@ -138,24 +188,56 @@ fn what_is_unknown_is_refused() {
     let (key, at) = (JobKey::in_default("web"), cluster.now);
     let node_id = NodeId([7; 16]);
     let refusals = [
-        Command::DeregisterJob { key: key.clone(), purge: false, at },
-        Command::EvaluateJob { key: key.clone(), at },
-        Command::SetNodeStatus { node_id, status: NodeStatus::Ready, at },
-        Command::SetEligibility { node_id, eligibility: Eligibility::Eligible, at },
-        Command::ReportAllocs { node_id, reports: Vec::new(), at },
+        Command::DeregisterJob {
+            key: key.clone(),
+            purge: false,
+            at,
+        },
+        Command::EvaluateJob {
+            key: key.clone(),
+            at,
+        },
+        Command::SetNodeStatus {
+            node_id,
+            status: NodeStatus::Ready,
+            at,
+        },
+        Command::SetEligibility {
+            node_id,
+            eligibility: Eligibility::Eligible,
+            at,
+        },
+        Command::ReportAllocs {
+            node_id,
+            reports: Vec::new(),
+            at,
+        },
     ];
 
     for command in refusals {
         let response = cluster.apply(command.clone());
-        assert!(matches!(response, Response::Rejected(_)), "{command:?}: {response:?}");
+        assert!(
+            matches!(response, Response::Rejected(_)),
+            "{command:?}: {response:?}"
+        );
     }
-    assert_eq!(cluster.state, State { applied: cluster.state.applied(), ..State::default() });
+    assert_eq!(
+        cluster.state,
+        State {
+            applied: cluster.state.applied(),
+            ..State::default()
+        }
+    );
 }
 
 #[test]
 fn a_job_says_what_became_of_it() {
     let mut cluster = Cluster::new();
-    register(&mut cluster, job("sum").job_type(JobType::Batch).build(), None);
+    register(
+        &mut cluster,
+        job("sum").job_type(JobType::Batch).build(),
+        None,
+    );
     assert_eq!(job_status(&cluster, "sum"), JobStatus::Pending);
     cluster.node(node("n1").build());
     cluster.settle();
@@ -174,7 +256,11 @@ fn a_purged_job_is_gone_at_once_and_its_work_stops() {
     cluster.run(job("web").count(2).build());
     let key = JobKey::in_default("web");
 
-    cluster.apply(Command::DeregisterJob { key: key.clone(), purge: true, at: cluster.now });
+    cluster.apply(Command::DeregisterJob {
+        key: key.clone(),
+        purge: true,
+        at: cluster.now,
+    });
     assert!(cluster.state.jobs().get(&key).is_none());
     cluster.settle();
 
@@ -212,7 +298,11 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
         task_states: Vec::new(),
     };
 
-    cluster.apply(Command::ReportAllocs { node_id: other, reports: vec![report], at: cluster.now });
+    cluster.apply(Command::ReportAllocs {
+        node_id: other,
+        reports: vec![report],
+        at: cluster.now,
+    });
 
     assert_eq!(cluster.live("web"), [alloc]);
 }
@@ -226,7 +316,10 @@ fn a_failed_service_is_looked_at_after_a_growing_delay() {
     for delay in [30, 60, 120] {
         let alloc_id = cluster.live("web")[0].id;
         cluster.report(alloc_id, ClientStatus::Failed);
-        assert_eq!(open_evals(&cluster, "web"), [(Trigger::AllocFailure, EvalStatus::Pending)]);
+        assert_eq!(
+            open_evals(&cluster, "web"),
+            [(Trigger::AllocFailure, EvalStatus::Pending)]
+        );
         cluster.advance(Duration::from_secs(delay - 1));
         assert!(cluster.settle().is_empty(), "too early for {delay} s");
         cluster.advance(Duration::from_secs(1));
@@ -245,13 +338,22 @@ fn a_node_that_went_down_meanwhile_takes_nothing_of_a_plan() {
 
     let response = cluster.apply(apply_plans(&cluster, outcome.plan, outcome.update));
 
-    let Response::PlansApplied { outcomes } = response else { panic!("{response:?}") };
+    let Response::PlansApplied { outcomes } = response else {
+        panic!("{response:?}")
+    };
     assert_eq!((outcomes[0].placed, outcomes[0].dropped), (1, 1));
-    assert_eq!(open_evals(&cluster, "web"), [(Trigger::JobRegister, EvalStatus::Pending)]);
+    assert_eq!(
+        open_evals(&cluster, "web"),
+        [(Trigger::JobRegister, EvalStatus::Pending)]
+    );
 }
 
 fn apply_plans(cluster: &Cluster, plan: Plan, update: Option<EvalUpdate>) -> Command {
-    Command::ApplyPlans { plans: vec![plan], evals: update.into_iter().collect(), at: cluster.now }
+    Command::ApplyPlans {
+        plans: vec![plan],
+        evals: update.into_iter().collect(),
+        at: cluster.now,
+    }
 }
 
 /// A worker that was thought dead sends its plan after another has done its work.
@@ -261,11 +363,17 @@ fn a_plan_that_comes_twice_places_once() {
     cluster.node(node("n1").build());
     register(&mut cluster, job("web").count(2).build(), None);
     let outcome = cluster.schedule_next().unwrap();
-    cluster.apply(apply_plans(&cluster, outcome.plan.clone(), outcome.update.clone()));
+    cluster.apply(apply_plans(
+        &cluster,
+        outcome.plan.clone(),
+        outcome.update.clone(),
+    ));
 
     let response = cluster.apply(apply_plans(&cluster, outcome.plan, outcome.update));
 
-    let Response::PlansApplied { outcomes } = response else { panic!("{response:?}") };
+    let Response::PlansApplied { outcomes } = response else {
+        panic!("{response:?}")
+    };
     assert_eq!(outcomes[0].placed, 0);
     assert_eq!(cluster.live("web").len(), 2);
 }
@@ -290,7 +398,10 @@ fn one_blocked_evaluation_per_job_stays() {
     cluster.run(job("web").count(2).build());
     cluster.run(job("web").count(3).build());
 
-    assert_eq!(open_evals(&cluster, "web"), [(Trigger::QueuedAllocs, EvalStatus::Blocked)]);
+    assert_eq!(
+        open_evals(&cluster, "web"),
+        [(Trigger::QueuedAllocs, EvalStatus::Blocked)]
+    );
 }
 
 #[test]
@@ -300,7 +411,10 @@ fn ids_are_found_by_their_first_digits() {
     cluster.run(job("web").count(5).build());
 
     for alloc in cluster.state.allocs().iter() {
-        let found = cluster.state.allocs().with_prefix(&alloc.id.to_string()[..11]);
+        let found = cluster
+            .state
+            .allocs()
+            .with_prefix(&alloc.id.to_string()[..11]);
         assert_eq!(found, [alloc]);
     }
     assert_eq!(cluster.state.allocs().with_prefix("").len(), 5);

@@ -17,7 +17,14 @@ fn collect_all(cluster: &mut Cluster, commands: Vec<Command>) -> [u32; 4] {
         let mut command = Some(first);
         while let Some(slice) = command {
             let response = cluster.apply(slice.clone());
-            if let Response::Collected { evals, allocs, jobs, nodes, .. } = response {
+            if let Response::Collected {
+                evals,
+                allocs,
+                jobs,
+                nodes,
+                ..
+            } = response
+            {
                 for (sum, more) in freed.iter_mut().zip([evals, allocs, jobs, nodes]) {
                     *sum += more;
                 }
@@ -60,7 +67,10 @@ fn the_clock_comes_every_interval() {
     assert_eq!(collector.handle_timeout(Timestamp(due.0 - 1)), []);
     assert_eq!(collector.handle_timeout(due).len(), 3);
     assert_eq!(collector.handle_timeout(due), []);
-    assert_eq!(collector.poll_timeout().unwrap().0, due.plus(GcConfig::default().interval));
+    assert_eq!(
+        collector.poll_timeout().unwrap().0,
+        due.plus(GcConfig::default().interval)
+    );
 }
 
 #[test]
@@ -175,8 +185,16 @@ fn slices_follow_one_another_to_the_end() {
     for at in 0..jobs {
         let key = JobKey::in_default(format!("job-{at}"));
         let spec = Box::new(job(&key.job_id).build());
-        cluster.apply(Command::RegisterJob { spec, at: cluster.now, check_index: None });
-        cluster.apply(Command::DeregisterJob { key, purge: false, at: cluster.now });
+        cluster.apply(Command::RegisterJob {
+            spec,
+            at: cluster.now,
+            check_index: None,
+        });
+        cluster.apply(Command::DeregisterJob {
+            key,
+            purge: false,
+            at: cluster.now,
+        });
     }
     cluster.settle();
 
@@ -184,5 +202,8 @@ fn slices_follow_one_another_to_the_end() {
 
     assert_eq!(gone as usize, jobs);
     assert_eq!(evals as usize, 2 * jobs);
-    assert_eq!(crate::state::check::broken(&cluster.state), Vec::<String>::new());
+    assert_eq!(
+        crate::state::check::broken(&cluster.state),
+        Vec::<String>::new()
+    );
 }

@@ -9,7 +9,10 @@ const NODE: NodeId = NodeId([1; 16]);
 const START: Timestamp = Timestamp(0);
 
 fn heartbeats() -> Heartbeats {
-    Heartbeats::new(HeartbeatConfig { ttl: TTL, grace: GRACE })
+    Heartbeats::new(HeartbeatConfig {
+        ttl: TTL,
+        grace: GRACE,
+    })
 }
 
 #[test]
@@ -32,7 +35,10 @@ fn a_beat_gives_a_whole_period() {
     assert_eq!(heartbeats.handle_beat(NODE, beat), Beat::Counted);
 
     assert_eq!(heartbeats.handle_timeout(START.plus(TTL).plus(GRACE)), []);
-    assert_eq!(heartbeats.handle_timeout(beat.plus(TTL).plus(GRACE)), [NODE]);
+    assert_eq!(
+        heartbeats.handle_timeout(beat.plus(TTL).plus(GRACE)),
+        [NODE]
+    );
 }
 
 #[test]
@@ -67,7 +73,10 @@ fn a_new_leader_gives_everybody_a_whole_period() {
 
     assert_eq!(heartbeats.len(), 1);
     assert_eq!(heartbeats.handle_timeout(cluster.now.plus(TTL)), []);
-    assert_eq!(heartbeats.handle_timeout(cluster.now.plus(TTL).plus(GRACE)), [up]);
+    assert_eq!(
+        heartbeats.handle_timeout(cluster.now.plus(TTL).plus(GRACE)),
+        [up]
+    );
 }
 
 #[test]
@@ -81,6 +90,9 @@ fn a_partition_expires_a_bounded_number_at_a_time() {
     }
     let deadline = START.plus(TTL).plus(GRACE);
 
-    assert_eq!(heartbeats.handle_timeout(deadline).len(), limits::EXPIRED_MAX);
+    assert_eq!(
+        heartbeats.handle_timeout(deadline).len(),
+        limits::EXPIRED_MAX
+    );
     assert_eq!(heartbeats.handle_timeout(deadline).len(), 1);
 }

@@ -36,7 +36,12 @@ impl<'a> Needs<'a> {
         constraints.retain(|constraint| seen.insert(*constraint));
         let conditions: Vec<_> = constraints.into_iter().map(Condition::new).collect();
         let by_node = conditions.iter().any(Condition::names_one_node);
-        Self { job, group, conditions, by_node }
+        Self {
+            job,
+            group,
+            conditions,
+            by_node,
+        }
     }
 }
 
@@ -93,7 +98,12 @@ pub(super) struct Verdicts<'a> {
 
 impl<'a> Verdicts<'a> {
     pub(super) fn new(needs: Needs<'a>) -> Self {
-        Self { needs, known: Vec::new(), by_class: BTreeMap::new(), last: None }
+        Self {
+            needs,
+            known: Vec::new(),
+            by_class: BTreeMap::new(),
+            last: None,
+        }
     }
 
     /// The verdict on a node of `class`; `spec` is asked for only if the class is not known.

@@ -24,7 +24,12 @@ pub(super) struct Fleet<'a> {
 impl<'a> Fleet<'a> {
     pub(super) fn new(state: &'a State, seed: u64) -> Self {
         let columns = state.nodes().columns().copied().collect();
-        Self { state, columns, ports: BTreeMap::new(), seed }
+        Self {
+            state,
+            columns,
+            ports: BTreeMap::new(),
+            seed,
+        }
     }
 
     pub(super) fn state(&self) -> &'a State {
@@ -65,7 +70,11 @@ impl<'a> Fleet<'a> {
     }
 
     /// Ports for one instance on node `number`; `None` if they are not to be had.
-    pub(super) fn assign_ports(&self, number: usize, asks: &[PortAsk]) -> Option<Vec<AllocatedPort>> {
+    pub(super) fn assign_ports(
+        &self,
+        number: usize,
+        asks: &[PortAsk],
+    ) -> Option<Vec<AllocatedPort>> {
         if asks.is_empty() {
             return Some(Vec::new());
         }
@@ -84,13 +93,25 @@ impl<'a> Fleet<'a> {
                 if !take(value) {
                     return None;
                 }
-                *slot = Some(AllocatedPort { label: ask.label.clone(), value, to: ask.to });
+                *slot = Some(AllocatedPort {
+                    label: ask.label.clone(),
+                    value,
+                    to: ask.to,
+                });
             }
         }
         let mut candidates = dynamic_ports(self.seed ^ number as u64);
-        for (ask, slot) in asks.iter().zip(&mut ports).filter(|(ask, _)| ask.fixed.is_none()) {
+        for (ask, slot) in asks
+            .iter()
+            .zip(&mut ports)
+            .filter(|(ask, _)| ask.fixed.is_none())
+        {
             let value = candidates.find(|port| take(*port))?;
-            *slot = Some(AllocatedPort { label: ask.label.clone(), value, to: ask.to });
+            *slot = Some(AllocatedPort {
+                label: ask.label.clone(),
+                value,
+                to: ask.to,
+            });
         }
         ports.into_iter().collect()
     }
@@ -105,7 +126,9 @@ impl<'a> Fleet<'a> {
     fn ports_mut(&mut self, number: usize) -> &mut Vec<u16> {
         let node_id = self.columns[number].node_id;
         let state = self.state;
-        self.ports.entry(number).or_insert_with(|| state.nodes().ports(&node_id).to_vec())
+        self.ports
+            .entry(number)
+            .or_insert_with(|| state.nodes().ports(&node_id).to_vec())
     }
 }
 

@@ -22,9 +22,8 @@ pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> Sche
     let work = reconcile::reconcile(state, job, state.allocs().of_job(&eval.job), now);
     let mut plan = empty_plan(state, eval.id, eval.job.clone());
     plan.stops = work.stops;
-    let busy = |group: &GroupWork| {
-        group.in_place || !group.place.is_empty() || !group.replace.is_empty()
-    };
+    let busy =
+        |group: &GroupWork| group.in_place || !group.place.is_empty() || !group.replace.is_empty();
     if let Some(job) = job.filter(|_| work.groups.iter().any(busy)) {
         let mut fleet = Fleet::new(state, seed(&eval.id));
         for stop in &plan.stops {
@@ -49,7 +48,13 @@ fn seed(eval_id: &EvalId) -> u64 {
 
 /// Places what `work` asks for and writes it to `plan`.
 fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Plan) {
-    let GroupWork { group_at, keep, in_place, replace, place } = work;
+    let GroupWork {
+        group_at,
+        keep,
+        in_place,
+        replace,
+        place,
+    } = work;
     let group = &job.current.spec.groups[usize::from(group_at)];
     if place.is_empty() && replace.is_empty() {
         plan.groups.push(GroupPlacements {
@@ -61,7 +66,9 @@ fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Pla
         });
         return;
     }
-    let running = keep.iter().chain(replace.iter().map(|replacement| &replacement.old));
+    let running = keep
+        .iter()
+        .chain(replace.iter().map(|replacement| &replacement.old));
     let mut ranking = Ranking::new(fleet, &job.current.spec, group, running);
     let metrics = ranking.metrics(fleet);
     let mut placing = Placing {
@@ -73,7 +80,13 @@ fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Pla
     };
     placing.replace(replace, plan);
     placing.place(place, group);
-    let Placing { fleet, ranking: _, runs, left_behind, failed } = placing;
+    let Placing {
+        fleet,
+        ranking: _,
+        runs,
+        left_behind,
+        failed,
+    } = placing;
     if failed > 0 {
         plan.failed.push(FailedGroup {
             group: group.name.clone(),
@@ -126,9 +139,13 @@ impl Placing<'_, '_, '_, '_> {
     }
 
     fn place(&mut self, place: Vec<Want>, group: &TaskGroup) {
-        let has_ports = group.network.as_ref().is_some_and(|network| !network.ports.is_empty());
-        let (followers, fresh): (Vec<_>, Vec<_>) =
-            place.into_iter().partition(|want| has_ports || want.previous.is_some());
+        let has_ports = group
+            .network
+            .as_ref()
+            .is_some_and(|network| !network.ports.is_empty());
+        let (followers, fresh): (Vec<_>, Vec<_>) = place
+            .into_iter()
+            .partition(|want| has_ports || want.previous.is_some());
         for want in followers {
             let avoid = want
                 .previous
@@ -153,7 +170,9 @@ impl Placing<'_, '_, '_, '_> {
         let mut place_of: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut placed = 0;
         for _ in fresh {
-            let Some(place) = self.ranking.place(self.fleet, None) else { break };
+            let Some(place) = self.ranking.place(self.fleet, None) else {
+                break;
+            };
             placed += 1;
             let at = *place_of.entry(place.node_id).or_insert(order.len());
             match order.get_mut(at) {
@@ -188,11 +207,7 @@ fn continues(run: &PlacementRun, node_id: NodeId, name_index: u32) -> bool {
         && run.first_index + run.count == name_index
 }
 
-fn single(
-    place: Place,
-    name_index: u32,
-    previous: Option<AllocId>,
-) -> PlacementRun {
+fn single(place: Place, name_index: u32, previous: Option<AllocId>) -> PlacementRun {
     PlacementRun {
         node_id: place.node_id,
         first_index: name_index,
@@ -210,8 +225,10 @@ fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpda
     if failed.is_empty() {
         return Some(ended(eval, EvalStatus::Complete, "", snapshot));
     }
-    let queued: Vec<(String, u32)> =
-        failed.iter().map(|group| (group.group.clone(), group.count)).collect();
+    let queued: Vec<(String, u32)> = failed
+        .iter()
+        .map(|group| (group.group.clone(), group.count))
+        .collect();
     let was_blocked = eval.status == EvalStatus::Blocked;
     if was_blocked && plan.is_empty() && queued == eval.queued {
         return None;
@@ -222,7 +239,12 @@ fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpda
         (EvalStatus::Complete, "", NextEval::Blocked)
     };
     let update = ended(eval, status, description, snapshot);
-    Some(EvalUpdate { failed_groups: failed, queued, next, ..update })
+    Some(EvalUpdate {
+        failed_groups: failed,
+        queued,
+        next,
+        ..update
+    })
 }
 
 pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {

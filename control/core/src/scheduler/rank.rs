@@ -80,7 +80,10 @@ impl<'a> Ranking<'a> {
         }
         let mut ranking = Self {
             ask: group.ask(),
-            ports: group.network.as_ref().map_or(&[], |network| network.ports.as_slice()),
+            ports: group
+                .network
+                .as_ref()
+                .map_or(&[], |network| network.ports.as_slice()),
             count: group.count,
             scores: Vec::new(),
             best: Tournament::default(),
@@ -88,8 +91,11 @@ impl<'a> Ranking<'a> {
             positions,
             filtered: census.into_metrics(),
         };
-        ranking.scores =
-            ranking.candidates.iter().map(|candidate| ranking.score(fleet, *candidate, false)).collect();
+        ranking.scores = ranking
+            .candidates
+            .iter()
+            .map(|candidate| ranking.score(fleet, *candidate, false))
+            .collect();
         ranking.best = Tournament::new(&ranking.scores, fleet.seed());
         ranking
     }
@@ -111,7 +117,10 @@ impl<'a> Ranking<'a> {
     }
 
     fn take_best(&mut self, fleet: &mut Fleet<'_>) -> Option<Place> {
-        let at = self.best.winner().filter(|at| self.scores[*at] > f64::NEG_INFINITY)?;
+        let at = self
+            .best
+            .winner()
+            .filter(|at| self.scores[*at] > f64::NEG_INFINITY)?;
         let number = self.candidates[at].number;
         // A node without free ports scores minus infinity, so the winner has them.
         let ports = fleet.assign_ports(number, self.ports)?;
@@ -136,7 +145,10 @@ impl<'a> Ranking<'a> {
     }
 
     fn position(&self, number: usize) -> Option<usize> {
-        self.positions.get(number).filter(|at| **at != NOWHERE).map(|at| *at as usize)
+        self.positions
+            .get(number)
+            .filter(|at| **at != NOWHERE)
+            .map(|at| *at as usize)
     }
 
     fn set(&mut self, at: usize, score: f64) {
@@ -153,7 +165,9 @@ impl<'a> Ranking<'a> {
             .components(fleet, candidate, avoided)
             .into_iter()
             .flatten()
-            .fold((0.0, 0.0), |(sum, components), (_, score)| (sum + score, components + 1.0));
+            .fold((0.0, 0.0), |(sum, components), (_, score)| {
+                (sum + score, components + 1.0)
+            });
         sum / components
     }
 
@@ -166,7 +180,10 @@ impl<'a> Ranking<'a> {
     ) -> [Option<(&'static str, f64)>; 3] {
         let column = &fleet.columns()[candidate.number];
         [
-            Some((binpack::NAME, binpack::score(column.total, column.used.plus(self.ask)))),
+            Some((
+                binpack::NAME,
+                binpack::score(column.total, column.used.plus(self.ask)),
+            )),
             anti_affinity::score(candidate.collisions, self.count)
                 .map(|score| (anti_affinity::NAME, score)),
             avoided.then_some((reschedule_penalty::NAME, reschedule_penalty::SCORE)),
@@ -198,7 +215,8 @@ impl<'a> Ranking<'a> {
         let mut top: Vec<usize> = Vec::with_capacity(limits::SCORES_MAX + 1);
         for (at, candidate) in self.candidates.iter().enumerate() {
             if self.scores[at] > f64::NEG_INFINITY {
-                let place = top.partition_point(|other| self.best.is_before(&self.scores, *other, at));
+                let place =
+                    top.partition_point(|other| self.best.is_before(&self.scores, *other, at));
                 if place < limits::SCORES_MAX {
                     top.insert(place, at);
                     top.truncate(limits::SCORES_MAX);
@@ -210,17 +228,25 @@ impl<'a> Ranking<'a> {
         PlacementMetrics {
             nodes_exhausted: exhausted.values().sum(),
             dimension_exhausted: owned(exhausted),
-            scores: top.into_iter().map(|at| self.node_score(fleet, at)).collect(),
+            scores: top
+                .into_iter()
+                .map(|at| self.node_score(fleet, at))
+                .collect(),
             ..self.filtered.clone()
         }
     }
 
     fn node_score(&self, fleet: &Fleet<'_>, at: usize) -> NodeScore {
         let candidate = self.candidates[at];
-        let components = self.components(fleet, candidate, false).into_iter().flatten();
+        let components = self
+            .components(fleet, candidate, false)
+            .into_iter()
+            .flatten();
         NodeScore {
             node_id: fleet.columns()[candidate.number].node_id,
-            components: components.map(|(name, score)| (name.to_owned(), Score::new(score))).collect(),
+            components: components
+                .map(|(name, score)| (name.to_owned(), Score::new(score)))
+                .collect(),
             normalised: Score::new(self.scores[at]),
         }
     }
@@ -250,11 +276,18 @@ impl Census {
             });
             *counts.entry(class_at).or_default() += 1;
             if *verdict == Verdict::Feasible {
-                candidates.push(Candidate { number, collisions: 0 });
+                candidates.push(Candidate {
+                    number,
+                    collisions: 0,
+                });
             }
         }
         for (class_at, count) in counts {
-            self.count(verdicts.verdict(class_at), verdicts.datacenter(class_at), count);
+            self.count(
+                verdicts.verdict(class_at),
+                verdicts.datacenter(class_at),
+                count,
+            );
         }
         candidates
     }
@@ -295,7 +328,10 @@ fn add(counts: &mut BTreeMap<String, u32>, key: &str, more: u32) {
 }
 
 fn owned(counts: BTreeMap<&str, u32>) -> Vec<(String, u32)> {
-    counts.into_iter().map(|(key, count)| (key.to_owned(), count)).collect()
+    counts
+        .into_iter()
+        .map(|(key, count)| (key.to_owned(), count))
+        .collect()
 }
 
 #[cfg(test)]

@@ -80,19 +80,37 @@ pub(super) fn reconcile<'a>(
         let allocs = by_group.remove(group.name.as_str()).unwrap_or_default();
         let group_at = u16::try_from(group_at).expect("validation bounds the groups of a job");
         if let Some(job) = job {
-            let group_work = Reconciler { state, job, group, now, stops: &mut work.stops };
+            let group_work = Reconciler {
+                state,
+                job,
+                group,
+                now,
+                stops: &mut work.stops,
+            };
             work.groups.push(group_work.run(group_at, &allocs));
         }
     }
-    let why = if groups.is_empty() { "the job is stopped" } else { "the job no longer has its group" };
-    for alloc in by_group.into_values().flatten().filter(|alloc| !alloc.is_terminal()) {
+    let why = if groups.is_empty() {
+        "the job is stopped"
+    } else {
+        "the job no longer has its group"
+    };
+    for alloc in by_group
+        .into_values()
+        .flatten()
+        .filter(|alloc| !alloc.is_terminal())
+    {
         work.stops.push(stop(alloc, why));
     }
     work
 }
 
 fn stop(alloc: &Allocation, why: &str) -> PlannedStop {
-    PlannedStop { alloc_id: alloc.id, description: why.to_owned(), client_status: None }
+    PlannedStop {
+        alloc_id: alloc.id,
+        description: why.to_owned(),
+        client_status: None,
+    }
 }
 
 /// One group's share of the comparison.
@@ -119,14 +137,23 @@ impl Reconciler<'_> {
                 previous: ended.get(&name_index).map(|previous| Arc::clone(previous)),
             })
             .collect();
-        GroupWork { group_at, keep, in_place, replace, place }
+        GroupWork {
+            group_at,
+            keep,
+            in_place,
+            replace,
+            place,
+        }
     }
 
     /// Live instances that are not too many; their names are taken. Of one name the oldest stays; of
     /// names the lowest stay.
     fn live(&mut self, allocs: &[&Arc<Allocation>], names: &mut Names) -> Vec<Arc<Allocation>> {
-        let mut live: Vec<&Arc<Allocation>> =
-            allocs.iter().copied().filter(|alloc| !alloc.is_terminal()).collect();
+        let mut live: Vec<&Arc<Allocation>> = allocs
+            .iter()
+            .copied()
+            .filter(|alloc| !alloc.is_terminal())
+            .collect();
         live.sort_by_key(|alloc| (alloc.name_index, alloc.create_index, alloc.id));
         live.retain(|alloc| {
             let lost = self.is_lost(&alloc.node_id);
@@ -141,7 +168,8 @@ impl Reconciler<'_> {
         live.retain(|alloc| {
             let stays = alloc.name_index < self.group.count && names.take(alloc.name_index);
             if !stays {
-                self.stops.push(stop(alloc, "the job asks for fewer instances"));
+                self.stops
+                    .push(stop(alloc, "the job asks for fewer instances"));
             }
             stays
         });
@@ -196,7 +224,10 @@ impl Reconciler<'_> {
     }
 
     fn change(&self, alloc: &Allocation) -> Change {
-        update::change((&alloc.job.spec, alloc.group()), (&self.job.current.spec, self.group))
+        update::change(
+            (&alloc.job.spec, alloc.group()),
+            (&self.job.current.spec, self.group),
+        )
     }
 
     /// Parts instances into those that stay and those to replace, and says whether some that stay are of
@@ -213,7 +244,9 @@ impl Reconciler<'_> {
                 && alloc.job.create_index == current.create_index;
             if same {
                 keep.push(alloc);
-            } else if self.change(&alloc) == Change::InPlace && self.may_stay(&needs, &alloc.node_id) {
+            } else if self.change(&alloc) == Change::InPlace
+                && self.may_stay(&needs, &alloc.node_id)
+            {
                 in_place = true;
                 keep.push(alloc);
             } else {

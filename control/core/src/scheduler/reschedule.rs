@@ -37,9 +37,11 @@ pub(crate) fn due(state: &State, alloc: &Allocation) -> Due {
         ClientStatus::Lost => Due::Now,
         ClientStatus::Complete if is_batch => Due::Never,
         ClientStatus::Failed if is_batch => batch_due(state, alloc),
-        ClientStatus::Complete | ClientStatus::Failed => {
-            Due::At(alloc.modify_time.plus(service_delay(failures_before(state, alloc))))
-        }
+        ClientStatus::Complete | ClientStatus::Failed => Due::At(
+            alloc
+                .modify_time
+                .plus(service_delay(failures_before(state, alloc))),
+        ),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Text in, text out: a cluster and what happens to it, and the plans that come of it.
 
-#![expect(clippy::needless_raw_string_hashes, reason = "`cargo xtask bless` writes them so")]
+#![expect(
+    clippy::needless_raw_string_hashes,
+    reason = "`cargo xtask bless` writes them so"
+)]
 
 mod laws;
 mod script;

@@ -33,8 +33,16 @@ pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -
         && *network == new.1.network
         && *meta == new.1.meta
         && tasks.len() == new.1.tasks.len()
-        && tasks.iter().all(|old| new.1.task(&old.name).is_some_and(|new| same_process(old, new)));
-    if same { Change::InPlace } else { Change::Destructive }
+        && tasks.iter().all(|old| {
+            new.1
+                .task(&old.name)
+                .is_some_and(|new| same_process(old, new))
+        });
+    if same {
+        Change::InPlace
+    } else {
+        Change::Destructive
+    }
 }
 
 fn same_process(old: &Task, new: &Task) -> bool {

@@ -15,7 +15,13 @@ fn populated() -> State {
         cluster.node(node(name).build());
     }
     cluster.run(job("web").count(3).dynamic_port("http").build());
-    cluster.run(job("web").count(3).dynamic_port("http").cpu_mhz(200).build());
+    cluster.run(
+        job("web")
+            .count(3)
+            .dynamic_port("http")
+            .cpu_mhz(200)
+            .build(),
+    );
     cluster.run(job("sum").job_type(JobType::Batch).count(2).build());
     cluster.run(job("huge").memory_mb(1_000_000).build());
     let alloc_id = cluster.live("sum")[0].id;
@@ -26,7 +32,11 @@ fn populated() -> State {
     cluster.advance(Duration::from_mins(1));
     cluster.settle();
     let key = muster_domain::id::JobKey::in_default("sum");
-    cluster.apply(crate::fsm::Command::DeregisterJob { key, purge: true, at: cluster.now });
+    cluster.apply(crate::fsm::Command::DeregisterJob {
+        key,
+        purge: true,
+        at: cluster.now,
+    });
     cluster.settle();
     for command in crate::gc::Collector::forced(cluster.now) {
         cluster.apply(command);
@@ -52,7 +62,10 @@ fn a_restored_state_is_equal() {
 fn records_survive_the_codec() {
     for record in records(&populated()) {
         let bytes = muster_wire::codec::encode(&record).unwrap();
-        assert_eq!(muster_wire::codec::decode::<Record>(&bytes).unwrap(), record);
+        assert_eq!(
+            muster_wire::codec::decode::<Record>(&bytes).unwrap(),
+            record
+        );
     }
 }
 
@@ -62,7 +75,10 @@ fn allocations_share_their_version_again() {
 
     let key = muster_domain::id::JobKey::in_default("web");
     let job = restored.jobs().get(&key).unwrap();
-    let mut allocs = restored.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
+    let mut allocs = restored
+        .allocs()
+        .of_job(&key)
+        .filter(|alloc| !alloc.is_terminal());
     assert!(allocs.all(|alloc| Arc::ptr_eq(&alloc.job, &job.current)));
 }
 
@@ -81,13 +97,19 @@ fn a_cut_stream_is_refused() {
 
     let error = restore(whole(all)).unwrap_err();
 
-    assert!(matches!(error, RestoreError::Cut { missing: "end", .. }), "{error}");
+    assert!(
+        matches!(error, RestoreError::Cut { missing: "end", .. }),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_missing_record_in_the_middle_is_noticed() {
     let mut all: Vec<Record> = records(&populated()).collect();
-    let at = all.iter().position(|record| matches!(record, Record::Eval(_))).unwrap();
+    let at = all
+        .iter()
+        .position(|record| matches!(record, Record::Eval(_)))
+        .unwrap();
     all.remove(at);
 
     assert!(restore(whole(all)).is_err());
@@ -96,7 +118,9 @@ fn a_missing_record_in_the_middle_is_noticed() {
 #[test]
 fn a_newer_format_is_refused_by_name() {
     let mut all: Vec<Record> = records(&State::default()).collect();
-    let Record::Header(header) = &mut all[0] else { panic!("no header") };
+    let Record::Header(header) = &mut all[0] else {
+        panic!("no header")
+    };
     header.version = VERSION + 1;
 
     let error = restore(whole(all)).unwrap_err();

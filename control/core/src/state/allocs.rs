@@ -86,8 +86,13 @@ impl Allocs {
     /// Those whose id begins with `text`.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Allocation>> {
-        let Some((low, high)) = prefix::bounds(text) else { return Vec::new() };
-        self.rows.range(AllocId(low)..=AllocId(high)).map(|(_, row)| row).collect()
+        let Some((low, high)) = prefix::bounds(text) else {
+            return Vec::new();
+        };
+        self.rows
+            .range(AllocId(low)..=AllocId(high))
+            .map(|(_, row)| row)
+            .collect()
     }
 
     /// Those on one node, by id.
@@ -160,7 +165,9 @@ impl Allocs {
             None => {
                 let mut counts = GroupCounts::default();
                 *counts.of(alloc.client_status) += 1;
-                job.summary.groups.insert(alloc.group().name.clone(), counts);
+                job.summary
+                    .groups
+                    .insert(alloc.group().name.clone(), counts);
             }
         }
         if alloc.is_terminal() {

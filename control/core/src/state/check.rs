@@ -35,7 +35,10 @@ fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
             continue;
         }
         if state.evals.get(&alloc.eval_id).is_none() {
-            broken.push(format!("{name} was placed by an evaluation that is gone: {}", alloc.eval_id));
+            broken.push(format!(
+                "{name} was placed by an evaluation that is gone: {}",
+                alloc.eval_id
+            ));
         }
         if alloc.client_status == ClientStatus::Lost && alloc.desired == DesiredStatus::Run {
             broken.push(format!("{name} is lost but still wanted"));
@@ -44,9 +47,15 @@ fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
             continue;
         }
         match state.nodes.get(&alloc.node_id) {
-            None => broken.push(format!("{name} is live on a node that is gone: {}", alloc.node_id)),
+            None => broken.push(format!(
+                "{name} is live on a node that is gone: {}",
+                alloc.node_id
+            )),
             Some(node) if node.status == NodeStatus::Down => {
-                broken.push(format!("{name} is live on a node that is down: {}", alloc.node_id));
+                broken.push(format!(
+                    "{name} is live on a node that is down: {}",
+                    alloc.node_id
+                ));
             }
             Some(_) => {}
         }
@@ -60,9 +69,17 @@ fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
 fn instances_run_once(state: &State, broken: &mut Vec<String>) {
     let mut seen: BTreeMap<(JobKey, &str, u32), AllocId> = BTreeMap::new();
     for alloc in live(state) {
-        let name = (alloc.job_key(), alloc.group().name.as_str(), alloc.name_index);
+        let name = (
+            alloc.job_key(),
+            alloc.group().name.as_str(),
+            alloc.name_index,
+        );
         if let Some(other) = seen.insert(name, alloc.id) {
-            broken.push(format!("{} runs twice: {other} and {}", alloc.name(), alloc.id));
+            broken.push(format!(
+                "{} runs twice: {other} and {}",
+                alloc.name(),
+                alloc.id
+            ));
         }
     }
 }
@@ -73,13 +90,19 @@ fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
     for alloc in live(state) {
         for port in &alloc.ports {
             if !ports.insert((alloc.node_id, port.value)) {
-                broken.push(format!("port {} of node {} is held twice", port.value, alloc.node_id));
+                broken.push(format!(
+                    "port {} of node {} is held twice",
+                    port.value, alloc.node_id
+                ));
             }
         }
     }
     for column in state.nodes.columns().filter(|column| column.occupied) {
         if let Some(dimension) = column.used.exceeds(column.total) {
-            broken.push(format!("node {} is overbooked: {dimension}", column.node_id));
+            broken.push(format!(
+                "node {} is overbooked: {dimension}",
+                column.node_id
+            ));
         }
     }
 }
@@ -87,7 +110,10 @@ fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
 fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
     for (key, row) in state.jobs.rows() {
         let live = state.allocs.of_job(key).any(|alloc| !alloc.is_terminal());
-        let open = state.evals.of_job(key).any(|eval| !eval.status.is_terminal());
+        let open = state
+            .evals
+            .of_job(key)
+            .any(|eval| !eval.status.is_terminal());
         let expected = match (live, open) {
             (true, _) => JobStatus::Running,
             (false, true) => JobStatus::Pending,
@@ -102,7 +128,9 @@ fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
             .map(|version| version.version)
             .collect();
         if !numbers.is_sorted_by(|newer, older| newer > older) {
-            broken.push(format!("versions of job {key} are out of order: {numbers:?}"));
+            broken.push(format!(
+                "versions of job {key} are out of order: {numbers:?}"
+            ));
         }
     }
 }
@@ -123,7 +151,10 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
             nodes.put_at((**node).clone(), u32::try_from(number).unwrap_or(u32::MAX));
         }
     }
-    let mut anew = State { nodes, ..State::default() };
+    let mut anew = State {
+        nodes,
+        ..State::default()
+    };
     for alloc in state.allocs.iter() {
         anew.put_alloc((**alloc).clone());
     }
@@ -166,11 +197,18 @@ fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
     ];
     for (table, index) in tables {
         if index > state.applied {
-            broken.push(format!("{table} changed at {index:?}, after {:?}", state.applied));
+            broken.push(format!(
+                "{table} changed at {index:?}, after {:?}",
+                state.applied
+            ));
         }
     }
 }
 
 fn live(state: &State) -> impl Iterator<Item = &Allocation> {
-    state.allocs.iter().map(|alloc| &**alloc).filter(|alloc| !alloc.is_terminal())
+    state
+        .allocs
+        .iter()
+        .map(|alloc| &**alloc)
+        .filter(|alloc| !alloc.is_terminal())
 }

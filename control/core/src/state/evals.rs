@@ -41,8 +41,13 @@ impl Evals {
     /// Those whose id begins with `text`.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Evaluation>> {
-        let Some((low, high)) = prefix::bounds(text) else { return Vec::new() };
-        self.rows.range(EvalId(low)..=EvalId(high)).map(|(_, row)| row).collect()
+        let Some((low, high)) = prefix::bounds(text) else {
+            return Vec::new();
+        };
+        self.rows
+            .range(EvalId(low)..=EvalId(high))
+            .map(|(_, row)| row)
+            .collect()
     }
 
     /// Those of one job, by id.
@@ -56,7 +61,9 @@ impl Evals {
 
     /// Those that are not terminal: pending, delayed or blocked.
     pub fn pending(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
-        self.open.iter().filter_map(|eval_id| self.rows.get(eval_id))
+        self.open
+            .iter()
+            .filter_map(|eval_id| self.rows.get(eval_id))
     }
 
     /// Those of one job that are not terminal.
@@ -74,7 +81,10 @@ impl Evals {
         after: Option<(Timestamp, EvalId)>,
     ) -> impl Iterator<Item = (Timestamp, EvalId)> {
         let from = after.unwrap_or((Timestamp(0), EvalId([0; 16])));
-        self.terminal.range(from..).copied().filter(move |at| after != Some(*at))
+        self.terminal
+            .range(from..)
+            .copied()
+            .filter(move |at| after != Some(*at))
     }
 
     /// How many.

@@ -24,7 +24,9 @@ pub(crate) struct JobRow {
 impl JobRow {
     /// Its version of this number, if it is kept.
     pub(crate) fn version(&self, number: u64) -> Option<&Arc<JobVersion>> {
-        std::iter::once(&self.job.current).chain(&self.older).find(|version| version.version == number)
+        std::iter::once(&self.job.current)
+            .chain(&self.older)
+            .find(|version| version.version == number)
     }
 }
 
@@ -49,7 +51,10 @@ impl Jobs {
 
     /// Those of one namespace, by id.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Job>> + use<'_> {
-        let from = JobKey { namespace: namespace.to_owned(), job_id: String::new() };
+        let from = JobKey {
+            namespace: namespace.to_owned(),
+            job_id: String::new(),
+        };
         let namespace = namespace.to_owned();
         self.rows
             .range(from..)
@@ -61,7 +66,10 @@ impl Jobs {
     #[must_use]
     pub fn versions(&self, key: &JobKey) -> Vec<Arc<JobVersion>> {
         self.rows.get(key).map_or_else(Vec::new, |row| {
-            std::iter::once(&row.job.current).chain(&row.older).map(Arc::clone).collect()
+            std::iter::once(&row.job.current)
+                .chain(&row.older)
+                .map(Arc::clone)
+                .collect()
         })
     }
 

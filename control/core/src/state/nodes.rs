@@ -92,8 +92,16 @@ impl Column {
         class: NodeClass(0),
         occupied: false,
         takes_work: false,
-        total: Amount { cpu_mhz: 0, memory_mb: 0, disk_mb: 0 },
-        used: Amount { cpu_mhz: 0, memory_mb: 0, disk_mb: 0 },
+        total: Amount {
+            cpu_mhz: 0,
+            memory_mb: 0,
+            disk_mb: 0,
+        },
+        used: Amount {
+            cpu_mhz: 0,
+            memory_mb: 0,
+            disk_mb: 0,
+        },
     };
 
     /// What is left.
@@ -136,8 +144,13 @@ impl Nodes {
     /// Those whose id begins with `text`.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Node>> {
-        let Some((low, high)) = prefix::bounds(text) else { return Vec::new() };
-        self.rows.range(NodeId(low)..=NodeId(high)).map(|(_, row)| &row.node).collect()
+        let Some((low, high)) = prefix::bounds(text) else {
+            return Vec::new();
+        };
+        self.rows
+            .range(NodeId(low)..=NodeId(high))
+            .map(|(_, row)| &row.node)
+            .collect()
     }
 
     /// Those with this name; names need not be unique.
@@ -179,7 +192,9 @@ impl Nodes {
     /// Ports held on it, sorted.
     #[must_use]
     pub fn ports(&self, node_id: &NodeId) -> &[u16] {
-        self.ports.get(node_id).map_or(&[], |ports| ports.as_slice())
+        self.ports
+            .get(node_id)
+            .map_or(&[], |ports| ports.as_slice())
     }
 
     /// The columns by number; some are vacant.
@@ -220,7 +235,10 @@ impl Nodes {
         }
         self.vacant.remove(&number);
         self.index = self.index.max(node.modify_index);
-        let used = self.columns.get(at).map_or_else(Amount::default, |column| column.used);
+        let used = self
+            .columns
+            .get(at)
+            .map_or_else(Amount::default, |column| column.used);
         let column = Column {
             node_id: node.spec.id,
             class: NodeClass::of(&node.spec),
@@ -230,7 +248,13 @@ impl Nodes {
             used,
         };
         self.columns.set(at, column);
-        self.rows.insert(node.spec.id, NodeRow { node: Arc::new(node), number });
+        self.rows.insert(
+            node.spec.id,
+            NodeRow {
+                node: Arc::new(node),
+                number,
+            },
+        );
     }
 
     /// Forgets a row.

@@ -35,7 +35,10 @@ struct NodeRoom {
 impl<'a> Room<'a> {
     /// All the room there is.
     pub(crate) fn new(state: &'a State) -> Self {
-        Self { state, touched: BTreeMap::new() }
+        Self {
+            state,
+            touched: BTreeMap::new(),
+        }
     }
 
     /// Sets free what `alloc` holds, if it holds anything.

@@ -47,7 +47,11 @@ fn plan() -> Plan {
         first_index: 0,
         count: 9,
         score: Score(500_000),
-        ports: vec![AllocatedPort { label: "http".to_owned(), value: 8_080, to: 80 }],
+        ports: vec![AllocatedPort {
+            label: "http".to_owned(),
+            value: 8_080,
+            to: 80,
+        }],
         previous: Some(ALLOC),
     };
     Plan {
@@ -77,7 +81,11 @@ fn update(next: NextEval) -> EvalUpdate {
         status: EvalStatus::Complete,
         description: "done".to_owned(),
         snapshot_index: LogIndex(41),
-        failed_groups: vec![FailedGroup { group: "main".to_owned(), count: 2, metrics: metrics() }],
+        failed_groups: vec![FailedGroup {
+            group: "main".to_owned(),
+            count: 2,
+            metrics: metrics(),
+        }],
         queued: vec![("main".to_owned(), 2)],
         next,
     }
@@ -88,8 +96,17 @@ fn report() -> AllocReport {
     task.phase = TaskPhase::Dead;
     task.failed = true;
     task.finished_at = Some(AT);
-    let exit = Exit { code: 1, signal: 9, oom_killed: true, unknown: false };
-    task.push(TaskEvent { at: AT, kind: TaskEventKind::Terminated(exit), message: "killed".to_owned() });
+    let exit = Exit {
+        code: 1,
+        signal: 9,
+        oom_killed: true,
+        unknown: false,
+    };
+    task.push(TaskEvent {
+        at: AT,
+        kind: TaskEventKind::Terminated(exit),
+        message: "killed".to_owned(),
+    });
     AllocReport {
         alloc_id: ALLOC,
         client_status: ClientStatus::Failed,
@@ -107,35 +124,94 @@ fn commands() -> Vec<(&'static str, Command)> {
         update(NextEval::Blocked),
         update(NextEval::FailedFollowUp { wait_until: AT }),
     ];
-    let cursors = [
-        (GcRule::Evals, GcCursor::Eval { at: AT, eval_id: EVAL }),
-        (GcRule::Jobs, GcCursor::Job(key.clone())),
-        (GcRule::Nodes, GcCursor::Node(NODE)),
-    ];
     let mut commands = vec![
-        ("register_node", Command::RegisterNode { spec: Box::new(node("n1").build()), at: AT }),
-        ("set_node_status", Command::SetNodeStatus { node_id: NODE, status: NodeStatus::Down, at: AT }),
+        (
+            "register_node",
+            Command::RegisterNode {
+                spec: Box::new(node("n1").build()),
+                at: AT,
+            },
+        ),
+        (
+            "set_node_status",
+            Command::SetNodeStatus {
+                node_id: NODE,
+                status: NodeStatus::Down,
+                at: AT,
+            },
+        ),
         (
             "set_eligibility",
-            Command::SetEligibility { node_id: NODE, eligibility: Eligibility::Ineligible, at: AT },
+            Command::SetEligibility {
+                node_id: NODE,
+                eligibility: Eligibility::Ineligible,
+                at: AT,
+            },
         ),
         (
             "register_job",
-            Command::RegisterJob { spec: Box::new(spec), at: AT, check_index: Some(LogIndex(7)) },
+            Command::RegisterJob {
+                spec: Box::new(spec),
+                at: AT,
+                check_index: Some(LogIndex(7)),
+            },
         ),
-        ("deregister_job", Command::DeregisterJob { key: key.clone(), purge: true, at: AT }),
+        (
+            "deregister_job",
+            Command::DeregisterJob {
+                key: key.clone(),
+                purge: true,
+                at: AT,
+            },
+        ),
         ("evaluate_job", Command::EvaluateJob { key, at: AT }),
-        ("apply_plans", Command::ApplyPlans { plans: vec![plan()], evals: evals.clone(), at: AT }),
+        (
+            "apply_plans",
+            Command::ApplyPlans {
+                plans: vec![plan()],
+                evals: evals.clone(),
+                at: AT,
+            },
+        ),
         ("update_evals", Command::UpdateEvals { evals, at: AT }),
-        ("report_allocs", Command::ReportAllocs { node_id: NODE, reports: vec![report()], at: AT }),
+        (
+            "report_allocs",
+            Command::ReportAllocs {
+                node_id: NODE,
+                reports: vec![report()],
+                at: AT,
+            },
+        ),
     ];
-    for (rule, after) in cursors {
+    commands.extend(collections());
+    commands
+}
+
+fn collections() -> impl Iterator<Item = (&'static str, Command)> {
+    let key = JobKey::in_default("web");
+    let cursors = [
+        (
+            GcRule::Evals,
+            GcCursor::Eval {
+                at: AT,
+                eval_id: EVAL,
+            },
+        ),
+        (GcRule::Jobs, GcCursor::Job(key)),
+        (GcRule::Nodes, GcCursor::Node(NODE)),
+    ];
+    cursors.into_iter().map(|(rule, after)| {
         let after = Some(after);
         let (before, batch_before) = (Timestamp(5), Timestamp(4));
-        let command = Command::CollectGarbage { rule, before, batch_before, after, at: AT };
-        commands.push(("collect_garbage", command));
-    }
-    commands
+        let command = Command::CollectGarbage {
+            rule,
+            before,
+            batch_before,
+            after,
+            at: AT,
+        };
+        ("collect_garbage", command)
+    })
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -186,7 +262,11 @@ fn a_large_plan_costs_few_bytes_an_instance() {
 
     let plans = cluster.run(spec);
 
-    let command = Command::ApplyPlans { plans, evals: Vec::new(), at: AT };
+    let command = Command::ApplyPlans {
+        plans,
+        evals: Vec::new(),
+        at: AT,
+    };
     let bytes = muster_wire::codec::encode(&command).unwrap().len();
     let placed = cluster.live("web").len();
     assert_eq!(placed, 1_000);

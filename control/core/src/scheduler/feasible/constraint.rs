@@ -43,7 +43,10 @@ impl<'a> Condition<'a> {
     pub(super) fn new(constraint: &'a Constraint) -> Self {
         let literal = constraint.operand == Operand::Regexp && !is_reference(&constraint.right);
         let pattern = literal.then(|| re2::compile(&constraint.right)).flatten();
-        Self { constraint, pattern }
+        Self {
+            constraint,
+            pattern,
+        }
     }
 
     /// Whether its answer can differ within a class of nodes.
@@ -57,12 +60,18 @@ impl<'a> Condition<'a> {
         match self.constraint.operand {
             Operand::Equal => left.found && right.found && left.text == right.text,
             Operand::NotEqual => left.text != right.text,
-            Operand::Regexp => left.found && right.found && self.matches(left.text.as_deref(), right.text.as_deref()),
+            Operand::Regexp => {
+                left.found
+                    && right.found
+                    && self.matches(left.text.as_deref(), right.text.as_deref())
+            }
         }
     }
 
     fn matches(&self, left: Option<&str>, right: Option<&str>) -> bool {
-        let (Some(left), Some(right)) = (left, right) else { return false };
+        let (Some(left), Some(right)) = (left, right) else {
+            return false;
+        };
         match &self.pattern {
             Some(pattern) => pattern.is_match(left),
             // An invalid pattern matches nothing.
@@ -83,11 +92,16 @@ fn names_one_node(target: &str) -> bool {
 
 fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {
     if !is_reference(target) {
-        return Side { text: Some(Cow::Borrowed(target)), found: true };
+        return Side {
+            text: Some(Cow::Borrowed(target)),
+            found: true,
+        };
     }
     // The last brace may be missing.
     let key_after = |prefix| {
-        target.strip_prefix(prefix).map(|rest: &str| rest.strip_suffix('}').unwrap_or(rest))
+        target
+            .strip_prefix(prefix)
+            .map(|rest: &str| rest.strip_suffix('}').unwrap_or(rest))
     };
     let text = if let Some(key) = key_after("${attr.") {
         node.attributes.get(key)
@@ -96,7 +110,10 @@ fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {
     } else {
         return named(target, node);
     };
-    Side { text: Some(Cow::Borrowed(text.map_or("", String::as_str))), found: text.is_some() }
+    Side {
+        text: Some(Cow::Borrowed(text.map_or("", String::as_str))),
+        found: text.is_some(),
+    }
 }
 
 fn named<'a>(target: &str, node: &'a NodeSpec) -> Side<'a> {

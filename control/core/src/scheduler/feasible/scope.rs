@@ -10,7 +10,9 @@ pub(super) fn in_pool(wanted: &str, pool: &str) -> bool {
 
 /// Whether one of `patterns` matches `datacenter`.
 pub(super) fn in_datacenters(patterns: &[String], datacenter: &str) -> bool {
-    patterns.iter().any(|pattern| matches(pattern.as_bytes(), datacenter.as_bytes()))
+    patterns
+        .iter()
+        .any(|pattern| matches(pattern.as_bytes(), datacenter.as_bytes()))
 }
 
 /// Whether `text` matches `pattern`, where `*` stands for any run of characters.
@@ -47,13 +49,29 @@ mod tests {
 
     #[test]
     fn a_star_matches_any_run() {
-        for (pattern, text) in
-            [("*", ""), ("*", "dc1"), ("dc*", "dc"), ("*-eu-*", "a-eu-eu-b"), ("a*b*c", "a-b-b-c")]
-        {
-            assert!(matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+        for (pattern, text) in [
+            ("*", ""),
+            ("*", "dc1"),
+            ("dc*", "dc"),
+            ("*-eu-*", "a-eu-eu-b"),
+            ("a*b*c", "a-b-b-c"),
+        ] {
+            assert!(
+                matches(pattern.as_bytes(), text.as_bytes()),
+                "{pattern} {text}"
+            );
         }
-        for (pattern, text) in [("dc1", "dc10"), ("", "x"), ("dc*x", "dc1"), ("a*b", "a"), ("dc?", "dc1")] {
-            assert!(!matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+        for (pattern, text) in [
+            ("dc1", "dc10"),
+            ("", "x"),
+            ("dc*x", "dc1"),
+            ("a*b", "a"),
+            ("dc?", "dc1"),
+        ] {
+            assert!(
+                !matches(pattern.as_bytes(), text.as_bytes()),
+                "{pattern} {text}"
+            );
         }
     }
 }

@@ -25,7 +25,12 @@ impl Tournament {
         for at in 0..len {
             winners[leaves + at] = u32::try_from(at).unwrap_or(NONE);
         }
-        let mut tree = Self { len, leaves, winners, first };
+        let mut tree = Self {
+            len,
+            leaves,
+            winners,
+            first,
+        };
         for at in (1..leaves).rev() {
             tree.winners[at] = tree.better(scores, tree.winners[2 * at], tree.winners[2 * at + 1]);
         }
@@ -34,7 +39,10 @@ impl Tournament {
 
     /// The position of the best score.
     pub(super) fn winner(&self) -> Option<usize> {
-        self.winners.get(1).filter(|winner| **winner != NONE).map(|winner| *winner as usize)
+        self.winners
+            .get(1)
+            .filter(|winner| **winner != NONE)
+            .map(|winner| *winner as usize)
     }
 
     /// The score at `at` changed.

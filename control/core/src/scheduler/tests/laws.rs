@@ -16,17 +16,44 @@ use crate::scheduler;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Run { job: usize, count: u32, cpu: u32, memory: u32, batch: bool, port: Option<u16>, priority: u8 },
-    Stop { job: usize },
-    NodeDown { node: usize },
-    NodeUp { node: usize },
-    Report { pick: usize, status: ClientStatus },
-    Wait { seconds: u64 },
+    Run {
+        job: usize,
+        count: u32,
+        cpu: u32,
+        memory: u32,
+        batch: bool,
+        port: Option<u16>,
+        priority: u8,
+    },
+    Stop {
+        job: usize,
+    },
+    NodeDown {
+        node: usize,
+    },
+    NodeUp {
+        node: usize,
+    },
+    Report {
+        pick: usize,
+        status: ClientStatus,
+    },
+    Wait {
+        seconds: u64,
+    },
     Collect,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let run = (0..4_usize, 0..6_u32, 1..9_u32, 1..9_u32, any::<bool>(), 0..3_u16, 1..100_u8);
+    let run = (
+        0..4_usize,
+        0..6_u32,
+        1..9_u32,
+        1..9_u32,
+        any::<bool>(),
+        0..3_u16,
+        1..100_u8,
+    );
     let step = prop_oneof![
         6 => run.prop_map(|(job, count, cpu, memory, batch, port, priority)| Step::Run {
             // A job keeps its type.
@@ -57,17 +84,28 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn spec(job: usize, count: u32, cpu: u32, memory: u32, batch: bool, port: Option<u16>) -> JobSpec {
-    let kind = if batch { JobType::Batch } else { JobType::Service };
-    let job = fixture::job(&format!("job{job}")).job_type(kind).count(count);
+    let kind = if batch {
+        JobType::Batch
+    } else {
+        JobType::Service
+    };
+    let job = fixture::job(&format!("job{job}"))
+        .job_type(kind)
+        .count(count);
     let job = job.cpu_mhz(cpu).memory_mb(memory);
-    port.map_or(job.clone(), |port| job.port("http", port).dynamic_port("admin")).build()
+    port.map_or(job.clone(), |port| {
+        job.port("http", port).dynamic_port("admin")
+    })
+    .build()
 }
 
 fn nodes() -> Vec<NodeSpec> {
     (0..4_u64)
         .map(|node| {
             let spec = fixture::node(&format!("n{node}"));
-            spec.cpu_mhz(1_000 + 500 * node).memory_mb(2_000 + 300 * node).build()
+            spec.cpu_mhz(1_000 + 500 * node)
+                .memory_mb(2_000 + 300 * node)
+                .build()
         })
         .collect()
 }
@@ -76,7 +114,15 @@ fn take(cluster: &mut Cluster, step: Step) {
     let at = cluster.now;
     let node_id = |node: usize| nodes()[node].id;
     match step {
-        Step::Run { job, count, cpu, memory, batch, port, priority } => {
+        Step::Run {
+            job,
+            count,
+            cpu,
+            memory,
+            batch,
+            port,
+            priority,
+        } => {
             let mut spec = spec(job, count, cpu, memory, batch, port);
             spec.priority = priority;
             cluster.run(spec);
@@ -91,7 +137,12 @@ fn take(cluster: &mut Cluster, step: Step) {
             cluster.node_status(node_id(node), NodeStatus::Ready);
         }
         Step::Report { pick, status } => {
-            let allocs: Vec<_> = cluster.state.allocs().iter().map(|alloc| alloc.id).collect();
+            let allocs: Vec<_> = cluster
+                .state
+                .allocs()
+                .iter()
+                .map(|alloc| alloc.id)
+                .collect();
             if !allocs.is_empty() {
                 cluster.report(allocs[pick % allocs.len()], status);
             }
@@ -189,8 +240,10 @@ fn brute_force(cluster: &Cluster, spec: &JobSpec) -> Vec<(NodeId, u32)> {
     let group = &spec.groups[0];
     let ask = group.ask();
     let nodes: Vec<_> = cluster.state.nodes().iter().map(Arc::clone).collect();
-    let mut used: Vec<_> =
-        nodes.iter().map(|node| cluster.state.nodes().used(&node.spec.id).unwrap()).collect();
+    let mut used: Vec<_> = nodes
+        .iter()
+        .map(|node| cluster.state.nodes().used(&node.spec.id).unwrap())
+        .collect();
     let mut placed = vec![0_u32; nodes.len()];
     // The evaluation that will be made, since its id decides between equals.
     let eval_id = EvalId::at(LogIndex(cluster.state.applied().0 + 1), 0);

@@ -23,7 +23,11 @@ use crate::fsm::Command;
 pub(super) fn run(script: &str) -> String {
     let mut cluster = Cluster::new();
     let mut out = String::new();
-    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
         let before = cluster.state.clone();
         let plans = step(&mut cluster, line);
         for plan in &plans {
@@ -48,14 +52,22 @@ fn step(cluster: &mut Cluster, line: &str) -> Vec<Plan> {
             let node_id = cluster.node(node(name, &words));
             if words.contains(&"drain") {
                 let (eligibility, at) = (Eligibility::Ineligible, cluster.now);
-                cluster.apply(Command::SetEligibility { node_id, eligibility, at });
+                cluster.apply(Command::SetEligibility {
+                    node_id,
+                    eligibility,
+                    at,
+                });
             }
             cluster.settle()
         }
         "job" => cluster.run(job(name, &words)),
         "stop" => cluster.stop(name),
         "down" | "up" => {
-            let status = if verb == "up" { NodeStatus::Ready } else { NodeStatus::Down };
+            let status = if verb == "up" {
+                NodeStatus::Ready
+            } else {
+                NodeStatus::Down
+            };
             cluster.node_status(node_id(cluster, name), status);
             cluster.settle()
         }
@@ -67,7 +79,10 @@ fn step(cluster: &mut Cluster, line: &str) -> Vec<Plan> {
             };
             let (job_id, index) = name.trim_end_matches(']').split_once('[').unwrap();
             let index: u32 = index.parse().unwrap();
-            let alloc = cluster.live(job_id).into_iter().find(|alloc| alloc.name_index == index);
+            let alloc = cluster
+                .live(job_id)
+                .into_iter()
+                .find(|alloc| alloc.name_index == index);
             cluster.report(alloc.unwrap().id, status);
             cluster.settle()
         }
@@ -141,7 +156,11 @@ fn constraint(text: &str) -> Constraint {
     let mut parts = text.splitn(3, ',').map(str::to_owned);
     let left = parts.next().unwrap();
     let operand = Operand::from_word(&parts.next().unwrap()).unwrap();
-    Constraint { left, operand, right: parts.next().unwrap() }
+    Constraint {
+        left,
+        operand,
+        right: parts.next().unwrap(),
+    }
 }
 
 fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
@@ -152,15 +171,34 @@ fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
     }
     for group in &plan.groups {
         if group.in_place {
-            writeln!(out, "move {} to version {}", plan.job.job_id, plan.job_version).unwrap();
+            writeln!(
+                out,
+                "move {} to version {}",
+                plan.job.job_id, plan.job_version
+            )
+            .unwrap();
         }
         for run in &group.placements {
             let (first, last) = (run.first_index, run.first_index + run.count - 1);
-            let span = if first == last { first.to_string() } else { format!("{first}..={last}") };
+            let span = if first == last {
+                first.to_string()
+            } else {
+                format!("{first}..={last}")
+            };
             let node = node_name(cluster, &run.node_id);
-            write!(out, "place {}[{span}] {node} score {:.3}", plan.job.job_id, run.score.value()).unwrap();
+            write!(
+                out,
+                "place {}[{span}] {node} score {:.3}",
+                plan.job.job_id,
+                run.score.value()
+            )
+            .unwrap();
             for port in &run.ports {
-                let value = if port.value >= 20_000 { "dynamic".to_owned() } else { port.value.to_string() };
+                let value = if port.value >= 20_000 {
+                    "dynamic".to_owned()
+                } else {
+                    port.value.to_string()
+                };
                 write!(out, " {}:{value}", port.label).unwrap();
             }
             if let Some(previous) = &run.previous {
@@ -177,7 +215,11 @@ fn write_blocked(out: &mut String, eval: &muster_domain::eval::Evaluation) {
         let JobKey { job_id, .. } = &eval.job;
         let metrics = &failed.metrics;
         let mut why: Vec<String> = Vec::new();
-        for (reason, nodes) in metrics.constraint_filtered.iter().chain(&metrics.dimension_exhausted) {
+        for (reason, nodes) in metrics
+            .constraint_filtered
+            .iter()
+            .chain(&metrics.dimension_exhausted)
+        {
             why.push(format!("{reason} on {nodes}"));
         }
         if why.is_empty() {
@@ -188,7 +230,14 @@ fn write_blocked(out: &mut String, eval: &muster_domain::eval::Evaluation) {
 }
 
 fn node_name(cluster: &Cluster, node_id: &NodeId) -> String {
-    cluster.state.nodes().get(node_id).unwrap().spec.name.clone()
+    cluster
+        .state
+        .nodes()
+        .get(node_id)
+        .unwrap()
+        .spec
+        .name
+        .clone()
 }
 
 fn short(alloc: &Allocation) -> String {

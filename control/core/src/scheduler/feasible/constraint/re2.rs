@@ -14,7 +14,11 @@ const REPEAT_MAX: u32 = 1_000;
 
 /// Compiles `pattern`; `None` if Go would refuse it, or the engine does.
 pub(super) fn compile(pattern: &str) -> Option<Regex> {
-    let mut reader = Reader { rest: pattern.chars().peekable(), out: String::new(), repeats: false };
+    let mut reader = Reader {
+        rest: pattern.chars().peekable(),
+        out: String::new(),
+        repeats: false,
+    };
     while reader.step()? {}
     Regex::new(&reader.out).ok()
 }
@@ -29,7 +33,9 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads one element. `None`: refused; `false`: the end.
     fn step(&mut self) -> Option<bool> {
-        let Some(letter) = self.rest.next() else { return Some(false) };
+        let Some(letter) = self.rest.next() else {
+            return Some(false);
+        };
         match letter {
             '*' | '+' | '?' => self.repeat(&letter.to_string())?,
             '{' => match self.counts() {
@@ -126,8 +132,11 @@ impl Reader<'_> {
                 ']' => break,
                 '[' if self.rest.peek() == Some(&':') => {
                     self.out.push('[');
-                    let name: String =
-                        self.rest.by_ref().take_while(|letter| *letter != ']').collect();
+                    let name: String = self
+                        .rest
+                        .by_ref()
+                        .take_while(|letter| *letter != ']')
+                        .collect();
                     self.out.push_str(&name);
                     self.out.push(']');
                 }
@@ -174,7 +183,8 @@ impl Reader<'_> {
 /// Whether a bound of `{n,m}` is too high.
 fn exceeds(counts: &str) -> bool {
     let mut bounds = counts.split(|letter: char| !letter.is_ascii_digit());
-    bounds.any(|bound| !bound.is_empty() && bound.parse().is_ok_and(|bound: u32| bound > REPEAT_MAX))
+    bounds
+        .any(|bound| !bound.is_empty() && bound.parse().is_ok_and(|bound: u32| bound > REPEAT_MAX))
 }
 
 #[cfg(test)]
@@ -187,18 +197,26 @@ mod tests {
 
     #[test]
     fn what_go_refuses_is_refused() {
-        for pattern in
-            ["a++", "a**", "a+?+", "a{2}{3}", r"(?-u)\w", "(?x)a", "(?<n>a)", "(?=x)", r"\u{41}", "(", "[", "*", "a{1001}", r"(a)\1", r"\"]
-        {
+        for pattern in [
+            "a++", "a**", "a+?+", "a{2}{3}", r"(?-u)\w", "(?x)a", "(?<n>a)", "(?=x)", r"\u{41}",
+            "(", "[", "*", "a{1001}", r"(a)\1", r"\",
+        ] {
             assert_eq!(matches(pattern, "aaaa"), None, "{pattern}");
         }
     }
 
     #[test]
     fn what_go_takes_literally_is_literal() {
-        for (pattern, text) in
-            [("a{,5}", "a{,5}"), ("{", "{"), ("a{5", "a{5"), ("[a&&b]", "&"), ("[a[b]", "["), (r"\Qa.b\E+", "a.bb"), ("[]a]", "]"), ("}", "}")]
-        {
+        for (pattern, text) in [
+            ("a{,5}", "a{,5}"),
+            ("{", "{"),
+            ("a{5", "a{5"),
+            ("[a&&b]", "&"),
+            ("[a[b]", "["),
+            (r"\Qa.b\E+", "a.bb"),
+            ("[]a]", "]"),
+            ("}", "}"),
+        ] {
             assert_eq!(matches(pattern, text), Some(true), "{pattern}");
         }
         assert_eq!(matches(r"\Qa.b\E", "axb"), Some(false));
