@@ -19,6 +19,8 @@ pub(crate) struct Machine {
     memory_mib: u64,
     fsync_us_p50: f64,
     fsync_us_p99: f64,
+    /// Processes that wanted a core in the minute before, on average.
+    load: f64,
     profile: &'static str,
 }
 
@@ -33,6 +35,12 @@ impl fmt::Display for Machine {
             "fdatasync   p50 {:.0} µs, p99 {:.0} µs (4 KiB appended)",
             self.fsync_us_p50, self.fsync_us_p99
         )?;
+        let busy = if self.load > 0.5 * self.cores as f64 {
+            "; others are at work, so that only ratios and CPU times mean something"
+        } else {
+            ""
+        };
+        writeln!(f, "load        {:.1}{busy}", self.load)?;
         write!(f, "build       {}", self.profile)
     }
 }
@@ -48,6 +56,12 @@ pub(crate) fn facts(context: &Context) -> anyhow::Result<Machine> {
         .and_then(|text| text.split_whitespace().next())
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
+    let loadavg = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = loadavg
+        .split(' ')
+        .next()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0.0);
     let (p50, p99) = fsync_latency(context)?;
     Ok(Machine {
         cpu,
@@ -60,6 +74,7 @@ pub(crate) fn facts(context: &Context) -> anyhow::Result<Machine> {
         memory_mib: memory_kib / 1024,
         fsync_us_p50: p50,
         fsync_us_p99: p99,
+        load,
         profile: if cfg!(debug_assertions) {
             "debug: numbers mean nothing"
         } else {

@@ -11,6 +11,10 @@
 //! cargo xtask perf --check             fail if a budget is missed
 //! cargo xtask perf --json out.json     results with machine facts
 //! ```
+//!
+//! Beside neighbours, what waits for a disk or for another process is measured as
+//! `chrt -f 1 target/release/muster-perf raft_commit --quick`: a thread that wakes then runs at once,
+//! and not at the neighbour's next tick, 4 ms later. Short runs only: the neighbours stand still.
 
 #![expect(clippy::print_stdout, reason = "prints results for a living")]
 
