@@ -215,9 +215,11 @@ impl<'a> Ranking<'a> {
         let mut top: Vec<usize> = Vec::with_capacity(limits::SCORES_MAX + 1);
         for (at, candidate) in self.candidates.iter().enumerate() {
             if self.scores[at] > f64::NEG_INFINITY {
-                let place =
-                    top.partition_point(|other| self.best.is_before(&self.scores, *other, at));
-                if place < limits::SCORES_MAX {
+                // Most nodes are not among the best; the worst of those tells it at once.
+                let worst = top.get(limits::SCORES_MAX - 1);
+                if worst.is_none_or(|worst| self.best.is_before(&self.scores, at, *worst)) {
+                    let place =
+                        top.partition_point(|other| self.best.is_before(&self.scores, *other, at));
                     top.insert(place, at);
                     top.truncate(limits::SCORES_MAX);
                 }

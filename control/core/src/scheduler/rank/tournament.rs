@@ -3,8 +3,6 @@
 /// A tree over positions in a slice of scores that its owner keeps.
 #[derive(Debug, Default)]
 pub(super) struct Tournament {
-    /// Scores there are.
-    len: usize,
     /// Leaves: a power of two, at least `len`.
     leaves: usize,
     /// Winners; the root is at 1, the leaves from `leaves`. `NONE` where there is no score.
@@ -26,7 +24,6 @@ impl Tournament {
             winners[leaves + at] = u32::try_from(at).unwrap_or(NONE);
         }
         let mut tree = Self {
-            len,
             leaves,
             winners,
             first,
@@ -57,7 +54,8 @@ impl Tournament {
 
     /// Whether the score at `one` goes before the score at `other`.
     pub(super) fn is_before(&self, scores: &[f64], one: usize, other: usize) -> bool {
-        let place = |at: usize| (at + self.len - self.first) % self.len;
+        // Those before `first` come last.
+        let place = |at: usize| (at < self.first, at);
         scores[one]
             .total_cmp(&scores[other])
             .then_with(|| place(other).cmp(&place(one)))
