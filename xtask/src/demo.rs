@@ -75,7 +75,8 @@ fn show(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
 }
 
 fn doctor(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
-    cluster.muster(&["doctor"])?;
+    let data = cluster.dir().join("agent").display().to_string();
+    cluster.muster(&["doctor", "--data-dir", &data])?;
     let ready = cluster.wait("the node to be ready", |cluster| {
         let nodes = cluster.get("/v1/nodes")?;
         let healthy = nodes[0]["Drivers"]["native"]["Healthy"] == true;
@@ -105,7 +106,11 @@ fn place(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
         checks.holds(
             &format!("{} has a node and a score", text(alloc, "Name")?),
             score.is_some_and(|score| (-1.0..=1.0).contains(&score)),
-            &format!("{} at {score:?}", text(alloc, "NodeName")?),
+            &format!(
+                "{} at {:.3}",
+                text(alloc, "NodeName")?,
+                score.unwrap_or(f64::NAN)
+            ),
         );
     }
     Ok(())
@@ -255,7 +260,7 @@ fn survive(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
         checks.holds(
             &format!("{} was not restarted", text(&alloc, "Name")?),
             restarts == Some(0),
-            &format!("{restarts:?} restarts"),
+            &format!("{} restarts", restarts.unwrap_or(u64::MAX)),
         );
     }
     serve(cluster, checks)?;

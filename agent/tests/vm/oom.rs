@@ -80,10 +80,7 @@ impl Dev {
 impl Drop for Dev {
     fn drop(&mut self) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        drop(nix::sys::signal::kill(
-            pid,
-            nix::sys::signal::Signal::SIGTERM,
-        ));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).ok();
         drop(self.child.wait());
     }
 }

@@ -79,7 +79,7 @@ impl Drop for Process {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
         let deadline = Instant::now() + PATIENCE;
         // Errors mean that it has ended.
-        drop(nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).ok();
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -21,6 +21,14 @@ struct Row {
     never: &'static [&'static str],
 }
 
+/// What only the tests of a crate use beyond its row, and why.
+const TEST_USES: &[(&str, &str)] = &[
+    // The agent's tests start the real driver as a process of its own.
+    ("agent", "driver-native"),
+    // The golden file of the commands is in the bytes of the log.
+    ("control-core", "wire"),
+];
+
 const LIBRARIES: &[&str] = &[
     "agent",
     "agent-core",
@@ -214,7 +222,9 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
             let Some(other) = dependency.name.strip_prefix("muster-") else {
                 continue;
             };
-            if other != short && !row.uses.contains(&other) {
+            let of_tests =
+                dependency.kind.as_deref() == Some("dev") && TEST_USES.contains(&(short, other));
+            if other != short && !row.uses.contains(&other) && !of_tests {
                 let kind = dependency.kind.as_deref().unwrap_or("normal");
                 add(format!(
                     "{} depends on muster-{other} ({kind}), and may use {:?} only: move the code, or pass the value in",

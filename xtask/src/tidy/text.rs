@@ -109,7 +109,7 @@ const RULES: &[Rule] = &[
             Pattern::Word("async"),
         ],
         only: &["domain/src/", "wire/src/", "control/sim/src/"],
-        rooms: &[],
+        rooms: &["control/sim/src/main.rs"],
         tests: false,
         advice: "this crate does no I/O: let the shell (control, agent, cli) do it",
     },
