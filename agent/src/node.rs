@@ -1,8 +1,8 @@
 //! The agent: composition root of a node, and its one loop.
 //!
 //! [`Agent::start`] opens everything in the order in which things need each other and starts every
-//! long-lived task; [`Agent::shutdown`] ends them in reverse. The loop ([`events`]) alone decides which
-//! allocations exist; each runs in [`crate::alloc`].
+//! long-lived task; [`Agent::shutdown`] ends them in reverse. The loop (`events`) alone decides which
+//! allocations exist; each runs in `alloc`.
 
 mod config;
 mod events;

@@ -1,7 +1,7 @@
 //! Job files: HCL2 in Nomad's jobspec form, or JSON in the API's form.
 //!
 //! The result is the JSON body that `PUT /v1/jobs` takes. Every fault found in the file is returned,
-//! each with its place. What a job may say is the table in [`schema`]; what its values mean is decided
+//! each with its place. What a job may say is the table in `schema`; what its values mean is decided
 //! by the server, which fills in defaults and validates.
 //!
 //! Deliberately absent in this version, and refused by name: variables, locals, functions, dynamic
