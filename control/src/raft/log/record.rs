@@ -1,7 +1,10 @@
-//! How one value lies in a log record: a `u32` length, little endian, and its bytes.
+//! How one value lies in a log record: a `u32` length, its complement, both little endian, and its
+//! bytes.
 //!
 //! The length lets a value that a crash cut short be told from one that is wrong: the former must
-//! read as an unexpected end of file, or the log would refuse to open over a torn tail.
+//! read as an unexpected end of file, or the log would refuse to open over a torn tail. The complement
+//! guards the length: damaged, it would claim bytes that are not there, and everything from here to the
+//! end of the log, acknowledged entries and all, would be cut off as a torn tail.
 
 use std::io::{self, Read, Write};
 
@@ -31,15 +34,20 @@ impl<T: Serialize> codeq::Encode for Record<T> {
                 io::Error::new(io::ErrorKind::InvalidInput, "a log record is too large")
             })?;
         writer.write_all(&length.to_le_bytes())?;
+        writer.write_all(&(!length).to_le_bytes())?;
         writer.write_all(&body)?;
-        Ok(size_of::<u32>() + body.len())
+        Ok(2 * size_of::<u32>() + body.len())
     }
 }
 
 impl<T: DeserializeOwned> codeq::Decode for Record<T> {
     fn decode<R: Read>(mut reader: R) -> io::Result<Self> {
-        let mut length = [0; 4];
+        let (mut length, mut complement) = ([0; 4], [0; 4]);
         reader.read_exact(&mut length)?;
+        reader.read_exact(&mut complement)?;
+        if length.map(|byte| !byte) != complement {
+            return Err(invalid("a log record's length is damaged".to_owned()));
+        }
         let length = u32::from_le_bytes(length) as usize;
         if length > limits::ENTRY_BYTES_MAX {
             return Err(invalid(format!("a log record claims {length} bytes")));
@@ -103,12 +111,12 @@ mod tests {
         let members = [(7, BasicNode::new("127.0.0.1:4647"))];
         let members = Membership::new(vec![[7].into()], BTreeMap::from(members)).unwrap();
 
-        expect!["0400000002fb2c01"].assert_eq(&hex(&Record(at(300))));
-        expect!["0400000002010700"].assert_eq(&hex(&Record(Vote::new(2, 7))));
-        expect!["03000000020100"].assert_eq(&hex(&Record(Entry::new_blank(at(1)))));
-        expect!["1b00000002fb2c01010114666f75722073636f726520616e6420736576656e"]
+        expect!["04000000fbffffff02fb2c01"].assert_eq(&hex(&Record(at(300))));
+        expect!["04000000fbffffff02010700"].assert_eq(&hex(&Record(Vote::new(2, 7))));
+        expect!["03000000fcffffff020100"].assert_eq(&hex(&Record(Entry::new_blank(at(1)))));
+        expect!["1b000000e4ffffff02fb2c01010114666f75722073636f726520616e6420736576656e"]
             .assert_eq(&hex(&Record(Entry::new_normal(at(300), command().0))));
-        expect!["1700000002000201010701070e3132372e302e302e313a34363437"]
+        expect!["17000000e8ffffff02000201010701070e3132372e302e302e313a34363437"]
             .assert_eq(&hex(&Record(Entry::new_membership(at(0), members))));
     }
 
@@ -128,6 +136,20 @@ mod tests {
 
         assert_eq!(written, bytes.len());
         assert_eq!((read.0.format, &read.0.body), (1, &command().0.body));
+    }
+
+    /// Damage is never taken for a torn tail, whichever bit it hits.
+    #[test]
+    fn no_flipped_bit_is_an_early_end() {
+        let mut bytes = Vec::new();
+        command().encode(&mut bytes).unwrap();
+
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let kind = Record::<Logged>::decode(damaged.as_slice()).map_err(|error| error.kind());
+            assert_ne!(kind.err(), Some(io::ErrorKind::UnexpectedEof), "bit {bit}");
+        }
     }
 
     /// A crash can cut a record anywhere: each cut reads as an early end, never as damage.
