@@ -136,3 +136,24 @@ pub(super) fn is_bpffs(path: &Path) -> bool {
 fn own_mount(data_dir: &Path) -> PathBuf {
     data_dir.join("bpf")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bpffs_that_cannot_be_had_names_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("no-directory");
+        fs::write(&file, "").unwrap();
+
+        match ensure_bpffs(&file) {
+            // The system has one, so none has to be mounted.
+            Ok(path) => assert_eq!(path, Path::new(SYSTEM_BPFFS)),
+            Err(error) => assert!(
+                error.to_string().contains(&file.display().to_string()),
+                "{error}"
+            ),
+        }
+    }
+}

@@ -3,7 +3,7 @@
 //! The format is described in the kernel's `Documentation/bpf/btf.rst`. Everything is read from one
 //! buffer and checked against its end; nothing is kept but where each type begins.
 
-use std::{fs, io, path::Path};
+use std::{fs, io};
 
 use thiserror::Error;
 
@@ -100,9 +100,12 @@ impl KernelTypes {
     /// [`ReadTypesError::Read`] if the kernel does not show them, [`ReadTypesError::Malformed`] if
     /// they are not in the documented format.
     pub(super) fn of_running_kernel() -> Result<Self, ReadTypesError> {
-        let path = Path::new(VMLINUX);
+        Self::in_file(VMLINUX)
+    }
+
+    fn in_file(path: &str) -> Result<Self, ReadTypesError> {
         let data = fs::read(path).map_err(|source| ReadTypesError::Read {
-            path: VMLINUX.to_owned(),
+            path: path.to_owned(),
             source,
         })?;
         Self::parse(data)
@@ -427,6 +430,16 @@ mod tests {
 
         assert_eq!(types.tracepoint_arguments("task_ended").unwrap(), Some(2));
         assert_eq!(types.tracepoint_arguments("task_end").unwrap(), None);
+    }
+
+    #[test]
+    fn a_kernel_without_types_is_told_what_it_lacks() {
+        let error = KernelTypes::in_file("/nowhere/vmlinux")
+            .unwrap_err()
+            .to_string();
+
+        assert!(error.contains("/nowhere/vmlinux"), "{error}");
+        assert!(error.contains("CONFIG_DEBUG_INFO_BTF"), "{error}");
     }
 
     /// The last byte ends the last field's name, so every cut takes something that is needed.

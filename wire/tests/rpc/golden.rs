@@ -1,0 +1,225 @@
+//! The bytes of the agent protocol, version 1. They are on the wire between releases: a change here
+//! needs a new `frame::VERSION`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use expect_test::expect_file;
+use muster_domain::alloc::{
+    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, Exit, TaskEvent, TaskEventKind,
+    TaskPhase, TaskState,
+};
+use muster_domain::fixture::{job, node};
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::resources::AllocatedPort;
+use muster_wire::frame;
+use muster_wire::rpc::{
+    AllocStats, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest, NodeStats,
+    TaskStats, ToAgent,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A line of the golden file; `message` reads back from its bytes.
+fn line<T>(golden: &mut String, name: &str, message: &T)
+where
+    T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let bytes = frame::encode(message).unwrap();
+    let read: T = frame::decode(&bytes[frame::HEADER_BYTES..]).unwrap();
+    assert_eq!(&read, message);
+    write!(golden, "{name} ").unwrap();
+    for byte in &bytes {
+        write!(golden, "{byte:02x}").unwrap();
+    }
+    golden.push('\n');
+}
+
+fn report() -> AllocReport {
+    let mut state = TaskState::pending("main");
+    state.phase = TaskPhase::Dead;
+    state.failed = true;
+    state.restarts = 2;
+    state.started_at = Some(Timestamp(1));
+    state.finished_at = Some(Timestamp(2));
+    let exit = Exit {
+        code: 3,
+        signal: 0,
+        oom_killed: false,
+        unknown: false,
+    };
+    for (at, kind) in [
+        TaskEventKind::Received,
+        TaskEventKind::Setup,
+        TaskEventKind::Started,
+        TaskEventKind::Recovered,
+        TaskEventKind::DriverFailure,
+        TaskEventKind::Terminated(exit),
+        TaskEventKind::Restarting {
+            delay: Duration::from_millis(1_500),
+        },
+        TaskEventKind::NotRestarting,
+        TaskEventKind::Killing,
+        TaskEventKind::Killed,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        state.push(TaskEvent {
+            at: Timestamp(at as u64),
+            kind,
+            message: "m".to_owned(),
+        });
+    }
+    AllocReport {
+        alloc_id: AllocId::at(LogIndex(7), 0),
+        client_status: ClientStatus::Failed,
+        client_description: "a task failed".to_owned(),
+        task_states: vec![state],
+    }
+}
+
+fn desired() -> DesiredAlloc {
+    DesiredAlloc {
+        alloc_id: AllocId::at(LogIndex(7), 0),
+        alloc_modify_index: LogIndex(7),
+        desired: DesiredStatus::Run,
+        name_index: 4,
+        group_at: 0,
+        ports: vec![AllocatedPort {
+            label: "http".to_owned(),
+            value: 20_000,
+            to: 0,
+        }],
+        client_status: ClientStatus::Pending,
+        job: job("web").count(5).dynamic_port("http").version(),
+    }
+}
+
+fn stats() -> NodeStats {
+    let task = TaskStats {
+        cpu: Some(Duration::from_micros(5)),
+        absent: BTreeMap::from([("throttled".to_owned(), "no controller".to_owned())]),
+        pid: 42,
+        ..TaskStats::default()
+    };
+    NodeStats {
+        at: Timestamp(9),
+        allocs: vec![AllocStats {
+            alloc_id: AllocId::at(LogIndex(7), 0),
+            at: Timestamp(9),
+            tasks: BTreeMap::from([("main".to_owned(), task)]),
+        }],
+        ebpf_lost: Some(0),
+        ..NodeStats::default()
+    }
+}
+
+fn from_agent(golden: &mut String) {
+    let node = Box::new(node("n1").build());
+    line(golden, "register", &FromAgent::Register { node });
+    line(golden, "heartbeat", &FromAgent::Heartbeat);
+    line(
+        golden,
+        "report",
+        &FromAgent::Report {
+            sequence: 1,
+            reports: vec![report()],
+        },
+    );
+}
+
+fn to_agent(golden: &mut String) {
+    let registered = ToAgent::Registered {
+        cluster: "local".to_owned(),
+        heartbeat_ttl: Duration::from_secs(10),
+    };
+    line(golden, "registered", &registered);
+    line(
+        golden,
+        "refused",
+        &ToAgent::Refused {
+            reason: "no".to_owned(),
+        },
+    );
+    line(golden, "heartbeat_ack", &ToAgent::HeartbeatAck);
+    line(golden, "report_ack", &ToAgent::ReportAck { sequence: 1 });
+    let gone = vec![AllocId::at(LogIndex(3), 1)];
+    let desired = ToAgent::Desired {
+        index: LogIndex(8),
+        allocs: vec![desired()],
+        gone,
+        complete: true,
+    };
+    line(golden, "desired", &desired);
+    line(golden, "collect_garbage", &ToAgent::CollectGarbage);
+}
+
+fn questions(golden: &mut String) {
+    let logs = LogsRequest {
+        alloc_id: AllocId::at(LogIndex(7), 0),
+        task: "main".to_owned(),
+        stream: LogStream::Stderr,
+        from: LogOrigin::End(100),
+        follow: true,
+    };
+    line(golden, "logs", &NodeRequest::Logs(logs));
+    line(golden, "node_stats", &NodeRequest::NodeStats);
+    let alloc_id = AllocId::at(LogIndex(7), 0);
+    line(golden, "alloc_stats", &NodeRequest::AllocStats { alloc_id });
+    let data = NodeReply::LogData {
+        file: "main.stdout.0".to_owned(),
+        offset: 5,
+        data: b"hello".to_vec(),
+    };
+    line(golden, "log_data", &data);
+    line(golden, "log_gap", &NodeReply::LogGap { bytes: 7 });
+    line(golden, "idle", &NodeReply::Idle);
+    let stats = stats();
+    let alloc = stats.allocs[0].clone();
+    line(
+        golden,
+        "node_stats_reply",
+        &NodeReply::NodeStats(Box::new(stats)),
+    );
+    line(
+        golden,
+        "alloc_stats_reply",
+        &NodeReply::AllocStats(Box::new(alloc)),
+    );
+    let failed = NodeReply::Failed {
+        reason: "no such task".to_owned(),
+        not_found: true,
+    };
+    line(golden, "failed", &failed);
+}
+
+#[test]
+fn the_agent_protocol_keeps_its_bytes() {
+    let mut golden = String::new();
+
+    from_agent(&mut golden);
+    to_agent(&mut golden);
+    questions(&mut golden);
+
+    expect_file!["../../testdata/rpc.v1.txt"].assert_eq(&golden);
+}
+
+/// Bytes of one version never read as something else: every cut of a message is refused.
+#[test]
+fn a_cut_message_is_refused() {
+    let bytes = frame::encode(&FromAgent::Report {
+        sequence: 1,
+        reports: vec![report()],
+    })
+    .unwrap();
+    let body = &bytes[frame::HEADER_BYTES..];
+
+    for len in 0..body.len() {
+        assert!(
+            frame::decode::<FromAgent>(&body[..len]).is_err(),
+            "cut at {len}"
+        );
+    }
+}

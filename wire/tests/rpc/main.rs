@@ -1,0 +1,4 @@
+//! The agent protocol as it crosses the wire.
+
+#[cfg(test)]
+mod golden;
