@@ -449,7 +449,7 @@ fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: 
     let mut metrics = raft.metrics();
     let watcher = tokio::spawn(async move {
         loop {
-            let (now, fatal) = {
+            let (now, orderly, fatal) = {
                 let metrics = metrics.borrow_and_update();
                 let leader = metrics.current_leader.map(|leader_id| LeaderInfo {
                     server_id: leader_id,
@@ -462,16 +462,15 @@ fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: 
                     },
                     is_self: leader_id == server_id,
                 });
-                let fatal = metrics
-                    .running_state
-                    .as_ref()
-                    .err()
-                    .map(ToString::to_string);
+                let stopped = metrics.running_state.as_ref().err();
+                let orderly = matches!(stopped, Some(openraft::errors::Fatal::Stopped));
+                let fatal = stopped.map(ToString::to_string);
                 (
                     Leadership {
                         leader,
                         term: metrics.current_term,
                     },
+                    orderly,
                     fatal,
                 )
             };
@@ -481,7 +480,11 @@ fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: 
                 changed
             });
             if let Some(reason) = fatal {
-                tracing::error!(reason, "raft has stopped");
+                if orderly {
+                    tracing::debug!("raft has stopped, as it was told to");
+                } else {
+                    tracing::error!(reason, "raft has stopped");
+                }
                 failed_sender.send_replace(Some(reason));
                 return;
             }

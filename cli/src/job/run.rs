@@ -244,10 +244,20 @@ fn show_end(id: &str, running: &Running, short: u32, elapsed: Duration) -> Resul
         (_, _) => "has failed allocations",
     };
     output::print(&format!(
-        "{id} {state}: {} started in {}.   logs: muster alloc logs {id}   more: muster job status {id}   undo: muster job stop {id}\n",
+        "{id} {state}: {} started in {}.   logs: muster alloc logs {}   more: muster job status {id}   undo: muster job stop {id}\n",
         running.started,
-        output::span(elapsed)
+        output::span(elapsed),
+        one_of(id, &running.allocs)
     ))
+}
+
+/// A name that means one allocation: the job's if it has one, else the first's.
+fn one_of(id: &str, allocs: &[AllocListStub]) -> String {
+    let names = allocs.iter().map(|alloc| &alloc.name);
+    match names.min() {
+        Some(name) if allocs.len() > 1 => format!("'{name}'"),
+        Some(_) | None => id.to_owned(),
+    }
 }
 
 /// Waits until nothing of `job` runs. Returns how many of its allocations have ended.

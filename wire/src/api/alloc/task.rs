@@ -131,7 +131,7 @@ impl From<&domain::TaskEvent> for TaskEvent {
             TaskEventKind::Terminated(_) | TaskEventKind::Restarting { .. }
                 if !message.is_empty() =>
             {
-                format!("{told}: {message}")
+                format!("{told} ({message})")
             }
             _ if message.is_empty() => told,
             _ => message.clone(),
