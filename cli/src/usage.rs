@@ -1,12 +1,13 @@
-//! What a task uses, as people read it. What cannot be had is `–`, never zero.
+//! What a task uses, as people read it. What cannot be had is `–`, never zero, and the reason follows once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_wire::api::stats::TaskCounters;
 
 use crate::output;
 
-/// One line a value: its label and text.
+/// One line a value: its label and text. Reasons for what is absent come last, each once.
 #[must_use]
 pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
     let TaskCounters {
@@ -28,70 +29,84 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         pid,
         log_bytes,
         log_dropped_bytes,
-        absent: _,
+        absent,
     } = counters;
-    let why = |name: &str| missing(counters, name);
-    let bytes = |value: &Option<u64>, name| value.map_or_else(|| why(name), output::bytes);
-    let count = |value: &Option<u64>, name| value.map_or_else(|| why(name), |n| n.to_string());
-    let time = |value: &Option<u64>, name| {
-        value.map_or_else(
-            || why(name),
-            |nanos| output::span(Duration::from_nanos(nanos)),
-        )
-    };
-    vec![
-        (
-            "process",
-            if *pid == 0 {
-                "–".to_owned()
-            } else {
-                pid.to_string()
-            },
-        ),
-        ("cpu time", time(cpu_nanos, "cpu")),
-        (
-            "context switches",
-            count(context_switches, "context_switches"),
-        ),
-        (
-            "throttled periods",
-            count(throttled_periods, "throttled_periods"),
-        ),
-        ("throttled time", time(throttled_nanos, "throttled")),
-        ("memory", bytes(memory_bytes, "memory_bytes")),
-        ("memory peak", bytes(memory_peak_bytes, "memory_peak_bytes")),
-        (
-            "memory limit",
-            bytes(memory_limit_bytes, "memory_limit_bytes"),
-        ),
-        ("out-of-memory kills", count(oom_kills, "oom_kills")),
-        ("processes", count(pids, "pids")),
-        ("forks", count(forks, "forks")),
-        ("execs", count(execs, "execs")),
-        (
-            "network received",
-            format!(
-                "{}, {} packets",
-                bytes(net_rx_bytes, "net_rx_bytes"),
-                count(net_rx_packets, "net_rx_packets")
-            ),
-        ),
-        (
-            "network sent",
-            format!(
-                "{}, {} packets",
-                bytes(net_tx_bytes, "net_tx_bytes"),
-                count(net_tx_packets, "net_tx_packets")
-            ),
-        ),
+    let process = u64::from(*pid);
+    let process = (process != 0).then_some(process);
+    let mut lines = vec![
+        ("process", count(process)),
+        ("cpu time", time(*cpu_nanos)),
+        ("context switches", count(*context_switches)),
+        ("throttled periods", count(*throttled_periods)),
+        ("throttled time", time(*throttled_nanos)),
+        ("memory", bytes(*memory_bytes)),
+        ("memory peak", bytes(*memory_peak_bytes)),
+        ("memory limit", bytes(*memory_limit_bytes)),
+        ("out-of-memory kills", count(*oom_kills)),
+        ("processes", count(*pids)),
+        ("forks", count(*forks)),
+        ("execs", count(*execs)),
+        ("network received", traffic(*net_rx_bytes, *net_rx_packets)),
+        ("network sent", traffic(*net_tx_bytes, *net_tx_packets)),
         ("log taken", output::bytes(*log_bytes)),
         ("log dropped", output::bytes(*log_dropped_bytes)),
-    ]
+    ];
+    lines.extend(reasons(absent).map(|reason| ("–", reason)));
+    lines
 }
 
-fn missing(counters: &TaskCounters, name: &str) -> String {
-    match counters.absent.get(name) {
-        Some(reason) => format!("– ({})", output::clean(reason)),
-        None => "–".to_owned(),
+const DASH: &str = "–";
+
+fn count(value: Option<u64>) -> String {
+    value.map_or_else(|| DASH.to_owned(), |value| value.to_string())
+}
+
+fn bytes(value: Option<u64>) -> String {
+    value.map_or_else(|| DASH.to_owned(), output::bytes)
+}
+
+fn time(nanos: Option<u64>) -> String {
+    let show = |nanos| output::span(Duration::from_nanos(nanos));
+    nanos.map_or_else(|| DASH.to_owned(), show)
+}
+
+fn traffic(amount: Option<u64>, packets: Option<u64>) -> String {
+    match (amount, packets) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{}, {} packets", bytes(amount), count(packets)),
+    }
+}
+
+/// Each reason once, in the order of the names it is given for.
+fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
+    let mut seen: Vec<String> = Vec::new();
+    for reason in absent.values() {
+        let reason = output::clean(reason);
+        if !seen.contains(&reason) {
+            seen.push(reason);
+        }
+    }
+    seen.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_given_once() {
+        let absent = ["forks", "execs"].map(|name| (name.to_owned(), "no object".to_owned()));
+        let counters = TaskCounters {
+            cpu_nanos: Some(0),
+            absent: absent.into(),
+            ..TaskCounters::default()
+        };
+
+        let lines = lines(&counters);
+
+        assert!(lines.contains(&("cpu time", "0 s".to_owned())));
+        assert!(lines.contains(&("forks", "–".to_owned())));
+        let given = lines.iter().filter(|(_, text)| text == "no object");
+        assert_eq!(given.count(), 1);
     }
 }
