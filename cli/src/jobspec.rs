@@ -9,7 +9,6 @@
 //! are.
 
 mod decode;
-mod duration;
 mod fault;
 mod schema;
 mod value;

@@ -97,7 +97,7 @@ fn every_fault_is_returned() {
         expect![[r#"
             job.hcl:2:3: unknown field `typ` in `job` (did you mean `type`?)
             job.hcl:3:3: `group` needs a name (write group "name" { … })
-            job.hcl:5:22: `kill_timeout`: "soon" is no duration (write it as "30s", "5m" or "1h15m")"#]],
+            job.hcl:5:22: `kill_timeout`: `soon` is not a duration: write it as 30s, 500ms or 1h30m"#]],
     );
 }
 

@@ -3,9 +3,9 @@
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, ObjectKey};
 use hcl_edit::template::{Element, Template};
+use muster_wire::api::duration;
 use serde_json::{Map, Number, Value};
 
-use super::duration;
 use super::fault::JobFileFault;
 use super::schema::Kind;
 
@@ -33,15 +33,13 @@ pub(super) fn of_kind(
         (Kind::Int, Value::Number(number)) if number.is_i64() || number.is_u64() => {
             Ok(Value::Number(number))
         }
-        (Kind::Duration, Value::String(text)) => {
-            duration::parse(&text).map(Value::from).ok_or_else(|| {
-                JobFileFault::at(
-                    span(expression),
-                    format!("`{field}`: \"{text}\" is no duration"),
-                )
-                .help("write it as \"30s\", \"5m\" or \"1h15m\"")
-            })
-        }
+        (Kind::Duration, Value::String(text)) => match duration::parse(&text) {
+            Ok(parsed) => Ok(Value::from(duration::nanos(parsed))),
+            Err(error) => Err(JobFileFault::at(
+                span(expression),
+                format!("`{field}`: {error}"),
+            )),
+        },
         (Kind::Texts, Value::Array(items)) => {
             if items.iter().all(Value::is_string) {
                 Ok(Value::Array(items))
