@@ -68,7 +68,7 @@ fn list(client: &Client, json: bool) -> CliResult {
     let mut table = output::table(&["ALLOC", "NAME", "NODE", "DESIRED", "STATUS", "CHANGED"]);
     for alloc in &allocs {
         table.add_row([
-            alloc.id.chars().take(8).collect(),
+            output::short_id(&alloc.id).to_owned(),
             output::clean(&alloc.name),
             alloc.node_name.clone(),
             alloc.desired_status.clone(),
@@ -148,7 +148,7 @@ fn show(alloc: &Allocation) -> Result<(), CliError> {
             output::print(&format!(
                 "score {:.3} on {} ({}){chosen}\n",
                 meta.norm_score,
-                meta.node_id.chars().take(8).collect::<String>(),
+                output::short_id(&meta.node_id),
                 parts.join(", ")
             ))?;
         }

@@ -43,7 +43,7 @@ fn list(client: &Client, json: bool) -> CliResult {
     ]);
     for eval in &evals {
         table.add_row([
-            eval.id.chars().take(8).collect(),
+            output::short_id(&eval.id).to_owned(),
             output::clean(&eval.job_id),
             eval.triggered_by.clone(),
             eval.status.clone(),
@@ -88,7 +88,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
     let mut table = output::table(&["ALLOC", "NAME", "NODE", "DESIRED", "STATUS"]);
     for alloc in &placed {
         table.add_row([
-            alloc.id.chars().take(8).collect(),
+            output::short_id(&alloc.id).to_owned(),
             output::clean(&alloc.name),
             alloc.node_name.clone(),
             alloc.desired_status.clone(),

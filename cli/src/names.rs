@@ -11,6 +11,7 @@ use muster_wire::api::node::NodeListStub;
 
 use crate::client::{Client, escape};
 use crate::exit::{CliError, Exit};
+use crate::output::short_id;
 
 /// Choices listed when a name is ambiguous.
 const CHOICES_MAX: usize = 8;
@@ -79,7 +80,7 @@ fn labelled(allocs: Vec<AllocListStub>) -> Vec<(String, AllocListStub)> {
             (
                 format!(
                     "{}  {}  {}",
-                    &alloc.id[..8.min(alloc.id.len())],
+                    short_id(&alloc.id),
                     alloc.name,
                     alloc.client_status
                 ),
@@ -126,12 +127,7 @@ pub fn node(client: &Client, name: &str) -> Result<NodeListStub, CliError> {
     }
     let choices = matching
         .into_iter()
-        .map(|node| {
-            (
-                format!("{}  {}", &node.id[..8.min(node.id.len())], node.name),
-                node,
-            )
-        })
+        .map(|node| (format!("{}  {}", short_id(&node.id), node.name), node))
         .collect();
     one("node", name, choices, "muster node status")
 }

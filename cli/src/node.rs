@@ -61,7 +61,7 @@ fn list(client: &Client, json: bool) -> CliResult {
             })
             .collect();
         table.add_row([
-            node.id.chars().take(8).collect(),
+            output::short_id(&node.id).to_owned(),
             output::clean(&node.name),
             node.datacenter.clone(),
             node.node_pool.clone(),
@@ -143,7 +143,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
     let mut table = output::table(&["ALLOC", "NAME", "DESIRED", "STATUS", "CHANGED"]);
     for alloc in &allocs {
         table.add_row([
-            alloc.id.chars().take(8).collect(),
+            output::short_id(&alloc.id).to_owned(),
             output::clean(&alloc.name),
             alloc.desired_status.clone(),
             alloc.client_status.clone(),

@@ -74,6 +74,12 @@ pub fn clean(text: &str) -> String {
         .collect()
 }
 
+/// The part of an id that people quote.
+#[must_use]
+pub fn short_id(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
+}
+
 /// Bytes as people read them.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
@@ -124,6 +130,13 @@ mod tests {
         assert_eq!(bytes(64 << 20), "64.0 MiB");
         assert_eq!(span(Duration::from_secs(75)), "1 m 15 s");
         assert_eq!(span(Duration::from_millis(12)), "12 ms");
+    }
+
+    #[test]
+    fn an_id_that_is_too_short_is_shown_whole() {
+        assert_eq!(short_id("68e42f3f-db89"), "68e42f3f");
+        assert_eq!(short_id("68e"), "68e");
+        assert_eq!(short_id("ééééé"), "éééé");
     }
 
     #[test]

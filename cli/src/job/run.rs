@@ -143,7 +143,7 @@ fn show_placement(
             .unwrap_or_default();
         output::print(&format!(
             "  {}  {} → {}  {score}\n",
-            &alloc.id[..8],
+            output::short_id(&alloc.id),
             alloc.name,
             alloc.node_name
         ))?;
@@ -210,7 +210,7 @@ fn wait_running(
             )
             .help(format!(
                 "the job goes on; see why with `muster alloc status {}`",
-                &waiting[0].id[..8]
+                output::short_id(&waiting[0].id)
             )));
         }
         if said.elapsed() >= REMIND {
@@ -233,7 +233,7 @@ fn show_end(id: &str, running: &Running, short: u32, elapsed: Duration) -> Resul
     {
         output::print(&format!(
             "  {}  {} failed: {}\n",
-            &alloc.id[..8],
+            output::short_id(&alloc.id),
             alloc.name,
             output::clean(&super::status::reason(alloc))
         ))?;

@@ -132,7 +132,7 @@ fn show_allocs(allocs: &mut [AllocListStub]) -> Result<(), crate::exit::CliError
     ]);
     for alloc in allocs.iter() {
         table.add_row([
-            alloc.id.chars().take(8).collect(),
+            output::short_id(&alloc.id).to_owned(),
             output::clean(&alloc.name),
             alloc.node_name.clone(),
             alloc.job_version.to_string(),
