@@ -57,6 +57,10 @@ pub use crate::bpf::{
     load::LoadProgramsError,
     pins::remove_pins,
 };
+pub(crate) use crate::bpf::{
+    bpffs::{is_bpffs, own_mount},
+    btf::VMLINUX,
+};
 pub use muster_ebpf_common::{exec::ExecCounters, net::NetCounters, sched::SchedCounters};
 
 /// Where the programs are pinned and what they look at.
@@ -238,7 +242,7 @@ impl Bpf {
             .pin_dir
             .ancestors()
             .find(|path| path.exists())
-            .is_some_and(bpffs::is_bpffs)
+            .is_some_and(is_bpffs)
         {
             return Err(OpenBpfError::NotBpffs {
                 path: config.pin_dir.clone(),

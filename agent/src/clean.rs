@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::allocdir::DataDir;
-use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, remove_pins, unmount_bpffs};
+use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
 use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
 use crate::drivers::native;
 use crate::node::recorded_tree;
@@ -160,7 +160,7 @@ fn drivers_of(tree: &NodeTree) -> Vec<ProcessId> {
 
 fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
     if let Some(node_id) = known_node_id(data.root()) {
-        for bpffs in [PathBuf::from(SYSTEM_BPFFS), data.root().join("bpf")] {
+        for bpffs in [PathBuf::from(SYSTEM_BPFFS), own_mount(data.root())] {
             let pins = bpffs.join("muster").join(node_id.to_string());
             if !pins.exists() {
                 continue;

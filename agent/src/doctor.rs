@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::bpf::{Bpf, SYSTEM_BPFFS};
+use crate::bpf::{Bpf, SYSTEM_BPFFS, VMLINUX, is_bpffs, own_mount};
 use crate::cgroup::{CgroupMode, Controller, ControllerMode, Hierarchies};
 use crate::fingerprint::kernel_release;
 use crate::ring::{Engine, LogRing, RingConfig};
@@ -12,10 +12,6 @@ use crate::task::chain;
 
 /// The oldest kernel that everything is tested on.
 const KERNEL_MIN: (u32, u32) = (6, 1);
-/// `BPF_FS_MAGIC` in the kernel's `include/uapi/linux/magic.h`.
-const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// `CAP_SYS_ADMIN` of a process is told by this file being readable: types of the running kernel.
-const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// How much of one thing can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -179,26 +175,22 @@ fn ebpf_object() -> Finding {
 }
 
 fn kernel_types() -> Finding {
-    if Path::new(KERNEL_BTF).exists() {
-        Finding::ok("ebpf.btf", KERNEL_BTF)
+    if Path::new(VMLINUX).exists() {
+        Finding::ok("ebpf.btf", VMLINUX)
     } else {
         Finding::degraded(
             "ebpf.btf",
-            format!("{KERNEL_BTF} is not there: eBPF programs cannot be loaded"),
+            format!("{VMLINUX} is not there: eBPF programs cannot be loaded"),
             "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
         )
     }
 }
 
 fn bpffs(data_dir: &Path) -> Finding {
-    let is_bpffs = |path: &Path| {
-        rustix::fs::statfs(path)
-            .is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|magic| magic == BPF_FS_MAGIC))
-    };
     if is_bpffs(Path::new(SYSTEM_BPFFS)) {
         return Finding::ok("ebpf.bpffs", SYSTEM_BPFFS);
     }
-    let own = data_dir.join("bpf");
+    let own = own_mount(data_dir);
     let detail = if is_bpffs(&own) {
         "mounted by the agent at"
     } else {

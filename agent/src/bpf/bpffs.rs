@@ -129,11 +129,12 @@ pub fn unmount_bpffs(data_dir: &Path) -> Result<(), UnmountBpffsError> {
 }
 
 /// Whether `path` is in a bpffs.
-pub(super) fn is_bpffs(path: &Path) -> bool {
+pub(crate) fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
 }
 
-fn own_mount(data_dir: &Path) -> PathBuf {
+/// Where an agent with this data directory mounts a bpffs of its own.
+pub(crate) fn own_mount(data_dir: &Path) -> PathBuf {
     data_dir.join("bpf")
 }
 

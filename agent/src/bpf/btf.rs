@@ -8,7 +8,7 @@ use std::{fs, io};
 use thiserror::Error;
 
 /// Where the kernel shows its own types.
-pub(super) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 /// Types that wrap each other deeper than this are taken as broken data. Real ones stay below ten.
 const DEPTH_MAX: usize = 32;
