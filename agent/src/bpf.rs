@@ -6,7 +6,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `bpf/sched.rs`, `exec.rs`, `net.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
 //! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
@@ -25,6 +25,7 @@ mod load;
 mod map;
 mod net;
 mod object;
+mod oom;
 mod pins;
 mod sched;
 
@@ -47,7 +48,7 @@ use thiserror::Error;
 use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
 
 use crate::bpf::{
-    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, pins::Pins, sched::Sched,
+    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, oom::Oom, pins::Pins, sched::Sched,
 };
 
 pub use crate::bpf::{
@@ -55,6 +56,7 @@ pub use crate::bpf::{
     btf::ReadTypesError,
     exec::{ExitRecord, MainProcess},
     load::LoadProgramsError,
+    oom::OomRecord,
     pins::remove_pins,
 };
 pub(crate) use crate::bpf::{
@@ -200,6 +202,7 @@ pub struct Bpf {
     sched: Sched,
     exec: Exec,
     net: Net,
+    oom: Oom,
     lost: PinnedMap<u32, u64>,
     active: PinnedMap<u32, u64>,
     charge_running: OwnedFd,
@@ -298,6 +301,9 @@ impl Bpf {
             net: Net {
                 counters: PinnedMap::per_cpu(open_map(&maps, "NET")?, count),
             },
+            oom: Oom {
+                entries: PinnedMap::shared(open_map(&maps, "OOM")?),
+            },
             lost: PinnedMap::per_cpu(open_map(&maps, "LOST")?, count),
             active: PinnedMap::shared(open_map(&maps, "ACTIVE")?),
             charge_running: sched::open_charge_running(&pins.programs(generation)).map_err(&at)?,
@@ -355,10 +361,11 @@ impl Bpf {
     ///
     /// What the kernel said. A task that is not registered is no error.
     pub fn forget(&self, task: CgroupId) -> io::Result<()> {
-        // The counters of processes first: without them no program writes the other two.
+        // The counters of processes first: without them no program writes the other three.
         self.exec.counters.remove(task)?;
         self.exec.main.remove(task)?;
         self.exec.exits.remove(task)?;
+        self.oom.entries.remove(task)?;
         self.sched.counters.remove(task)?;
         self.net.counters.remove(task)?;
         Ok(())
@@ -402,6 +409,15 @@ impl Bpf {
     /// What the kernel said of the look-up.
     pub fn main_of(&self, task: CgroupId) -> io::Result<Option<MainProcess>> {
         self.exec.main_of(task)
+    }
+
+    /// The task's processes that the kernel killed for want of memory; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of the look-up.
+    pub fn oom_of(&self, task: CgroupId) -> io::Result<Option<OomRecord>> {
+        self.oom.of(task)
     }
 
     /// How many things could not be recorded since the maps were made, for want of room.

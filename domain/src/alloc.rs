@@ -366,10 +366,11 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Whether it ended well.
+    /// Whether it ended well, by its own word: a main process that outlived a child which the kernel
+    /// killed for memory says for itself whether that mattered.
     #[must_use]
     pub fn success(self) -> bool {
-        self.code == 0 && self.signal == 0 && !self.oom_killed && !self.unknown
+        self.code == 0 && self.signal == 0 && !self.unknown
     }
 }
 

@@ -7,6 +7,9 @@ use crate::bpf::btf::{KernelTypes, ReadTypesError};
 /// Arguments of `sched_process_exit` on a kernel that says whether the last thread ended.
 const EXIT_ARGUMENTS_WITH_GROUP_DEAD: usize = 2;
 
+/// Arguments of `mark_victim` on a kernel that names the thread's structure: older ones pass its id.
+const VICTIM_ARGUMENTS_WITH_THREAD: usize = 2;
+
 /// Looks the facts up in `types`.
 ///
 /// # Errors
@@ -20,12 +23,15 @@ pub(super) fn facts(
     let exit_arguments = types
         .tracepoint_arguments("sched_process_exit")?
         .unwrap_or(0);
+    let victim_arguments = types.tracepoint_arguments("mark_victim")?.unwrap_or(0);
     Ok(Facts {
         task_level: u64::from(task_level),
         generation,
         exit_says_group_dead: u64::from(exit_arguments >= EXIT_ARGUMENTS_WITH_GROUP_DEAD),
+        victim_is_thread: u64::from(victim_arguments >= VICTIM_ARGUMENTS_WITH_THREAD),
         task_pid: types.offset_of("task_struct", "pid")?,
         task_tgid: types.offset_of("task_struct", "tgid")?,
+        task_comm: types.offset_of("task_struct", "comm")?,
         task_exit_code: types.offset_of("task_struct", "exit_code")?,
         task_start_boottime: types.offset_of("task_struct", "start_boottime")?,
         task_group_leader: types.offset_of("task_struct", "group_leader")?,

@@ -20,11 +20,12 @@ use thiserror::Error;
 use crate::bpf::limits::VERIFIER_LOG_LINES_MAX;
 
 /// Programs on tracepoints; each has its tracepoint's name.
-const TRACEPOINTS: [&str; 4] = [
+const TRACEPOINTS: [&str; 5] = [
     "sched_switch",
     "sched_process_fork",
     "sched_process_exec",
     "sched_process_exit",
+    "mark_victim",
 ];
 
 /// Programs on the packets of the node's cgroup tree.

@@ -13,6 +13,7 @@ use muster_driver::{ExitResult, RecoverTaskError, TaskError};
 use super::begin::{RETRY_PAUSE, chain, kill};
 use super::streams::remove_fifos;
 use super::{Inputs, LiveTask, TaskAt, store_record};
+use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
@@ -39,7 +40,7 @@ pub(super) async fn end(
     inputs: &Inputs,
 ) {
     let exit = wait(facilities, live, known, inputs).await;
-    let (exit, mut detail) = with_memory(exit, live.cgroup.as_ref());
+    let (exit, mut detail) = with_memory(facilities, task, live, exit);
     let mut record = live.record.clone();
     record.ended = Some((exit, detail.clone()));
     store_record(facilities, task, &record).await;
@@ -219,25 +220,53 @@ fn from_wait_status(status: i32) -> Exit {
     }
 }
 
-/// Adds what the task's own cgroup says about memory.
-fn with_memory(mut exit: Exit, cgroup: Option<&TaskCgroup>) -> (Exit, String) {
-    let count = cgroup
-        .and_then(|cgroup| cgroup.oom().ok().flatten())
-        .unwrap_or_default();
+/// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
+/// process. Where the cgroup can no longer be read, the programs decide too.
+fn with_memory(
+    facilities: &Facilities,
+    task: &TaskAt,
+    live: &LiveTask,
+    exit: Exit,
+) -> (Exit, String) {
+    let count = live
+        .cgroup
+        .as_ref()
+        .and_then(|cgroup| cgroup.oom().ok().flatten());
+    let record = facilities.bpf().and_then(|bpf| {
+        bpf.oom_of(live.record.cgroup_id)
+            .inspect_err(|error| tracing::error!(%error, "the record of victims cannot be read"))
+            .ok()
+            .flatten()
+    });
+    let resources = task.task().resources;
+    let asked = resources.memory_max.unwrap_or(resources.memory);
+    judge_memory(exit, count, record, asked.bytes())
+}
+
+fn judge_memory(
+    mut exit: Exit,
+    count: Option<OomCount>,
+    record: Option<OomRecord>,
+    asked_bytes: u64,
+) -> (Exit, String) {
+    let count = count.unwrap_or_else(|| OomCount {
+        kills: record.as_ref().map_or(0, |record| record.kills),
+        peak_bytes: None,
+        limit_bytes: Some(asked_bytes),
+    });
     if count.kills == 0 {
         return (exit, String::new());
     }
     exit.oom_killed = true;
-    (exit, oom_detail(count))
+    (exit, oom_detail(count, record.as_ref()))
 }
 
-fn oom_detail(
-    OomCount {
+fn oom_detail(count: OomCount, record: Option<&OomRecord>) -> String {
+    let OomCount {
         kills,
         peak_bytes,
         limit_bytes,
-    }: OomCount,
-) -> String {
+    } = count;
     let mib = |bytes: Option<u64>| {
         bytes.map_or_else(
             || "unknown".to_owned(),
@@ -249,8 +278,13 @@ fn oom_detail(
     } else {
         &format!("{kills} processes")
     };
+    let which = match record {
+        Some(record) if kills == 1 => format!(" ({})", record.process),
+        Some(record) => format!(" (the last one {})", record.process),
+        None => String::new(),
+    };
     format!(
-        "{processes} killed, limit {}, peak {}",
+        "{processes}{which} killed, limit {}, peak {}",
         mib(limit_bytes),
         mib(peak_bytes)
     )
@@ -294,27 +328,70 @@ mod tests {
         assert_eq!(from_wait_status(0), Exit::default());
     }
 
-    #[test]
-    fn an_out_of_memory_kill_names_its_numbers() {
-        let count = OomCount {
-            kills: 1,
-            peak_bytes: Some(64 << 20),
-            limit_bytes: Some(64 << 20),
-        };
+    const COUNT: OomCount = OomCount {
+        kills: 1,
+        peak_bytes: Some(64 << 20),
+        limit_bytes: Some(64 << 20),
+    };
 
+    fn victim(kills: u64) -> Option<OomRecord> {
+        Some(OomRecord {
+            kills,
+            process: "eater".to_owned(),
+            pid: 7,
+            at_boottime_ns: 1,
+        })
+    }
+
+    #[test]
+    fn an_out_of_memory_kill_names_its_process_and_numbers() {
+        let (exit, detail) = judge_memory(Exit::default(), Some(COUNT), victim(1), 64 << 20);
+
+        assert!(exit.oom_killed);
         assert_eq!(
-            oom_detail(count),
-            "1 process killed, limit 64.0 MiB, peak 64.0 MiB"
+            detail,
+            "1 process (eater) killed, limit 64.0 MiB, peak 64.0 MiB"
         );
     }
 
     #[test]
-    fn without_a_cgroup_nothing_is_claimed() {
+    fn without_eyes_in_the_kernel_the_numbers_are_still_there() {
+        let (_, detail) = judge_memory(Exit::default(), Some(COUNT), None, 64 << 20);
+
+        assert_eq!(detail, "1 process killed, limit 64.0 MiB, peak 64.0 MiB");
+    }
+
+    #[test]
+    fn the_cgroups_own_count_outweighs_a_process_that_was_ending_anyway() {
+        let count = OomCount { kills: 0, ..COUNT };
+
+        let (exit, detail) = judge_memory(Exit::default(), Some(count), victim(1), 64 << 20);
+
+        assert!(!exit.oom_killed);
+        assert_eq!(detail, "");
+    }
+
+    #[test]
+    fn a_cgroup_that_is_gone_still_has_its_record() {
+        let (exit, detail) = judge_memory(Exit::default(), None, victim(3), 32 << 20);
+
+        assert!(exit.oom_killed);
+        assert_eq!(
+            detail,
+            "3 processes (the last one eater) killed, limit 32.0 MiB, peak unknown"
+        );
+    }
+
+    #[test]
+    fn where_nobody_knows_nothing_is_claimed() {
         let exit = Exit {
             code: 1,
             ..Exit::default()
         };
 
-        assert_eq!(with_memory(exit, None), (exit, String::new()));
+        assert_eq!(
+            judge_memory(exit, None, None, 32 << 20),
+            (exit, String::new())
+        );
     }
 }

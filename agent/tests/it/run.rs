@@ -260,6 +260,57 @@ async fn memory_limit_is_reported_as_out_of_memory() {
         words.iter().any(|words| words.contains("limit 16.0 MiB")),
         "{words:?}"
     );
+    if node
+        .attributes
+        .get("ebpf.object")
+        .is_some_and(|hash| hash != "absent")
+    {
+        assert!(
+            words.iter().any(|words| words.contains("(tail)")),
+            "{words:?}"
+        );
+    }
+    agent.end().await;
+}
+
+/// The main process goes on where the kernel does not kill the group as a whole (cgroup v1).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_was_killed_for_memory_is_named_at_the_tasks_end() {
+    let name = "a_child_that_was_killed_for_memory_is_named_at_the_tasks_end";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|_| true).await;
+    let attribute = |key: &str| node.attributes.get(key).map_or("absent", String::as_str);
+    if attribute("cgroup.memory") == "absent" || attribute("ebpf.object") == "absent" {
+        skipped(
+            name,
+            "no memory controller, or no eBPF object; run: cargo xtask vm",
+        );
+        return agent.end().await;
+    }
+
+    let script = "tail /dev/zero; exit 0";
+    let alloc_id = server.place(batch(1, script).memory_mb(16).build()).await;
+    let ended = if attribute("cgroup.memory") == "v1" {
+        ClientStatus::Complete
+    } else {
+        ClientStatus::Failed
+    };
+    let task = server.status(alloc_id, ended).await;
+
+    let exit = exits(&task)[0];
+    assert!(exit.oom_killed, "{exit:?}");
+    assert!(
+        task.events
+            .iter()
+            .any(|event| event.message.contains("tail")),
+        "{:?}",
+        task.events
+    );
     agent.end().await;
 }
 

@@ -16,10 +16,14 @@ pub struct Facts {
     pub generation: u64,
     /// Whether `sched_process_exit` says that the last thread ended (since Linux 6.16): 0 or 1.
     pub exit_says_group_dead: u64,
+    /// Whether `mark_victim` names the thread's structure (since Linux 6.9) and not its id: 0 or 1.
+    pub victim_is_thread: u64,
     /// `task_struct.pid`: the thread's id.
     pub task_pid: u64,
     /// `task_struct.tgid`: the process's id.
     pub task_tgid: u64,
+    /// `task_struct.comm`: the thread's name.
+    pub task_comm: u64,
     /// `task_struct.exit_code`: the thread's wait status.
     pub task_exit_code: u64,
     /// `task_struct.start_boottime`: nanoseconds since boot.
@@ -59,8 +63,10 @@ impl Facts {
             task_level,
             generation,
             exit_says_group_dead,
+            victim_is_thread,
             task_pid,
             task_tgid,
+            task_comm,
             task_exit_code,
             task_start_boottime,
             task_group_leader,
@@ -79,8 +85,10 @@ impl Facts {
             task_level,
             generation,
             exit_says_group_dead,
+            victim_is_thread,
             task_pid,
             task_tgid,
+            task_comm,
             task_exit_code,
             task_start_boottime,
             task_group_leader,
@@ -98,7 +106,7 @@ impl Facts {
     }
 }
 
-// SAFETY: 18 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 20 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -121,6 +129,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 18);
+        assert_eq!(FACTS_WORDS, 20);
     }
 }

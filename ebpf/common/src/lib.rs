@@ -9,6 +9,7 @@
 //! | `sched.rs` | CPU time and context switches |
 //! | `exec.rs` | process counts, the main process, the exit ledger |
 //! | `net.rs` | bytes and packets |
+//! | `oom.rs` | processes killed for want of memory |
 //! | `kernel.rs` | offsets of kernel structures, filled in at load |
 //! | `limits.rs` | how many entries each map holds |
 //!
@@ -24,10 +25,11 @@ pub mod exec;
 pub mod kernel;
 pub mod limits;
 pub mod net;
+pub mod oom;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
 pub type CgroupId = u64;
@@ -54,9 +56,11 @@ pub enum Lost {
     Exit = 1,
     /// A task was started that the maps of counters had no room for. Counted by the agent.
     Task = 2,
+    /// A process was killed for want of memory, and the map of victims had no room.
+    Oom = 3,
 }
 
 impl Lost {
     /// How many kinds of loss there are.
-    pub const COUNT: u32 = 3;
+    pub const COUNT: u32 = 4;
 }

@@ -14,3 +14,9 @@ pub const TASKS_MAX: u32 = 16_384;
 /// The oldest is forgotten when it is full, and then one process may be counted as two; 1 024
 /// is far more than the threads that can be between two points of their exit on one machine.
 pub const ENDING_MAX: u32 = 1_024;
+
+/// Processes that the kernel chose for want of memory and that have not ended yet.
+///
+/// The oldest is forgotten when it is full, and then its end is not told apart from another kill. A
+/// victim ends within moments, as the kernel frees its memory for those that wait.
+pub const VICTIMS_MAX: u32 = 1_024;

@@ -18,7 +18,10 @@ use muster_ebpf_common::{
     limits::{ENDING_MAX, TASKS_MAX},
 };
 
-use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
+use crate::{
+    kernel::{KernelPtr, count_lost, current_task, fact, is_active},
+    oom,
+};
 
 /// Counters by task. The agent makes and removes the entries.
 #[map]
@@ -102,6 +105,8 @@ fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     if fact!(exit_says_group_dead) != 0 {
         if ctx.arg::<u8>(1) != 0 {
             let _ = count_exit(thread, false);
+        } else {
+            let _ = record_victim(thread);
         }
     } else {
         let _ = count_exit(thread, true);
@@ -109,10 +114,19 @@ fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
+/// A thread that is not its process's last may be the one the kernel chose.
+#[inline(always)]
+fn record_victim(thread: KernelPtr) -> Option<()> {
+    let task = current_task()?;
+    EXEC.get_ptr(task)?;
+    oom::record(task, thread)
+}
+
 #[inline(always)]
 fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
     let task = current_task()?;
     let counters = EXEC.get_ptr_mut(task)?;
+    let _ = oom::record(task, thread);
     let signal = thread.follow(fact!(task_signal))?;
     let process = process_name(thread)?;
     if last_is_unknown {
@@ -153,7 +167,7 @@ fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
 /// The process a thread belongs to. The first thread's start is the process's, also after another
 /// thread executed a program and took its place.
 #[inline(always)]
-fn process_name(thread: KernelPtr) -> Option<ProcessName> {
+pub(crate) fn process_name(thread: KernelPtr) -> Option<ProcessName> {
     let tgid: u32 = thread.read(fact!(task_tgid))?;
     let leader = thread.follow(fact!(task_group_leader))?;
     Some(ProcessName {

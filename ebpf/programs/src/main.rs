@@ -27,6 +27,8 @@ mod kernel;
 #[cfg(target_arch = "bpf")]
 mod net;
 #[cfg(target_arch = "bpf")]
+mod oom;
+#[cfg(target_arch = "bpf")]
 mod sched;
 
 #[cfg(not(target_arch = "bpf"))]
