@@ -21,6 +21,7 @@ mod hierarchies;
 mod kill;
 mod limits;
 mod memory;
+mod note;
 mod oom;
 mod pids;
 mod remove;

@@ -84,3 +84,6 @@ pub(crate) const CLOSE_INTERVAL: Duration = Duration::from_millis(2);
 pub(crate) const LAST_REPORTS_DEADLINE: Duration = Duration::from_secs(2);
 /// Time between two looks at facts of the machine that can change, such as disk space.
 pub(crate) const FINGERPRINT_INTERVAL: Duration = Duration::from_mins(1);
+/// Bytes of the record that is written on a task's cgroup: the kernel's bound on an extended attribute
+/// (`XATTR_SIZE_MAX`). A start with a larger record is kept in the store alone.
+pub(crate) const TASK_NOTE_BYTES_MAX: usize = 65_536;

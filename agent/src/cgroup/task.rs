@@ -15,7 +15,7 @@ use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
     ApplyLimitError, Controller, KillError, Limits, NodeTree, NodeTreeError, TaskName, TaskStats,
-    Unenforced, cpu, freeze, kill, memory, pids,
+    Unenforced, cpu, freeze, kill, memory, note, pids,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -209,6 +209,24 @@ impl TaskCgroup {
             groups,
             dir,
         })
+    }
+
+    /// Writes the agent's record of the start on the group itself, over an older one.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said, or that it is too large.
+    pub fn set_note(&self, note: &[u8]) -> io::Result<()> {
+        note::write(&self.dir, note)
+    }
+
+    /// The record of the start that is written on the group.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said. A group without a note is no error.
+    pub fn note(&self) -> io::Result<Option<Vec<u8>>> {
+        note::read(&self.dir)
     }
 
     /// Sets limits, at start or while it runs. Lowering the memory limit below what is used makes

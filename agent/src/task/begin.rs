@@ -16,6 +16,7 @@ use crate::facilities::Facilities;
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
 use crate::store::TaskRecord;
 use crate::task_env::TaskEnv;
+use muster_wire::codec;
 use muster_wire::rpc::LogStream;
 
 /// A start that failed and left nothing behind.
@@ -76,6 +77,7 @@ pub(crate) async fn begin(
                 handle: encoded(&started.handle),
                 ended: None,
             };
+            note_record(&cgroup, &record);
             store_record(facilities, task, &record).await;
             let live = LiveTask {
                 slot,
@@ -90,6 +92,17 @@ pub(crate) async fn begin(
             undo(facilities, task, &cgroup).await;
             Err(failure)
         }
+    }
+}
+
+/// Writes the record on the group too, where it outlives the store and the driver.
+pub(super) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
+    let noted = codec::encode(record)
+        .map_err(std::io::Error::other)
+        .and_then(|note| cgroup.set_note(&note));
+    if let Err(error) = noted {
+        tracing::warn!(task_id = record.task_id, %error,
+            "the record of a task could not be written on its cgroup: it is in the store alone");
     }
 }
 

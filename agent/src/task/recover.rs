@@ -3,6 +3,7 @@
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
 use muster_driver::{DriverError, TaskHandle};
+use muster_wire::codec;
 
 use super::streams::{Streams, remove_fifos};
 use super::{LiveTask, TaskAt, end};
@@ -11,7 +12,7 @@ use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::TaskRecord;
-use crate::task::begin::{RETRY_PAUSE, chain, encoded, task_id};
+use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id};
 
 /// What the absence of a record means when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,28 +85,49 @@ async fn unrecorded_task(
             handle.config.alloc_id == alloc && handle.config.task_name == task.name()
         }
     };
-    let found = list_tasks(&slot).await.into_iter().find(mine);
-    let cgroup = TaskCgroup::open(&facilities.tree, &alloc, task.name()).ok();
-    match (found, cgroup) {
-        (Some(handle), Some(cgroup)) => {
-            let record = TaskRecord {
-                attempt,
-                driver: task.task().driver.clone(),
-                task_id: handle.config.id.clone(),
-                cgroup_id: cgroup.id(),
-                boot_id: facilities.boot_id.clone(),
-                handle: encoded(&handle),
-                ended: None,
-            };
-            super::store_record(facilities, task, &record).await;
-            live(facilities, task, slot, record, handle).await
+    let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) else {
+        return Found::Nothing(missing(unrecorded));
+    };
+    let found = match noted_handle(&cgroup).filter(mine) {
+        Some(handle) => Some(handle),
+        // The agent died between the start and the note.
+        None => list_tasks(&slot).await.into_iter().find(mine),
+    };
+    let Some(handle) = found else {
+        // A process without a handle cannot be waited for: it is ended.
+        end::clean_up_stray(facilities, &cgroup).await;
+        return Found::Nothing(missing(unrecorded));
+    };
+    let record = TaskRecord {
+        attempt,
+        driver: task.task().driver.clone(),
+        task_id: handle.config.id.clone(),
+        cgroup_id: cgroup.id(),
+        boot_id: facilities.boot_id.clone(),
+        handle: encoded(&handle),
+        ended: None,
+    };
+    note_record(&cgroup, &record);
+    super::store_record(facilities, task, &record).await;
+    live(facilities, task, slot, record, handle).await
+}
+
+/// The handle that is written on the group itself.
+fn noted_handle(cgroup: &TaskCgroup) -> Option<TaskHandle> {
+    let note = cgroup
+        .note()
+        .inspect_err(|error| tracing::warn!(%error, "the record on a cgroup cannot be read"))
+        .ok()??;
+    let record: Result<TaskRecord, _> = codec::decode(&note);
+    match record.map(|record| TaskHandle::decode(&record.handle)) {
+        Ok(Ok(handle)) => Some(handle),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the handle on a cgroup cannot be read");
+            None
         }
-        (_, cgroup) => {
-            if let Some(cgroup) = cgroup {
-                // A process without a handle cannot be waited for: it is ended.
-                end::clean_up_stray(facilities, &cgroup).await;
-            }
-            Found::Nothing(missing(unrecorded))
+        Err(error) => {
+            tracing::warn!(%error, "the record on a cgroup cannot be read");
+            None
         }
     }
 }

@@ -12,3 +12,4 @@ mod run;
 mod session;
 #[cfg(test)]
 mod support;
+mod survival;

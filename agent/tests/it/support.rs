@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-pub(crate) use agent::{Machine, ended, start_ticks};
+pub(crate) use agent::{KilledAgent, Machine, ended, kill, start_ticks};
 pub(crate) use alloc::{batch, service};
 pub(crate) use server::FakeServer;
 
