@@ -145,6 +145,32 @@ uuid_ids! {
     NodeId = 4;
 }
 
+/// Names a write, so that a client's retry is told from a second write. Chosen by the client; at most
+/// [`crate::limits::WRITE_KEY_BYTES_MAX`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WriteKey(String);
+
+impl WriteKey {
+    /// The key `text`; `None` if it is empty or too long.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Option<Self> {
+        let text = text.into();
+        (!text.is_empty() && text.len() <= crate::limits::WRITE_KEY_BYTES_MAX).then_some(Self(text))
+    }
+
+    /// The key as the client wrote it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WriteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Names a job: ids are unique within a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobKey {

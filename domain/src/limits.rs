@@ -29,3 +29,5 @@ pub const PRIORITY_MAX: u8 = 100;
 pub const MEMORY_MB_MIN: u32 = 4;
 /// Events kept per task state; older ones are dropped first (Nomad keeps ten).
 pub const TASK_EVENTS_MAX: usize = 10;
+/// Bytes of the key of a write. A UUID has 36; programs like to put their own names before it.
+pub const WRITE_KEY_BYTES_MAX: usize = 128;

@@ -11,7 +11,7 @@ use muster_domain::plan::Plan;
 
 use crate::applier;
 use crate::broker::{Broker, BrokerConfig};
-use crate::fsm::{self, Command, Effect, EvalUpdate, Response};
+use crate::fsm::{self, Applied, Command, Effect, EvalUpdate, Response};
 use crate::scheduler::{self, ScheduleOutcome};
 use crate::state::{State, check};
 
@@ -48,7 +48,11 @@ impl Cluster {
     /// If an invariant does not hold afterwards.
     pub fn apply(&mut self, command: Command) -> Response {
         let index = LogIndex(self.state.applied().0 + 1);
-        let (response, effects) = fsm::apply(&mut self.state, index, command);
+        let Applied {
+            response,
+            effects,
+            changed: _,
+        } = fsm::apply(&mut self.state, index, command);
         for effect in &effects {
             match *effect {
                 Effect::EnqueueEval(eval_id) => {

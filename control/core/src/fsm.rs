@@ -13,14 +13,17 @@ mod change;
 mod eval;
 mod garbage;
 mod job;
+mod keyed;
 mod node;
 mod plan;
 mod report;
 
+use std::sync::Arc;
+
 use muster_domain::alloc::AllocReport;
 use muster_domain::eval::{EvalStatus, FailedGroup};
 use muster_domain::fault::Fault;
-use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey};
 use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{Eligibility, NodeSpec, NodeStatus};
 use muster_domain::plan::Plan;
@@ -31,6 +34,7 @@ use crate::state::State;
 pub(crate) use admit::admit;
 use change::Change;
 pub use garbage::{GcCursor, GcRule};
+pub use keyed::{Once, Unkeyed};
 
 /// The newest format of commands that this build understands.
 pub const VERSION: u32 = 1;
@@ -129,6 +133,13 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// A write that is applied once, however often it comes.
+    Keyed {
+        /// What makes it so.
+        once: Once,
+        /// The write.
+        command: Unkeyed,
+    },
 }
 
 impl Command {
@@ -147,6 +158,41 @@ impl Command {
             | Self::UpdateEvals { .. }
             | Self::ReportAllocs { .. }
             | Self::CollectGarbage { .. } => 1,
+            Self::Keyed { once: _, command } => command.command().version().max(1),
+        }
+    }
+
+    /// When it was proposed.
+    #[must_use]
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Self::RegisterNode { at, .. }
+            | Self::SetNodeStatus { at, .. }
+            | Self::SetEligibility { at, .. }
+            | Self::RegisterJob { at, .. }
+            | Self::DeregisterJob { at, .. }
+            | Self::EvaluateJob { at, .. }
+            | Self::ApplyPlans { at, .. }
+            | Self::UpdateEvals { at, .. }
+            | Self::ReportAllocs { at, .. }
+            | Self::CollectGarbage { at, .. } => *at,
+            Self::Keyed { once: _, command } => command.command().at(),
+        }
+    }
+
+    fn at_mut(&mut self) -> &mut Timestamp {
+        match self {
+            Self::RegisterNode { at, .. }
+            | Self::SetNodeStatus { at, .. }
+            | Self::SetEligibility { at, .. }
+            | Self::RegisterJob { at, .. }
+            | Self::DeregisterJob { at, .. }
+            | Self::EvaluateJob { at, .. }
+            | Self::ApplyPlans { at, .. }
+            | Self::UpdateEvals { at, .. }
+            | Self::ReportAllocs { at, .. }
+            | Self::CollectGarbage { at, .. } => at,
+            Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
 }
@@ -283,6 +329,16 @@ pub enum Rejection {
     /// The fingerprint is unusable.
     #[error("the node's fingerprint is refused: {}", .0.first().map_or("", |fault| fault.reason.as_str()))]
     InvalidNode(Vec<Fault>),
+    /// The key was used for another write.
+    #[error(
+        "the idempotency key `{key}` was used for a different write, applied at index {}: choose a new key for each write", index.0
+    )]
+    KeyReused {
+        /// The key.
+        key: WriteKey,
+        /// The entry of that write.
+        index: LogIndex,
+    },
 }
 
 /// Something the leader's shell must do.
@@ -307,20 +363,43 @@ pub enum Effect {
     NodeGone(NodeId),
 }
 
+/// A row that was written or removed: look it up in the state to see which.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changed {
+    /// A node.
+    Node(NodeId),
+    /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
+    Job(Arc<JobKey>),
+    /// An evaluation.
+    Eval(EvalId),
+    /// An allocation.
+    Alloc(AllocId),
+}
+
+/// What came of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// For whoever proposed it.
+    pub response: Response,
+    /// For the leader's shell.
+    pub effects: Vec<Effect>,
+    /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
+    pub changed: Vec<Changed>,
+}
+
+impl Applied {
+    fn without_change(response: Response) -> Self {
+        Self {
+            response,
+            effects: Vec::new(),
+            changed: Vec::new(),
+        }
+    }
+}
+
 /// Applies the entry at `index`.
-pub fn apply(state: &mut State, index: LogIndex, command: Command) -> (Response, Vec<Effect>) {
-    let at = match &command {
-        Command::RegisterNode { at, .. }
-        | Command::SetNodeStatus { at, .. }
-        | Command::SetEligibility { at, .. }
-        | Command::RegisterJob { at, .. }
-        | Command::DeregisterJob { at, .. }
-        | Command::EvaluateJob { at, .. }
-        | Command::ApplyPlans { at, .. }
-        | Command::UpdateEvals { at, .. }
-        | Command::ReportAllocs { at, .. }
-        | Command::CollectGarbage { at, .. } => *at,
-    };
+pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
+    let at = command.at();
     state.applied = index;
     let mut change = Change::new(state, index, at);
     let result = match command {
@@ -371,9 +450,16 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> (Response,
             batch_before,
             after,
         )),
+        Command::Keyed { once, command } => {
+            return keyed::apply(state, index, once, command);
+        }
     };
-    let effects = change.finish();
-    (result.unwrap_or_else(Response::Rejected), effects)
+    let (effects, changed) = change.finish();
+    Applied {
+        response: result.unwrap_or_else(Response::Rejected),
+        effects,
+        changed,
+    }
 }
 
 #[cfg(test)]

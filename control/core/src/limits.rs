@@ -31,6 +31,14 @@ pub const RECENT_CAPACITY_MAX: usize = 4_096;
 /// Objects looked at by one garbage collection command: about a millisecond of apply
 /// (0.2 µs to 0.3 µs each were measured), so that heartbeats and placements do not notice.
 pub const GC_SLICE_MAX: usize = 4_096;
+/// Answers to keyed writes that are kept: a client that retries does so within seconds, and the fastest
+/// cluster takes a few thousand writes a second from people and their programs. About 300 bytes each.
+pub const ANSWERS_MAX: u32 = 65_536;
+/// How long the answer to a keyed write is kept at least, unless there are too many: ten times the
+/// patience of a client with an election.
+pub const ANSWER_AGE_MAX: Duration = Duration::from_mins(15);
+/// Answers forgotten by one keyed write. Each adds one, so the table shrinks whenever it must.
+pub const ANSWERS_FORGOTTEN_MAX: u32 = 8;
 /// Nodes declared down by one look at the heartbeats. A partition can cut off all of them at once.
 pub const EXPIRED_MAX: usize = 512;
 /// Allocations of a replacement chain that are followed back to count failures. With the delays

@@ -18,7 +18,7 @@ use muster_domain::node::{Eligibility, Node, NodeSpec, NodeStatus};
 use muster_domain::resources::AllocatedPort;
 use serde::{Deserialize, Serialize};
 
-use crate::state::{JobRow, State};
+use crate::state::{Answer, JobRow, State, StateHash};
 
 /// The newest format of snapshots that this build reads, and the one it writes.
 pub const VERSION: u32 = 1;
@@ -40,6 +40,8 @@ pub enum Record {
     Eval(Arc<Evaluation>),
     /// An allocation.
     Alloc(Box<AllocRecord>),
+    /// The answer to a keyed write.
+    Answer(Arc<Answer>),
     /// The last.
     End {
         /// Records before this one.
@@ -62,6 +64,8 @@ pub struct Header {
     pub allocs_index: LogIndex,
     /// The last entry that changed the evaluations.
     pub evals_index: LogIndex,
+    /// What the restored state must hash to.
+    pub hash: StateHash,
 }
 
 /// A node and its number among the columns.
@@ -149,6 +153,12 @@ pub enum RestoreError<E> {
         /// What it refers to.
         what: &'static str,
     },
+    /// Its rows are not those that it was made of.
+    #[error("the snapshot does not give back the state that it was made of: {} differ", tables.join(", "))]
+    Differs {
+        /// The tables that differ.
+        tables: Vec<&'static str>,
+    },
 }
 
 /// Shared objects by address, and in the order of the stream.
@@ -190,6 +200,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         jobs,
         allocs,
         evals,
+        answers,
     } = state;
     let header = Header {
         version: VERSION,
@@ -198,6 +209,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         jobs_index: jobs.index(),
         allocs_index: allocs.index(),
         evals_index: evals.index(),
+        hash: state.hash(),
     };
     let mut versions = Shared::<JobVersion>::default();
     let mut metrics = Shared::<PlacementMetrics>::default();
@@ -221,7 +233,8 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
             .map(|one| Record::Metrics(Arc::clone(one))),
     )
     .collect();
-    let count = 1 + shared.len() + nodes.len() + jobs.len() + evals.len() + allocs.len();
+    let count =
+        1 + shared.len() + nodes.len() + jobs.len() + evals.len() + allocs.len() + answers.len();
     let job_records: Vec<Record> = jobs
         .rows()
         .map(|(_, row)| Record::Job(job_record(row, &mut versions)))
@@ -240,6 +253,11 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(job_records)
         .chain(eval_records)
         .chain(alloc_records)
+        .chain(
+            answers
+                .iter()
+                .map(|answer| Record::Answer(Arc::clone(answer))),
+        )
         .chain(std::iter::once(Record::End {
             records: count as u64,
         }))
@@ -370,6 +388,7 @@ impl Restoring {
             Record::Job(job) => self.job(&job)?,
             Record::Eval(eval) => self.state.evals.put(Arc::unwrap_or_clone(eval)),
             Record::Alloc(alloc) => self.alloc(*alloc)?,
+            Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
             Record::End { records } => {
                 self.ended = records == self.read;
             }
@@ -390,7 +409,12 @@ impl Restoring {
         state.jobs.set_index(header.jobs_index);
         state.allocs.set_index(header.allocs_index);
         state.evals.set_index(header.evals_index);
-        Ok(state)
+        let differing = state.hash().differing(&header.hash);
+        if differing.is_empty() {
+            Ok(state)
+        } else {
+            Err(RestoreError::Differs { tables: differing })
+        }
     }
 
     fn node(&mut self, record: NodeRecord) {

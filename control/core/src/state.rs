@@ -7,7 +7,9 @@
 //! Deliberately absent: deciding anything. That is `fsm`'s, `scheduler`'s and the duties'.
 
 mod allocs;
+mod answers;
 pub mod check;
+mod digest;
 mod evals;
 mod jobs;
 mod nodes;
@@ -20,10 +22,13 @@ use muster_domain::alloc::{Allocation, DesiredAlloc};
 use muster_domain::id::{AllocId, LogIndex};
 
 pub use allocs::{Allocs, GroupCounts, JobSummary};
+pub use answers::{Answer, Answers};
+pub use digest::StateHash;
 pub use evals::Evals;
 pub use jobs::Jobs;
 pub use nodes::{Column, NodeClass, Nodes};
 
+pub(crate) use digest::Digest;
 pub(crate) use jobs::JobRow;
 pub(crate) use room::Room;
 
@@ -35,6 +40,7 @@ pub struct State {
     pub(crate) jobs: Jobs,
     pub(crate) allocs: Allocs,
     pub(crate) evals: Evals,
+    pub(crate) answers: Answers,
 }
 
 impl State {
@@ -66,6 +72,33 @@ impl State {
     #[must_use]
     pub fn evals(&self) -> &Evals {
         &self.evals
+    }
+
+    /// Answers kept for repeated writes.
+    #[must_use]
+    pub fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// The hash of every table. Equal states have equal hashes, on every machine and whatever order they
+    /// were written in. Kept up with every write, so asking costs nothing.
+    #[must_use]
+    pub fn hash(&self) -> StateHash {
+        let Self {
+            applied: _,
+            nodes,
+            jobs,
+            allocs,
+            evals,
+            answers,
+        } = self;
+        StateHash {
+            nodes: nodes.hash(),
+            jobs: jobs.hash(),
+            allocs: allocs.hash(),
+            evals: evals.hash(),
+            answers: answers.hash(),
+        }
     }
 
     /// Writes a row and moves what its node uses. Says whether it set room free.

@@ -127,7 +127,7 @@ impl Server {
         }
         let broken = check::broken(&self.state);
         if broken.is_empty() {
-            Ok(result)
+            Ok((result.response, result.effects))
         } else {
             Err(broken.join("; "))
         }

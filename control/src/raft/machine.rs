@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
-use muster_control_core::fsm::{self, Command, Effect, Response};
+use muster_control_core::fsm::{self, Command, Response};
 use muster_control_core::state::State;
 use muster_domain::id::LogIndex;
 use muster_wire::codec;
@@ -17,8 +17,9 @@ use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, Raf
 
 use super::snapshot::{Restored, SnapshotFile, SnapshotStore};
 use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::events;
 use crate::limits;
-use crate::published::Published;
+use crate::published::{Published, Unpublished};
 
 type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
@@ -66,19 +67,24 @@ impl Machine {
         self.state = state;
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership;
-        self.publish(Vec::new());
+        self.published.jump(self.state.clone(), self.index());
     }
 
-    fn publish(&self, effects: Vec<Effect>) {
-        let index = LogIndex(self.last_applied.map_or(0, |log_id| log_id.index));
-        self.published.publish(self.state.clone(), index, effects);
+    /// The last entry applied.
+    fn index(&self) -> LogIndex {
+        LogIndex(self.last_applied.map_or(0, |log_id| log_id.index))
+    }
+
+    fn publish(&self, entries: Unpublished) {
+        self.published
+            .publish(self.state.clone(), self.index(), entries);
     }
 
     /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything.
     fn apply_entry(
         &mut self,
         entry: Entry,
-        effects: &mut Vec<Effect>,
+        entries: &mut Unpublished,
     ) -> io::Result<Option<Response>> {
         let index = LogIndex(entry.log_id.index);
         let response = match entry.payload {
@@ -89,9 +95,10 @@ impl Machine {
             }
             EntryPayload::Normal(logged) => {
                 let command = decode(index, &logged)?;
-                let (response, new) = fsm::apply(&mut self.state, index, command);
-                effects.extend(new);
-                Some(response)
+                let cause = events::cause(&command);
+                let applied = fsm::apply(&mut self.state, index, command);
+                entries.add(index, cause, &self.state, applied.effects, &applied.changed);
+                Some(applied.response)
             }
         };
         self.last_applied = Some(entry.log_id);
@@ -143,23 +150,23 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
     {
-        let mut effects = Vec::new();
+        let mut applied = Unpublished::default();
         let mut answers: Vec<(ApplyResponder<TypeConfig>, Answer)> = Vec::new();
         let mut unpublished = 0;
         while let Some((entry, responder)) = entries.try_next().await? {
-            let response = self.apply_entry(entry, &mut effects)?;
+            let response = self.apply_entry(entry, &mut applied)?;
             if let Some(responder) = responder {
                 answers.push((responder, Answer(response)));
             }
             unpublished += 1;
             if unpublished == limits::APPLY_BATCH_MAX {
-                self.publish(std::mem::take(&mut effects));
+                self.publish(std::mem::take(&mut applied));
                 answer(&mut answers);
                 unpublished = 0;
             }
         }
         if unpublished > 0 {
-            self.publish(effects);
+            self.publish(applied);
             answer(&mut answers);
         }
         Ok(())

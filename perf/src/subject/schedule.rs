@@ -249,6 +249,5 @@ fn register_jobs(state: &mut State, shape: Shape) -> anyhow::Result<Vec<EvalId>>
 
 fn apply(state: &mut State, command: Command) -> Response {
     let index = LogIndex(state.applied().0 + 1);
-    let (response, _effects) = fsm::apply(state, index, command);
-    response
+    fsm::apply(state, index, command).response
 }

@@ -7,8 +7,9 @@ use muster_domain::alloc::{Allocation, ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::{Job, JobStatus};
+use muster_domain::node::Node;
 
-use super::Effect;
+use super::{Changed, Effect};
 use crate::state::{JobRow, State};
 
 /// A command under way.
@@ -26,6 +27,16 @@ pub(super) struct Change<'a> {
     freed: BTreeSet<NodeId>,
     /// Nodes whose agents must hear of it.
     changed: BTreeSet<NodeId>,
+    written: Written,
+}
+
+/// Rows written or removed. Allocations that the command itself made follow from their number.
+#[derive(Debug, Default)]
+struct Written {
+    nodes: BTreeSet<NodeId>,
+    jobs: BTreeSet<JobKey>,
+    evals: BTreeSet<EvalId>,
+    allocs: BTreeSet<AllocId>,
 }
 
 impl<'a> Change<'a> {
@@ -40,6 +51,7 @@ impl<'a> Change<'a> {
             touched: BTreeSet::new(),
             freed: BTreeSet::new(),
             changed: BTreeSet::new(),
+            written: Written::default(),
         }
     }
 
@@ -84,9 +96,42 @@ impl<'a> Change<'a> {
     fn put(&mut self, alloc: Allocation) {
         let node_id = alloc.node_id;
         self.touch(&alloc.job_key());
-        if self.state.put_alloc(alloc) {
+        if self.put_unseen(alloc) {
             self.freed.insert(node_id);
         }
+    }
+
+    /// Writes an allocation as it is; says whether it set room free.
+    pub(super) fn put_unseen(&mut self, alloc: Allocation) -> bool {
+        // What this command made is counted by `next_alloc`.
+        if alloc.create_index != self.index {
+            self.written.allocs.insert(alloc.id);
+        }
+        self.state.put_alloc(alloc)
+    }
+
+    /// Writes a node.
+    pub(super) fn put_node(&mut self, node: Node) {
+        self.written.nodes.insert(node.spec.id);
+        self.state.nodes.put(node);
+    }
+
+    /// Forgets a node.
+    pub(super) fn remove_node(&mut self, node_id: &NodeId) {
+        self.written.nodes.insert(*node_id);
+        self.state.nodes.remove(node_id, self.index);
+    }
+
+    /// Writes a job.
+    pub(super) fn put_job(&mut self, row: JobRow) {
+        self.written.jobs.insert(row.job.key());
+        self.state.jobs.put(row);
+    }
+
+    /// Forgets a job.
+    pub(super) fn remove_job(&mut self, key: &JobKey) {
+        self.written.jobs.insert(key.clone());
+        self.state.jobs.remove(key, self.index);
     }
 
     /// Asks for `alloc` to be stopped.
@@ -104,6 +149,7 @@ impl<'a> Change<'a> {
     /// Forgets an allocation; its agent hears that it is gone.
     pub(super) fn remove_alloc(&mut self, alloc_id: &AllocId) {
         if let Some(old) = self.state.remove_alloc(alloc_id) {
+            self.written.allocs.insert(*alloc_id);
             self.state.allocs.set_index(self.index);
             self.changed.insert(old.node_id);
             self.touch(&old.job_key());
@@ -112,6 +158,7 @@ impl<'a> Change<'a> {
 
     pub(super) fn remove_eval(&mut self, eval_id: &EvalId) {
         if let Some(old) = self.state.evals.remove(eval_id) {
+            self.written.evals.insert(*eval_id);
             self.state.evals.set_index(self.index);
             self.touch(&old.job);
             self.effects.push(Effect::ForgetEval(old.id));
@@ -164,12 +211,13 @@ impl<'a> Change<'a> {
                 Effect::ForgetEval(eval_id)
             }
         });
+        self.written.evals.insert(eval_id);
         self.state.evals.put(eval);
         eval_id
     }
 
     /// Brings the status of every touched job up to date and hands out the effects.
-    pub(super) fn finish(mut self) -> Vec<Effect> {
+    pub(super) fn finish(mut self) -> (Vec<Effect>, Vec<Changed>) {
         for key in std::mem::take(&mut self.touched) {
             self.refresh_status(&key);
         }
@@ -180,7 +228,8 @@ impl<'a> Change<'a> {
         );
         self.effects
             .extend(self.changed.into_iter().map(Effect::NodeChanged));
-        self.effects
+        let changed = self.written.list(self.index, self.next_alloc);
+        (self.effects, changed)
     }
 
     fn refresh_status(&mut self, key: &JobKey) {
@@ -204,7 +253,25 @@ impl<'a> Change<'a> {
                 job: Arc::new(job),
                 ..(**row).clone()
             };
-            self.state.jobs.put(row);
+            self.put_job(row);
         }
+    }
+}
+
+impl Written {
+    /// With the allocations that the command made, in the order it made them.
+    fn list(self, index: LogIndex, allocs_made: u32) -> Vec<Changed> {
+        let Self {
+            nodes,
+            jobs,
+            evals,
+            allocs,
+        } = self;
+        let made = (0..allocs_made).map(|ordinal| AllocId::at(index, ordinal));
+        let nodes = nodes.into_iter().map(Changed::Node);
+        let jobs = jobs.into_iter().map(|key| Changed::Job(Arc::new(key)));
+        let evals = evals.into_iter().map(Changed::Eval);
+        let allocs = allocs.into_iter().chain(made).map(Changed::Alloc);
+        nodes.chain(jobs).chain(evals).chain(allocs).collect()
     }
 }

@@ -251,7 +251,7 @@ fn collect_job(
         let allocs: Vec<AllocId> = allocs.iter().map(|alloc| alloc.id).collect();
         let evals: Vec<EvalId> = evals.iter().map(|eval| eval.id).collect();
         remove(change, &allocs, &evals, slice);
-        change.state.jobs.remove(key, change.index);
+        change.remove_job(key);
         slice.jobs += 1;
     }
 }
@@ -270,7 +270,7 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
     {
         slice.looked_at += 1;
         if node_may_go(&snapshot, node, before) {
-            change.state.nodes.remove(&node.spec.id, change.index);
+            change.remove_node(&node.spec.id);
             change.effect(Effect::NodeGone(node.spec.id));
             slice.nodes += 1;
         }

@@ -41,7 +41,7 @@ pub(super) fn register(
         },
     };
     let job = Arc::clone(&row.job);
-    change.state.jobs.put(row);
+    change.put_job(row);
     let eval_id = change.add_eval(&job, Trigger::JobRegister);
     Ok(Response::JobRegistered {
         eval_id,
@@ -117,14 +117,14 @@ pub(super) fn deregister(
         return Err(Rejection::UnknownJob(key));
     };
     if purge {
-        change.state.jobs.remove(&key, change.index);
+        change.remove_job(&key);
     } else if !row.job.stop {
         let job = Job {
             stop: true,
             modify_index: change.index,
             ..(*row.job).clone()
         };
-        change.state.jobs.put(JobRow {
+        change.put_job(JobRow {
             job: Arc::new(job),
             ..(*row).clone()
         });

@@ -40,7 +40,7 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
     if node.takes_work() {
         change.freed(node_id);
     }
-    change.state.nodes.put(node);
+    change.put_node(node);
     Ok(Response::NodeRegistered)
 }
 
@@ -58,7 +58,7 @@ pub(super) fn set_status(
         // A leader that took over in the middle may propose what is already so.
         return Ok(Response::Done);
     }
-    change.state.nodes.put(Node {
+    change.put_node(Node {
         status,
         status_at: change.at,
         modify_index: change.index,
@@ -125,6 +125,6 @@ pub(super) fn set_eligibility(
     if node.takes_work() {
         change.freed(node_id);
     }
-    change.state.nodes.put(node);
+    change.put_node(node);
     Ok(Response::Done)
 }

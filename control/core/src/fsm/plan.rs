@@ -138,6 +138,6 @@ fn link_next(change: &mut Change<'_>, previous: AllocId, next: AllocId) {
         let mut old = (*old).clone();
         old.next = Some(next);
         old.modify_index = change.index;
-        change.state.put_alloc(old);
+        change.put_unseen(old);
     }
 }

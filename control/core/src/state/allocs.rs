@@ -9,6 +9,7 @@ use imbl::{OrdMap, OrdSet};
 use muster_domain::alloc::{Allocation, ClientStatus};
 use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 
+use super::digest::Digest;
 use super::prefix;
 
 const LOWEST: AllocId = AllocId([0x00; 16]);
@@ -69,6 +70,7 @@ pub struct Allocs {
     /// Terminal ones by the time of their last change.
     terminal: OrdSet<(Timestamp, AllocId)>,
     index: LogIndex,
+    hash: u64,
 }
 
 impl Allocs {
@@ -148,9 +150,15 @@ impl Allocs {
         self.index
     }
 
+    /// The hash of its rows and its index; see [`super::StateHash`].
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(Digest::of(&self.index))
+    }
+
     /// Writes a row and gives back the one it replaces.
     pub(super) fn put(&mut self, alloc: Arc<Allocation>) -> Option<Arc<Allocation>> {
         self.index = self.index.max(alloc.modify_index);
+        self.hash = self.hash.wrapping_add(row_hash(&alloc));
         let old = self.rows.insert(alloc.id, Arc::clone(&alloc));
         if let Some(old) = &old {
             self.uncount(old);
@@ -197,6 +205,7 @@ impl Allocs {
     }
 
     fn uncount(&mut self, old: &Allocation) {
+        self.hash = self.hash.wrapping_sub(row_hash(old));
         if old.is_terminal() {
             self.terminal.remove(&(old.modify_time, old.id));
         }
@@ -218,4 +227,49 @@ impl Allocs {
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }
+}
+
+fn row_hash(alloc: &Allocation) -> u64 {
+    let Allocation {
+        id,
+        eval_id,
+        node_id,
+        job,
+        group_at,
+        name_index,
+        ports,
+        metrics,
+        score,
+        desired,
+        desired_description,
+        client_status,
+        client_description,
+        task_states,
+        previous,
+        next,
+        create_index,
+        modify_index,
+        alloc_modify_index,
+        create_time,
+        modify_time,
+    } = alloc;
+    let mut digest = Digest::default();
+    digest.value(&(id, eval_id, node_id, &job.spec.namespace, &job.spec.id));
+    digest.value(&(
+        job.job_modify_index,
+        group_at,
+        name_index,
+        ports,
+        metrics,
+        score,
+    ));
+    digest.value(&(
+        desired,
+        desired_description,
+        client_status,
+        client_description,
+    ));
+    digest.value(&(task_states, previous, next, create_index, modify_index));
+    digest.value(&(alloc_modify_index, create_time, modify_time));
+    digest.finish()
 }

@@ -11,7 +11,7 @@ use muster_domain::id::{AllocId, JobKey, NodeId};
 use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 
-use super::{Evals, Nodes, State};
+use super::{Answers, Evals, Jobs, Nodes, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -165,9 +165,24 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
         evals.put((**eval).clone());
     }
     evals.set_index(state.evals.index());
+    let mut jobs = Jobs::default();
+    for (_, row) in state.jobs.rows() {
+        jobs.put((**row).clone());
+    }
+    jobs.set_index(state.jobs.index());
+    let mut answers = Answers::default();
+    for answer in state.answers.iter() {
+        answers.put((**answer).clone());
+    }
     compare_nodes(&anew.nodes, &state.nodes, broken);
     if anew.allocs != state.allocs {
         broken.push("indexes of the allocations differ from their rows".to_owned());
+    }
+    if jobs != state.jobs {
+        broken.push("indexes of the jobs differ from their rows".to_owned());
+    }
+    if answers != state.answers {
+        broken.push("indexes of the answers differ from their rows".to_owned());
     }
     if evals != state.evals {
         broken.push("indexes of the evaluations differ from their rows".to_owned());

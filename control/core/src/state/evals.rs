@@ -6,6 +6,7 @@ use imbl::{OrdMap, OrdSet};
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 
+use super::digest::Digest;
 use super::prefix;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub struct Evals {
     /// Terminal ones by the time of their last change.
     terminal: OrdSet<(Timestamp, EvalId)>,
     index: LogIndex,
+    hash: u64,
 }
 
 impl Evals {
@@ -105,9 +107,15 @@ impl Evals {
         self.index
     }
 
+    /// The hash of its rows and its index; see [`super::StateHash`].
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(Digest::of(&self.index))
+    }
+
     /// Writes a row.
     pub(crate) fn put(&mut self, eval: Evaluation) {
         self.index = self.index.max(eval.modify_index);
+        self.hash = self.hash.wrapping_add(Digest::of(&eval));
         let eval = Arc::new(eval);
         if let Some(old) = self.rows.insert(eval.id, Arc::clone(&eval)) {
             self.unindex(&old);
@@ -130,6 +138,7 @@ impl Evals {
     }
 
     fn unindex(&mut self, old: &Evaluation) {
+        self.hash = self.hash.wrapping_sub(Digest::of(old));
         self.open.remove(&old.id);
         self.terminal.remove(&(old.modify_time, old.id));
         let empty = self.by_job.get_mut(&old.job).is_some_and(|job| {

@@ -10,6 +10,8 @@ use imbl::OrdMap;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::{Job, JobVersion};
 
+use super::digest::Digest;
+
 /// A job and what the API does not show of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobRow {
@@ -28,6 +30,24 @@ impl JobRow {
             .chain(&self.older)
             .find(|version| version.version == number)
     }
+
+    /// Versions are named by the entry that registered them; what they say is in the allocations' table
+    /// no more than here, so the current one is hashed whole.
+    fn hash(&self) -> u64 {
+        let Self {
+            job,
+            older,
+            plan_index,
+        } = self;
+        let Job {
+            current,
+            stop,
+            status,
+            modify_index,
+        } = &**job;
+        let older: Vec<LogIndex> = older.iter().map(|one| one.job_modify_index).collect();
+        Digest::of(&(&**current, older, stop, status, modify_index, plan_index))
+    }
 }
 
 /// The table of jobs.
@@ -35,6 +55,7 @@ impl JobRow {
 pub struct Jobs {
     rows: OrdMap<JobKey, Arc<JobRow>>,
     index: LogIndex,
+    hash: u64,
 }
 
 impl Jobs {
@@ -97,6 +118,11 @@ impl Jobs {
         self.index
     }
 
+    /// The hash of its rows and its index; see [`super::StateHash`].
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(Digest::of(&self.index))
+    }
+
     pub(crate) fn row(&self, key: &JobKey) -> Option<&Arc<JobRow>> {
         self.rows.get(key)
     }
@@ -107,18 +133,24 @@ impl Jobs {
 
     pub(crate) fn put(&mut self, row: JobRow) {
         self.index = self.index.max(row.job.modify_index);
-        self.rows.insert(row.job.key(), Arc::new(row));
+        self.hash = self.hash.wrapping_add(row.hash());
+        if let Some(old) = self.rows.insert(row.job.key(), Arc::new(row)) {
+            self.hash = self.hash.wrapping_sub(old.hash());
+        }
     }
 
     /// Records that a plan was carried out. Not a change that readers of the job would see.
     pub(crate) fn set_plan_index(&mut self, key: &JobKey, index: LogIndex) {
         if let Some(row) = self.rows.get_mut(key) {
+            self.hash = self.hash.wrapping_sub(row.hash());
             Arc::make_mut(row).plan_index = index;
+            self.hash = self.hash.wrapping_add(row.hash());
         }
     }
 
     pub(crate) fn remove(&mut self, key: &JobKey, index: LogIndex) -> Option<Arc<JobRow>> {
         let row = self.rows.remove(key)?;
+        self.hash = self.hash.wrapping_sub(row.hash());
         self.index = index;
         Some(row)
     }

@@ -13,6 +13,7 @@ use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{Node, NodeSpec};
 use muster_domain::resources::Amount;
 
+use super::digest::Digest;
 use super::prefix;
 
 /// Names a set of nodes that no constraint can tell apart, unless it speaks of one node by name.
@@ -115,6 +116,7 @@ impl Column {
 struct NodeRow {
     node: Arc<Node>,
     number: u32,
+    hash: u64,
 }
 
 /// The table of nodes.
@@ -127,6 +129,7 @@ pub struct Nodes {
     /// Ports held, sorted; only nodes that hold any.
     ports: OrdMap<NodeId, Arc<Vec<u16>>>,
     index: LogIndex,
+    hash: u64,
 }
 
 impl Nodes {
@@ -214,6 +217,11 @@ impl Nodes {
         self.columns.get(self.number(node_id)?)
     }
 
+    /// The hash of its rows and its index; see [`super::StateHash`].
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(Digest::of(&self.index))
+    }
+
     /// Writes a row; a new one gets the lowest vacant number.
     pub(crate) fn put(&mut self, node: Node) {
         let number = match self.rows.get(&node.spec.id) {
@@ -248,18 +256,21 @@ impl Nodes {
             used,
         };
         self.columns.set(at, column);
-        self.rows.insert(
-            node.spec.id,
-            NodeRow {
-                node: Arc::new(node),
-                number,
-            },
-        );
+        let row = NodeRow {
+            hash: row_hash(number, &node),
+            number,
+            node: Arc::new(node),
+        };
+        self.hash = self.hash.wrapping_add(row.hash);
+        if let Some(old) = self.rows.insert(row.node.spec.id, row) {
+            self.hash = self.hash.wrapping_sub(old.hash);
+        }
     }
 
     /// Forgets a row.
     pub(crate) fn remove(&mut self, node_id: &NodeId, index: LogIndex) {
         if let Some(row) = self.rows.remove(node_id) {
+            self.hash = self.hash.wrapping_sub(row.hash);
             self.columns.set(row.number as usize, Column::VACANT);
             self.vacant.insert(row.number);
             self.drop_vacant_tail();
@@ -319,4 +330,17 @@ impl Nodes {
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }
+}
+
+fn row_hash(number: u32, node: &Node) -> u64 {
+    let Node {
+        spec,
+        status,
+        status_at,
+        eligibility,
+        create_index,
+        modify_index,
+    } = node;
+    let row = (number, &**spec, status, status_at, eligibility);
+    Digest::of(&(row, create_index, modify_index))
 }

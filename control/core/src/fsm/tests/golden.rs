@@ -175,6 +175,14 @@ fn commands() -> Vec<(&'static str, Command)> {
         ),
         ("update_evals", Command::UpdateEvals { evals, at: AT }),
         (
+            "keyed",
+            Command::EvaluateJob {
+                key: JobKey::in_default("web"),
+                at: AT,
+            }
+            .keyed(WriteKey::new("a-key").unwrap()),
+        ),
+        (
             "report_allocs",
             Command::ReportAllocs {
                 node_id: NODE,

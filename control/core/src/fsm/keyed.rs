@@ -1,0 +1,128 @@
+//! Writes that carry a key, so that a retry is applied once.
+//!
+//! A client that got no answer cannot know whether its write was applied. With a key it sends the same
+//! again: the first time it is applied and its answer kept, every other time the answer is given again,
+//! a refusal too. What was answered is part of the state, so that it holds after a fail-over and in a
+//! restored snapshot.
+
+use std::cell::Cell;
+
+use muster_domain::id::{LogIndex, Timestamp, WriteKey};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{Applied, Command, Rejection, Response};
+use crate::limits;
+use crate::state::{Answer, Digest, State};
+
+/// What makes a write apply once, with the bounds of the table that remembers it. They are in the
+/// command so that servers of different versions forget alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Once {
+    /// Chosen by the client, once for each write.
+    pub key: WriteKey,
+    /// Answers kept at most.
+    pub answers_max: u32,
+    /// Answers from before are forgotten.
+    pub forget_before: Timestamp,
+}
+
+/// The command of a keyed write. Never keyed itself: decoding refuses that, so that no bytes make it
+/// recurse.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unkeyed(Box<Command>);
+
+impl Unkeyed {
+    /// The command.
+    #[must_use]
+    pub fn command(&self) -> &Command {
+        &self.0
+    }
+
+    pub(super) fn command_mut(&mut self) -> &mut Command {
+        &mut self.0
+    }
+}
+
+thread_local! {
+    /// Whether a keyed command is being read: `Deserialize` has no other way to tell its inner part.
+    static READING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl<'de> Deserialize<'de> for Unkeyed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if READING.replace(true) {
+            return Err(serde::de::Error::custom(
+                "a keyed command inside a keyed one",
+            ));
+        }
+        let command = Box::<Command>::deserialize(deserializer);
+        READING.set(false);
+        command.map(Self)
+    }
+}
+
+impl Command {
+    /// This command under `key`, with the usual bounds. A command that has a key keeps it.
+    #[must_use]
+    pub fn keyed(self, key: WriteKey) -> Self {
+        if matches!(self, Self::Keyed { .. }) {
+            return self;
+        }
+        let age = u64::try_from(limits::ANSWER_AGE_MAX.as_nanos()).unwrap_or(u64::MAX);
+        let once = Once {
+            key,
+            answers_max: limits::ANSWERS_MAX,
+            forget_before: Timestamp(self.at().0.saturating_sub(age)),
+        };
+        Self::Keyed {
+            once,
+            command: Unkeyed(Box::new(self)),
+        }
+    }
+
+    /// What tells two writes apart. The time is not part of it: a retry is proposed later.
+    fn fingerprint(&mut self) -> u64 {
+        let at = std::mem::take(self.at_mut());
+        let fingerprint = Digest::of(self);
+        *self.at_mut() = at;
+        fingerprint
+    }
+}
+
+/// Applies `command` unless `once` was answered before.
+pub(super) fn apply(state: &mut State, index: LogIndex, once: Once, command: Unkeyed) -> Applied {
+    let mut command = *command.0;
+    let (at, fingerprint) = (command.at(), command.fingerprint());
+    let Once {
+        key,
+        answers_max,
+        forget_before,
+    } = once;
+    let known = state.answers.get(&key).map(|answer| {
+        if answer.command == fingerprint {
+            answer.response.clone()
+        } else {
+            Response::Rejected(Rejection::KeyReused {
+                key: key.clone(),
+                index: answer.index,
+            })
+        }
+    });
+    if let Some(response) = known {
+        state.applied = index;
+        return Applied::without_change(response);
+    }
+    let applied = super::apply(state, index, command);
+    state.answers.put(Answer {
+        key,
+        command: fingerprint,
+        index,
+        at,
+        response: applied.response.clone(),
+    });
+    state.answers.shrink(answers_max, forget_before);
+    applied
+}
+
+#[cfg(test)]
+mod tests;

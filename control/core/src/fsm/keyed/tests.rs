@@ -1,0 +1,142 @@
+use std::convert::Infallible;
+
+use muster_domain::fixture::job;
+use muster_domain::id::JobKey;
+use muster_domain::job::JobSpec;
+
+use super::*;
+use crate::snapshot;
+use crate::state::check;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn key(text: &str) -> WriteKey {
+    WriteKey::new(text).unwrap()
+}
+
+fn register(spec: JobSpec, at: u64) -> Command {
+    Command::RegisterJob {
+        spec: Box::new(spec),
+        at: Timestamp(at),
+        check_index: None,
+    }
+}
+
+fn apply_next(state: &mut State, command: Command) -> Applied {
+    let index = LogIndex(state.applied().0 + 1);
+    let applied = super::super::apply(state, index, command);
+    assert_eq!(check::broken(state), Vec::<String>::new());
+    applied
+}
+
+#[test]
+fn a_repeated_key_is_answered_alike_and_changes_nothing() {
+    let mut state = State::default();
+    let first = apply_next(&mut state, register(job("web").build(), 1).keyed(key("a")));
+    let before = state.clone();
+
+    let again = apply_next(&mut state, register(job("web").build(), 9).keyed(key("a")));
+
+    assert_eq!(again.response, first.response);
+    assert!(again.effects.is_empty() && again.changed.is_empty());
+    assert_eq!(state.applied(), LogIndex(2));
+    assert_eq!(state.hash(), before.hash());
+    assert_eq!(state.evals().len(), 1);
+}
+
+#[test]
+fn a_key_used_for_another_write_is_refused_by_name() {
+    let mut state = State::default();
+    apply_next(&mut state, register(job("web").build(), 1).keyed(key("a")));
+
+    let other = apply_next(&mut state, register(job("db").build(), 1).keyed(key("a")));
+
+    let rejection = Rejection::KeyReused {
+        key: key("a"),
+        index: LogIndex(1),
+    };
+    assert_eq!(other.response, Response::Rejected(rejection));
+    assert!(state.jobs().get(&JobKey::in_default("db")).is_none());
+}
+
+#[test]
+fn a_refusal_is_given_again_too() {
+    let mut state = State::default();
+    let command = Command::EvaluateJob {
+        key: JobKey::in_default("web"),
+        at: Timestamp(1),
+    };
+    let first = apply_next(&mut state, command.clone().keyed(key("a")));
+    apply_next(&mut state, register(job("web").build(), 2));
+
+    let again = apply_next(&mut state, command.keyed(key("a")));
+
+    assert_eq!(again.response, first.response);
+}
+
+#[test]
+fn a_restored_state_knows_the_answer() {
+    let mut state = State::default();
+    let first = apply_next(&mut state, register(job("web").build(), 1).keyed(key("a")));
+
+    let records = snapshot::records(&state).map(Ok::<_, Infallible>);
+    let mut restored = snapshot::restore(records).unwrap();
+
+    assert_eq!(restored, state);
+    let again = apply_next(
+        &mut restored,
+        register(job("web").build(), 1).keyed(key("a")),
+    );
+    assert_eq!(again.response, first.response);
+}
+
+#[test]
+fn answers_are_forgotten_by_age_and_by_count() {
+    let mut state = State::default();
+    let keyed = |name: &str, at: u64, answers_max: u32, forget_before: u64| Command::Keyed {
+        once: Once {
+            key: key(name),
+            answers_max,
+            forget_before: Timestamp(forget_before),
+        },
+        command: Unkeyed(Box::new(register(job(name).build(), at))),
+    };
+    for (at, name) in (1..).zip(["a", "b", "c"]) {
+        apply_next(&mut state, keyed(name, at * SECOND, 10, 0));
+    }
+
+    apply_next(&mut state, keyed("d", 4 * SECOND, 10, 2 * SECOND));
+    assert!(state.answers().get(&key("a")).is_none());
+    assert_eq!(state.answers().len(), 3);
+
+    apply_next(&mut state, keyed("e", 5 * SECOND, 2, 0));
+    let kept: Vec<&str> = state.answers().iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(kept, ["d", "e"]);
+}
+
+#[test]
+fn bytes_that_nest_keyed_commands_are_refused() {
+    let inner = register(job("web").build(), 1).keyed(key("a"));
+    let Command::Keyed { once, .. } = inner.clone() else {
+        panic!("it has a key")
+    };
+    let nested = Command::Keyed {
+        once,
+        command: Unkeyed(Box::new(inner.clone())),
+    };
+    let bytes = muster_wire::codec::encode(&nested).unwrap();
+
+    assert!(muster_wire::codec::decode::<Command>(&bytes).is_err());
+    let bytes = muster_wire::codec::encode(&inner).unwrap();
+    assert_eq!(
+        muster_wire::codec::decode::<Command>(&bytes).unwrap(),
+        inner
+    );
+}
+
+#[test]
+fn a_key_on_a_keyed_command_changes_nothing() {
+    let keyed = register(job("web").build(), 1).keyed(key("a"));
+
+    assert_eq!(keyed.clone().keyed(key("b")), keyed);
+}

@@ -1,0 +1,167 @@
+//! A hash of what is replicated: the same on every machine and in every version.
+//!
+//! The hash of a table is the sum of the hashes of its rows, so it follows from the rows alone, whatever
+//! order they were written in, and a write costs the hash of one row. Good against accidents, not
+//! against malice: whoever can write a row could find another of equal hash.
+//!
+//! A row is hashed by what it serialises to; lengths and variants are part of it, so that two values
+//! never read as one.
+
+mod serialise;
+
+use serde::Serialize;
+
+/// The hash of each table, and what they are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct StateHash {
+    /// The nodes.
+    pub nodes: u64,
+    /// The jobs and their versions.
+    pub jobs: u64,
+    /// The allocations.
+    pub allocs: u64,
+    /// The evaluations.
+    pub evals: u64,
+    /// The answers kept for repeated writes.
+    pub answers: u64,
+}
+
+impl StateHash {
+    /// Tables by name, in the order of the fields.
+    #[must_use]
+    pub fn tables(&self) -> [(&'static str, u64); 5] {
+        let Self {
+            nodes,
+            jobs,
+            allocs,
+            evals,
+            answers,
+        } = *self;
+        [
+            ("nodes", nodes),
+            ("jobs", jobs),
+            ("allocations", allocs),
+            ("evaluations", evals),
+            ("answers", answers),
+        ]
+    }
+
+    /// Names of the tables in which two states differ.
+    #[must_use]
+    pub fn differing(&self, other: &Self) -> Vec<&'static str> {
+        self.tables()
+            .into_iter()
+            .zip(other.tables())
+            .filter(|(ours, theirs)| ours.1 != theirs.1)
+            .map(|(ours, _)| ours.0)
+            .collect()
+    }
+
+    /// One number for all.
+    #[must_use]
+    pub fn whole(&self) -> u64 {
+        let mut digest = Digest::default();
+        for (_, table) in self.tables() {
+            digest.word(table);
+        }
+        digest.finish()
+    }
+}
+
+/// The hash of one row under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Any odd number without a pattern would do: digits of the golden ratio and of pi.
+const MULTIPLIERS: [u64; 2] = [0xa076_1d64_78bd_642f, 0x2437_54a8_8859_74c5];
+
+/// Both halves of a product of 64 by 64 bits, folded: every bit of either moves about half the result.
+fn fold(left: u64, right: u64) -> u64 {
+    let product = u128::from(left).wrapping_mul(u128::from(right));
+    #[expect(clippy::cast_possible_truncation, reason = "the halves are wanted")]
+    let (low, high) = (product as u64, (product >> 64) as u64);
+    low ^ high
+}
+
+impl Digest {
+    /// The hash of a value by what it serialises to.
+    pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> u64 {
+        let mut digest = Self::default();
+        digest.value(value);
+        digest.finish()
+    }
+
+    pub(crate) fn word(&mut self, word: u64) {
+        self.0 = fold(self.0 ^ word, MULTIPLIERS[0]).wrapping_add(MULTIPLIERS[1]);
+    }
+
+    /// With its length, so that two texts never read as one.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.word(u64::from_le_bytes(last));
+        }
+    }
+
+    pub(crate) fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
+        if value.serialize(&mut *self).is_err() {
+            // Only a `Serialize` that refuses comes here, and none of ours does.
+            self.word(u64::MAX);
+        }
+    }
+
+    pub(crate) fn finish(self) -> u64 {
+        fold(self.0, MULTIPLIERS[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The value is part of the agreement between servers of different versions.
+    #[test]
+    fn a_hash_is_the_same_for_ever() {
+        let value = (
+            7_u32,
+            "seven",
+            Some([1_u8, 2]),
+            BTreeMap::from([("a", -1_i64)]),
+        );
+
+        assert_eq!(Digest::of(&value), 10_874_827_633_051_364_661);
+    }
+
+    #[test]
+    fn neighbouring_fields_do_not_run_together() {
+        assert_ne!(Digest::of(&("ab", "c")), Digest::of(&("a", "bc")));
+        assert_ne!(
+            Digest::of(&(None::<u8>, 0_u8)),
+            Digest::of(&(Some(0_u8), ()))
+        );
+        assert_ne!(Digest::of(&[0_u8; 7][..]), Digest::of(&[0_u8; 8][..]));
+    }
+
+    #[test]
+    fn each_bit_of_a_word_counts() {
+        let mut seen: Vec<u64> = (0..64).map(|bit| Digest::of(&(1_u64 << bit))).collect();
+        seen.sort_unstable();
+        seen.dedup();
+
+        assert_eq!(seen.len(), 64);
+    }
+}
