@@ -14,6 +14,7 @@ pub mod alloc;
 mod block;
 pub mod duration;
 pub mod eval;
+pub mod event;
 pub mod job;
 pub mod logs;
 pub mod node;

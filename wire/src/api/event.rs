@@ -1,0 +1,171 @@
+//! The event stream: one JSON object a line.
+//!
+//! A line is a heartbeat (`{}`), the events of one entry of the log ([`Events`]), or the reason why the
+//! stream ends ([`StreamError`]). An entry's events are never split over two lines, so that a reader who
+//! saw the line of index N goes on with `index=N+1`: nothing is lost, nothing comes twice.
+
+#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::alloc::Allocation;
+use crate::api::eval::Evaluation;
+use crate::api::job::Job;
+use crate::api::node::Node;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Topic {
+    Job,
+    Allocation,
+    Evaluation,
+    Node,
+    /// Reserved: there are no deployments yet.
+    Deployment,
+    /// Reserved: there are no services yet.
+    Service,
+}
+
+impl Topic {
+    /// Every topic.
+    pub const ALL: [Self; 6] = [
+        Self::Job,
+        Self::Allocation,
+        Self::Evaluation,
+        Self::Node,
+        Self::Deployment,
+        Self::Service,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Job => "Job",
+            Self::Allocation => "Allocation",
+            Self::Evaluation => "Evaluation",
+            Self::Node => "Node",
+            Self::Deployment => "Deployment",
+            Self::Service => "Service",
+        }
+    }
+
+    /// The topic called `word`.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|topic| topic.word() == word)
+    }
+}
+
+/// The events of one entry of the log. A heartbeat has neither index nor events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Events<P = Value> {
+    pub index: u64,
+    pub events: Vec<Event<P>>,
+}
+
+/// A row that an entry of the log wrote, as that entry left it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Event<P = Value> {
+    pub topic: Topic,
+    /// What the entry did, the same for all its events: `JobRegistered`, `PlanResult`, …
+    #[serde(rename = "Type")]
+    pub event_type: String,
+    /// The row's id.
+    pub key: String,
+    /// Empty for nodes.
+    pub namespace: String,
+    /// Other names that `topic=Topic:name` finds it by: of allocations and evaluations the job and the
+    /// deployment.
+    pub filter_keys: Option<Vec<String>>,
+    pub index: u64,
+    pub payload: P,
+}
+
+/// The row, under the name of its topic. What is gone is `null`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Payload {
+    Job(Option<Box<Job>>),
+    /// Without its job, which has events of its own.
+    Allocation(Box<Allocation>),
+    Evaluation(Box<Evaluation>),
+    Node(Option<Box<Node>>),
+}
+
+/// Why a stream ends. Nomad's streams break off without a word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct StreamError {
+    pub error: StreamErrorBody,
+}
+
+/// See [`StreamError`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct StreamErrorBody {
+    pub code: StreamErrorCode,
+    /// For people.
+    pub message: String,
+    /// The index from which events were to come.
+    pub index: u64,
+    /// The index from which this server has all of them.
+    pub oldest_index: u64,
+}
+
+/// See [`StreamErrorBody`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StreamErrorCode {
+    /// Events between the index asked for and the oldest one are gone: read the lists again, then follow
+    /// from their index.
+    Gap,
+    /// The reader was too slow: what it had not read is gone.
+    Slow,
+}
+
+/// A line of the stream, as a reader meets it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Line {
+    Error(StreamError),
+    Events(Events),
+    /// `{}`, and what later versions may add.
+    Heartbeat {},
+}
+
+/// The line of a heartbeat.
+pub const HEARTBEAT: &str = "{}\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_told_apart() {
+        let read = |text: &str| serde_json::from_str::<Line>(text).unwrap();
+
+        assert_eq!(read(HEARTBEAT), Line::Heartbeat {});
+        assert!(matches!(
+            read(r#"{"Index":7,"Events":[]}"#),
+            Line::Events(Events { index: 7, .. })
+        ));
+        assert!(matches!(
+            read(
+                r#"{"Error":{"Code":"Gap","Message":"gone","Index":3,"OldestIndex":9}}"#
+            ),
+            Line::Error(StreamError { error }) if error.oldest_index == 9
+        ));
+    }
+
+    #[test]
+    fn topics_are_found_by_their_names() {
+        for topic in Topic::ALL {
+            assert_eq!(Topic::named(topic.word()), Some(topic));
+            let json = serde_json::to_string(&topic).unwrap();
+            assert_eq!(json, format!("\"{}\"", topic.word()));
+        }
+        assert_eq!(Topic::named("job"), None);
+    }
+}
