@@ -20,6 +20,20 @@ use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
 use crate::task::{ExitResult, TaskConfig, TaskHandle, TaskState};
 use crate::task_driver::TaskDriver;
 
+mod crowd;
+mod node;
+mod session;
+
+pub use self::crowd::{fifty_tasks_run_at_once, two_hundred_tasks_live_at_once};
+pub use self::node::{
+    events_are_of_their_own_task, network_is_made_once, settings_may_come_more_than_once,
+};
+pub use self::session::{
+    command_in_an_ended_task_is_refused, command_that_takes_too_long_is_ended,
+    session_carries_input_and_output, session_has_a_terminal_with_a_size,
+    session_in_no_task_is_not_found, session_keeps_outputs_apart_and_tells_the_exit,
+};
+
 /// What a step may take. Far beyond what any driver needs on a loaded machine; only a driver that
 /// hangs reaches it.
 const STEP_DEADLINE: Duration = Duration::from_mins(1);
@@ -54,10 +68,50 @@ pub trait Subject: Send + Sync {
     /// A command that prints `text`, for drivers that can run commands.
     fn prints(&self, text: &str) -> Vec<String>;
 
+    /// A `config` whose start fails in a way that may pass, if there is one.
+    fn busy(&self) -> Option<Value> {
+        None
+    }
+
+    /// A command that copies its input to its output.
+    fn copies_input(&self) -> Vec<String> {
+        vec!["cat".to_owned()]
+    }
+
+    /// A command that writes `text` to its error output and exits with 1.
+    fn complains(&self, text: &str) -> Vec<String> {
+        shell_command(&format!("printf '%s' '{text}' >&2; exit 1"))
+    }
+
+    /// A command that answers each line of its terminal with `<lines> <columns>`.
+    fn prints_size(&self) -> Vec<String> {
+        shell_command("while read -r line; do stty size; done")
+    }
+
+    /// A command that does not end.
+    fn sleeps(&self) -> Vec<String> {
+        vec!["sleep".to_owned(), FOREVER.as_secs().to_string()]
+    }
+
+    /// The driver can run commands with their input and output as streams. One that cannot must
+    /// say so.
+    fn streams_exec(&self) -> bool {
+        false
+    }
+
+    /// The driver can find a task again by a handle after [`Self::restart`].
+    fn recovers(&self) -> bool {
+        true
+    }
+
     /// Waits until the task of [`Self::ignores_signals`] really ignores them.
     fn settled<'a>(&'a self, _config: &'a TaskConfig) -> BoxFuture<'a, ()> {
         async {}.boxed()
     }
+}
+
+fn shell_command(script: &str) -> Vec<String> {
+    ["sh", "-c", script].map(str::to_owned).to_vec()
 }
 
 /// Makes a test of each case for the subject that the expression builds.
@@ -87,7 +141,9 @@ macro_rules! driver_conformance {
             newer_handle_is_refused,
             damaged_handle_is_refused,
             stored_handle_still_recovers,
+            older_handle_is_recovered_or_refused,
             fifty_tasks_run_at_once,
+            two_hundred_tasks_live_at_once,
             concurrent_calls_agree,
             stats_end_with_the_task,
             stats_come_at_the_interval,
@@ -95,6 +151,16 @@ macro_rules! driver_conformance {
             schema_is_an_object,
             listed_tasks_are_the_started_ones,
             command_runs_in_the_task,
+            command_that_takes_too_long_is_ended,
+            command_in_an_ended_task_is_refused,
+            session_carries_input_and_output,
+            session_keeps_outputs_apart_and_tells_the_exit,
+            session_has_a_terminal_with_a_size,
+            session_in_no_task_is_not_found,
+            events_are_of_their_own_task,
+            network_is_made_once,
+            settings_may_come_more_than_once,
+            start_that_may_pass_says_so,
             configuration_survives_the_way,
         );
     };
@@ -575,21 +641,56 @@ pub async fn stored_handle_still_recovers(subject: &dyn Subject) {
     destroy(&*driver, &config.id).await;
 }
 
-/// Fifty starts at once, each with an exit code of its own, and none is mixed up.
-pub async fn fifty_tasks_run_at_once(subject: &dyn Subject) {
+/// A start that fails for the moment is told from one that fails for good.
+pub async fn start_that_may_pass_says_so(subject: &dyn Subject) {
+    let Some(busy) = subject.busy() else {
+        return;
+    };
     let driver = subject.driver().await;
-    let driver = &*driver;
-    let results = join_all((1..=50).map(|code| async move {
-        let config = task(subject, "crowd", subject.exits_with(code));
-        start(driver, &config).await;
-        let result = wait(driver, &config.id).await;
-        destroy(driver, &config.id).await;
-        result
-    }))
-    .await;
+    let config = task(subject, "busy", busy);
 
-    let expected: Vec<_> = (1..=50).map(ExitResult::exited).collect();
-    assert_eq!(results, expected);
+    let failed = within("start", driver.start_task(config.clone())).await;
+
+    assert!(
+        matches!(failed, Err(StartTaskError::Recoverable { .. })),
+        "{failed:?}"
+    );
+    assert_not_found(&*driver, &config.id).await;
+}
+
+/// A handle of an earlier version is understood or refused, never misread: what the driver takes
+/// back is the task that was started.
+pub async fn older_handle_is_recovered_or_refused(subject: &dyn Subject) {
+    let driver = subject.driver().await;
+    let config = task(subject, "older", subject.runs_for(FOREVER));
+    let handle = start(&*driver, &config).await;
+    let before = within("inspect", driver.inspect_task(&config.id))
+        .await
+        .expect("the task is known");
+    let mut older = handle.clone();
+    older.version = handle.version - 1;
+
+    let driver = subject.restart(driver).await;
+    match within("recover", driver.recover_task(older)).await {
+        Ok(()) => {
+            let after = within("inspect", driver.inspect_task(&config.id)).await;
+            assert_eq!(after.expect("the task is known"), before);
+        }
+        Err(error) => {
+            assert!(
+                matches!(
+                    error,
+                    RecoverTaskError::HandleVersion { .. } | RecoverTaskError::InvalidHandle { .. }
+                ),
+                "{error:?}"
+            );
+            assert_not_found(&*driver, &config.id).await;
+            within("recover", driver.recover_task(handle))
+                .await
+                .expect("the task is still there for its own handle");
+        }
+    }
+    destroy(&*driver, &config.id).await;
 }
 
 /// Stops, waits and looks at the same task at the same time all succeed.

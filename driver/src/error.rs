@@ -130,14 +130,14 @@ pub enum RecoverTaskError {
         /// What shows that it is gone.
         reason: String,
     },
-    /// The handle was made by a version of the driver that this one cannot read.
+    /// The handle was made by a version of the driver, newer or older, that this one cannot read.
     #[error(
-        "recover task: its handle has version {found}, this driver reads up to {supported}; start the newer driver"
+        "recover task: its handle has version {found}, which this driver, whose own have {supported}, cannot read; start the version of the driver that made it"
     )]
     HandleVersion {
         /// Version in the handle.
         found: i32,
-        /// Newest version that the driver reads.
+        /// Version of the handles that the driver makes.
         supported: i32,
     },
     /// The handle is damaged or belongs to another driver.

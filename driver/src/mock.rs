@@ -19,20 +19,27 @@ use tokio_stream::wrappers::BroadcastStream;
 use crate::capabilities::{Attribute, Capabilities, Fingerprint, Health, PluginInfo};
 use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
 use crate::event::TaskEvent;
-use crate::exec::ExecResult;
+use crate::exec::{ExecRequest, ExecResult};
 use crate::limits;
-use crate::schema::Spec;
+use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride};
+use crate::schema::{Spec, without_nulls};
 use crate::stats::{CpuField, CpuUsage, TaskStats, TaskUsage};
 use crate::task::{ExitResult, StartedTask, TaskConfig, TaskHandle, TaskState, TaskStatus};
 use crate::task_driver::{
-    DETACH_SIGNAL, FingerprintStream, TaskDriver, TaskEventStream, TaskStatsStream,
+    DETACH_SIGNAL, ExecInputStream, ExecOutputStream, FingerprintStream, TaskDriver,
+    TaskEventStream, TaskStatsStream,
 };
+
+mod exec;
 
 /// The name of the driver.
 pub const NAME: &str = "mock";
 
 /// Version of the handles.
 const HANDLE_VERSION: i32 = 1;
+
+/// How often the fingerprint is said again when nothing changes.
+const FINGERPRINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Number of SIGKILL, the same on every architecture.
 const SIGKILL: i32 = 9;
@@ -63,6 +70,8 @@ pub struct MockTask {
     pub exec_stdout: String,
     /// How a command run in it exits.
     pub exec_code: i32,
+    /// The driver puts it on a network of its own, at this address.
+    pub address: String,
 }
 
 impl MockTask {
@@ -102,8 +111,9 @@ impl MockTask {
             signal_error,
             exec_stdout,
             exec_code,
+            address,
         } = self;
-        json!({
+        without_nulls(json!({
             "run_for_ms": run_for_ms,
             "exit_code": exit_code,
             "exit_signal": exit_signal,
@@ -115,15 +125,18 @@ impl MockTask {
             "signal_error": signal_error,
             "exec_stdout": exec_stdout,
             "exec_code": exec_code,
-        })
+            "address": address,
+        }))
     }
 
     fn from_config(config: &Value) -> Result<Self, StartTaskError> {
         if config.is_null() {
             return Ok(Self::default());
         }
-        serde_json::from_value(config.clone()).map_err(|error| StartTaskError::Fatal {
-            message: format!("read the task's config: {error}"),
+        serde_json::from_value(without_nulls(config.clone())).map_err(|error| {
+            StartTaskError::Fatal {
+                message: format!("read the task's config: {error}"),
+            }
         })
     }
 }
@@ -262,6 +275,8 @@ struct Managed {
 pub struct MockDriver {
     host: MockHost,
     remote: bool,
+    /// By allocation; `None` if the driver makes no networks.
+    networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
     tasks: Mutex<HashMap<String, Managed>>,
     events: broadcast::Sender<TaskEvent>,
     fingerprints: watch::Sender<Fingerprint>,
@@ -284,6 +299,7 @@ impl MockDriver {
         Self {
             host,
             remote: false,
+            networks: None,
             tasks: Mutex::default(),
             events: broadcast::Sender::new(limits::TASK_EVENTS_MAX),
             fingerprints: watch::Sender::new(Fingerprint {
@@ -301,6 +317,52 @@ impl MockDriver {
             remote: true,
             ..Self::on(host)
         }
+    }
+
+    /// A driver that makes the network of each allocation itself.
+    #[must_use]
+    pub fn with_networks(mut self) -> Self {
+        self.networks = Some(Mutex::default());
+        self
+    }
+
+    /// Networks that were made and not yet destroyed.
+    pub fn networks(&self) -> usize {
+        self.networks.as_ref().map_or(0, |networks| {
+            let networks = networks.lock().unwrap_or_else(PoisonError::into_inner);
+            networks.len()
+        })
+    }
+
+    fn networks_of(
+        &self,
+        call: &str,
+    ) -> Result<MutexGuard<'_, BTreeMap<String, NetworkIsolation>>, DriverError> {
+        let networks = self.networks.as_ref();
+        let networks = networks.ok_or_else(|| DriverError::unsupported(call))?;
+        Ok(networks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn make_network(&self, alloc_id: &str, hostname: &str) -> Result<CreatedNetwork, DriverError> {
+        let mut networks = self.networks_of("CreateNetwork")?;
+        if let Some(isolation) = networks.get(alloc_id).cloned() {
+            return Ok(CreatedNetwork {
+                isolation,
+                created: false,
+            });
+        }
+        let isolation = NetworkIsolation {
+            mode: NetworkMode::Group,
+            path: format!("/run/mock/{alloc_id}"),
+            labels: BTreeMap::from([("maker".to_owned(), NAME.to_owned())]),
+            hostname: hostname.to_owned(),
+            address: "192.0.2.1".to_owned(),
+        };
+        networks.insert(alloc_id.to_owned(), isolation.clone());
+        Ok(CreatedNetwork {
+            isolation,
+            created: true,
+        })
     }
 
     /// Changes what the fingerprint stream says.
@@ -350,6 +412,7 @@ impl MockDriver {
         if tasks.contains_key(&config.id) {
             return Err(StartTaskError::AlreadyStarted { task_id: config.id });
         }
+        let network = network_of(&task);
         let (pid, process) = self.host.spawn(task);
         let handle = TaskHandle {
             version: HANDLE_VERSION,
@@ -368,10 +431,7 @@ impl MockDriver {
         );
         drop(tasks);
         self.emit(&config, "started");
-        Ok(StartedTask {
-            handle,
-            network: None,
-        })
+        Ok(StartedTask { handle, network })
     }
 
     fn recover(&self, handle: TaskHandle) -> Result<(), RecoverTaskError> {
@@ -380,7 +440,7 @@ impl MockDriver {
         if tasks.contains_key(&task_id) {
             return Ok(());
         }
-        if handle.version > HANDLE_VERSION {
+        if handle.version != HANDLE_VERSION {
             return Err(RecoverTaskError::HandleVersion {
                 found: handle.version,
                 supported: HANDLE_VERSION,
@@ -503,6 +563,14 @@ impl MockDriver {
     }
 }
 
+fn network_of(task: &MockTask) -> Option<NetworkOverride> {
+    (!task.address.is_empty()).then(|| NetworkOverride {
+        port_map: BTreeMap::from([("http".to_owned(), 80)]),
+        addr: task.address.clone(),
+        auto_advertise: true,
+    })
+}
+
 /// Numbers of the signals that tests use.
 fn number(signal: &str) -> Result<i32, TaskError> {
     match signal {
@@ -529,6 +597,18 @@ impl TaskDriver for MockDriver {
         .boxed()
     }
 
+    fn config_schema(&self) -> BoxFuture<'_, Result<Option<Spec>, DriverError>> {
+        let words = Spec::optional("description", "string");
+        async { Ok(Some(Spec::object([("description", words)]))) }.boxed()
+    }
+
+    /// `description` is what the fingerprint says; without it, the default.
+    fn set_config(&self, config: Value) -> BoxFuture<'_, Result<(), DriverError>> {
+        let words = config.get("description").and_then(Value::as_str);
+        self.set_health(Health::Healthy, words.unwrap_or("healthy"));
+        async { Ok(()) }.boxed()
+    }
+
     fn task_config_schema(&self) -> BoxFuture<'_, Result<Spec, DriverError>> {
         async {
             Ok(Spec::object([
@@ -546,6 +626,7 @@ impl TaskDriver for MockDriver {
                 ("signal_error", Spec::optional("signal_error", "string")),
                 ("exec_stdout", Spec::optional("exec_stdout", "string")),
                 ("exec_code", Spec::optional("exec_code", "number")),
+                ("address", Spec::optional("address", "string")),
             ]))
         }
         .boxed()
@@ -557,6 +638,12 @@ impl TaskDriver for MockDriver {
                 send_signals: true,
                 exec: true,
                 remote_tasks: self.remote,
+                must_create_network: self.networks.is_some(),
+                network_modes: if self.networks.is_some() {
+                    vec![NetworkMode::Host, NetworkMode::Group]
+                } else {
+                    Vec::new()
+                },
                 ..Capabilities::default()
             })
         }
@@ -564,7 +651,18 @@ impl TaskDriver for MockDriver {
     }
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>> {
-        let stream = tokio_stream::wrappers::WatchStream::new(self.fingerprints.subscribe());
+        let changes = self.fingerprints.subscribe();
+        let stream = stream::unfold((changes, true), |(mut changes, first)| async move {
+            if !first {
+                // A driver that is gone says nothing more; a period that passed repeats the last.
+                let changed = tokio::time::timeout(FINGERPRINT_INTERVAL, changes.changed());
+                if let Ok(Err(_gone)) = changed.await {
+                    return None;
+                }
+            }
+            let now = changes.borrow_and_update().clone();
+            Some((now, (changes, false)))
+        });
         async { Ok(stream.boxed()) }.boxed()
     }
 
@@ -620,7 +718,7 @@ impl TaskDriver for MockDriver {
                 completed_at: ended.as_ref().map(|(_, at)| *at),
                 result: ended.map(|(result, _)| result),
                 attributes: BTreeMap::from([("pid".to_owned(), managed.pid.to_string())]),
-                network: None,
+                network: network_of(&managed.process.task),
             })
         }
         .boxed()
@@ -665,16 +763,46 @@ impl TaskDriver for MockDriver {
     fn exec_task<'a>(
         &'a self,
         task_id: &'a str,
-        _command: Vec<String>,
-        _timeout: Duration,
+        command: Vec<String>,
+        timeout: Duration,
     ) -> BoxFuture<'a, Result<ExecResult, TaskError>> {
-        async {
-            let task = self.running(task_id)?.process.task.clone();
-            Ok(ExecResult {
-                stdout: task.exec_stdout.into_bytes(),
-                stderr: Vec::new(),
-                result: ExitResult::exited(task.exec_code),
-            })
+        async move {
+            let process = self.running(task_id)?.process;
+            Ok(exec::run(&process, &command, timeout).await)
+        }
+        .boxed()
+    }
+
+    fn exec_task_streaming<'a>(
+        &'a self,
+        task_id: &'a str,
+        request: ExecRequest,
+        input: ExecInputStream,
+    ) -> BoxFuture<'a, Result<ExecOutputStream, TaskError>> {
+        async move {
+            let process = self.running(task_id)?.process;
+            Ok(exec::stream(process, request, input))
+        }
+        .boxed()
+    }
+
+    fn create_network<'a>(
+        &'a self,
+        alloc_id: &'a str,
+        hostname: &'a str,
+    ) -> BoxFuture<'a, Result<CreatedNetwork, DriverError>> {
+        async move { self.make_network(alloc_id, hostname) }.boxed()
+    }
+
+    fn destroy_network<'a>(
+        &'a self,
+        alloc_id: &'a str,
+        _isolation: NetworkIsolation,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        async move {
+            // One that is gone is what was asked for.
+            let _made = self.networks_of("DestroyNetwork")?.remove(alloc_id);
+            Ok(())
         }
         .boxed()
     }

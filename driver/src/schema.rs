@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 /// A node of a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
@@ -108,5 +110,21 @@ impl Spec {
                 .map(|(name, spec)| (name.to_owned(), spec))
                 .collect(),
         )
+    }
+}
+
+/// `value` without the entries of objects that are null. To a schema an entry that is null and one
+/// that is absent are the same; to most readers of configurations only the absent one is the default.
+pub fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => Value::Object(
+            entries
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(name, value)| (name, without_nulls(value)))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        plain @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => plain,
     }
 }

@@ -62,14 +62,16 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
     /// What the driver implements.
     fn capabilities(&self) -> BoxFuture<'_, Result<Capabilities, DriverError>>;
 
-    /// How the driver is, now and from then on.
+    /// How the driver is: the first item at once, then one on each change, and the last again from
+    /// time to time, so that a reader knows the driver lives.
     fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>>;
 
     /// Starts a task. On error nothing of it is left.
     fn start_task(&self, config: TaskConfig) -> BoxFuture<'_, Result<StartedTask, StartTaskError>>;
 
     /// Takes charge of a task that an earlier life of the driver started. A task that the driver
-    /// knows already is left as it is.
+    /// knows already is left as it is. A handle of another version is either understood or refused
+    /// with [`RecoverTaskError::HandleVersion`], never misread.
     fn recover_task(&self, handle: TaskHandle) -> BoxFuture<'_, Result<(), RecoverTaskError>>;
 
     /// Waits for the end of a task; at once if it ended. Any number of callers may wait.
@@ -78,6 +80,8 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
     /// Signals the task, gives it `timeout` to end, then kills all of it. The task stays known and
     /// can be waited for. An empty `signal` is the one of the task's configuration or the driver's
     /// default. Stopping an ended task succeeds.
+    ///
+    /// A driver of remote tasks takes [`DETACH_SIGNAL`] as: forget the task, and let it run.
     fn stop_task<'a>(
         &'a self,
         task_id: &'a str,
@@ -103,7 +107,8 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
         interval: Duration,
     ) -> BoxFuture<'a, Result<TaskStatsStream, TaskError>>;
 
-    /// Events of all tasks from now on.
+    /// Events of all tasks from now on, each with the allocation and the name of its task. The least
+    /// that a driver tells: that a stop was ignored and ended in a kill.
     fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>>;
 
     /// Handles of all tasks that the driver knows, ended ones included. This is how a host that
@@ -132,6 +137,10 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
     }
 
     /// Runs a command inside the task with input and output as streams.
+    ///
+    /// With a terminal there is one output, [`ExecOutput::Stdout`]; its size is that of the newest
+    /// [`ExecInput::Resize`]. The end of `input` is [`ExecInput::StdinClosed`]. Dropping the output
+    /// hangs up: the command is killed. The end of the task ends it too, with its exit reported.
     fn exec_task_streaming<'a>(
         &'a self,
         _task_id: &'a str,

@@ -34,6 +34,14 @@ pub(crate) fn ignores_signals() -> Value {
     .to_config()
 }
 
+pub(crate) fn busy() -> Value {
+    MockTask {
+        start_error_recoverable: true,
+        ..MockTask::broken("not now")
+    }
+    .to_config()
+}
+
 pub(crate) fn broken() -> Value {
     MockTask::broken("nothing works").to_config()
 }
@@ -53,7 +61,8 @@ impl InProcess {
 
 impl Subject for InProcess {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
-        async { Arc::new(MockDriver::on(self.host.clone())) as Arc<dyn TaskDriver> }.boxed()
+        async { Arc::new(MockDriver::on(self.host.clone()).with_networks()) as Arc<dyn TaskDriver> }
+            .boxed()
     }
 
     fn restart(&self, old: Arc<dyn TaskDriver>) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
@@ -83,5 +92,20 @@ impl Subject for InProcess {
 
     fn prints(&self, _text: &str) -> Vec<String> {
         vec!["print".to_owned()]
+    }
+    fn busy(&self) -> Option<Value> {
+        Some(busy())
+    }
+
+    fn complains(&self, text: &str) -> Vec<String> {
+        vec!["complain".to_owned(), text.to_owned()]
+    }
+
+    fn prints_size(&self) -> Vec<String> {
+        vec!["size".to_owned()]
+    }
+
+    fn streams_exec(&self) -> bool {
+        true
     }
 }

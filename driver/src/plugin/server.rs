@@ -28,6 +28,7 @@ use crate::plugin::proto::health::health_server::{Health, HealthServer};
 use crate::plugin::proto::muster::muster_driver_server::{MusterDriver, MusterDriverServer};
 use crate::plugin::proto::{base, controller, drivers, health, muster};
 use crate::plugin::status::{from_driver_error, from_recover_error, from_task_error};
+use crate::schema::without_nulls;
 use crate::task_driver::TaskDriver;
 
 /// Why a driver is served no longer.
@@ -173,7 +174,9 @@ impl Driver for Served {
             .into_inner()
             .task
             .ok_or_else(|| driver_status(protocol("StartTask without a task")))?;
-        let config = convert::task_config_from_proto(config).map_err(driver_status)?;
+        let mut config = convert::task_config_from_proto(config).map_err(driver_status)?;
+        // A host that follows the schema sends what is absent as null.
+        config.config = without_nulls(config.config);
         let driver = Arc::clone(&self.driver);
         let started = detached(async move { driver.start_task(config).await }).await?;
         let answer = match started {
@@ -458,7 +461,7 @@ impl BasePlugin for Served {
         let config = convert::config_from_msgpack(&request.get_ref().msgpack_config)
             .map_err(driver_status)?;
         self.driver
-            .set_config(config)
+            .set_config(without_nulls(config))
             .await
             .map_err(driver_status)?;
         Ok(Response::new(base::SetConfigResponse {}))

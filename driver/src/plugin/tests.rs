@@ -43,7 +43,7 @@ impl OverSocket {
         let path = self.dir.path().join(format!("{}.sock", sockets.len()));
         let listener = UnixListener::bind(&path).unwrap();
         let shutdown = CancellationToken::new();
-        let driver = Arc::new(MockDriver::on(self.host.clone()));
+        let driver = Arc::new(MockDriver::on(self.host.clone()).with_networks());
         let _serving = tokio::spawn(serve(driver, listener, shutdown.clone()));
         sockets.push(shutdown.clone());
         (path, shutdown)
@@ -89,6 +89,22 @@ impl Subject for OverSocket {
 
     fn prints(&self, _text: &str) -> Vec<String> {
         vec!["print".to_owned()]
+    }
+
+    fn busy(&self) -> Option<Value> {
+        Some(mock::fixture::busy())
+    }
+
+    fn complains(&self, text: &str) -> Vec<String> {
+        vec!["complain".to_owned(), text.to_owned()]
+    }
+
+    fn prints_size(&self) -> Vec<String> {
+        vec!["size".to_owned()]
+    }
+
+    fn streams_exec(&self) -> bool {
+        true
     }
 }
 
@@ -217,8 +233,14 @@ async fn streams_carry_health_and_events() {
 
 #[tokio::test]
 async fn missing_function_is_unsupported() {
-    let subject = OverSocket::new();
-    let (path, _) = subject.serve();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let _serving = tokio::spawn(serve(
+        Arc::new(MockDriver::new()),
+        listener,
+        CancellationToken::new(),
+    ));
     let client = Client::new("mock", &path);
 
     let network = client.create_network("a", "host").await;

@@ -1,0 +1,97 @@
+//! What a driver tells and does besides running tasks: events, networks, settings.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::stream::StreamExt;
+use serde_json::Value;
+
+use super::{Subject, destroy, start, task, within};
+use crate::error::DriverError;
+
+/// Events carry the allocation and the name of the task they are about, also when two tasks have
+/// something to tell at the same time. What every driver has to tell: that a stop ended in a kill.
+pub async fn events_are_of_their_own_task(subject: &dyn Subject) {
+    let driver = subject.driver().await;
+    let mut events = within("events", driver.task_events())
+        .await
+        .expect("a driver has events");
+    let mut configs = Vec::new();
+    for name in ["first", "second"] {
+        let mut config = task(subject, name, subject.ignores_signals());
+        config.alloc_id = format!("alloc-of-{name}");
+        start(&*driver, &config).await;
+        within("settle", subject.settled(&config)).await;
+        configs.push(config);
+    }
+
+    let stop = |at: usize| driver.stop_task(&configs[at].id, Duration::from_millis(50), "SIGTERM");
+    let (first, second) = within("both stops", async { tokio::join!(stop(0), stop(1)) }).await;
+    first.expect("the first stops");
+    second.expect("the second stops");
+    let mut told = BTreeMap::new();
+    while told.len() < 2 {
+        let event = within("an event of each", events.next())
+            .await
+            .expect("events go on");
+        // A driver that serves others too tells of their tasks as well.
+        if configs.iter().any(|config| config.id == event.task_id) {
+            told.insert(event.task_id.clone(), event);
+        }
+    }
+
+    for config in &configs {
+        let event = &told[&config.id];
+        assert_eq!(event.alloc_id, config.alloc_id);
+        assert_eq!(event.task_name, config.task_name);
+        assert!(!event.message.is_empty());
+        destroy(&*driver, &config.id).await;
+    }
+}
+
+/// A network is made once for an allocation and found again; a driver that makes none says so.
+pub async fn network_is_made_once(subject: &dyn Subject) {
+    let driver = subject.driver().await;
+    let capabilities = within("capabilities", driver.capabilities())
+        .await
+        .expect("a driver knows what it can do");
+
+    let made = within("create", driver.create_network("conformance-net", "web")).await;
+
+    if !capabilities.must_create_network {
+        assert!(
+            matches!(made, Err(DriverError::Unsupported { .. })),
+            "{made:?}"
+        );
+        return;
+    }
+    let made = made.expect("the network is made");
+    let again = within("create", driver.create_network("conformance-net", "web"))
+        .await
+        .expect("the network is found");
+    assert!(made.created);
+    assert!(!again.created);
+    assert_eq!(again.isolation, made.isolation);
+    within(
+        "destroy",
+        driver.destroy_network("conformance-net", made.isolation),
+    )
+    .await
+    .expect("the network is removed");
+}
+
+/// A host sets the configuration at each launch, and again: null is the default.
+pub async fn settings_may_come_more_than_once(subject: &dyn Subject) {
+    let driver = subject.driver().await;
+
+    for _time in 0..2 {
+        within("set", driver.set_config(Value::Null))
+            .await
+            .expect("the default configuration is one");
+    }
+    let mut stream = within("fingerprint", driver.fingerprint())
+        .await
+        .expect("a driver has a fingerprint");
+
+    assert!(within("the first item", stream.next()).await.is_some());
+}
