@@ -102,7 +102,10 @@ fn rejection(rejection: &Rejection) -> String {
         Rejection::CheckIndex { expected, .. } => {
             format!("Enforcing job modify index {}: {rejection}", expected.0)
         }
-        Rejection::JobTypeChanged { .. } | Rejection::NoGroups(_) | Rejection::InvalidNode(_) => {
+        Rejection::JobTypeChanged { .. }
+        | Rejection::NoGroups(_)
+        | Rejection::InvalidNode(_)
+        | Rejection::KeyReused { .. } => {
             rejection.to_string()
         }
     }
@@ -124,7 +127,7 @@ impl ApiError {
             Self::Unsupported { .. } => StatusCode::NOT_IMPLEMENTED,
             Self::Rejected(rejection) => match rejection {
                 Rejection::UnknownJob(_) | Rejection::UnknownNode(_) => StatusCode::NOT_FOUND,
-                Rejection::CheckIndex { .. } => StatusCode::CONFLICT,
+                Rejection::CheckIndex { .. } | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
                 Rejection::JobTypeChanged { .. }
                 | Rejection::NoGroups(_)
                 | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
