@@ -217,7 +217,9 @@ async fn admit(connection: Connection, control: &Control) {
     let peer = connection.remote_address();
     let refusal = match peer::role(&connection, &control.server_info().cluster) {
         Ok(Role::Agent) => None,
-        Ok(Role::Server) => Some("a server's certificate does not speak for an agent".to_owned()),
+        Ok(Role::Operator | Role::Server) => {
+            Some("only an agent's certificate speaks for an agent".to_owned())
+        }
         Err(error) => Some(error.to_string()),
     };
     if let Some(reason) = refusal {

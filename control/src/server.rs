@@ -180,7 +180,7 @@ impl Server {
     pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
         let clock = Clock::start();
         let data_dir = Arc::new(DataDir::open(&config.data_dir)?);
-        tls::ensure_cluster(&data_dir.tls(), &config.cluster)?;
+        tls::ensure_cluster(&data_dir.tls(), &config.cluster, &config.name)?;
         let identity = Identity::load(&data_dir.tls(), Role::Server)?;
         if identity.cluster != config.cluster {
             let (dir, theirs) = (data_dir.tls(), identity.cluster);

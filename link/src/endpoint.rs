@@ -78,7 +78,7 @@ pub fn server(
     config.transport_config(Arc::new(transport()));
     config.migration(false);
     let endpoint = Endpoint::new(
-        EndpointConfig::default(),
+        endpoint_config(identity),
         Some(config),
         socket(addr)?,
         Arc::new(TokioRuntime),
@@ -125,6 +125,28 @@ pub fn client_config(
     transport.keep_alive_interval(Some(KEEP_ALIVE));
     config.transport_config(Arc::new(transport));
     Ok(config)
+}
+
+/// An endpoint that, started again with the same key, tells the peers of its former self that their
+/// connections are gone. They would wait for [`IDLE_TIMEOUT`] otherwise.
+fn endpoint_config(identity: &Identity) -> EndpointConfig {
+    let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, identity.key.secret_der());
+    let derive = |purpose: &[u8]| ring::hmac::sign(&secret, purpose);
+    let reset = ring::hmac::Key::new(
+        ring::hmac::HMAC_SHA256,
+        derive(b"muster stateless reset").as_ref(),
+    );
+    let mut config = EndpointConfig::new(Arc::new(reset));
+    let tag = derive(b"muster connection ids");
+    let mut key = [0; 8];
+    key.copy_from_slice(&tag.as_ref()[..8]);
+    // The default draws a key per process and drops packets of connections that an earlier process had.
+    config.cid_generator(move || {
+        Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(
+            u64::from_le_bytes(key),
+        ))
+    });
+    config
 }
 
 fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {

@@ -1,7 +1,7 @@
 //! Framed messages on a QUIC stream.
 
 use muster_wire::codec::DecodeError;
-use muster_wire::frame::{self, EncodeFrameError, HeaderError};
+use muster_wire::frame::{self, EncodeFrameError, HeaderError, Protocol};
 use quinn::{ReadExactError, RecvStream, SendStream, VarInt, WriteError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,13 +33,22 @@ pub enum RecvFrameError {
 
 /// Sends messages on a stream.
 #[derive(Debug)]
-pub struct FrameSender(SendStream);
+pub struct FrameSender {
+    stream: SendStream,
+    protocol: Protocol,
+}
 
 impl FrameSender {
-    /// On `stream`.
+    /// On `stream`, between an agent and a server.
     #[must_use]
     pub fn new(stream: SendStream) -> Self {
-        Self(stream)
+        Self::speaking(frame::AGENT, stream)
+    }
+
+    /// On `stream`, in `protocol`.
+    #[must_use]
+    pub fn speaking(protocol: Protocol, stream: SendStream) -> Self {
+        Self { stream, protocol }
     }
 
     /// Sends `message`. Returns when the stream has taken it, which waits while the peer reads slowly.
@@ -48,32 +57,53 @@ impl FrameSender {
     ///
     /// [`SendFrameError`]. The stream is not usable afterwards.
     pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), SendFrameError> {
-        let frame = frame::encode(message)?;
-        self.0.write_all(&frame).await?;
+        let frame = self.protocol.encode(message)?;
+        self.stream.write_all(&frame).await?;
         Ok(())
     }
 
     /// Says that no message follows.
     pub fn finish(&mut self) {
         // An error means that the stream is closed already.
-        drop(self.0.finish());
+        drop(self.stream.finish());
     }
 
     /// Resolves when the peer does not want to hear more.
     pub async fn stopped(&mut self) {
-        drop(self.0.stopped().await);
+        drop(self.stream.stopped().await);
+    }
+
+    /// Sends this stream's data before that of streams with a lower number. 0 unless said.
+    pub fn prioritise(&mut self, priority: i32) {
+        // An error means that the stream is closed already.
+        drop(self.stream.set_priority(priority));
+    }
+
+    /// The stream, for bytes that are no messages.
+    #[must_use]
+    pub fn into_stream(self) -> SendStream {
+        self.stream
     }
 }
 
 /// Receives messages from a stream.
 #[derive(Debug)]
-pub struct FrameReceiver(RecvStream);
+pub struct FrameReceiver {
+    stream: RecvStream,
+    protocol: Protocol,
+}
 
 impl FrameReceiver {
-    /// From `stream`.
+    /// From `stream`, between an agent and a server.
     #[must_use]
     pub fn new(stream: RecvStream) -> Self {
-        Self(stream)
+        Self::speaking(frame::AGENT, stream)
+    }
+
+    /// From `stream`, in `protocol`.
+    #[must_use]
+    pub fn speaking(protocol: Protocol, stream: RecvStream) -> Self {
+        Self { stream, protocol }
     }
 
     /// The next message; `None` when the peer is done.
@@ -85,19 +115,25 @@ impl FrameReceiver {
     /// [`RecvFrameError`]. The stream is not usable afterwards.
     pub async fn recv<T: DeserializeOwned>(&mut self) -> Result<Option<T>, RecvFrameError> {
         let mut header = [0; frame::HEADER_BYTES];
-        match self.0.read_exact(&mut header).await {
+        match self.stream.read_exact(&mut header).await {
             Ok(()) => {}
             Err(ReadExactError::FinishedEarly(0)) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        let mut body = vec![0; frame::body_length(header)?];
-        self.0.read_exact(&mut body).await?;
+        let mut body = vec![0; self.protocol.body_length(header)?];
+        self.stream.read_exact(&mut body).await?;
         Ok(Some(frame::decode(&body)?))
     }
 
     /// Tells the peer to send no more.
     pub fn stop(&mut self) {
         // An error means that the stream is closed already.
-        drop(self.0.stop(VarInt::from_u32(0)));
+        drop(self.stream.stop(VarInt::from_u32(0)));
+    }
+
+    /// The stream, for bytes that are no messages.
+    #[must_use]
+    pub fn into_stream(self) -> RecvStream {
+        self.stream
     }
 }

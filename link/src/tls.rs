@@ -1,12 +1,14 @@
 //! Certificates of a cluster.
 //!
 //! One authority per cluster; a certificate's DNS name says what its holder is:
-//! `server.<cluster>.muster` or `agent.<cluster>.muster`. Keys are readable by their owner only.
+//! `server.<cluster>.muster`, `agent.<cluster>.muster` or `operator.<cluster>.muster`. A server's certificate
+//! names the server as well: `<name>.server.<cluster>.muster`. Keys are readable by their owner only.
 
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -15,8 +17,20 @@ use rcgen::{
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::peer::Peer;
+
 /// The last label of every name in our certificates.
 pub const DOMAIN: &str = "muster";
+/// Bytes of a cluster's or a server's name: with the labels around it a name stays far below DNS's 253, and
+/// each label below its 63.
+pub const NAME_BYTES_MAX: usize = 40;
+/// How long a certificate holds unless said. A year: a certificate is renewed in an ordinary working routine,
+/// and is reloaded without a restart.
+pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(365 * 24);
+/// How long an authority holds.
+const AUTHORITY_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
+/// How far back a certificate holds: clocks of machines differ.
+const CLOCK_SKEW: Duration = Duration::from_hours(1);
 /// The cluster of a server that was given no name.
 pub const DEFAULT_CLUSTER: &str = "local";
 
@@ -25,6 +39,8 @@ pub const DEFAULT_CLUSTER: &str = "local";
 pub enum Role {
     /// A node agent.
     Agent,
+    /// A person or a program that uses the HTTP API.
+    Operator,
     /// A server of the control plane.
     Server,
 }
@@ -35,6 +51,7 @@ impl Role {
     pub fn word(self) -> &'static str {
         match self {
             Self::Agent => "agent",
+            Self::Operator => "operator",
             Self::Server => "server",
         }
     }
@@ -43,6 +60,49 @@ impl Role {
     #[must_use]
     pub fn dns_name(self, cluster: &str) -> String {
         format!("{}.{cluster}.{DOMAIN}", self.word())
+    }
+}
+
+/// The name in the certificate of one server.
+#[must_use]
+pub fn server_dns_name(server: &str, cluster: &str) -> String {
+    format!("{server}.{}", Role::Server.dns_name(cluster))
+}
+
+/// Whether `name` can stand in a certificate: 1 to 40 letters, digits and hyphens.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// What a certificate is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// Any agent of the cluster.
+    Agent,
+    /// A user of the HTTP API.
+    Operator,
+    /// The server of this name.
+    Server {
+        /// Its name.
+        name: &'a str,
+        /// Host names and IP addresses under which clients reach it, besides `localhost` and `127.0.0.1`.
+        hosts: &'a [String],
+    },
+}
+
+impl Subject<'_> {
+    /// What its holder is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        match self {
+            Self::Agent => Role::Agent,
+            Self::Operator => Role::Operator,
+            Self::Server { .. } => Role::Server,
+        }
     }
 }
 
@@ -92,6 +152,18 @@ pub enum TlsError {
         /// What was given.
         name: String,
     },
+    /// The server's name cannot stand in a certificate.
+    #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens")]
+    ServerName {
+        /// What was given.
+        name: String,
+    },
+    /// There is an authority already.
+    #[error("{} is there already: a new authority would make every certificate of the cluster worthless; give another directory, or remove it first", path.display())]
+    Exists {
+        /// The authority's certificate.
+        path: PathBuf,
+    },
 }
 
 /// What a process shows and trusts.
@@ -99,6 +171,8 @@ pub enum TlsError {
 pub struct Identity {
     /// The cluster it belongs to, from its certificate.
     pub cluster: String,
+    /// The server's name in its certificate; `None` for agents and for a certificate without one.
+    pub server_name: Option<String>,
     /// Its certificate, leaf first.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
@@ -121,19 +195,18 @@ impl Identity {
         let text = read(&key_path)?;
         let key = PrivateKeyDer::from_pem_slice(&text)
             .map_err(|error| malformed(&key_path, "private key", &error))?;
-        let cluster = crate::peer::names(&leaf)
-            .map_err(|error| malformed(&leaf_path, "certificate", &error))?
-            .iter()
-            .find_map(|name| crate::peer::parse_name(name))
-            .filter(|(found, _)| *found == role)
-            .map(|(_, cluster)| cluster)
+        let names = crate::peer::names(&leaf)
+            .map_err(|error| malformed(&leaf_path, "certificate", &error))?;
+        let peer = Peer::from_names(&names)
+            .filter(|peer| peer.role == role)
             .ok_or_else(|| TlsError::Malformed {
                 path: leaf_path,
                 what: "certificate",
                 reason: format!("its name is not {}", role.dns_name("<cluster>")),
             })?;
         Ok(Self {
-            cluster,
+            cluster: peer.cluster,
+            server_name: peer.server_name,
             chain: vec![leaf],
             key,
             authority,
@@ -145,6 +218,7 @@ impl Identity {
     pub fn duplicate(&self) -> Self {
         Self {
             cluster: self.cluster.clone(),
+            server_name: self.server_name.clone(),
             chain: self.chain.clone(),
             key: self.key.clone_key(),
             authority: self.authority.clone(),
@@ -152,47 +226,141 @@ impl Identity {
     }
 }
 
-/// Makes, in `dir`, an authority and a certificate for each role, unless they are there.
+/// Makes, in `dir`, an authority and a certificate for each role, unless they are there. The server's is made
+/// for `server`.
 ///
 /// # Errors
 ///
-/// [`TlsError::ClusterName`], [`TlsError::Write`], [`TlsError::Generate`].
-pub fn ensure_cluster(dir: &Path, cluster: &str) -> Result<(), TlsError> {
-    let fits = (1..=40).contains(&cluster.len())
-        && cluster
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    if !fits {
-        return Err(TlsError::ClusterName {
-            name: cluster.to_owned(),
-        });
-    }
+/// [`TlsError::ClusterName`], [`TlsError::ServerName`], [`TlsError::Write`], [`TlsError::Generate`].
+pub fn ensure_cluster(dir: &Path, cluster: &str, server: &str) -> Result<(), TlsError> {
+    check_cluster(cluster)?;
     if dir.join("ca.pem").exists() {
         return Ok(());
     }
-    fs::create_dir_all(dir).map_err(|source| TlsError::Write {
-        path: dir.to_owned(),
-        source,
-    })?;
-    let generate = |name: &str| {
-        let name = name.to_owned();
-        move |source| TlsError::Generate { name, source }
+    create(dir)?;
+    let authority = Authority::generate(cluster)?;
+    let server = Subject::Server {
+        name: server,
+        hosts: &[],
     };
+    for subject in [Subject::Agent, Subject::Operator, server] {
+        authority.issue(dir, subject, CERTIFICATE_LIFE)?;
+    }
+    // Its certificate last: its presence says that the rest is there.
+    authority.save(dir)
+}
 
-    let ca_name = format!("muster {cluster} authority");
-    let ca_key = KeyPair::generate().map_err(generate(&ca_name))?;
-    let mut ca = CertificateParams::default();
-    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    ca.distinguished_name
-        .push(DnType::CommonName, ca_name.as_str());
-    let ca_certificate = ca.self_signed(&ca_key).map_err(generate(&ca_name))?;
-    let issuer = Issuer::new(ca, &ca_key);
+/// The authority of a cluster, with its key: what makes certificates.
+#[derive(Debug)]
+pub struct Authority {
+    cluster: String,
+    certificate: String,
+    key: String,
+    issuer: Issuer<'static, KeyPair>,
+}
 
-    for role in [Role::Agent, Role::Server] {
-        let name = role.dns_name(cluster);
-        let key = KeyPair::generate().map_err(generate(&name))?;
-        let mut params = CertificateParams::new(vec![name.clone()]).map_err(generate(&name))?;
+impl Authority {
+    /// Makes an authority for `cluster`; it is nowhere on disk yet.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::ClusterName`], [`TlsError::Generate`].
+    pub fn generate(cluster: &str) -> Result<Self, TlsError> {
+        check_cluster(cluster)?;
+        let name = format!("muster {cluster} authority");
+        let key = KeyPair::generate().map_err(generate_error(&name))?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, name.as_str());
+        // Says which cluster it is for when it is loaded again.
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, cluster);
+        hold(&mut params, AUTHORITY_LIFE);
+        let certificate = params.self_signed(&key).map_err(generate_error(&name))?;
+        Ok(Self {
+            cluster: cluster.to_owned(),
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    /// Loads `ca.pem` and `ca.key` from `dir`.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Read`] and [`TlsError::Malformed`], naming the file.
+    pub fn load(dir: &Path) -> Result<Self, TlsError> {
+        let path = dir.join("ca.pem");
+        let cluster = crate::peer::organization(&certificate(&path)?)
+            .ok_or_else(|| malformed(&path, "authority", &"it names no cluster"))?;
+        let key_path = dir.join("ca.key");
+        let text = |path: &Path| {
+            String::from_utf8(read(path)?).map_err(|error| malformed(path, "PEM text", &error))
+        };
+        let (certificate, key) = (text(&path)?, text(&key_path)?);
+        let pair =
+            KeyPair::from_pem(&key).map_err(|error| malformed(&key_path, "private key", &error))?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, pair)
+            .map_err(|error| malformed(&path, "authority", &error))?;
+        Ok(Self {
+            cluster,
+            certificate,
+            key,
+            issuer,
+        })
+    }
+
+    /// The cluster it is for.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Writes `ca.pem` and `ca.key` into `dir`.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Exists`] if there is an authority; [`TlsError::Write`].
+    pub fn save(&self, dir: &Path) -> Result<(), TlsError> {
+        let path = dir.join("ca.pem");
+        if path.exists() {
+            return Err(TlsError::Exists { path });
+        }
+        create(dir)?;
+        write(&dir.join("ca.key"), &self.key, 0o600)?;
+        write(&path, &self.certificate, 0o644)
+    }
+
+    /// Writes a certificate for `subject` into `dir`: `<role>.pem` and `<role>.key`. It holds for `life`.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::ServerName`], [`TlsError::Generate`], [`TlsError::Write`].
+    pub fn issue(&self, dir: &Path, subject: Subject<'_>, life: Duration) -> Result<(), TlsError> {
+        let role = subject.role();
+        let name = role.dns_name(&self.cluster);
+        let mut names = vec![name.clone()];
+        if let Subject::Server {
+            name: server,
+            hosts,
+        } = subject
+        {
+            if !is_name(server) {
+                return Err(TlsError::ServerName {
+                    name: server.to_owned(),
+                });
+            }
+            names.push(server_dns_name(server, &self.cluster));
+            names.extend(["localhost".to_owned(), "127.0.0.1".to_owned()]);
+            names.extend(hosts.iter().cloned());
+        }
+        let key = KeyPair::generate().map_err(generate_error(&name))?;
+        let mut params = CertificateParams::new(names).map_err(generate_error(&name))?;
         params
             .distinguished_name
             .push(DnType::CommonName, name.as_str());
@@ -200,21 +368,52 @@ pub fn ensure_cluster(dir: &Path, cluster: &str) -> Result<(), TlsError> {
             ExtendedKeyUsagePurpose::ClientAuth,
             ExtendedKeyUsagePurpose::ServerAuth,
         ];
-        let leaf = params.signed_by(&key, &issuer).map_err(generate(&name))?;
-        write(
-            &dir.join(format!("{}.key", role.word())),
-            &key.serialize_pem(),
-            0o600,
-        )?;
-        write(
-            &dir.join(format!("{}.pem", role.word())),
-            &leaf.pem(),
-            0o644,
-        )?;
+        hold(&mut params, life);
+        let leaf = params
+            .signed_by(&key, &self.issuer)
+            .map_err(generate_error(&name))?;
+        create(dir)?;
+        let file = |suffix: &str| dir.join(format!("{}.{suffix}", role.word()));
+        write(&file("key"), &key.serialize_pem(), 0o600)?;
+        write(&file("pem"), &leaf.pem(), 0o644)
     }
-    write(&dir.join("ca.key"), &ca_key.serialize_pem(), 0o600)?;
-    // Last: its presence says that the rest is there.
-    write(&dir.join("ca.pem"), &ca_certificate.pem(), 0o644)
+
+    /// Writes the authority's certificate, without its key, into `dir`: what a holder of a certificate needs.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Write`].
+    pub fn save_certificate(&self, dir: &Path) -> Result<(), TlsError> {
+        create(dir)?;
+        write(&dir.join("ca.pem"), &self.certificate, 0o644)
+    }
+}
+
+fn check_cluster(cluster: &str) -> Result<(), TlsError> {
+    if is_name(cluster) {
+        return Ok(());
+    }
+    Err(TlsError::ClusterName {
+        name: cluster.to_owned(),
+    })
+}
+
+fn generate_error(name: &str) -> impl FnOnce(rcgen::Error) -> TlsError + use<> {
+    let name = name.to_owned();
+    move |source| TlsError::Generate { name, source }
+}
+
+fn hold(params: &mut CertificateParams, life: Duration) {
+    let now = SystemTime::now();
+    params.not_before = (now - CLOCK_SKEW).into();
+    params.not_after = (now + life).into();
+}
+
+fn create(dir: &Path) -> Result<(), TlsError> {
+    fs::create_dir_all(dir).map_err(|source| TlsError::Write {
+        path: dir.to_owned(),
+        source,
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -15,7 +15,7 @@ fn loopback() -> SocketAddr {
 #[tokio::test]
 async fn a_message_crosses_and_the_role_is_known() {
     let dir = tempfile::tempdir().unwrap();
-    ensure_cluster(dir.path(), "local").unwrap();
+    ensure_cluster(dir.path(), "local", "server").unwrap();
     let server_identity = Identity::load(dir.path(), Role::Server).unwrap();
     let server = endpoint::server(loopback(), &server_identity, &[ALPN_AGENT]).unwrap();
     let addr = server.local_addr().unwrap();
@@ -38,14 +38,15 @@ async fn a_message_crosses_and_the_role_is_known() {
         .await
         .unwrap();
     let (send, _receive) = connection.open_bi().await.unwrap();
-    FrameSender::new(send)
-        .send(&FromAgent::Heartbeat)
-        .await
-        .unwrap();
+    let report = FromAgent::Report {
+        sequence: 1,
+        reports: Vec::new(),
+    };
+    FrameSender::new(send).send(&report).await.unwrap();
 
     let (role, message) = accepted.await.unwrap();
     assert_eq!(role, Role::Agent);
-    assert_eq!(message, Some(FromAgent::Heartbeat));
+    assert_eq!(message, Some(report));
 }
 
 /// Another authority signed the client's certificate; TLS says so after the client believes that it
@@ -54,8 +55,8 @@ async fn a_message_crosses_and_the_role_is_known() {
 async fn a_stranger_is_refused() {
     let ours = tempfile::tempdir().unwrap();
     let theirs = tempfile::tempdir().unwrap();
-    ensure_cluster(ours.path(), "local").unwrap();
-    ensure_cluster(theirs.path(), "local").unwrap();
+    ensure_cluster(ours.path(), "local", "server").unwrap();
+    ensure_cluster(theirs.path(), "local", "server").unwrap();
     let identity = Identity::load(ours.path(), Role::Server).unwrap();
     let server = endpoint::server(loopback(), &identity, &[ALPN_AGENT]).unwrap();
     let addr = server.local_addr().unwrap();
@@ -83,7 +84,7 @@ async fn a_stranger_is_refused() {
 #[tokio::test]
 async fn an_agent_cannot_speak_another_protocol() {
     let dir = tempfile::tempdir().unwrap();
-    ensure_cluster(dir.path(), "local").unwrap();
+    ensure_cluster(dir.path(), "local", "server").unwrap();
     let identity = Identity::load(dir.path(), Role::Server).unwrap();
     let server = endpoint::server(loopback(), &identity, &[ALPN_AGENT]).unwrap();
     let addr = server.local_addr().unwrap();
@@ -104,7 +105,7 @@ async fn an_agent_cannot_speak_another_protocol() {
 fn a_cluster_name_that_is_no_label_is_refused() {
     let dir = tempfile::tempdir().unwrap();
 
-    assert!(ensure_cluster(dir.path(), "a.b").is_err());
+    assert!(ensure_cluster(dir.path(), "a.b", "server").is_err());
 }
 
 #[test]

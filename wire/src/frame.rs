@@ -1,7 +1,7 @@
 //! The frame around every message on a QUIC stream.
 //!
-//! `u32` body length, little endian; `u16` version; body. A frame of another version or above
-//! [`limits::FRAME_BYTES_MAX`] ends the connection before its body is read.
+//! `u32` body length, little endian; `u16` version; body. A frame of another version or above its
+//! protocol's limit ends the connection before its body is read.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,22 +14,52 @@ pub const VERSION: u16 = 1;
 /// Bytes before the body.
 pub const HEADER_BYTES: usize = 6;
 
+/// What both ends of a stream agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// Its name, for messages.
+    pub name: &'static str,
+    /// The version of its messages.
+    pub version: u16,
+    /// Bytes of one body.
+    pub bytes_max: usize,
+}
+
+/// Between an agent and a server.
+pub const AGENT: Protocol = Protocol {
+    name: "agent",
+    version: VERSION,
+    bytes_max: limits::FRAME_BYTES_MAX,
+};
+/// Among servers. A frame holds at least one log entry, however large that is.
+pub const SERVER: Protocol = Protocol {
+    name: "server",
+    version: 1,
+    bytes_max: limits::ENTRY_BYTES_MAX,
+};
+
 /// A frame's header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The body is too large.
-    #[error("a frame of {bytes} bytes is above the limit of {max}", max = limits::FRAME_BYTES_MAX)]
+    #[error("a frame of {bytes} bytes is above the limit of {max}")]
     TooLarge {
         /// What the header says.
         bytes: usize,
+        /// The limit.
+        max: usize,
     },
     /// The peer speaks another version.
     #[error(
-        "the peer speaks version {theirs} of the agent protocol, this is version {VERSION}: upgrade the older one"
+        "the peer speaks version {theirs} of the {protocol} protocol, this is version {ours}: upgrade the older one"
     )]
     Version {
+        /// The protocol's name.
+        protocol: &'static str,
         /// What the header says.
         theirs: u16,
+        /// Our version.
+        ours: u16,
     },
 }
 
@@ -37,50 +67,82 @@ pub enum HeaderError {
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeFrameError {
     /// The body is too large.
-    #[error("a message of {bytes} bytes is above the limit of {max}", max = limits::FRAME_BYTES_MAX)]
+    #[error("a message of {bytes} bytes is above the limit of {max}")]
     TooLarge {
         /// Its size.
         bytes: usize,
+        /// The limit.
+        max: usize,
     },
     /// The message cannot be encoded.
     #[error("the message cannot be encoded")]
     Encode(#[from] EncodeError),
 }
 
-/// The bytes of `message` in a frame.
+/// The bytes of `message` in a frame between an agent and a server.
 ///
 /// # Errors
 ///
 /// [`EncodeFrameError::TooLarge`] above [`limits::FRAME_BYTES_MAX`].
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeFrameError> {
-    let body = codec::encode(message)?;
-    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    if body.len() > limits::FRAME_BYTES_MAX {
-        return Err(EncodeFrameError::TooLarge { bytes: body.len() });
-    }
-    let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
-    frame.extend(length.to_le_bytes());
-    frame.extend(VERSION.to_le_bytes());
-    frame.extend(body);
-    Ok(frame)
+    AGENT.encode(message)
 }
 
-/// The length of the body that follows `header`.
+/// The length of the body that follows `header`, between an agent and a server.
 ///
 /// # Errors
 ///
 /// [`HeaderError`] for a body above the limit or another version.
 pub fn body_length(header: [u8; HEADER_BYTES]) -> Result<usize, HeaderError> {
-    let [a, b, c, d, low, high] = header;
-    let theirs = u16::from_le_bytes([low, high]);
-    if theirs != VERSION {
-        return Err(HeaderError::Version { theirs });
+    AGENT.body_length(header)
+}
+
+impl Protocol {
+    /// The bytes of `message` in a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeFrameError::TooLarge`] above the protocol's limit.
+    pub fn encode<T: Serialize>(&self, message: &T) -> Result<Vec<u8>, EncodeFrameError> {
+        let body = codec::encode(message)?;
+        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        if body.len() > self.bytes_max {
+            return Err(EncodeFrameError::TooLarge {
+                bytes: body.len(),
+                max: self.bytes_max,
+            });
+        }
+        let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
+        frame.extend(length.to_le_bytes());
+        frame.extend(self.version.to_le_bytes());
+        frame.extend(body);
+        Ok(frame)
     }
-    let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-    if bytes > limits::FRAME_BYTES_MAX {
-        return Err(HeaderError::TooLarge { bytes });
+
+    /// The length of the body that follows `header`.
+    ///
+    /// # Errors
+    ///
+    /// [`HeaderError`] for a body above the limit or another version.
+    pub fn body_length(&self, header: [u8; HEADER_BYTES]) -> Result<usize, HeaderError> {
+        let [a, b, c, d, low, high] = header;
+        let theirs = u16::from_le_bytes([low, high]);
+        if theirs != self.version {
+            return Err(HeaderError::Version {
+                protocol: self.name,
+                theirs,
+                ours: self.version,
+            });
+        }
+        let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
+        if bytes > self.bytes_max {
+            return Err(HeaderError::TooLarge {
+                bytes,
+                max: self.bytes_max,
+            });
+        }
+        Ok(bytes)
     }
-    Ok(bytes)
 }
 
 /// The message in the body of a frame.
@@ -110,7 +172,11 @@ mod tests {
     fn another_version_is_refused_before_its_body() {
         assert_eq!(
             body_length([0, 0, 0, 0, 9, 0]),
-            Err(HeaderError::Version { theirs: 9 })
+            Err(HeaderError::Version {
+                protocol: "agent",
+                theirs: 9,
+                ours: VERSION,
+            })
         );
     }
 

@@ -201,7 +201,7 @@ fn an_agent_that_is_not_root_is_told_so() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    muster_link::tls::ensure_cluster(&dir.path().join("tls"), "local").unwrap();
+    muster_link::tls::ensure_cluster(&dir.path().join("tls"), "local", "server").unwrap();
     // Everything on the way must be readable for somebody else.
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path(), all).unwrap();

@@ -50,7 +50,7 @@ impl FakeServer {
     /// Listens on a free port of the loopback; certificates go below `dir`.
     pub(crate) fn start(dir: &Path) -> Self {
         let tls = dir.join("tls");
-        ensure_cluster(&tls, CLUSTER).unwrap();
+        ensure_cluster(&tls, CLUSTER, "server").unwrap();
         let identity = Identity::load(&tls, Role::Server).unwrap();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = endpoint::server(any, &identity, &[ALPN_AGENT]).unwrap();
