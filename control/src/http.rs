@@ -12,6 +12,7 @@ mod answer;
 mod body;
 mod client;
 mod eval;
+mod event;
 mod job;
 mod listen;
 mod logs;
@@ -69,7 +70,7 @@ impl Table {
 
 /// Every route. In the order of `wire::api::route::ROUTES`.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 8] = [
+    let nouns: [fn(Table) -> Table; 9] = [
         job::routes,
         eval::routes,
         alloc::routes,
@@ -77,6 +78,7 @@ fn table() -> Table {
         client::routes,
         agent::routes,
         search::routes,
+        event::routes,
         operator::routes,
     ];
     nouns

@@ -8,6 +8,7 @@
 //! | `leader` | duties of the leader: scheduling, heartbeats, garbage |
 //! | [`agents`] | QUIC sessions of nodes |
 //! | [`http`] | the HTTP API |
+//! | `events` | what the last entries changed, for the event stream |
 //! | `published` | the newest state, for readers |
 //! | `data_dir` | who may use the data directory |
 //! | [`limits`] | bounds |
@@ -20,6 +21,7 @@
 pub mod agents;
 mod clock;
 mod data_dir;
+mod events;
 pub mod handle;
 pub mod http;
 mod leader;

@@ -18,6 +18,26 @@ pub const APPLY_BATCH_MAX: usize = 256;
 /// duties scan the state instead.
 pub const EFFECT_BATCHES_MAX: usize = 1024;
 
+/// Events kept for readers of the event stream who come back. The oldest go, and a reader who wants them
+/// is told. Some ten seconds of a cluster that places as fast as it can; hours of a quiet one.
+pub const EVENTS_MAX: usize = 64 * 1024;
+/// Bytes that those events may hold, by the estimates below.
+pub const EVENT_BYTES_MAX: usize = 64 << 20;
+/// Bytes that an event of an allocation or evaluation holds: its row, with texts and task states.
+pub const EVENT_ROW_BYTES: usize = 1024;
+/// Bytes that an event of a job holds: a specification of a few groups.
+pub const EVENT_JOB_BYTES: usize = 8 * 1024;
+/// Bytes that an event of a node holds: some hundred attributes.
+pub const EVENT_NODE_BYTES: usize = 16 * 1024;
+/// Entries whose events a reader takes at once.
+pub const EVENT_ENTRIES_READ_MAX: usize = 64;
+/// Rows of one entry that are made into JSON where they are read; more are made on a thread of their own.
+/// About a millisecond.
+pub const EVENT_ROWS_INLINE_MAX: usize = 64;
+/// Entries after which the hash of the state is remembered, 48 bytes each: what servers need to compare
+/// their states at an index while writes go on.
+pub const STATE_HASHES_KEPT: usize = 16 * 1024;
+
 /// Bytes of log entries kept in memory for followers and for the apply loop.
 pub const LOG_CACHE_BYTES: usize = 64 << 20;
 /// Bytes of one log file. Purging works by whole files.

@@ -2,17 +2,44 @@
 //!
 //! The apply loop is the only writer. Readers take a snapshot that stays valid while writes go on;
 //! they never hold the writer up. A state taken after [`Published::applied`] showed an index contains
-//! that index.
+//! that index, and so does [`Published::events`].
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
-use muster_control_core::fsm::Effect;
-use muster_control_core::state::State;
+use muster_control_core::fsm::{Changed, Effect};
+use muster_control_core::state::{State, StateHash};
 use muster_domain::id::LogIndex;
 use tokio::sync::{mpsc, watch};
 
+use crate::events::{Batch, EventRing};
 use crate::limits;
+
+/// What entries did that were applied and are not shown yet.
+#[derive(Debug, Default)]
+pub(crate) struct Unpublished {
+    effects: Vec<Effect>,
+    batches: Vec<Batch>,
+    hashes: Vec<(LogIndex, StateHash)>,
+}
+
+impl Unpublished {
+    /// Adds the entry at `index`, which left `state`. `cause` is what its events are called.
+    pub(crate) fn add(
+        &mut self,
+        index: LogIndex,
+        cause: &'static str,
+        state: &State,
+        effects: Vec<Effect>,
+        changed: &[Changed],
+    ) {
+        self.effects.extend(effects);
+        self.batches
+            .extend(Batch::capture(index, cause, state, changed));
+        self.hashes.push((index, state.hash()));
+    }
+}
 
 /// The newest state, and where its changes are heard.
 #[derive(Debug)]
@@ -21,6 +48,8 @@ pub(crate) struct Published {
     applied: watch::Sender<LogIndex>,
     effects: mpsc::Sender<Vec<Effect>>,
     effects_lost: AtomicBool,
+    events: EventRing,
+    hashes: Mutex<Hashes>,
 }
 
 impl Published {
@@ -33,6 +62,8 @@ impl Published {
             applied,
             effects,
             effects_lost: AtomicBool::new(false),
+            events: EventRing::default(),
+            hashes: Mutex::default(),
         };
         (published, receiver)
     }
@@ -51,23 +82,91 @@ impl Published {
         self.applied.subscribe()
     }
 
+    /// What the last entries changed.
+    pub(crate) fn events(&self) -> &EventRing {
+        &self.events
+    }
+
+    /// The hash of the state after all entries up to `index`; `None` if that is not remembered, or not
+    /// applied yet.
+    pub(crate) fn hash_at(&self, index: LogIndex) -> Option<StateHash> {
+        if *self.applied.borrow() < index {
+            return None;
+        }
+        self.hashes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .at(index)
+    }
+
     /// Whether effects were lost since the last question: then whoever acts on them must scan.
     pub(crate) fn take_effects_lost(&self) -> bool {
         self.effects_lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Shows `state`, which contains the entry at `index`, and passes `effects` on.
-    pub(crate) fn publish(&self, state: State, index: LogIndex, effects: Vec<Effect>) {
+    /// Shows `state`, which contains the entry at `index` and all before it, and passes on what they did.
+    pub(crate) fn publish(&self, state: State, index: LogIndex, entries: Unpublished) {
+        let Unpublished {
+            effects,
+            batches,
+            hashes,
+        } = entries;
+        self.hashes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(hashes);
+        self.events.push(batches);
+        self.show(state, index);
+        if !effects.is_empty() && self.effects.try_send(effects).is_err() {
+            self.effects_lost.store(true, Ordering::Release);
+        }
+    }
+
+    /// Shows `state`, which a snapshot holds: all entries up to `index` are in it, and what they did one by
+    /// one is not known.
+    pub(crate) fn jump(&self, state: State, index: LogIndex) {
+        self.hashes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .jump(index, state.hash());
+        self.events.jump(index);
+        self.show(state, index);
+        // Whoever acts on effects must look at the state instead.
+        self.effects_lost.store(true, Ordering::Release);
+    }
+
+    fn show(&self, state: State, index: LogIndex) {
         let old = {
             let mut shown = self.state.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, state)
         };
         self.applied.send_replace(index);
-        if !effects.is_empty() && self.effects.try_send(effects).is_err() {
-            self.effects_lost.store(true, Ordering::Release);
-        }
         // Freed outside the lock: an old root may own much that the newer one does not share.
         drop(old);
+    }
+}
+
+/// Hashes of the state after each of the last entries. An entry that is no command changes nothing, so it
+/// has none: the one before it holds.
+#[derive(Debug, Default)]
+struct Hashes(VecDeque<(LogIndex, StateHash)>);
+
+impl Hashes {
+    fn extend(&mut self, hashes: Vec<(LogIndex, StateHash)>) {
+        self.0.extend(hashes);
+        let surplus = self.0.len().saturating_sub(limits::STATE_HASHES_KEPT);
+        self.0.drain(..surplus);
+    }
+
+    fn jump(&mut self, index: LogIndex, hash: StateHash) {
+        self.0.clear();
+        self.0.push_back((index, hash));
+    }
+
+    fn at(&self, index: LogIndex) -> Option<StateHash> {
+        let after = self.0.partition_point(|(kept, _)| *kept <= index);
+        let newest = after.checked_sub(1)?;
+        self.0.get(newest).map(|(_, hash)| *hash)
     }
 }
 
@@ -77,21 +176,81 @@ mod tests {
 
     use super::*;
 
+    fn with_effect() -> Unpublished {
+        Unpublished {
+            effects: vec![Effect::EnqueueEval(EvalId([1; 16]))],
+            ..Unpublished::default()
+        }
+    }
+
+    fn hash(nodes: u64) -> StateHash {
+        StateHash {
+            nodes,
+            ..StateHash::default()
+        }
+    }
+
     /// Nobody waits for a slow duty: effects beyond the bound are dropped, and that is said once.
     #[test]
     fn a_full_channel_of_effects_is_told() {
         let (published, mut effects) = Published::new();
-        let effect = || vec![Effect::EnqueueEval(EvalId([1; 16]))];
 
         for index in 0..limits::EFFECT_BATCHES_MAX {
-            published.publish(State::default(), LogIndex(index as u64), effect());
+            published.publish(State::default(), LogIndex(index as u64), with_effect());
         }
         assert!(!published.take_effects_lost());
-        published.publish(State::default(), LogIndex(9_999), effect());
+        published.publish(State::default(), LogIndex(9_999), with_effect());
 
         assert!(published.take_effects_lost());
         assert!(!published.take_effects_lost());
         assert_eq!(*published.applied().borrow(), LogIndex(9_999));
         assert!(effects.try_recv().is_ok());
+    }
+
+    /// Entries 4 and 5 are Raft's own: they change nothing.
+    #[test]
+    fn a_hash_is_found_by_its_index() {
+        let (published, _effects) = Published::new();
+        let entries = Unpublished {
+            hashes: vec![(LogIndex(2), hash(20)), (LogIndex(3), hash(30)), (LogIndex(6), hash(60))],
+            ..Unpublished::default()
+        };
+
+        published.publish(State::default(), LogIndex(7), entries);
+
+        assert_eq!(published.hash_at(LogIndex(1)), None);
+        assert_eq!(published.hash_at(LogIndex(2)), Some(hash(20)));
+        assert_eq!(published.hash_at(LogIndex(5)), Some(hash(30)));
+        assert_eq!(published.hash_at(LogIndex(7)), Some(hash(60)));
+        assert_eq!(published.hash_at(LogIndex(8)), None);
+    }
+
+    #[test]
+    fn a_snapshot_forgets_how_it_came_about() {
+        let (published, _effects) = Published::new();
+        let entries = Unpublished {
+            hashes: vec![(LogIndex(2), hash(20))],
+            ..Unpublished::default()
+        };
+        published.publish(State::default(), LogIndex(2), entries);
+
+        published.jump(State::default(), LogIndex(9));
+
+        assert_eq!(published.hash_at(LogIndex(2)), None);
+        assert_eq!(published.hash_at(LogIndex(9)), Some(State::default().hash()));
+        assert!(published.take_effects_lost());
+        assert!(published.events().from(LogIndex(9), 1).is_err());
+    }
+
+    #[test]
+    fn hashes_are_bounded() {
+        let mut hashes = Hashes::default();
+
+        for index in 0..2 * limits::STATE_HASHES_KEPT as u64 {
+            hashes.extend(vec![(LogIndex(index), hash(index))]);
+        }
+
+        assert_eq!(hashes.0.len(), limits::STATE_HASHES_KEPT);
+        assert_eq!(hashes.at(LogIndex(0)), None);
     }
 }

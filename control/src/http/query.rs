@@ -24,6 +24,8 @@ const ALL_NAMESPACES: &str = "*";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Query {
     params: BTreeMap<String, String>,
+    /// Parameters that were given before, by a name that [`Self::params`] has again.
+    repeated: Vec<(String, String)>,
     newer_than: LogIndex,
     wait: Duration,
     pretty: bool,
@@ -39,11 +41,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 
 impl Query {
     fn read(text: &str) -> Result<Self, ApiError> {
-        let mut params = BTreeMap::new();
+        let mut params: BTreeMap<String, String> = BTreeMap::new();
+        let mut repeated = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let plain = |text: &str| super::path::decode(&text.replace('+', " "));
-            params.insert(plain(key)?, plain(value)?);
+            let (key, value) = (plain(key)?, plain(value)?);
+            if let Some(earlier) = params.insert(key.clone(), value) {
+                repeated.push((key, earlier));
+            }
         }
         let malformed = |what: &str, error: &dyn std::fmt::Display| {
             ApiError::Malformed(format!("Invalid {what}: {error}"))
@@ -67,6 +73,7 @@ impl Query {
         let pretty = params.contains_key("pretty");
         Ok(Self {
             params,
+            repeated,
             newer_than,
             wait: wait.min(BLOCKING_WAIT_MAX),
             pretty,
@@ -79,6 +86,19 @@ impl Query {
             .get(name)
             .map(String::as_str)
             .filter(|text| !text.is_empty())
+    }
+
+    /// Every text given for `name`.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        let repeated = self.repeated.iter().filter(move |(key, _)| key == name);
+        repeated
+            .map(|(_, value)| value.as_str())
+            .chain(self.params.get(name).map(String::as_str))
+    }
+
+    /// The index after which something is wanted; 0 if the request names none.
+    pub(super) fn newer_than(&self) -> LogIndex {
+        self.newer_than
     }
 
     /// Whether `name` is given as `true` or `1`, or without a value.

@@ -2,6 +2,7 @@
 
 mod blocking;
 mod connections;
+mod events;
 mod jobs;
 mod logs;
 mod nodes;

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 42] = [
+pub const ROUTES: [Route; 43] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -71,6 +71,7 @@ pub const ROUTES: [Route; 42] = [
     read("/v1/namespaces"),
     read("/v1/namespace/{name}"),
     write("/v1/search"),
+    read("/v1/event/stream"),
     write("/v1/system/gc"),
     write("/v1/system/reconcile/summaries"),
     read("/v1/metrics"),

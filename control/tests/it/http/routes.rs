@@ -17,6 +17,8 @@ async fn every_route_takes_its_methods_and_no_other() {
             .path
             .replace("{name}", "default")
             .replace(['{', '}'], "");
+        // A stream has no end; one of nothing that exists does not begin.
+        let path = path.replace("/stream", "/stream?topic=nothing");
         for method in ["GET", "PUT", "POST", "DELETE", "PATCH"] {
             let answer = client.send(method, &path, b"{}".to_vec()).await;
             if route.methods.contains(&method) {

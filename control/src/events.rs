@@ -1,0 +1,542 @@
+//! The event stream's memory: what the last entries of the log changed, each row as its entry left it.
+//!
+//! The apply loop is the only writer and never waits: it keeps references to rows, and readers make JSON
+//! of them. Readers hold nothing but the index they want next; what they want may be gone when they come
+//! back, and then they are told so. The same entries make the same events on every server.
+//!
+//! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an
+//! event. A job or node that goes is one, because somebody asked for it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use muster_control_core::fsm::{Changed, Command};
+use muster_control_core::state::State;
+use muster_domain::alloc::Allocation;
+use muster_domain::eval::Evaluation;
+use muster_domain::id::{JobKey, LogIndex, NodeId};
+use muster_domain::job::Job;
+use muster_domain::node::Node;
+use muster_wire::api;
+use muster_wire::api::alloc::NodeRef;
+use muster_wire::api::event::{Event, Payload, Topic};
+
+use crate::limits;
+
+/// What an entry does, in Nomad's word for the type of its events.
+pub(crate) fn cause(command: &Command) -> &'static str {
+    match command {
+        Command::RegisterNode { .. } => "NodeRegistration",
+        Command::SetNodeStatus { .. } => "NodeStreamEvent",
+        Command::SetEligibility { .. } => "NodeDrain",
+        Command::RegisterJob { .. } => "JobRegistered",
+        Command::DeregisterJob { .. } => "JobDeregistered",
+        Command::ApplyPlans { .. } => "PlanResult",
+        Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
+        Command::ReportAllocs { .. } => "AllocationUpdated",
+        Command::CollectGarbage { .. } => "GarbageCollected",
+        Command::Keyed { once: _, command } => cause(command.command()),
+    }
+}
+
+/// A row, as the entry left it.
+#[derive(Clone, Debug)]
+enum Row {
+    Job(Arc<Job>),
+    JobGone(Arc<JobKey>),
+    Eval(Arc<Evaluation>),
+    Alloc(Arc<Allocation>, Arc<Node>),
+    /// Of a node that is not there any more.
+    AllocAlone(Arc<Allocation>),
+    Node(Arc<Node>),
+    NodeGone(NodeId),
+}
+
+/// What one entry changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    index: LogIndex,
+    cause: &'static str,
+    rows: Vec<Row>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// The rows in `changed`, from the `state` that the entry at `index` left. `None` if nobody could want
+    /// to know.
+    pub(crate) fn capture(
+        index: LogIndex,
+        cause: &'static str,
+        state: &State,
+        changed: &[Changed],
+    ) -> Option<Self> {
+        let rows: Vec<Row> = changed
+            .iter()
+            .filter_map(|changed| Row::of(state, changed))
+            .collect();
+        let bytes = rows.iter().map(Row::bytes).sum();
+        (!rows.is_empty()).then_some(Self {
+            index,
+            cause,
+            rows,
+            bytes,
+        })
+    }
+
+    /// The entry.
+    pub(crate) fn index(&self) -> LogIndex {
+        self.index
+    }
+
+    /// How many rows it changed.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Events of the rows that `wanted` wants.
+    pub(crate) fn events(&self, wanted: &Filter) -> Vec<Event<Payload>> {
+        let rows = self.rows.iter().filter(|row| wanted.takes(row));
+        rows.map(|row| row.event(self.index, self.cause)).collect()
+    }
+}
+
+impl Row {
+    fn of(state: &State, changed: &Changed) -> Option<Self> {
+        match changed {
+            Changed::Job(key) => Some(match state.jobs().get(key) {
+                Some(job) => Self::Job(Arc::clone(job)),
+                None => Self::JobGone(Arc::clone(key)),
+            }),
+            Changed::Node(node_id) => Some(match state.nodes().get(node_id) {
+                Some(node) => Self::Node(Arc::clone(node)),
+                None => Self::NodeGone(*node_id),
+            }),
+            Changed::Eval(eval_id) => {
+                let eval = state.evals().get(eval_id)?;
+                Some(Self::Eval(Arc::clone(eval)))
+            }
+            Changed::Alloc(alloc_id) => {
+                let alloc = Arc::clone(state.allocs().get(alloc_id)?);
+                Some(match state.nodes().get(&alloc.node_id) {
+                    Some(node) => Self::Alloc(alloc, Arc::clone(node)),
+                    None => Self::AllocAlone(alloc),
+                })
+            }
+        }
+    }
+
+    /// About what it holds in memory. Rows share much with the state, so this is more than it costs.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Job(_) => limits::EVENT_JOB_BYTES,
+            Self::Node(_) => limits::EVENT_NODE_BYTES,
+            Self::Eval(_) | Self::Alloc(..) | Self::AllocAlone(_) => limits::EVENT_ROW_BYTES,
+            Self::JobGone(_) | Self::NodeGone(_) => size_of::<Self>(),
+        }
+    }
+
+    fn topic(&self) -> Topic {
+        match self {
+            Self::Job(_) | Self::JobGone(_) => Topic::Job,
+            Self::Eval(_) => Topic::Evaluation,
+            Self::Alloc(..) | Self::AllocAlone(_) => Topic::Allocation,
+            Self::Node(_) | Self::NodeGone(_) => Topic::Node,
+        }
+    }
+
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Job(job) => &job.current.spec.namespace,
+            Self::JobGone(key) => &key.namespace,
+            Self::Eval(eval) => &eval.job.namespace,
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => &alloc.job.spec.namespace,
+            Self::Node(_) | Self::NodeGone(_) => "",
+        }
+    }
+
+    fn key(&self) -> String {
+        match self {
+            Self::Job(job) => job.current.spec.id.clone(),
+            Self::JobGone(key) => key.job_id.clone(),
+            Self::Eval(eval) => eval.id.to_string(),
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => alloc.id.to_string(),
+            Self::Node(node) => node.spec.id.to_string(),
+            Self::NodeGone(node_id) => node_id.to_string(),
+        }
+    }
+
+    /// The job that an allocation or evaluation belongs to.
+    fn job_id(&self) -> Option<&str> {
+        match self {
+            Self::Eval(eval) => Some(&eval.job.job_id),
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job.spec.id),
+            Self::Job(_) | Self::JobGone(_) | Self::Node(_) | Self::NodeGone(_) => None,
+        }
+    }
+
+    fn payload(&self) -> Payload {
+        let alone = |alloc: &Allocation, node: &NodeRef| {
+            let mut shape = api::alloc::Allocation::new(alloc, node);
+            shape.job = None;
+            Payload::Allocation(Box::new(shape))
+        };
+        match self {
+            Self::Job(job) => Payload::Job(Some(Box::new(api::job::Job::from_job(job)))),
+            Self::JobGone(_) => Payload::Job(None),
+            Self::Eval(eval) => {
+                Payload::Evaluation(Box::new(api::eval::Evaluation::from(&**eval)))
+            }
+            Self::Alloc(alloc, node) => alone(alloc, &NodeRef::from(&**node)),
+            Self::AllocAlone(alloc) => alone(alloc, &NodeRef::default()),
+            Self::Node(node) => Payload::Node(Some(Box::new(api::node::Node::from(&**node)))),
+            Self::NodeGone(_) => Payload::Node(None),
+        }
+    }
+
+    fn event(&self, index: LogIndex, cause: &str) -> Event<Payload> {
+        let event_type = match self {
+            Self::NodeGone(_) => "NodeDeregistration",
+            Self::JobGone(_) => "JobDeregistered",
+            Self::Job(_) | Self::Eval(_) | Self::Alloc(..) | Self::AllocAlone(_) | Self::Node(_) => {
+                cause
+            }
+        };
+        Event {
+            topic: self.topic(),
+            event_type: event_type.to_owned(),
+            key: self.key(),
+            namespace: self.namespace().to_owned(),
+            // The second is the deployment, of which there are none yet.
+            filter_keys: self
+                .job_id()
+                .map(|job_id| vec![job_id.to_owned(), String::new()]),
+            index: index.0,
+            payload: self.payload(),
+        }
+    }
+}
+
+/// Which events a reader wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Filter {
+    /// `None` is every namespace.
+    pub(crate) namespace: Option<String>,
+    /// Any of them.
+    pub(crate) topics: Vec<TopicFilter>,
+}
+
+/// A topic and a name in it; `None` is all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TopicFilter {
+    pub(crate) topic: Option<Topic>,
+    pub(crate) name: Option<String>,
+}
+
+impl Filter {
+    fn takes(&self, row: &Row) -> bool {
+        let namespace = row.namespace();
+        let here = namespace.is_empty()
+            || self
+                .namespace
+                .as_ref()
+                .is_none_or(|wanted| wanted == namespace);
+        here && self.topics.iter().any(|filter| filter.takes(row))
+    }
+}
+
+impl TopicFilter {
+    fn takes(&self, row: &Row) -> bool {
+        self.topic.is_none_or(|topic| topic == row.topic())
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| *name == row.key() || row.job_id() == Some(name))
+    }
+}
+
+/// Events from the index asked for are not all there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("events before index {} are gone", oldest.0)]
+pub(crate) struct Gap {
+    /// From here on all are there.
+    pub(crate) oldest: LogIndex,
+}
+
+/// The last entries' changes. Bounded by count and by bytes: the oldest go.
+#[derive(Debug)]
+pub(crate) struct EventRing {
+    ring: Mutex<Ring>,
+    events_max: usize,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+struct Ring {
+    batches: VecDeque<Arc<Batch>>,
+    events: usize,
+    bytes: usize,
+    /// From this index on every event is here.
+    oldest: LogIndex,
+}
+
+impl Default for EventRing {
+    fn default() -> Self {
+        Self::new(limits::EVENTS_MAX, limits::EVENT_BYTES_MAX)
+    }
+}
+
+impl EventRing {
+    fn new(events_max: usize, bytes_max: usize) -> Self {
+        Self {
+            ring: Mutex::new(Ring {
+                batches: VecDeque::new(),
+                events: 0,
+                bytes: 0,
+                oldest: LogIndex(1),
+            }),
+            events_max,
+            bytes_max,
+        }
+    }
+
+    /// Keeps `batches`, which follow what is here. The newest stays whatever its size, so that a reader who
+    /// keeps up never meets a gap.
+    pub(crate) fn push(&self, batches: Vec<Batch>) {
+        if batches.is_empty() {
+            return;
+        }
+        let mut dropped = Vec::new();
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        for batch in batches {
+            ring.events += batch.len();
+            ring.bytes += batch.bytes;
+            ring.batches.push_back(Arc::new(batch));
+        }
+        while ring.batches.len() > 1
+            && (ring.events > self.events_max || ring.bytes > self.bytes_max)
+        {
+            let Some(oldest) = ring.batches.pop_front() else {
+                break;
+            };
+            ring.events -= oldest.len();
+            ring.bytes -= oldest.bytes;
+            ring.oldest = LogIndex(oldest.index.0 + 1);
+            dropped.push(oldest);
+        }
+        drop(ring);
+        // Freed outside the lock.
+        drop(dropped);
+    }
+
+    /// Forgets everything: the state jumped to `index` by a snapshot, and how it got there is not known.
+    pub(crate) fn jump(&self, index: LogIndex) {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let batches = std::mem::take(&mut ring.batches);
+        ring.events = 0;
+        ring.bytes = 0;
+        ring.oldest = LogIndex(index.0 + 1);
+        drop(ring);
+        drop(batches);
+    }
+
+    /// From this index on every event is here.
+    pub(crate) fn oldest(&self) -> LogIndex {
+        self.ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .oldest
+    }
+
+    /// Changes of entries from `index` on, in order, at most `batches_max` entries.
+    ///
+    /// # Errors
+    ///
+    /// [`Gap`] if some of them may be gone.
+    pub(crate) fn from(
+        &self,
+        index: LogIndex,
+        batches_max: usize,
+    ) -> Result<Vec<Arc<Batch>>, Gap> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        if index < ring.oldest {
+            return Err(Gap {
+                oldest: ring.oldest,
+            });
+        }
+        let first = ring.batches.partition_point(|batch| batch.index < index);
+        Ok(ring
+            .batches
+            .range(first..)
+            .take(batches_max)
+            .map(Arc::clone)
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::fsm;
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    /// A state after job `web` was registered by the entry at `index`, and its batch.
+    fn registered(state: &mut State, index: u64, job_id: &str) -> Batch {
+        let command = Command::RegisterJob {
+            spec: Box::new(muster_domain::fixture::job(job_id).build()),
+            at: Timestamp(index),
+            check_index: None,
+        };
+        let cause = cause(&command);
+        let applied = fsm::apply(state, LogIndex(index), command);
+        Batch::capture(LogIndex(index), cause, state, &applied.changed).unwrap()
+    }
+
+    fn all() -> Filter {
+        Filter {
+            namespace: None,
+            topics: vec![TopicFilter {
+                topic: None,
+                name: None,
+            }],
+        }
+    }
+
+    fn indexes(batches: &[Arc<Batch>]) -> Vec<u64> {
+        batches.iter().map(|batch| batch.index().0).collect()
+    }
+
+    #[test]
+    fn an_entry_tells_of_every_row_it_wrote() {
+        let mut state = State::default();
+
+        let batch = registered(&mut state, 7, "web");
+        let events = batch.events(&all());
+
+        let told: Vec<(Topic, &str, u64)> = events
+            .iter()
+            .map(|event| (event.topic, event.event_type.as_str(), event.index))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (Topic::Job, "JobRegistered", 7),
+                (Topic::Evaluation, "JobRegistered", 7)
+            ]
+        );
+        assert_eq!(events[1].filter_keys.as_deref().unwrap()[0], "web");
+        let payload = serde_json::to_value(&events[0].payload).unwrap();
+        assert_eq!(payload["Job"]["ID"], "web");
+    }
+
+    /// The state goes on; the event stays as it was.
+    #[test]
+    fn a_row_is_told_as_its_entry_left_it() {
+        let mut state = State::default();
+        let first = registered(&mut state, 7, "web");
+        let key = JobKey::in_default("web");
+        let stop = Command::DeregisterJob {
+            key,
+            purge: true,
+            at: Timestamp(8),
+        };
+        let cause = cause(&stop);
+        let applied = fsm::apply(&mut state, LogIndex(8), stop);
+        let second = Batch::capture(LogIndex(8), cause, &state, &applied.changed).unwrap();
+
+        let before = serde_json::to_value(&first.events(&all())[0].payload).unwrap();
+        let after = &second.events(&all())[0];
+
+        assert_eq!(before["Job"]["Stop"], false);
+        assert_eq!(after.event_type, "JobDeregistered");
+        assert_eq!(after.payload, Payload::Job(None));
+    }
+
+    #[test]
+    fn a_name_finds_a_job_and_what_belongs_to_it() {
+        let mut state = State::default();
+        let web = registered(&mut state, 7, "web");
+        let other = registered(&mut state, 8, "db");
+        let named = |topic, name: &str| Filter {
+            namespace: None,
+            topics: vec![TopicFilter {
+                topic: Some(topic),
+                name: Some(name.to_owned()),
+            }],
+        };
+
+        assert_eq!(web.events(&named(Topic::Job, "web")).len(), 1);
+        assert_eq!(web.events(&named(Topic::Evaluation, "web")).len(), 1);
+        assert_eq!(other.events(&named(Topic::Evaluation, "web")).len(), 0);
+        assert_eq!(web.events(&named(Topic::Node, "web")).len(), 0);
+        let elsewhere = Filter {
+            namespace: Some("other".to_owned()),
+            ..all()
+        };
+        assert_eq!(web.events(&elsewhere).len(), 0);
+    }
+
+    #[test]
+    fn a_ring_that_is_full_forgets_the_oldest_and_says_so() {
+        let mut state = State::default();
+        // Each registration is two events.
+        let ring = EventRing::new(4, usize::MAX);
+
+        for index in 10..14 {
+            ring.push(vec![registered(&mut state, index, "web")]);
+        }
+
+        assert_eq!(indexes(&ring.from(LogIndex(12), 9).unwrap()), [12, 13]);
+        assert_eq!(
+            ring.from(LogIndex(11), 9).unwrap_err(),
+            Gap {
+                oldest: LogIndex(12)
+            }
+        );
+        assert_eq!(indexes(&ring.from(LogIndex(13), 9).unwrap()), [13]);
+        assert!(ring.from(LogIndex(99), 9).unwrap().is_empty());
+    }
+
+    #[test]
+    fn bytes_are_bounded_too() {
+        let mut state = State::default();
+        let ring = EventRing::new(usize::MAX, 1);
+
+        for index in 10..14 {
+            ring.push(vec![registered(&mut state, index, "web")]);
+        }
+
+        assert_eq!(indexes(&ring.from(LogIndex(13), 9).unwrap()), [13]);
+        assert_eq!(ring.oldest(), LogIndex(13));
+    }
+
+    #[test]
+    fn a_snapshot_leaves_a_gap() {
+        let mut state = State::default();
+        let ring = EventRing::default();
+        ring.push(vec![registered(&mut state, 10, "web")]);
+
+        ring.jump(LogIndex(50));
+
+        assert!(ring.from(LogIndex(50), 9).is_err());
+        assert!(ring.from(LogIndex(51), 9).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_read_is_bounded() {
+        let mut state = State::default();
+        let ring = EventRing::default();
+        for index in 1..6 {
+            ring.push(vec![registered(&mut state, index, "web")]);
+        }
+
+        assert_eq!(indexes(&ring.from(LogIndex(2), 2).unwrap()), [2, 3]);
+    }
+
+    #[test]
+    fn an_entry_that_changes_nothing_is_no_event() {
+        let state = State::default();
+
+        assert!(Batch::capture(LogIndex(1), "X", &state, &[]).is_none());
+    }
+}

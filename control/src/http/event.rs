@@ -1,0 +1,241 @@
+//! The event stream: what every entry of the log changed, a line an entry, in order.
+//!
+//! A reader holds no place in any queue: it says from which index on it wants events, and reads them out of
+//! the ring where they lie. One that reads slower than entries are applied finds its place gone and is told
+//! so, as is one that comes back too late. The stream is this server's, so it works during an election, and
+//! at the same index it is the same on every server.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State as Shared;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream;
+use muster_domain::id::LogIndex;
+use muster_wire::api::event::{
+    Event, Events, HEARTBEAT, Payload, StreamError, StreamErrorBody, StreamErrorCode, Topic,
+};
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, Table, answer};
+use crate::events::{Batch, Filter, Gap, TopicFilter};
+use crate::handle::Control;
+use crate::limits;
+
+/// The word for every topic and every name.
+const ALL: &str = "*";
+
+pub(super) fn routes(table: Table) -> Table {
+    table.on("/v1/event/stream", get(follow))
+}
+
+async fn follow(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let filter = filter(&query)?;
+    let progress = query.flag("progress")?;
+    let from = match query.newer_than() {
+        // All there is.
+        LogIndex(0) => http.control.published().events().oldest(),
+        index => index,
+    };
+    let applied = http.control.applied();
+    let index = *applied.borrow();
+    let reader = Reader {
+        control: http.control.clone(),
+        applied,
+        shutdown: http.shutdown,
+        filter: Arc::new(filter),
+        progress,
+        asked: from,
+        next: from,
+        ready: Vec::new().into_iter(),
+        silent_since: Instant::now(),
+        ended: false,
+    };
+    let body = Body::from_stream(lines(reader));
+    let response = ([(header::CONTENT_TYPE, "application/json")], body).into_response();
+    Ok(answer::stamp(response, &http.control, index))
+}
+
+/// What the query's `topic` and `namespace` want.
+fn filter(query: &Query) -> Result<Filter, ApiError> {
+    let mut topics = Vec::new();
+    for asked in query.all("topic").filter(|asked| !asked.is_empty()) {
+        let (topic, name) = asked.split_once(':').unwrap_or((asked, ALL));
+        let topic = match topic {
+            ALL => None,
+            word => Some(Topic::named(word).ok_or_else(|| unknown_topic(word))?),
+        };
+        let name = Some(name).filter(|name| *name != ALL && !name.is_empty());
+        topics.push(TopicFilter {
+            topic,
+            name: name.map(str::to_owned),
+        });
+    }
+    if topics.is_empty() {
+        topics.push(TopicFilter {
+            topic: None,
+            name: None,
+        });
+    }
+    let namespace = Some(query.namespace()).filter(|namespace| *namespace != ALL);
+    Ok(Filter {
+        namespace: namespace.map(str::to_owned),
+        topics,
+    })
+}
+
+fn unknown_topic(word: &str) -> ApiError {
+    let known = Topic::ALL.map(Topic::word).join(", ");
+    ApiError::Malformed(format!(
+        "Invalid topic: `{word}` is none of {known}, {ALL}; write TOPIC or TOPIC:NAME"
+    ))
+}
+
+/// A reader's place in the stream.
+#[derive(Debug)]
+struct Reader {
+    control: Control,
+    applied: watch::Receiver<LogIndex>,
+    shutdown: CancellationToken,
+    filter: Arc<Filter>,
+    /// Whether heartbeats tell how far the reader is.
+    progress: bool,
+    /// From which index it asked for events.
+    asked: LogIndex,
+    /// The first index it has not seen.
+    next: LogIndex,
+    /// Taken from the ring and not sent yet.
+    ready: std::vec::IntoIter<Arc<Batch>>,
+    silent_since: Instant,
+    ended: bool,
+}
+
+impl Reader {
+    /// The next line; `None` at the end.
+    async fn line(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if self.ended {
+            return Ok(None);
+        }
+        loop {
+            while let Some(batch) = self.ready.next() {
+                self.next = LogIndex(batch.index().0 + 1);
+                let events = events(batch, Arc::clone(&self.filter)).await?;
+                if let Some(line) = events {
+                    self.silent_since = Instant::now();
+                    return Ok(Some(line));
+                }
+            }
+            // Before the ring is read: what is applied after this is seen in the next round.
+            let applied = *self.applied.borrow_and_update();
+            let ring = self.control.published().events();
+            match ring.from(self.next, limits::EVENT_ENTRIES_READ_MAX) {
+                Err(gap) => {
+                    self.ended = true;
+                    return Ok(Some(self.goodbye(gap)?));
+                }
+                Ok(batches) if batches.is_empty() => {
+                    self.next = self.next.max(LogIndex(applied.0 + 1));
+                    if let Some(beat) = self.wait().await? {
+                        return Ok(Some(beat));
+                    }
+                    if self.shutdown.is_cancelled() {
+                        return Ok(None);
+                    }
+                }
+                Ok(batches) => self.ready = batches.into_iter(),
+            }
+        }
+    }
+
+    /// Waits for the next entry. A sign of life if none comes in time.
+    async fn wait(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let silence = limits::STREAM_HEARTBEAT;
+        tokio::select! {
+            _ = self.applied.changed() => {}
+            () = tokio::time::sleep_until(self.silent_since + silence) => {}
+            () = self.shutdown.cancelled() => {}
+        }
+        if self.silent_since.elapsed() < silence {
+            return Ok(None);
+        }
+        self.silent_since = Instant::now();
+        if self.progress {
+            // Everything before `next` was seen.
+            let none: Events<()> = Events {
+                index: self.next.0.saturating_sub(1),
+                events: Vec::new(),
+            };
+            return written(&none).map(Some);
+        }
+        Ok(Some(Bytes::from_static(HEARTBEAT.as_bytes())))
+    }
+
+    fn goodbye(&self, gap: Gap) -> Result<Bytes, ApiError> {
+        let Gap { oldest } = gap;
+        let late = self.next == self.asked;
+        let (code, why) = if late {
+            (StreamErrorCode::Gap, "are gone")
+        } else {
+            (
+                StreamErrorCode::Slow,
+                "went before they were read: the reader is too slow",
+            )
+        };
+        let message = format!(
+            "events from index {} to {} {why}; read the lists again and follow from their index, or ask another server",
+            self.next.0,
+            oldest.0.saturating_sub(1)
+        );
+        written(&StreamError {
+            error: StreamErrorBody {
+                code,
+                message,
+                index: self.next.0,
+                oldest_index: oldest.0,
+            },
+        })
+    }
+}
+
+fn lines(reader: Reader) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    stream::try_unfold(reader, |mut reader| async move {
+        Ok(reader.line().await?.map(|line| (line, reader)))
+    })
+}
+
+/// The line of one entry; `None` if the reader wants nothing of it.
+async fn events(batch: Arc<Batch>, filter: Arc<Filter>) -> Result<Option<Bytes>, ApiError> {
+    // The limit is about time, not memory: JSON of many rows would hold other requests up.
+    let inline = batch.len() <= limits::EVENT_ROWS_INLINE_MAX;
+    let make = move || {
+        let index = batch.index().0;
+        let events: Vec<Event<Payload>> = batch.events(&filter);
+        if events.is_empty() {
+            return Ok(None);
+        }
+        written(&Events { index, events }).map(Some)
+    };
+    if inline {
+        make()
+    } else {
+        tokio::task::spawn_blocking(make)
+            .await
+            .map_err(|error| ApiError::Internal(error.to_string()))?
+    }
+}
+
+fn written(value: &impl Serialize) -> Result<Bytes, ApiError> {
+    let mut line =
+        serde_json::to_vec(value).map_err(|error| ApiError::Internal(error.to_string()))?;
+    line.push(b'\n');
+    Ok(Bytes::from(line))
+}
