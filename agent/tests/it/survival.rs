@@ -71,7 +71,7 @@ async fn a_hundred_tasks_survive_ten_deaths_of_the_agent_and_ten_of_the_driver()
     }
     let machine = Machine::new();
     let server = machine.server();
-    let mut agent = machine.killable_agent(&server);
+    let mut agent = Some(machine.killable_agent(&server));
     let mut tasks = Vec::new();
     for name in 0..TASKS {
         tasks.push(server.place(service(name, QUIET_COUNTER).build()).await);
@@ -89,7 +89,9 @@ async fn a_hundred_tasks_survive_ten_deaths_of_the_agent_and_ten_of_the_driver()
     }
 
     for victim in rounds() {
-        if victim != Victim::Driver {
+        if victim != Victim::Driver
+            && let Some(agent) = agent.take()
+        {
             agent.kill();
         }
         if victim != Victim::Agent {
@@ -99,7 +101,7 @@ async fn a_hundred_tasks_survive_ten_deaths_of_the_agent_and_ten_of_the_driver()
             assert_eq!(start_ticks(task.pid), task.start, "{victim:?}: {task:?}");
         }
         if victim != Victim::Driver {
-            agent = next_agent(&machine, &server).await;
+            agent = Some(next_agent(&machine, &server).await);
         }
         machine.driver().await;
         for task in &running {
@@ -123,7 +125,7 @@ async fn a_hundred_tasks_survive_ten_deaths_of_the_agent_and_ten_of_the_driver()
         server.status(task.alloc_id, ClientStatus::Complete).await;
         assert!(ended(task.pid));
     }
-    agent.kill();
+    drop(agent);
 }
 
 /// Waits for its gate, then does `what`.
