@@ -1,11 +1,38 @@
 //! The schema of a configuration: what a driver expects in its blocks.
 //!
-//! The tree is that of HCL's decoder specifications. This crate carries it between processes; the
-//! interpreter that checks a block against it belongs to the host.
+//! The tree is that of HCL's decoder specifications. [`Schema`] checks a block against it.
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Number, Value};
+use thiserror::Error;
+
+mod compiled;
+mod expression;
+mod kind;
+mod path;
+
+pub use self::compiled::Schema;
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{field}` {message}")]
+pub struct ConfigFault {
+    /// The field it is about, from the outside in: `config.mount[1].source`.
+    pub field: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// A schema that makes no sense: a mistake of the driver.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("the driver's schema is wrong at `{place}`: {reason}")]
+pub struct SchemaError {
+    /// Where in the schema.
+    pub place: String,
+    /// What is wrong.
+    pub reason: String,
+}
 
 /// A node of a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,5 +153,22 @@ pub fn without_nulls(value: Value) -> Value {
         ),
         Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
         plain @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => plain,
+    }
+}
+
+/// A number that is whole as a whole one: `1.0` is `1`, as in HCL, which knows one kind of number.
+pub(crate) fn whole(number: &Number) -> Number {
+    /// Below this every whole number has a value of its own in both kinds (2^53).
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    match number.as_f64() {
+        Some(real) if number.is_f64() && real.fract() == 0.0 && real.abs() <= EXACT_MAX => {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "whole and within 53 bits, checked above"
+            )]
+            let whole = real as i64;
+            Number::from(whole)
+        }
+        _ => number.clone(),
     }
 }

@@ -12,6 +12,7 @@ use crate::error::DriverError;
 use crate::event::TaskEvent;
 use crate::network::{NetworkIsolation, NetworkMode, NetworkOverride};
 use crate::plugin::proto::drivers;
+use crate::schema::whole;
 use crate::task::{ExitResult, TaskHandle, TaskState, TaskStatus};
 
 mod capabilities;
@@ -33,8 +34,23 @@ pub(crate) fn protocol(reason: impl Into<String>) -> DriverError {
 }
 
 pub(crate) fn config_to_msgpack(config: &Value) -> Result<Vec<u8>, DriverError> {
-    rmp_serde::to_vec_named(config)
+    rmp_serde::to_vec_named(&with_whole_numbers(config))
         .map_err(|error| protocol(format!("encode a configuration as msgpack: {error}")))
+}
+
+/// Readers in other languages tell whole numbers from others by their encoding.
+fn with_whole_numbers(config: &Value) -> Value {
+    match config {
+        Value::Number(number) => Value::Number(whole(number)),
+        Value::Array(items) => items.iter().map(with_whole_numbers).collect(),
+        Value::Object(entries) => Value::Object(
+            entries
+                .iter()
+                .map(|(name, value)| (name.clone(), with_whole_numbers(value)))
+                .collect(),
+        ),
+        Value::Null | Value::Bool(_) | Value::String(_) => config.clone(),
+    }
 }
 
 pub(crate) fn config_from_msgpack(bytes: &[u8]) -> Result<Value, DriverError> {

@@ -1,0 +1,445 @@
+//! Checks configurations against a schema, and gives them the shape it describes.
+//!
+//! A configuration comes as JSON in the form that HCL has there: an attribute is an entry; a nested
+//! block is an object, or a list of objects where there may be several; a block's labels are entries
+//! around it. The answer holds every name of the schema, with null for what is absent, which is what
+//! drivers of Nomad are sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::expression::{literal, type_of};
+use super::kind::{Type, describe};
+use super::path::Path;
+use super::{ConfigFault, SchemaError, Spec};
+use crate::limits::SCHEMA_DEPTH_MAX;
+
+/// A schema whose types and literals are understood.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    root: Node,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    Object(BTreeMap<String, Node>),
+    Array(Vec<Node>),
+    Attr {
+        name: String,
+        kind: Type,
+        required: bool,
+    },
+    Block {
+        name: String,
+        required: bool,
+        nested: Box<Node>,
+    },
+    BlockAttrs {
+        name: String,
+        kind: Type,
+        required: bool,
+    },
+    BlockList {
+        name: String,
+        min: u64,
+        max: u64,
+        set: bool,
+        nested: Box<Node>,
+    },
+    BlockMap {
+        name: String,
+        labels: Vec<String>,
+        nested: Box<Node>,
+    },
+    Default(Box<Node>, Box<Node>),
+    Literal(Value),
+}
+
+/// One nested block: its labels, where it is, what it holds.
+struct Found<'a> {
+    labels: Vec<&'a str>,
+    field: String,
+    body: &'a Map<String, Value>,
+}
+
+impl Schema {
+    /// Understands `spec`.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError`] when a type or a literal in it is no such thing, or it is too deep: a mistake
+    /// of the driver.
+    pub fn new(spec: &Spec) -> Result<Self, SchemaError> {
+        Ok(Self {
+            root: compile(spec, &Path::Root("schema"), 0)?,
+        })
+    }
+
+    /// `config` in the shape of the schema; null is an empty one. `name` is what faults call it.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, each with the field it is about.
+    pub fn decode(&self, name: &str, config: &Value) -> Result<Value, Vec<ConfigFault>> {
+        let path = Path::Root(name);
+        let mut faults = Vec::new();
+        let empty = Map::new();
+        let body = match config {
+            Value::Null => &empty,
+            Value::Object(body) => body,
+            other => {
+                let message = format!("must be a block, not {}", describe(other));
+                return Err(vec![path.fault(message)]);
+            }
+        };
+        let value = self.root.body(body, &path, &mut faults);
+        if faults.is_empty() {
+            Ok(value)
+        } else {
+            Err(faults)
+        }
+    }
+}
+
+fn compile(spec: &Spec, path: &Path<'_>, depth: usize) -> Result<Node, SchemaError> {
+    let failed = |reason: String| SchemaError {
+        place: path.to_string(),
+        reason,
+    };
+    if depth > SCHEMA_DEPTH_MAX {
+        return Err(failed(format!("it is deeper than {SCHEMA_DEPTH_MAX}")));
+    }
+    let deeper =
+        |spec: &Spec, name: &str| compile(spec, &path.field(name), depth + 1).map(Box::new);
+    Ok(match spec {
+        Spec::Object(fields) => {
+            let fields = fields.iter().map(|(name, spec)| {
+                let node = compile(spec, &path.field(name), depth + 1)?;
+                Ok((name.clone(), node))
+            });
+            Node::Object(fields.collect::<Result<_, _>>()?)
+        }
+        Spec::Array(items) => {
+            let items = items.iter().enumerate();
+            let items = items.map(|(at, spec)| compile(spec, &path.item(at), depth + 1));
+            Node::Array(items.collect::<Result<_, _>>()?)
+        }
+        Spec::Attr {
+            name,
+            type_expr,
+            required,
+        } => Node::Attr {
+            name: name.clone(),
+            kind: type_of(type_expr).map_err(failed)?,
+            required: *required,
+        },
+        Spec::Block {
+            name,
+            required,
+            nested,
+        } => Node::Block {
+            name: name.clone(),
+            required: *required,
+            nested: deeper(nested, name)?,
+        },
+        Spec::BlockAttrs {
+            name,
+            type_expr,
+            required,
+        } => Node::BlockAttrs {
+            name: name.clone(),
+            kind: type_of(type_expr).map_err(failed)?,
+            required: *required,
+        },
+        Spec::BlockList {
+            name,
+            items_min,
+            items_max,
+            nested,
+        }
+        | Spec::BlockSet {
+            name,
+            items_min,
+            items_max,
+            nested,
+        } => Node::BlockList {
+            name: name.clone(),
+            min: *items_min,
+            max: *items_max,
+            set: matches!(spec, Spec::BlockSet { .. }),
+            nested: deeper(nested, name)?,
+        },
+        Spec::BlockMap {
+            name,
+            labels,
+            nested,
+        } => Node::BlockMap {
+            name: name.clone(),
+            labels: labels.clone(),
+            nested: deeper(nested, name)?,
+        },
+        Spec::Default { primary, default } => {
+            Node::Default(deeper(primary, "primary")?, deeper(default, "default")?)
+        }
+        Spec::Literal(text) => Node::Literal(literal(text).map_err(failed)?),
+    })
+}
+
+impl Node {
+    /// A whole body: what nothing in the schema asks for is a fault.
+    fn body(
+        &self,
+        body: &Map<String, Value>,
+        path: &Path<'_>,
+        faults: &mut Vec<ConfigFault>,
+    ) -> Value {
+        let mut known = BTreeSet::new();
+        self.names(&mut known);
+        for name in body.keys().filter(|name| !known.contains(name.as_str())) {
+            let known: Vec<&str> = known.iter().copied().collect();
+            faults.push(path.field(name).fault(format!(
+                "there is no such field; known here: {}",
+                known.join(", ")
+            )));
+        }
+        self.read(body, path, faults)
+    }
+
+    /// The names that it reads of its body.
+    fn names<'a>(&'a self, names: &mut BTreeSet<&'a str>) {
+        match self {
+            Self::Object(fields) => fields.values().for_each(|node| node.names(names)),
+            Self::Array(items) => items.iter().for_each(|node| node.names(names)),
+            Self::Attr { name, .. }
+            | Self::Block { name, .. }
+            | Self::BlockAttrs { name, .. }
+            | Self::BlockList { name, .. }
+            | Self::BlockMap { name, .. } => {
+                names.insert(name);
+            }
+            Self::Default(primary, default) => {
+                primary.names(names);
+                default.names(names);
+            }
+            Self::Literal(_) => {}
+        }
+    }
+
+    fn read(
+        &self,
+        body: &Map<String, Value>,
+        path: &Path<'_>,
+        faults: &mut Vec<ConfigFault>,
+    ) -> Value {
+        match self {
+            Self::Object(fields) => {
+                let fields = fields.iter();
+                let fields =
+                    fields.map(|(name, node)| (name.clone(), node.read(body, path, faults)));
+                Value::Object(fields.collect())
+            }
+            Self::Array(items) => {
+                let items = items.iter().map(|node| node.read(body, path, faults));
+                Value::Array(items.collect())
+            }
+            Self::Attr {
+                name,
+                kind,
+                required,
+            } => match body.get(name) {
+                None | Some(Value::Null) => missing(*required, &path.field(name), kind, faults),
+                Some(value) => kind.convert(value, &path.field(name), faults),
+            },
+            Self::Block {
+                name,
+                required,
+                nested,
+            } => one(body, name, *required, path, faults).map_or(Value::Null, |block| {
+                nested.body(block.body, &Path::Root(&block.field), faults)
+            }),
+            Self::BlockAttrs {
+                name,
+                kind,
+                required,
+            } => one(body, name, *required, path, faults).map_or(Value::Null, |block| {
+                let place = Path::Root(&block.field);
+                let entries = block.body.iter().map(|(name, value)| {
+                    let value = kind.convert(value, &place.field(name), faults);
+                    (name.clone(), value)
+                });
+                Value::Object(entries.collect())
+            }),
+            Self::BlockList { .. } => self.read_list(body, path, faults),
+            Self::BlockMap {
+                name,
+                labels,
+                nested,
+            } => read_map(body, name, labels.len(), nested, path, faults),
+            Self::Default(primary, default) => match primary.read(body, path, faults) {
+                Value::Null => default.read(body, path, faults),
+                value => value,
+            },
+            Self::Literal(value) => value.clone(),
+        }
+    }
+
+    fn read_list(
+        &self,
+        body: &Map<String, Value>,
+        path: &Path<'_>,
+        faults: &mut Vec<ConfigFault>,
+    ) -> Value {
+        let Self::BlockList {
+            name,
+            min,
+            max,
+            set,
+            nested,
+        } = self
+        else {
+            return Value::Null;
+        };
+        let blocks = found(body, name, 0, path, faults);
+        let count = u64::try_from(blocks.len()).unwrap_or(u64::MAX);
+        if count < *min {
+            let message = format!("at least {min} such blocks are needed, there are {count}");
+            faults.push(path.field(name).fault(message));
+        }
+        if *max > 0 && count > *max {
+            let message = format!("at most {max} such blocks are allowed, there are {count}");
+            faults.push(path.field(name).fault(message));
+        }
+        let mut items: Vec<Value> = Vec::new();
+        for block in blocks {
+            let item = nested.body(block.body, &Path::Root(&block.field), faults);
+            if !(*set && items.contains(&item)) {
+                items.push(item);
+            }
+        }
+        Value::Array(items)
+    }
+}
+
+fn read_map(
+    body: &Map<String, Value>,
+    name: &str,
+    labels: usize,
+    nested: &Node,
+    path: &Path<'_>,
+    faults: &mut Vec<ConfigFault>,
+) -> Value {
+    let mut answer = Map::new();
+    for block in found(body, name, labels, path, faults) {
+        let value = nested.body(block.body, &Path::Root(&block.field), faults);
+        if !insert(&mut answer, &block.labels, value) {
+            let place = Path::Root(&block.field);
+            faults.push(place.fault("there is another block with the same labels".to_owned()));
+        }
+    }
+    Value::Object(answer)
+}
+
+/// Puts `value` below `labels`; `false` if there was one.
+fn insert(map: &mut Map<String, Value>, labels: &[&str], value: Value) -> bool {
+    match labels {
+        [] => false,
+        [last] => map.insert((*last).to_owned(), value).is_none(),
+        [first, rest @ ..] => {
+            let inner = map
+                .entry(*first)
+                .or_insert_with(|| Value::Object(Map::new()));
+            inner
+                .as_object_mut()
+                .is_some_and(|inner| insert(inner, rest, value))
+        }
+    }
+}
+
+fn missing(required: bool, path: &Path<'_>, kind: &Type, faults: &mut Vec<ConfigFault>) -> Value {
+    if required {
+        faults.push(path.fault(format!("is missing; it must be {kind}")));
+    }
+    Value::Null
+}
+
+/// The one block of a name.
+fn one<'a>(
+    body: &'a Map<String, Value>,
+    name: &str,
+    required: bool,
+    path: &Path<'_>,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<Found<'a>> {
+    let mut blocks = found(body, name, 0, path, faults);
+    if blocks.len() > 1 {
+        let message = format!("only one such block is allowed, there are {}", blocks.len());
+        faults.push(path.field(name).fault(message));
+    }
+    if blocks.is_empty() {
+        if required && !body.contains_key(name) {
+            faults.push(path.field(name).fault("the block is missing".to_owned()));
+        }
+        return None;
+    }
+    Some(blocks.swap_remove(0))
+}
+
+/// The blocks of a name, each below `labels` labels.
+fn found<'a>(
+    body: &'a Map<String, Value>,
+    name: &str,
+    labels: usize,
+    path: &Path<'_>,
+    faults: &mut Vec<ConfigFault>,
+) -> Vec<Found<'a>> {
+    let mut blocks = Vec::new();
+    if let Some(value) = body.get(name) {
+        let field = path.field(name).to_string();
+        collect(value, labels, &mut Vec::new(), field, &mut blocks, faults);
+    }
+    blocks
+}
+
+fn collect<'a>(
+    value: &'a Value,
+    labels_left: usize,
+    labels: &mut Vec<&'a str>,
+    field: String,
+    blocks: &mut Vec<Found<'a>>,
+    faults: &mut Vec<ConfigFault>,
+) {
+    match value {
+        Value::Null => {}
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                let field = format!("{field}[{at}]");
+                if item.is_array() {
+                    faults.push(Path::Root(&field).fault("must be a block, not a list".to_owned()));
+                } else {
+                    collect(item, labels_left, labels, field, blocks, faults);
+                }
+            }
+        }
+        Value::Object(entries) if labels_left > 0 => {
+            for (label, value) in entries {
+                labels.push(label);
+                let field = format!("{field}.{label}");
+                collect(value, labels_left - 1, labels, field, blocks, faults);
+                labels.pop();
+            }
+        }
+        Value::Object(body) => blocks.push(Found {
+            labels: labels.clone(),
+            field,
+            body,
+        }),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            let message = format!("must be a block, not {}", describe(value));
+            faults.push(Path::Root(&field).fault(message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
