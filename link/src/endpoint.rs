@@ -63,6 +63,24 @@ pub fn server(
     identity: &Identity,
     protocols: &[&[u8]],
 ) -> Result<Endpoint, OpenEndpointError> {
+    let endpoint = Endpoint::new(
+        endpoint_config(identity),
+        Some(server_config(identity, protocols)?),
+        socket(addr)?,
+        Arc::new(TokioRuntime),
+    );
+    endpoint.map_err(|source| OpenEndpointError::Bind { addr, source })
+}
+
+/// How to accept connections that speak one of `protocols`: for an endpoint whose certificate was replaced.
+///
+/// # Errors
+///
+/// [`OpenEndpointError`].
+pub fn server_config(
+    identity: &Identity,
+    protocols: &[&[u8]],
+) -> Result<quinn::ServerConfig, OpenEndpointError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(roots(&identity.authority)?);
     let verifier =
@@ -77,13 +95,7 @@ pub fn server(
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.transport_config(Arc::new(transport()));
     config.migration(false);
-    let endpoint = Endpoint::new(
-        endpoint_config(identity),
-        Some(config),
-        socket(addr)?,
-        Arc::new(TokioRuntime),
-    );
-    endpoint.map_err(|source| OpenEndpointError::Bind { addr, source })
+    Ok(config)
 }
 
 /// An endpoint that only opens connections, with the protocol `protocol`.
@@ -149,7 +161,7 @@ fn endpoint_config(identity: &Identity) -> EndpointConfig {
     config
 }
 
-fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {
+pub(crate) fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.clone())?;
     Ok(roots)

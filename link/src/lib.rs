@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`tls`] | certificates of a cluster: made once, loaded by each process |
+//! | [`certificates`] | those of a running process, replaced without a restart |
 //! | [`endpoint`] | QUIC endpoints with mutual TLS 1.3 |
 //! | [`peer`] | the role a peer's certificate gives it |
 //! | [`frames`] | framed messages on a stream |
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 pub mod endpoint;
 pub mod frames;
 pub mod peer;

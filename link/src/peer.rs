@@ -2,11 +2,20 @@
 //!
 //! A server checks it before it reads a frame: an agent can never speak Raft.
 
-use quinn::Connection;
+use std::time::{Duration, SystemTime};
+
+use quinn::{Connection, ConnectionError, TransportErrorCode};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use crate::tls::{DOMAIN, Role, is_name};
+
+/// TLS's alert `certificate_expired`; also sent for one that does not hold yet.
+const EXPIRED: u64 = 45;
+/// TLS's alert `certificate_required`.
+const REQUIRED: u64 = 116;
+/// TLS's alert `no_application_protocol`.
+const PROTOCOL: u64 = 120;
 
 /// Why a peer is not let in.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +141,60 @@ pub(crate) fn organization(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let organization = parsed.subject().iter_organization().next()?;
     organization.as_str().ok().map(ToOwned::to_owned)
+}
+
+/// How long `certificate` still holds; zero if it has ended, `None` if it cannot be read.
+pub(crate) fn time_left(certificate: &CertificateDer<'_>) -> Option<Duration> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let end = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
+    Some(end.duration_since(SystemTime::now()).unwrap_or_default())
+}
+
+/// What to do about `error` if it is about certificates: the library names a number or a rule.
+#[must_use]
+pub fn explain(error: &ConnectionError) -> Option<String> {
+    // A TLS alert is this and its number (RFC 9001, section 4.8).
+    let alert = |code: TransportErrorCode| u64::from(code).checked_sub(0x100);
+    match error {
+        ConnectionError::TransportError(error) => {
+            let theirs = match alert(error.code)? {
+                EXPIRED => {
+                    "the peer's certificate does not hold at this time: make a new one with `muster operator tls cert`, or set this machine's clock"
+                }
+                42 | 46 | 48 => {
+                    "the peer's certificate is not of this cluster's authority: compare ca.pem on both machines"
+                }
+                REQUIRED => "the peer showed no certificate",
+                PROTOCOL => {
+                    "the peer is no server of Muster, or of a version that this one cannot speak to"
+                }
+                _ => return None,
+            };
+            Some(format!("{theirs} ({})", error.reason))
+        }
+        ConnectionError::ConnectionClosed(close) => {
+            let ours = match alert(close.error_code)? {
+                EXPIRED => {
+                    "the peer refuses this process's certificate because it does not hold at this time: make a new one with `muster operator tls cert`, which is taken up without a restart, or compare the machines' clocks"
+                }
+                42 | 46 | 48 => {
+                    "the peer refuses this process's certificate because another authority signed it: compare ca.pem on both machines"
+                }
+                REQUIRED => "the peer wants a certificate",
+                PROTOCOL => "the peer does not speak this protocol: is it a server of Muster?",
+                _ => return None,
+            };
+            Some(ours.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Whether the peer takes no connection at this moment (RFC 9000, `CONNECTION_REFUSED`).
+#[must_use]
+pub fn is_refused(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::CONNECTION_REFUSED)
 }
 
 /// The role and cluster in a name such as `agent.local.muster`.
