@@ -1,32 +1,46 @@
-//! The node's link to the control plane: one QUIC connection to any server, held for ever.
+//! The node's link to the control plane: one QUIC connection to any of its servers, held for ever.
 //!
 //! While there is none, tasks go on, and news of them wait in the outbox. A session opens with the
-//! fingerprint and ends at the first error; the next begins after a pause that grows and is spread,
-//! with a server chosen at random.
+//! fingerprint and ends at the first error, when the leader is silent through this server, or when the server
+//! says that another would do better. Then the next one is tried: `agent-core` decides which, and when. The
+//! servers say who they all are, and the agent's store keeps that.
 
 mod logs;
 mod requests;
 mod session;
+mod standing;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use muster_agent_core::servers::Servers;
+use muster_domain::id::Timestamp;
+use muster_link::certificates::Certificates;
+use muster_link::endpoint;
 use muster_link::frames::{RecvFrameError, SendFrameError};
-use muster_link::peer::PeerError;
+use muster_link::peer::{self, PeerError};
 use muster_link::tls::Role;
+use muster_wire::rpc::ALPN_AGENT;
+use quinn::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::wait;
 use crate::facilities::Facilities;
-use crate::limits::{RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SESSION_DEADLINE};
+use crate::limits::{CONNECT_DEADLINE, SESSION_DEADLINE};
 use crate::node;
+use crate::store::Write;
 use crate::task::chain;
+
+pub(crate) use standing::Standing;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
+    /// The certificates cannot be used.
+    #[error("the agent's certificates cannot be used")]
+    Certificates(#[from] endpoint::OpenEndpointError),
     /// The address cannot be connected to at all.
     #[error("{addr} cannot be connected to")]
     Connect {
@@ -35,6 +49,20 @@ pub(crate) enum SessionError {
         /// Why.
         #[source]
         source: quinn::ConnectError,
+    },
+    /// One of the two certificates is refused.
+    #[error("there is no connection to {addr}: {reason}")]
+    Untrusted {
+        /// The server.
+        addr: SocketAddr,
+        /// What to do.
+        reason: String,
+    },
+    /// The server is busy with others.
+    #[error("{addr} takes no connection at this moment: many come at once")]
+    Busy {
+        /// The server.
+        addr: SocketAddr,
     },
     /// The connection broke, or never stood.
     #[error("the connection to {addr} is lost")]
@@ -55,16 +83,36 @@ pub(crate) enum SessionError {
         source: PeerError,
     },
     /// The peer's certificate names another role.
-    #[error("{addr} shows the certificate of an agent; give --servers the address of a server")]
+    #[error("{addr} does not show a server's certificate; give --servers the address of a server")]
     Role {
         /// The peer.
         addr: SocketAddr,
     },
     /// The server answered nothing in time.
-    #[error("{addr} did not answer within {SESSION_DEADLINE:?}")]
+    #[error("{addr} did not answer within {waited:?}")]
     Late {
         /// The server.
         addr: SocketAddr,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// No leader counts the heartbeats that this server is sent.
+    #[error("no leader has answered through {addr} for {waited:?}; another server is tried")]
+    Leaderless {
+        /// The server.
+        addr: SocketAddr,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The server says that another would do better.
+    #[error("{addr} sends the node away: {reason}")]
+    SentAway {
+        /// The server.
+        addr: SocketAddr,
+        /// Its words.
+        reason: String,
+        /// Not to come back before.
+        after: Duration,
     },
     /// The server refuses the node.
     #[error("the server refuses this node: {reason}")]
@@ -83,6 +131,18 @@ pub(crate) enum SessionError {
     Receive(#[from] RecvFrameError),
 }
 
+impl SessionError {
+    fn lost(addr: SocketAddr, source: quinn::ConnectionError) -> Self {
+        if peer::is_refused(&source) {
+            return Self::Busy { addr };
+        }
+        match peer::explain(&source) {
+            Some(reason) => Self::Untrusted { addr, reason },
+            None => Self::Lost { addr, source },
+        }
+    }
+}
+
 /// What the link needs.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -91,35 +151,20 @@ pub(crate) struct Link {
     /// The agent's socket.
     pub(crate) endpoint: quinn::Endpoint,
     /// Servers to choose from.
-    pub(crate) servers: Vec<SocketAddr>,
-    /// Names the servers' certificates.
-    pub(crate) cluster: String,
+    pub(crate) servers: Servers<SocketAddr>,
+    /// What the agent shows and trusts; they name the cluster.
+    pub(crate) certificates: Certificates,
     /// The node's loop.
     pub(crate) node: mpsc::Sender<node::Event>,
 }
 
 impl Link {
     /// Holds a session until the agent stops.
-    pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut pause = RECONNECT_PAUSE_MIN;
-        let mut turn = spread(self.servers.len());
-        while !stop.is_cancelled() {
-            let server = self.servers[turn % self.servers.len()];
-            turn += 1;
-            let mut registered = false;
-            let session = self.session(server, &mut registered);
-            match stop.run_until_cancelled(session).await {
-                None => break,
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    tracing::warn!(%server, error = chain(&error), "no session with a server; tasks go on");
-                }
-            }
-            if registered {
-                pause = RECONNECT_PAUSE_MIN;
-            }
-            wait(jittered(pause), &stop).await;
-            pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let certificates = self.certificates.clone();
+        tokio::select! {
+            () = certificates.follow(|_| {}) => {}
+            () = self.hold_sessions(&stop) => {}
         }
         self.endpoint
             .close(quinn::VarInt::from_u32(0), b"the agent stops");
@@ -127,64 +172,86 @@ impl Link {
         drop(tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await);
     }
 
-    async fn session(&self, addr: SocketAddr, registered: &mut bool) -> Result<(), SessionError> {
-        let name = Role::Server.dns_name(&self.cluster);
+    async fn hold_sessions(&mut self, stop: &CancellationToken) {
+        let epoch = Instant::now();
+        while !stop.is_cancelled() {
+            let Some((server, at)) = self.servers.next(now(epoch)) else {
+                // The agent does not start without servers, and forgets none of the configured ones.
+                return;
+            };
+            wait(at.since(now(epoch)), stop).await;
+            let mut served = false;
+            let session = self.session(server, &mut served);
+            let Some(ended) = stop.run_until_cancelled(session).await else {
+                return;
+            };
+            let error = ended.err().unwrap_or(SessionError::Ended);
+            tracing::warn!(%server, error = chain(&error), "no session with a server; tasks go on");
+            match error {
+                SessionError::SentAway { after, .. } => {
+                    self.servers.handle_sent_away(&server, after, now(epoch));
+                }
+                _ if served => self.servers.handle_lost(&server, now(epoch)),
+                _ => self.servers.handle_failure(&server, now(epoch)),
+            }
+        }
+    }
+
+    async fn session(&mut self, addr: SocketAddr, served: &mut bool) -> Result<(), SessionError> {
+        let connection = self.connect(addr).await?;
+        let result = session::Session::open(self, addr, &connection, served).await;
+        connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
+        result
+    }
+
+    /// A connection to the server at `addr`, with the certificates of this moment.
+    async fn connect(&self, addr: SocketAddr) -> Result<Connection, SessionError> {
+        let identity = self.certificates.current();
+        let config = endpoint::client_config(&identity, ALPN_AGENT)?;
+        let name = Role::Server.dns_name(&identity.cluster);
         let connecting = self
             .endpoint
-            .connect(addr, &name)
+            .connect_with(config, addr, &name)
             .map_err(|source| SessionError::Connect { addr, source })?;
-        let connection = tokio::time::timeout(SESSION_DEADLINE, connecting)
+        let waited = CONNECT_DEADLINE;
+        let connection = tokio::time::timeout(waited, connecting)
             .await
-            .map_err(|_elapsed| SessionError::Late { addr })?
-            .map_err(|source| SessionError::Lost { addr, source })?;
-        let role = muster_link::peer::role(&connection, &self.cluster)
+            .map_err(|_elapsed| SessionError::Late { addr, waited })?
+            .map_err(|source| SessionError::lost(addr, source))?;
+        let role = peer::role(&connection, &identity.cluster)
             .map_err(|source| SessionError::Peer { addr, source })?;
         if role != Role::Server {
             return Err(SessionError::Role { addr });
         }
-        let result = session::run(self, addr, &connection, registered).await;
-        connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
-        result
+        Ok(connection)
+    }
+
+    /// Takes the control plane's word for who its servers are, and keeps it for the next start.
+    async fn learn(&mut self, servers: Vec<SocketAddr>) {
+        if self.servers.learn(servers) {
+            let servers = self.servers.learned().to_vec();
+            tracing::info!(?servers, "the servers of the cluster");
+            if let Err(error) = self
+                .facilities
+                .store
+                .submit(vec![Write::Servers(servers)])
+                .await
+            {
+                tracing::warn!(%error, "the servers' addresses were not stored");
+            }
+        }
     }
 }
 
-/// A number below `count` that differs between agents.
-fn spread(count: usize) -> usize {
-    usize::try_from(random() % count.max(1) as u64).unwrap_or(0)
+/// The agent's monotonic clock.
+fn now(epoch: Instant) -> Timestamp {
+    Timestamp(0).plus(epoch.elapsed())
 }
 
-/// Half of `pause` to all of it.
-fn jittered(pause: Duration) -> Duration {
-    let [byte, ..] = random().to_be_bytes();
-    pause / 2 + pause.mul_f64(f64::from(byte) / 512.0)
-}
-
-/// The first half of a random id: 60 of its 64 bits are random, the upper 48 among them.
-fn random() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_is_spread_over_its_second_half() {
-        let pause = Duration::from_secs(8);
-        let pauses: Vec<Duration> = (0..200).map(|_| jittered(pause)).collect();
-
-        assert!(
-            pauses
-                .iter()
-                .all(|found| *found >= pause / 2 && *found < pause)
-        );
-        assert!(pauses.iter().any(|found| *found != pauses[0]));
-    }
-
-    #[test]
-    fn every_server_is_chosen_sometimes() {
-        let chosen: std::collections::BTreeSet<usize> = (0..200).map(|_| spread(3)).collect();
-
-        assert_eq!(chosen.len(), 3);
+/// Nothing was heard within [`SESSION_DEADLINE`].
+fn late(addr: SocketAddr) -> SessionError {
+    SessionError::Late {
+        addr,
+        waited: SESSION_DEADLINE,
     }
 }

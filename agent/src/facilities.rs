@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::allocdir::DataDir;
 use crate::bpf::Bpf;
 use crate::cgroup::NodeTree;
+use crate::control::Standing;
 use crate::drivers::Drivers;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
@@ -36,6 +37,8 @@ pub(crate) struct Facilities {
     pub(crate) boot_id: String,
     /// What is registered.
     pub(crate) spec: watch::Receiver<Arc<NodeSpec>>,
+    /// How the node stands with the control plane.
+    pub(crate) standing: Standing,
     /// News for the control plane.
     pub(crate) outbox: Outbox,
     /// Tasks that have a process.

@@ -39,12 +39,19 @@ pub(crate) const REPORT_BYTES_MAX: usize = muster_wire::limits::FRAME_BYTES_MAX 
 pub(crate) const SWEEP_DELAY_AFTER_LOSS: Duration = Duration::from_secs(30);
 /// Pause between two messages to a follower of a log that is silent.
 pub(crate) const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// First pause before connecting again, doubled each time up to [`RECONNECT_PAUSE_MAX`].
-pub(crate) const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause before connecting again. With 10 000 agents and 15 s that is 700 attempts a second
-/// on a server that comes back; half would hurt it, double would be felt.
-pub(crate) const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(15);
-/// Time a connection, a registration and each answer to them may take.
+/// Time a connection may take to be there. A dead server says nothing; the time to live of a node is
+/// enough for three of them.
+pub(crate) const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
+/// Shortest silence of a leader after which another server is tried: half of the time to live, but a short
+/// time to live must not make a busy machine look dead.
+pub(crate) const SILENCE_MIN: Duration = Duration::from_secs(2);
+/// Heartbeats without an answer that are remembered: there are at most a handful in the time to live.
+pub(crate) const HEARTBEATS_MAX: usize = 64;
+/// Time after which a report is said once more that was under way when its session broke: the earlier server
+/// may have written what it had later than the next server wrote something newer. Longer than a server
+/// holds on to a write.
+pub(crate) const REPORT_REPEAT_DELAY: Duration = Duration::from_secs(15);
+/// Time a registration, a question and each answer to them may take.
 pub(crate) const SESSION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time a driver process has from its start to its first answer.

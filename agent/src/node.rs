@@ -13,8 +13,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use muster_agent_core::limits::STOP_GRACE;
+use muster_agent_core::servers::Servers;
 use muster_domain::id::NodeId;
 use muster_domain::node::NodeSpec;
+use muster_link::certificates::Certificates;
+use muster_wire::rpc::ALPN_AGENT;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -77,6 +80,7 @@ pub struct Agent {
     events: mpsc::Sender<Event>,
     facilities: Arc<Facilities>,
     native: Option<muster_driver::plugin::Client>,
+    certificates: Certificates,
     stop: CancellationToken,
     tasks: JoinSet<()>,
     /// Given back last.
@@ -103,8 +107,7 @@ impl Agent {
             return Err(StartAgentError::NoServers);
         }
         let lock = DataDirLock::take(&config.data_dir)?;
-        let endpoint =
-            muster_link::endpoint::client(&config.identity, muster_wire::rpc::ALPN_AGENT)?;
+        let endpoint = muster_link::endpoint::client(&config.certificates.current(), ALPN_AGENT)?;
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
@@ -120,21 +123,23 @@ impl Agent {
 
         let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
         tasks.spawn(publisher.run(stop.clone()));
-        let node = events::Node::new(Arc::clone(&facilities), events.clone(), config.gc, found);
-        tasks.spawn(node.run(loaded, inbox, stop.clone()));
+        let certificates = config.certificates;
         let session = control::Link {
             facilities: Arc::clone(&facilities),
             endpoint,
-            servers: config.servers,
-            cluster: config.identity.cluster.clone(),
+            servers: Servers::new(node_id, config.servers, loaded.servers.clone()),
+            certificates: certificates.clone(),
             node: events.clone(),
         };
+        let node = events::Node::new(Arc::clone(&facilities), events.clone(), config.gc, found);
+        tasks.spawn(node.run(loaded, inbox, stop.clone()));
         tasks.spawn(session.run(stop.clone()));
         Ok(Self {
             node_id,
             events,
             facilities,
             native,
+            certificates,
             stop,
             tasks,
             _lock: lock,
@@ -151,6 +156,17 @@ impl Agent {
         self.facilities.spec.clone()
     }
 
+    /// The agent's certificates; [`Certificates::ask`] looks for replaced files at once.
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
+    }
+
+    /// Until when the control plane surely takes the node for alive, whatever happens; `None` before a
+    /// leader has counted a heartbeat.
+    pub fn lease(&self) -> watch::Receiver<Option<Instant>> {
+        self.facilities.standing.lease()
+    }
+
     /// Stops the agent. With [`Leave::KeepTasks`] tasks and their driver run on, and the next agent
     /// on the data directory adopts them.
     pub async fn shutdown(self, leave: Leave) {
@@ -162,6 +178,7 @@ impl Agent {
             mut tasks,
             _lock,
             node_id: _,
+            certificates: _,
         } = self;
         if leave == Leave::StopTasks {
             stop_tasks(&events).await;

@@ -36,6 +36,8 @@ struct Entry {
     sent: Option<(u64, u64)>,
     /// The newest that is committed.
     acked: u64,
+    /// A session broke while a report of it was under way.
+    doubtful: bool,
 }
 
 impl Outbox {
@@ -54,6 +56,7 @@ impl Outbox {
                         number: 1,
                         sent: None,
                         acked: 0,
+                        doubtful: false,
                         report,
                     };
                     entries.insert(entry.report.alloc_id, entry);
@@ -84,7 +87,23 @@ impl Outbox {
     pub(crate) fn begin_session(&self) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.values_mut() {
-            entry.sent = None;
+            let under_way = entry
+                .sent
+                .take()
+                .is_some_and(|(number, _)| number > entry.acked);
+            entry.doubtful |= under_way;
+        }
+    }
+
+    /// Sends those reports once more that were under way when a session broke. The server of that session may
+    /// have written them only after the next server had written something newer; to repeat what is so
+    /// changes nothing.
+    pub(crate) fn repeat_doubtful(&self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.values_mut() {
+            if std::mem::take(&mut entry.doubtful) {
+                entry.number += 1;
+            }
         }
     }
 
@@ -202,6 +221,28 @@ mod tests {
         outbox.begin_session();
 
         assert_eq!(words(&outbox.batch(1)), ["a"]);
+    }
+
+    /// The earlier server may write it late, over what the next one wrote.
+    #[test]
+    fn what_was_under_way_is_said_once_more() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.put(report(2, "told"), false);
+        outbox.batch(1);
+        outbox.ack(1);
+        outbox.put(report(1, "b"), false);
+        outbox.batch(2);
+        outbox.begin_session();
+        outbox.batch(1);
+        outbox.ack(1);
+
+        outbox.repeat_doubtful();
+
+        assert_eq!(words(&outbox.batch(2)), ["b"]);
+        outbox.ack(2);
+        outbox.repeat_doubtful();
+        assert!(outbox.batch(3).is_empty());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod lock;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -40,6 +41,7 @@ const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
 const META_SCHEMA: &str = "schema";
+const META_SERVERS: &str = "servers";
 
 /// What is recorded of a task's newest start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +69,8 @@ pub(crate) struct Loaded {
     pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     /// Records of tasks by allocation and name.
     pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
+    /// Where the control plane's servers were.
+    pub(crate) servers: Vec<SocketAddr>,
     /// There was no database.
     pub(crate) fresh: bool,
 }
@@ -266,6 +270,9 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
         return Err(ReadError::Newer(schema));
     }
     let mut loaded = Loaded::default();
+    if let Some(servers) = transaction.open_table(META)?.get(META_SERVERS)? {
+        loaded.servers = decoded(servers.value())?;
+    }
     let snapshots = transaction.open_table(SNAPSHOTS)?;
     for row in transaction.open_table(DESIRED)?.iter()? {
         let (key, value) = row?;

@@ -10,6 +10,8 @@ pub const FRAME_BYTES_MAX: usize = 8 << 20;
 pub const ENTRY_BYTES_MAX: usize = 64 << 20;
 /// Desired allocations in one message.
 pub const DESIRED_BATCH_MAX: usize = 256;
+/// Ids of unchanged allocations in one message: 64 kB.
+pub const UNCHANGED_BATCH_MAX: usize = 4096;
 /// Allocation reports in one message.
 pub const REPORT_BATCH_MAX: usize = 256;
 /// Bytes of log data in one message.

@@ -1,11 +1,12 @@
 //! Messages between agents and the control plane, over QUIC with ALPN [`ALPN_AGENT`].
 //!
 //! An agent opens one bidirectional *session* stream and sends [`FromAgent`]; the server answers with
-//! [`ToAgent`]. For everything that reads from a node (logs, statistics) the server opens a
+//! [`ToAgent`]. Any server of the cluster serves it. For everything that reads from a node (logs, statistics) the server opens a
 //! bidirectional stream to the agent, sends one [`NodeRequest`] and reads [`NodeReply`]s until the
 //! stream ends.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, DesiredAlloc};
@@ -25,9 +26,15 @@ pub enum FromAgent {
     Register {
         /// The fingerprint.
         node: Box<NodeSpec>,
+        /// Up to which index this agent knows everything that is wanted of its node; 0: nothing. The
+        /// server sends what changed since, and never anything older.
+        known: LogIndex,
     },
     /// The node is alive. Sent at least every third of the time to live.
-    Heartbeat,
+    Heartbeat {
+        /// The agent's number of this heartbeat, counted from 1 in each session.
+        number: u64,
+    },
     /// News of allocations; at most [`crate::limits::REPORT_BATCH_MAX`].
     Report {
         /// The agent's number of this message, counted from 1 in each session.
@@ -46,14 +53,22 @@ pub enum ToAgent {
         cluster: String,
         /// Time without a heartbeat after which the node is down.
         heartbeat_ttl: Duration,
+        /// Where agents reach the servers of the cluster, this one among them.
+        servers: Vec<SocketAddr>,
     },
-    /// The server refuses the node. The session ends.
+    /// The server refuses the node, as every other would. The session ends.
     Refused {
         /// Why, and what to do.
         reason: String,
     },
-    /// A heartbeat was counted.
-    HeartbeatAck,
+    /// The leader has counted a heartbeat, and all before it.
+    HeartbeatAck {
+        /// The heartbeat's number.
+        number: u64,
+        /// The node's lease: it is not taken for down before this time has passed since the heartbeat
+        /// was *sent*, whatever server leads. The agent measures it on its own monotonic clock.
+        lease: Duration,
+    },
     /// Reports up to `sequence` are committed.
     ReportAck {
         /// The number of the newest committed report message.
@@ -65,13 +80,29 @@ pub enum ToAgent {
         index: LogIndex,
         /// Changed allocations, at most [`crate::limits::DESIRED_BATCH_MAX`] a message.
         allocs: Vec<DesiredAlloc>,
+        /// Allocations that are wanted as the agent knows them already; at most
+        /// [`crate::limits::UNCHANGED_BATCH_MAX`] a message.
+        unchanged: Vec<AllocId>,
         /// Allocations that the control plane has forgotten: stop and destroy them.
         gone: Vec<AllocId>,
-        /// After this message the agent knows every allocation of its node.
-        complete: bool,
+        /// If this message ends a set: how many allocations the node has at `index`. An agent that has
+        /// heard of as many knows everything up to `index`.
+        complete: Option<u32>,
     },
     /// Destroy every terminal allocation now, whatever the thresholds say.
     CollectGarbage,
+    /// The servers of the cluster have changed.
+    Servers {
+        /// Where agents reach them.
+        servers: Vec<SocketAddr>,
+    },
+    /// This server cannot serve the node for a while. The session ends.
+    TryElsewhere {
+        /// Why.
+        reason: String,
+        /// Not to come back here before.
+        after: Duration,
+    },
 }
 
 /// A question to a node.

@@ -9,6 +9,7 @@
 //! | [`task`] | when one task is started, restarted, stopped, forced and given up |
 //! | [`alloc`] | the same for all tasks of an allocation, and what is reported of it |
 //! | [`node`] | which messages of the control plane are news |
+//! | [`servers`] | which server the agent tries next, and when |
 //! | [`gc`] | which finished allocation is destroyed next |
 //! | [`limits`] | bounds of all of it |
 
@@ -19,4 +20,5 @@ pub mod alloc;
 pub mod gc;
 pub mod limits;
 pub mod node;
+pub mod servers;
 pub mod task;

@@ -24,3 +24,15 @@ pub const TOMBSTONES_MAX: usize = 4096;
 /// Bytes of a description or event message that are reported; a driver's error may quote a whole
 /// configuration.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// First pause before a server that failed is tried again, doubled each time up to
+/// [`RECONNECT_PAUSE_MAX`].
+pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause before a server that failed is tried again. With 10 000 agents and three servers that
+/// is 700 attempts a second at a server that comes back, which it refuses cheaply. Double would use up the
+/// time to live of a node while the agent waits.
+pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Longest time that a server can send an agent away for.
+pub const AWAY_MAX: Duration = Duration::from_secs(15);
+/// Servers that are remembered. Clusters have up to five; the rest is room for those that come and go.
+pub const SERVERS_MAX: usize = 16;

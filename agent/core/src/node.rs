@@ -3,7 +3,8 @@
 //! [`Desired`] merges what servers send into what the node should run. An allocation's modify index
 //! decides between two messages about it, and the index of the state a message was made from decides
 //! what its silence means: a server that lags behind cannot take away what it has not heard of. So
-//! repeated, late and reordered messages change nothing.
+//! repeated, late and reordered messages change nothing. A set says how many allocations are in it, so
+//! that a message that is missing is noticed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,12 +27,42 @@ pub enum Change {
     Gone(AllocId),
 }
 
+/// A message of the control plane about what it wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// The state it was made from.
+    pub index: LogIndex,
+    /// Changed allocations.
+    pub allocs: Vec<DesiredAlloc>,
+    /// Allocations that are wanted as they were.
+    pub unchanged: Vec<AllocId>,
+    /// Forgotten allocations.
+    pub gone: Vec<AllocId>,
+    /// If it ends a set: how many allocations the node has at `index`.
+    pub complete: Option<u32>,
+}
+
+/// What a message brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// News for the node.
+    pub changes: Vec<Change>,
+    /// The first set of the session is whole: what it does not name is not wanted.
+    pub whole: bool,
+    /// The server believes that the agent knows something it does not: ask for everything anew.
+    pub ask_again: bool,
+}
+
 /// What the control plane wants of this node.
 #[derive(Debug, Default)]
 pub struct Desired {
     known: BTreeMap<AllocId, DesiredAlloc>,
+    /// Everything that was wanted up to here is known.
+    index: LogIndex,
     /// Allocations mentioned since the session began; `None` once the set was complete.
     mentioned: Option<BTreeSet<AllocId>>,
+    /// The end of a set that was announced: its index and how many allocations there are.
+    announced: Option<(LogIndex, usize)>,
     /// Destroyed allocations: up to which index they stay away.
     tombstones: BTreeMap<AllocId, LogIndex>,
     tombstone_order: VecDeque<AllocId>,
@@ -50,41 +81,91 @@ impl Desired {
         }
     }
 
-    /// A session begins: the server will send every allocation of the node once.
-    pub fn begin_session(&mut self) {
-        self.mentioned = Some(BTreeSet::new());
+    /// Up to which index everything is known: what a server needs not to repeat. 0 for an agent that
+    /// was just started, because its store may have lost what it had not written.
+    #[must_use]
+    pub fn index(&self) -> LogIndex {
+        self.index
     }
 
-    /// Merges a message and says what is new. `complete` ends the first set of a session.
-    pub fn apply(
-        &mut self,
-        index: LogIndex,
-        allocs: Vec<DesiredAlloc>,
-        gone: &[AllocId],
-        complete: bool,
-    ) -> Vec<Change> {
-        let mut changes = Vec::new();
-        for alloc in allocs {
+    /// A session begins: the server will mention every allocation of the node once.
+    pub fn begin_session(&mut self) {
+        self.mentioned = Some(BTreeSet::new());
+        self.announced = None;
+    }
+
+    /// Merges a message and says what is new.
+    pub fn apply(&mut self, news: News) -> Merged {
+        let mut merged = Merged::default();
+        for alloc in news.allocs {
             if let Some(mentioned) = &mut self.mentioned {
                 mentioned.insert(alloc.alloc_id);
             }
-            changes.extend(self.merge(alloc));
+            merged.changes.extend(self.merge(alloc));
         }
-        for alloc_id in gone {
-            changes.extend(self.forget(*alloc_id, index));
-        }
-        if complete && let Some(mentioned) = self.mentioned.take() {
-            let silent: Vec<AllocId> = self
-                .known
-                .keys()
-                .filter(|id| !mentioned.contains(id))
-                .copied()
-                .collect();
-            for alloc_id in silent {
-                changes.extend(self.forget(alloc_id, index));
+        for alloc_id in news.unchanged {
+            merged.ask_again |= !self.knows(alloc_id);
+            if let Some(mentioned) = &mut self.mentioned {
+                mentioned.insert(alloc_id);
             }
         }
-        changes
+        for alloc_id in news.gone {
+            if let Some(mentioned) = &mut self.mentioned {
+                mentioned.remove(&alloc_id);
+            }
+            merged.changes.extend(self.forget(alloc_id, news.index));
+        }
+        if let Some(count) = news.complete
+            && self.announced.is_none_or(|(index, _)| index <= news.index)
+        {
+            self.announced = Some((news.index, count as usize));
+        }
+        if merged.ask_again {
+            self.index = LogIndex(0);
+        } else {
+            self.end_set(&mut merged);
+        }
+        merged
+    }
+
+    /// Ends the announced set if all of it is there. A message that was overtaken by the end of its
+    /// set must not be taken for silence.
+    fn end_set(&mut self, merged: &mut Merged) {
+        let Some((index, count)) = self.announced else {
+            return;
+        };
+        match &self.mentioned {
+            Some(mentioned) if mentioned.len() < count => return,
+            Some(_) => {
+                let mentioned = self.mentioned.take().unwrap_or_default();
+                let silent: Vec<AllocId> = self
+                    .known
+                    .keys()
+                    .filter(|id| !mentioned.contains(id))
+                    .copied()
+                    .collect();
+                for alloc_id in silent {
+                    merged.changes.extend(self.forget(alloc_id, index));
+                }
+                merged.whole = true;
+            }
+            None => {
+                let known = self.known.values();
+                if known
+                    .filter(|alloc| alloc.alloc_modify_index <= index)
+                    .count()
+                    != count
+                {
+                    return;
+                }
+            }
+        }
+        self.announced = None;
+        self.index = self.index.max(index);
+    }
+
+    fn knows(&self, alloc_id: AllocId) -> bool {
+        self.known.contains_key(&alloc_id) || self.tombstones.contains_key(&alloc_id)
     }
 
     /// What is known of an allocation.

@@ -1,71 +1,257 @@
 //! One session: register, then heartbeats and reports out, desired allocations in.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use muster_agent_core::node::News;
+use muster_domain::id::LogIndex;
+use muster_domain::node::NodeSpec;
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError};
 use muster_wire::rpc::{FromAgent, ToAgent};
 use quinn::Connection;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Link, SessionError, requests};
-use crate::facilities::Facilities;
-use crate::limits::{REPORT_DELAY, SESSION_DEADLINE, SESSION_INBOX_MAX};
+use super::{Link, SessionError, late, requests};
+use crate::limits::{
+    HEARTBEATS_MAX, REPORT_DELAY, REPORT_REPEAT_DELAY, SESSION_DEADLINE, SESSION_INBOX_MAX,
+    SILENCE_MIN,
+};
 use crate::node::Event;
 
 type Received = Result<Option<ToAgent>, RecvFrameError>;
 
-/// Runs a session over `connection` until it ends.
-pub(super) async fn run(
-    link: &Link,
+/// Heartbeats that were sent and not counted yet.
+#[derive(Debug)]
+struct Heartbeats {
+    last: u64,
+    unanswered: VecDeque<(u64, Instant)>,
+    /// Silence of the leader after which another server is tried.
+    silence_max: Duration,
+}
+
+impl Heartbeats {
+    fn new(ttl: Duration) -> Self {
+        Self {
+            last: 0,
+            unanswered: VecDeque::new(),
+            silence_max: (ttl / 2).max(SILENCE_MIN),
+        }
+    }
+
+    fn next(&mut self, now: Instant) -> u64 {
+        self.last += 1;
+        // The first unanswered one decides when the silence is too long, so the newest may go.
+        if self.unanswered.len() < HEARTBEATS_MAX {
+            self.unanswered.push_back((self.last, now));
+        }
+        self.last
+    }
+
+    /// A leader has counted `number`; when that was sent.
+    fn answered(&mut self, number: u64) -> Option<Instant> {
+        let mut sent = None;
+        while let Some((first, at)) = self.unanswered.front().copied()
+            && first <= number
+        {
+            self.unanswered.pop_front();
+            sent = Some(at);
+        }
+        sent
+    }
+
+    /// When the silence of the leader has lasted too long.
+    fn deadline(&self) -> Option<Instant> {
+        let (_, sent) = self.unanswered.front()?;
+        Some(*sent + self.silence_max)
+    }
+}
+
+/// A session with the server at `addr`.
+pub(super) struct Session<'a> {
+    link: &'a mut Link,
     addr: SocketAddr,
-    connection: &Connection,
-    registered: &mut bool,
-) -> Result<(), SessionError> {
-    let lost = |source| SessionError::Lost { addr, source };
-    let (send, receive) = connection.open_bi().await.map_err(lost)?;
-    let mut sender = FrameSender::new(send);
-    // Dropped, and with it the reader and every answer under way, when the session ends.
-    let mut jobs = JoinSet::new();
-    let (read, mut inbox) = mpsc::channel(SESSION_INBOX_MAX);
-    jobs.spawn(read_all(FrameReceiver::new(receive), read));
-    jobs.spawn(requests::serve(
-        Arc::clone(&link.facilities),
-        connection.clone(),
-    ));
+    connection: &'a Connection,
+    sender: FrameSender,
+    heartbeats: Heartbeats,
+    /// Of the newest report.
+    sequence: u64,
+    /// Set when a leader has counted a heartbeat of it.
+    served: &'a mut bool,
+}
 
-    let mut spec = link.facilities.spec.clone();
-    let node = Box::new((**spec.borrow_and_update()).clone());
-    sender.send(&FromAgent::Register { node }).await?;
-    let ttl = welcome(addr, &mut inbox).await?;
-    *registered = true;
-    link.facilities.outbox.begin_session();
-    tell(link, Event::SessionBegan).await?;
+impl<'a> Session<'a> {
+    /// Registers over `connection` and holds the session until it ends.
+    pub(super) async fn open(
+        link: &'a mut Link,
+        addr: SocketAddr,
+        connection: &'a Connection,
+        served: &'a mut bool,
+    ) -> Result<(), SessionError> {
+        let (send, receive) = connection
+            .open_bi()
+            .await
+            .map_err(|source| SessionError::lost(addr, source))?;
+        let mut sender = FrameSender::new(send);
+        // Dropped, and with it the reader and every answer under way, when the session ends.
+        let mut jobs = JoinSet::new();
+        let (read, mut inbox) = mpsc::channel(SESSION_INBOX_MAX);
+        jobs.spawn(read_all(FrameReceiver::new(receive), read));
+        jobs.spawn(requests::serve(
+            Arc::clone(&link.facilities),
+            connection.clone(),
+        ));
 
-    let mut heartbeat = tokio::time::interval(ttl / 3);
-    heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut sequence = 0;
-    send_reports(&link.facilities, &mut sender, &mut sequence).await?;
-    loop {
-        tokio::select! {
-            message = inbox.recv() => handle(link, addr, message).await?,
-            _ = heartbeat.tick() => {
-                tracing::trace!("heartbeat");
-                sender.send(&FromAgent::Heartbeat).await?;
-            }
-            () = link.facilities.outbox.due(REPORT_DELAY) => {
-                send_reports(&link.facilities, &mut sender, &mut sequence).await?;
-            }
-            changed = spec.changed() => {
-                if changed.is_err() {
-                    return Ok(());
+        // Before the node's loop hears of the server's first set.
+        tell(link, Event::SessionBegan).await?;
+        let node = Box::new((*link.facilities.spec()).clone());
+        let known = *link.facilities.standing.known().borrow();
+        sender.send(&FromAgent::Register { node, known }).await?;
+        let (ttl, servers) = welcome(addr, &mut inbox).await?;
+        link.servers.set_ttl(ttl);
+        link.learn(servers).await;
+        link.facilities.outbox.begin_session();
+        let session = Session {
+            link,
+            addr,
+            connection,
+            sender,
+            heartbeats: Heartbeats::new(ttl),
+            sequence: 0,
+            served,
+        };
+        session.hold(inbox, ttl).await
+    }
+
+    async fn hold(
+        mut self,
+        mut inbox: mpsc::Receiver<Received>,
+        ttl: Duration,
+    ) -> Result<(), SessionError> {
+        let facilities = Arc::clone(&self.link.facilities);
+        let mut spec = facilities.spec.clone();
+        let mut known = facilities.standing.known();
+        known.mark_unchanged();
+        let mut heartbeat = tokio::time::interval(ttl / 3);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let repeat = tokio::time::sleep(REPORT_REPEAT_DELAY);
+        tokio::pin!(repeat);
+        let mut repeated = false;
+        self.report().await?;
+        loop {
+            let silent = self.heartbeats.deadline();
+            tokio::select! {
+                message = inbox.recv() => self.handle(message).await?,
+                _ = heartbeat.tick() => {
+                    let number = self.heartbeats.next(Instant::now());
+                    self.sender.send(&FromAgent::Heartbeat { number }).await?;
                 }
-                let node = Box::new((**spec.borrow_and_update()).clone());
-                sender.send(&FromAgent::Register { node }).await?;
+                () = until(silent) => return Err(SessionError::Leaderless {
+                    addr: self.addr,
+                    waited: self.heartbeats.silence_max,
+                }),
+                () = facilities.outbox.due(REPORT_DELAY) => self.report().await?,
+                () = &mut repeat, if !repeated => {
+                    repeated = true;
+                    facilities.outbox.repeat_doubtful();
+                    self.report().await?;
+                }
+                changed = spec.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    let node = (**spec.borrow_and_update()).clone();
+                    let known = *known.borrow();
+                    self.register_again(node, known).await?;
+                }
+                Ok(()) = known.changed() => {
+                    // Something is missing that the server takes for known.
+                    let index = *known.borrow_and_update();
+                    if index == LogIndex(0) {
+                        tell(self.link, Event::SessionBegan).await?;
+                        let node = (*facilities.spec()).clone();
+                        self.register_again(node, LogIndex(0)).await?;
+                    }
+                }
+                reason = self.connection.closed() => {
+                    return Err(SessionError::lost(self.addr, reason));
+                }
             }
-            reason = connection.closed() => return Err(lost(reason)),
+        }
+    }
+
+    async fn register_again(
+        &mut self,
+        node: NodeSpec,
+        known: LogIndex,
+    ) -> Result<(), SessionError> {
+        let node = Box::new(node);
+        self.sender
+            .send(&FromAgent::Register { node, known })
+            .await?;
+        Ok(())
+    }
+
+    /// Sends the news there are.
+    async fn report(&mut self) -> Result<(), SessionError> {
+        loop {
+            let sequence = self.sequence + 1;
+            let reports = self.link.facilities.outbox.batch(sequence);
+            if reports.is_empty() {
+                return Ok(());
+            }
+            self.sequence = sequence;
+            self.sender
+                .send(&FromAgent::Report { sequence, reports })
+                .await?;
+        }
+    }
+
+    async fn handle(&mut self, received: Option<Received>) -> Result<(), SessionError> {
+        match message(received)? {
+            // The answer to a registration of a changed fingerprint.
+            ToAgent::Registered { servers, .. } | ToAgent::Servers { servers } => {
+                self.link.learn(servers).await;
+                Ok(())
+            }
+            ToAgent::HeartbeatAck { number, lease } => {
+                self.link.servers.handle_served(&self.addr);
+                *self.served = true;
+                if let Some(sent) = self.heartbeats.answered(number) {
+                    self.link.facilities.standing.grant(sent + lease);
+                }
+                Ok(())
+            }
+            ToAgent::Refused { reason } => Err(SessionError::Refused { reason }),
+            ToAgent::TryElsewhere { reason, after } => Err(SessionError::SentAway {
+                addr: self.addr,
+                reason,
+                after,
+            }),
+            ToAgent::ReportAck { sequence } => {
+                self.link.facilities.outbox.ack(sequence);
+                tell(self.link, Event::Told).await
+            }
+            ToAgent::Desired {
+                index,
+                allocs,
+                unchanged,
+                gone,
+                complete,
+            } => {
+                tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
+                let news = News {
+                    index,
+                    allocs,
+                    unchanged,
+                    gone,
+                    complete,
+                };
+                tell(self.link, Event::Desired(news)).await
+            }
+            ToAgent::CollectGarbage => tell(self.link, Event::CollectGarbage).await,
         }
     }
 }
@@ -73,9 +259,9 @@ pub(super) async fn run(
 /// Reading a frame must not be interrupted, so it has a task of its own.
 async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<Received>) {
     loop {
-        let message = receiver.recv().await;
-        let last = !matches!(message, Ok(Some(_)));
-        if read.send(message).await.is_err() || last {
+        let received = receiver.recv::<ToAgent>().await;
+        let last = !matches!(received, Ok(Some(_)));
+        if read.send(received).await.is_err() || last {
             return;
         }
     }
@@ -85,22 +271,29 @@ async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<Received>) {
 async fn welcome(
     addr: SocketAddr,
     inbox: &mut mpsc::Receiver<Received>,
-) -> Result<Duration, SessionError> {
+) -> Result<(Duration, Vec<SocketAddr>), SessionError> {
     let answer = tokio::time::timeout(SESSION_DEADLINE, inbox.recv())
         .await
-        .map_err(|_elapsed| SessionError::Late { addr })?;
+        .map_err(|_elapsed| late(addr))?;
     match message(answer)? {
         ToAgent::Registered {
             cluster,
             heartbeat_ttl,
+            servers,
         } => {
             tracing::info!(%addr, cluster, ?heartbeat_ttl, "the node is registered");
-            Ok(heartbeat_ttl.max(Duration::from_millis(30)))
+            Ok((heartbeat_ttl.max(Duration::from_millis(30)), servers))
         }
         ToAgent::Refused { reason } => Err(SessionError::Refused { reason }),
-        ToAgent::HeartbeatAck
+        ToAgent::TryElsewhere { reason, after } => Err(SessionError::SentAway {
+            addr,
+            reason,
+            after,
+        }),
+        ToAgent::HeartbeatAck { .. }
         | ToAgent::ReportAck { .. }
         | ToAgent::Desired { .. }
+        | ToAgent::Servers { .. }
         | ToAgent::CollectGarbage => Err(SessionError::Refused {
             reason: "its first message was not an answer to the registration".to_owned(),
         }),
@@ -113,41 +306,6 @@ fn message(received: Option<Received>) -> Result<ToAgent, SessionError> {
         .ok_or(SessionError::Ended)
 }
 
-async fn handle(
-    link: &Link,
-    addr: SocketAddr,
-    received: Option<Received>,
-) -> Result<(), SessionError> {
-    match message(received)? {
-        // The answer to a registration of a changed fingerprint.
-        ToAgent::Registered { .. } | ToAgent::HeartbeatAck => Ok(()),
-        ToAgent::Refused { reason } => Err(SessionError::Refused { reason }),
-        ToAgent::ReportAck { sequence } => {
-            link.facilities.outbox.ack(sequence);
-            tell(link, Event::Told).await
-        }
-        ToAgent::Desired {
-            index,
-            allocs,
-            gone,
-            complete,
-        } => {
-            tracing::debug!(%addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
-            tell(
-                link,
-                Event::Desired {
-                    index,
-                    allocs,
-                    gone,
-                    complete,
-                },
-            )
-            .await
-        }
-        ToAgent::CollectGarbage => tell(link, Event::CollectGarbage).await,
-    }
-}
-
 async fn tell(link: &Link, event: Event) -> Result<(), SessionError> {
     // Without the node's loop the agent is stopping.
     link.node
@@ -156,22 +314,44 @@ async fn tell(link: &Link, event: Event) -> Result<(), SessionError> {
         .map_err(|_closed| SessionError::Ended)
 }
 
-async fn send_reports(
-    facilities: &Facilities,
-    sender: &mut FrameSender,
-    sequence: &mut u64,
-) -> Result<(), SessionError> {
-    loop {
-        let reports = facilities.outbox.batch(*sequence + 1);
-        if reports.is_empty() {
-            return Ok(());
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_covers_every_heartbeat_before_it() {
+        let mut heartbeats = Heartbeats::new(Duration::from_secs(10));
+        let start = Instant::now();
+        for at in 0..3 {
+            heartbeats.next(start + Duration::from_secs(at));
         }
-        *sequence += 1;
-        sender
-            .send(&FromAgent::Report {
-                sequence: *sequence,
-                reports,
-            })
-            .await?;
+
+        assert_eq!(heartbeats.answered(2), Some(start + Duration::from_secs(1)));
+        assert_eq!(
+            heartbeats.deadline(),
+            Some(start + Duration::from_secs(2 + 5))
+        );
+        assert_eq!(heartbeats.answered(2), None);
+    }
+
+    /// The lease counts from a heartbeat's sending, so one that is answered twice extends nothing.
+    #[test]
+    fn silence_counts_from_the_first_unanswered_heartbeat() {
+        let mut heartbeats = Heartbeats::new(Duration::from_secs(10));
+        let start = Instant::now();
+        assert_eq!(heartbeats.deadline(), None);
+        for at in 0..100 {
+            heartbeats.next(start + Duration::from_secs(at));
+        }
+
+        assert_eq!(heartbeats.deadline(), Some(start + Duration::from_secs(5)));
+        assert_eq!(heartbeats.unanswered.len(), HEARTBEATS_MAX);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use muster_domain::job::DEFAULT_NODE_POOL;
 use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
-use muster_link::tls::Identity;
+use muster_link::certificates::Certificates;
 
 use crate::fingerprint::hostname;
 use crate::gc::GcConfig;
@@ -29,10 +29,10 @@ pub enum Leave {
 pub struct AgentConfig {
     /// Everything the agent writes is below it.
     pub data_dir: PathBuf,
-    /// Servers to choose from; one connection is held.
+    /// Servers to begin with; one connection is held. The servers then say who they all are.
     pub servers: Vec<SocketAddr>,
     /// The agent's certificates; they name the cluster.
-    pub identity: Identity,
+    pub certificates: Certificates,
     /// For people; the host's name unless set.
     pub name: String,
     /// Where the node stands.
@@ -67,13 +67,13 @@ impl AgentConfig {
     pub fn new(
         data_dir: PathBuf,
         servers: Vec<SocketAddr>,
-        identity: Identity,
+        certificates: impl Into<Certificates>,
         driver_command: Vec<OsString>,
     ) -> Self {
         Self {
             data_dir,
             servers,
-            identity,
+            certificates: certificates.into(),
             name: hostname(),
             datacenter: "dc1".to_owned(),
             class: String::new(),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
-use muster_agent_core::node::{Change, Desired};
+use muster_agent_core::node::{Change, Desired, News};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
-use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::id::{AllocId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,16 +28,7 @@ pub(crate) enum Event {
     /// A session with a server begins.
     SessionBegan,
     /// The control plane says what it wants.
-    Desired {
-        /// The state it comes from.
-        index: LogIndex,
-        /// Changed allocations.
-        allocs: Vec<DesiredAlloc>,
-        /// Forgotten ones.
-        gone: Vec<AllocId>,
-        /// The first set of the session is whole.
-        complete: bool,
-    },
+    Desired(News),
     /// What belongs to no allocation is to be removed.
     SweepDue,
     /// Destroy everything that has finished.
@@ -144,6 +135,7 @@ impl Node {
         let Loaded {
             allocs,
             mut tasks,
+            servers: _,
             fresh,
         } = loaded;
         self.store_lost = fresh && !self.found.is_empty();
@@ -166,16 +158,18 @@ impl Node {
     fn handle(&mut self, event: Event) {
         match event {
             Event::SessionBegan => self.desired.begin_session(),
-            Event::Desired {
-                index,
-                allocs,
-                gone,
-                complete,
-            } => {
-                for change in self.desired.apply(index, allocs, &gone, complete) {
+            Event::Desired(news) => {
+                let merged = self.desired.apply(news);
+                for change in merged.changes {
                     self.change(change);
                 }
-                if complete && !self.swept {
+                if merged.ask_again {
+                    tracing::warn!(
+                        "a server took something for known that is not; it is asked for everything"
+                    );
+                }
+                self.facilities.standing.knows(self.desired.index());
+                if merged.whole && !self.swept {
                     self.swept = true;
                     self.sweep_later();
                 }

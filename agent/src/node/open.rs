@@ -14,6 +14,7 @@ use super::{AgentConfig, StartAgentError, pin_dir};
 use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
 use crate::cgroup::{Hierarchies, NodeTree};
+use crate::control::Standing;
 use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
@@ -104,6 +105,7 @@ pub(super) fn open(
         drivers,
         boot_id: boot_id(),
         spec,
+        standing: Standing::default(),
         outbox: Outbox::default(),
         live: LiveTasks::default(),
         strict_limits: config.strict_limits,

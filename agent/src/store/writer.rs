@@ -1,5 +1,6 @@
 //! The thread that writes, many records a transaction.
 
+use std::net::SocketAddr;
 use std::thread::JoinHandle;
 
 use muster_agent_core::alloc::AllocSnapshot;
@@ -9,7 +10,7 @@ use muster_wire::codec;
 use redb::{Database, ReadableTable as _};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{DESIRED, SNAPSHOTS, TASKS, TaskRecord, task_key};
+use super::{DESIRED, META, META_SERVERS, SNAPSHOTS, TASKS, TaskRecord, task_key};
 use crate::limits::STORE_QUEUE_MAX;
 
 /// One change of the store.
@@ -21,6 +22,8 @@ pub(crate) enum Write {
     Snapshot(AllocId, Box<AllocSnapshot>),
     /// A start of a task.
     Task(AllocId, String, Box<TaskRecord>),
+    /// Where the control plane's servers are.
+    Servers(Vec<SocketAddr>),
     /// Forget an allocation and its tasks.
     Remove(AllocId),
 }
@@ -149,6 +152,11 @@ fn commit<'a>(
                 Write::Task(alloc_id, task, record) => {
                     let key = task_key(*alloc_id, task);
                     tasks.insert(key.as_slice(), codec::encode(record)?.as_slice())?;
+                }
+                Write::Servers(servers) => {
+                    transaction
+                        .open_table(META)?
+                        .insert(META_SERVERS, codec::encode(servers)?.as_slice())?;
                 }
                 Write::Remove(alloc_id) => {
                     desired.remove(alloc_id.0.as_slice())?;

@@ -54,12 +54,18 @@ impl Told {
         if changed.is_empty() && gone.is_empty() && !first {
             return Vec::new();
         }
-        messages(state.applied(), &changed, gone.into_keys().collect())
+        let count = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
+        messages(state.applied(), &changed, gone.into_keys().collect(), count)
     }
 }
 
 /// Cuts `allocs` into messages; the last one completes the node's knowledge.
-fn messages(index: LogIndex, allocs: &[&Arc<Allocation>], gone: Vec<AllocId>) -> Vec<ToAgent> {
+fn messages(
+    index: LogIndex,
+    allocs: &[&Arc<Allocation>],
+    gone: Vec<AllocId>,
+    count: u32,
+) -> Vec<ToAgent> {
     let mut job_bytes: HashMap<*const JobVersion, usize> = HashMap::new();
     let mut batches: Vec<Vec<DesiredAlloc>> = vec![Vec::new()];
     let mut bytes = 0;
@@ -83,12 +89,13 @@ fn messages(index: LogIndex, allocs: &[&Arc<Allocation>], gone: Vec<AllocId>) ->
     let message = |(at, allocs)| ToAgent::Desired {
         index,
         allocs,
+        unchanged: Vec::new(),
         gone: if at == last {
             gone.take().unwrap_or_default()
         } else {
             Vec::new()
         },
-        complete: at == last,
+        complete: (at == last).then_some(count),
     };
     batches.into_iter().enumerate().map(message).collect()
 }

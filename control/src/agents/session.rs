@@ -72,7 +72,7 @@ pub(super) async fn run(connection: &Connection, control: &Control) -> Result<()
         Ok(opened) => opened?,
         Err(_) => return Err(SessionError::Silent { waited }),
     };
-    let Some(FromAgent::Register { node }) = first else {
+    let Some(FromAgent::Register { node, known: _ }) = first else {
         return Err(SessionError::Protocol {
             what: "its first message is not its registration".to_owned(),
         });
@@ -105,6 +105,7 @@ fn registered(control: &Control) -> ToAgent {
     ToAgent::Registered {
         cluster: info.cluster.clone(),
         heartbeat_ttl: info.heartbeat_ttl,
+        servers: vec![info.quic_addr],
     }
 }
 
@@ -178,11 +179,11 @@ async fn read(
 ) -> Result<(), SessionError> {
     while let Some(message) = receiver.recv::<FromAgent>().await? {
         match message {
-            FromAgent::Register { node } if node.id == node_id => {
+            FromAgent::Register { node, known: _ } if node.id == node_id => {
                 register(*node, control).await?;
                 say(outbox, registered(control)).await?;
             }
-            FromAgent::Register { node } => {
+            FromAgent::Register { node, known: _ } => {
                 return Err(SessionError::Protocol {
                     what: format!(
                         "it registered {} after {node_id} on one connection",
@@ -190,10 +191,11 @@ async fn read(
                     ),
                 });
             }
-            FromAgent::Heartbeat => {
+            FromAgent::Heartbeat { number } => {
                 ready(node_id, control).await?;
                 // The agent learns from any message that the server is there.
-                drop(outbox.try_send(ToAgent::HeartbeatAck));
+                let lease = control.server_info().heartbeat_ttl;
+                drop(outbox.try_send(ToAgent::HeartbeatAck { number, lease }));
             }
             FromAgent::Report { reports: batch, .. } if batch.len() > REPORT_BATCH_MAX => {
                 return Err(SessionError::Protocol {

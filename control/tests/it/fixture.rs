@@ -198,6 +198,7 @@ impl FakeAgent {
         sender
             .send(&FromAgent::Register {
                 node: Box::new(node),
+                known: LogIndex(0),
             })
             .await
             .unwrap();
@@ -217,7 +218,7 @@ impl FakeAgent {
             while beating
                 .lock()
                 .await
-                .send(&FromAgent::Heartbeat)
+                .send(&FromAgent::Heartbeat { number: 1 })
                 .await
                 .is_ok()
             {
@@ -249,7 +250,7 @@ impl FakeAgent {
         soon("a message to the agent", async {
             loop {
                 match self.inbox.recv().await {
-                    Some(ToAgent::HeartbeatAck) => {}
+                    Some(ToAgent::HeartbeatAck { .. }) => {}
                     message => return message,
                 }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_control_core::fsm::Command;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture::{job, node};
-use muster_domain::id::{JobKey, NodeId};
+use muster_domain::id::{JobKey, LogIndex, NodeId};
 use muster_domain::node::NodeStatus;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::Role;
@@ -95,7 +95,7 @@ async fn an_agent_that_does_not_register_first_is_sent_away() {
     let (send, _receive) = connection.open_bi().await.unwrap();
 
     FrameSender::new(send)
-        .send(&FromAgent::Heartbeat)
+        .send(&FromAgent::Heartbeat { number: 1 })
         .await
         .unwrap();
 
@@ -117,6 +117,7 @@ async fn a_malformed_node_is_refused_with_the_reason() {
     sender
         .send(&FromAgent::Register {
             node: Box::new(spec),
+            known: LogIndex(0),
         })
         .await
         .unwrap();

@@ -21,10 +21,112 @@ pub struct RaftServer {
     #[serde(rename = "ID")]
     pub id: String,
     pub node: String,
+    /// Where it speaks QUIC.
     pub address: String,
     pub leader: bool,
     pub voter: bool,
     pub raft_protocol: String,
+    /// Where it speaks HTTP. Not Nomad's.
+    #[serde(rename = "HTTPAddress")]
+    pub http_address: String,
+}
+
+/// The body of `PUT /v1/operator/raft/peer`. Not Nomad's, whose servers join by gossip.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AddServerRequest {
+    /// Where the server speaks QUIC: host and port.
+    pub address: String,
+}
+
+/// A server in [`TransferResponse`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RaftIdAddress {
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub name: String,
+    pub address: String,
+}
+
+/// The answer to `PUT /v1/operator/raft/transfer-leadership`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TransferResponse {
+    pub from: RaftIdAddress,
+    pub to: RaftIdAddress,
+    /// The server asked for led already.
+    pub noop: bool,
+}
+
+/// The answer to `GET /v1/operator/autopilot/health`; with status 429 if a server is not well, as in Nomad.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct OperatorHealth {
+    pub healthy: bool,
+    /// How many servers may fail before nothing can be written.
+    pub failure_tolerance: u32,
+    pub servers: Vec<ServerHealth>,
+    /// The leader's id; empty during an election.
+    pub leader: String,
+    /// Ids.
+    pub voters: Vec<String>,
+}
+
+/// A server in [`OperatorHealth`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServerHealth {
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub name: String,
+    pub address: String,
+    /// `alive` or `failed`.
+    pub serf_status: String,
+    pub version: String,
+    pub leader: bool,
+    /// Since the leader heard of it: `12ms`. Empty if it never did.
+    pub last_contact: String,
+    pub last_term: u64,
+    /// The last entry on its disk, as far as the leader knows.
+    pub last_index: u64,
+    pub healthy: bool,
+    pub voter: bool,
+    /// RFC 3339.
+    pub stable_since: String,
+    /// Why it is not well; empty if it is. Not Nomad's.
+    pub reason: String,
+}
+
+/// The answer to `GET /v1/operator/check`: the state of every server at one index. Not Nomad's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct StateCheck {
+    /// The index at which states were compared.
+    pub index: u64,
+    /// Whether every server was asked, answered, and has the same state.
+    pub agree: bool,
+    /// Tables that differ between any two servers.
+    pub differing: Vec<String>,
+    pub servers: Vec<StateCheckServer>,
+}
+
+/// A server in [`StateCheck`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct StateCheckServer {
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub name: String,
+    pub address: String,
+    /// The hash of its state; empty if it gave none.
+    pub hash: String,
+    /// Hashes by table.
+    pub tables: BTreeMap<String, String>,
+    /// Tables in which it differs from most servers.
+    pub differing: Vec<String>,
+    /// Why it gave none.
+    pub error: String,
 }
 
 /// The answer to `GET /v1/operator/scheduler/configuration`.

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 43] = [
+pub const ROUTES: [Route; 49] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -76,6 +76,18 @@ pub const ROUTES: [Route; 43] = [
     write("/v1/system/reconcile/summaries"),
     read("/v1/metrics"),
     read("/v1/operator/raft/configuration"),
+    Route {
+        path: "/v1/operator/raft/peer",
+        methods: &["PUT", "POST", "DELETE"],
+    },
+    write("/v1/operator/raft/init"),
+    write("/v1/operator/raft/transfer-leadership"),
+    read("/v1/operator/autopilot/health"),
+    read("/v1/operator/check"),
+    Route {
+        path: "/v1/operator/snapshot",
+        methods: &["GET", "PUT", "POST"],
+    },
     read("/v1/operator/scheduler/configuration"),
     read("/v1/deployment/{deployment_id}"),
 ];

@@ -118,8 +118,9 @@ fn stats() -> NodeStats {
 
 fn from_agent(golden: &mut String) {
     let node = Box::new(node("n1").build());
-    line(golden, "register", &FromAgent::Register { node });
-    line(golden, "heartbeat", &FromAgent::Heartbeat);
+    let known = LogIndex(6);
+    line(golden, "register", &FromAgent::Register { node, known });
+    line(golden, "heartbeat", &FromAgent::Heartbeat { number: 3 });
     line(
         golden,
         "report",
@@ -134,6 +135,10 @@ fn to_agent(golden: &mut String) {
     let registered = ToAgent::Registered {
         cluster: "local".to_owned(),
         heartbeat_ttl: Duration::from_secs(10),
+        servers: vec![
+            "10.0.0.1:4647".parse().unwrap(),
+            "[fd00::1]:4647".parse().unwrap(),
+        ],
     };
     line(golden, "registered", &registered);
     line(
@@ -143,17 +148,29 @@ fn to_agent(golden: &mut String) {
             reason: "no".to_owned(),
         },
     );
-    line(golden, "heartbeat_ack", &ToAgent::HeartbeatAck);
+    let ack = ToAgent::HeartbeatAck {
+        number: 3,
+        lease: Duration::from_secs(10),
+    };
+    line(golden, "heartbeat_ack", &ack);
     line(golden, "report_ack", &ToAgent::ReportAck { sequence: 1 });
     let gone = vec![AllocId::at(LogIndex(3), 1)];
     let desired = ToAgent::Desired {
         index: LogIndex(8),
         allocs: vec![desired()],
+        unchanged: vec![AllocId::at(LogIndex(4), 2)],
         gone,
-        complete: true,
+        complete: Some(2),
     };
     line(golden, "desired", &desired);
     line(golden, "collect_garbage", &ToAgent::CollectGarbage);
+    let servers = vec!["10.0.0.2:4647".parse().unwrap()];
+    line(golden, "servers", &ToAgent::Servers { servers });
+    let elsewhere = ToAgent::TryElsewhere {
+        reason: "no leader".to_owned(),
+        after: Duration::from_secs(1),
+    };
+    line(golden, "try_elsewhere", &elsewhere);
 }
 
 fn questions(golden: &mut String) {

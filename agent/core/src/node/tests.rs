@@ -29,6 +29,24 @@ fn with_status(client_status: ClientStatus, name: u32, index: u64) -> DesiredAll
     }
 }
 
+/// Merges a message the way most tests need it; `complete` ends the set with what is known then.
+fn apply(
+    desired: &mut Desired,
+    index: u64,
+    allocs: Vec<DesiredAlloc>,
+    gone: &[AllocId],
+    complete: Option<u32>,
+) -> Vec<Change> {
+    let news = News {
+        index: LogIndex(index),
+        allocs,
+        gone: gone.to_vec(),
+        complete,
+        ..News::default()
+    };
+    desired.apply(news).changes
+}
+
 fn shown(changes: &[Change]) -> String {
     let mut text = String::new();
     for change in changes {
@@ -48,8 +66,8 @@ fn shown(changes: &[Change]) -> String {
 fn a_message_is_news_once() {
     let mut desired = Desired::default();
 
-    let first = desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
-    let second = desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+    let first = apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
+    let second = apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
 
     assert_eq!(
         (shown(&first).as_str(), shown(&second).as_str()),
@@ -60,9 +78,9 @@ fn a_message_is_news_once() {
 #[test]
 fn an_older_message_changes_nothing() {
     let mut desired = Desired::default();
-    desired.apply(LogIndex(9), vec![alloc(1, 9)], &[], false);
+    apply(&mut desired, 9, vec![alloc(1, 9)], &[], None);
 
-    let late = desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+    let late = apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
 
     assert_eq!(shown(&late), "");
     assert_eq!(desired.get(id(1)).unwrap().alloc_modify_index, LogIndex(9));
@@ -71,9 +89,9 @@ fn an_older_message_changes_nothing() {
 #[test]
 fn a_newer_message_updates() {
     let mut desired = Desired::default();
-    desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+    apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
 
-    let changes = desired.apply(LogIndex(6), vec![alloc(1, 6)], &[], false);
+    let changes = apply(&mut desired, 6, vec![alloc(1, 6)], &[], None);
 
     assert_eq!(shown(&changes), "update 1");
 }
@@ -81,10 +99,10 @@ fn a_newer_message_updates() {
 #[test]
 fn gone_is_news_once_and_stays() {
     let mut desired = Desired::default();
-    desired.apply(LogIndex(5), vec![alloc(1, 5)], &[], false);
+    apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
 
-    let gone = desired.apply(LogIndex(7), Vec::new(), &[id(1)], false);
-    let again = desired.apply(LogIndex(7), vec![alloc(1, 5)], &[id(1)], false);
+    let gone = apply(&mut desired, 7, Vec::new(), &[id(1)], None);
+    let again = apply(&mut desired, 7, vec![alloc(1, 5)], &[id(1)], None);
 
     assert_eq!(
         (shown(&gone).as_str(), shown(&again).as_str()),
@@ -97,8 +115,8 @@ fn the_complete_set_ends_what_it_does_not_name() {
     let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
     desired.begin_session();
 
-    let part = desired.apply(LogIndex(9), vec![alloc(2, 4)], &[], false);
-    let rest = desired.apply(LogIndex(9), vec![alloc(3, 8)], &[], true);
+    let part = apply(&mut desired, 9, vec![alloc(2, 4)], &[], None);
+    let rest = apply(&mut desired, 9, vec![alloc(3, 8)], &[], Some(2));
 
     assert_eq!(
         (shown(&part).as_str(), shown(&rest).as_str()),
@@ -112,8 +130,8 @@ fn a_lagging_server_takes_nothing_away() {
     let mut desired = Desired::restore([alloc(1, 6)]);
     desired.begin_session();
 
-    let silent = desired.apply(LogIndex(5), Vec::new(), &[], true);
-    let named = desired.apply(LogIndex(5), Vec::new(), &[id(1)], false);
+    let silent = apply(&mut desired, 5, Vec::new(), &[], Some(0));
+    let named = apply(&mut desired, 5, Vec::new(), &[id(1)], None);
 
     assert_eq!((shown(&silent).as_str(), shown(&named).as_str()), ("", ""));
 }
@@ -122,7 +140,7 @@ fn a_lagging_server_takes_nothing_away() {
 fn complete_without_a_session_takes_nothing_away() {
     let mut desired = Desired::restore([alloc(1, 3)]);
 
-    let changes = desired.apply(LogIndex(9), Vec::new(), &[], true);
+    let changes = apply(&mut desired, 9, Vec::new(), &[], Some(0));
 
     assert_eq!(shown(&changes), "");
 }
@@ -140,7 +158,7 @@ fn what_ran_is_never_started_again() {
         with_status(ClientStatus::Lost, 6, 5),
     ];
 
-    let changes = desired.apply(LogIndex(5), sent, &[], true);
+    let changes = apply(&mut desired, 5, sent, &[], Some(6));
 
     assert_eq!(shown(&changes), "start 1 unremembered 2 unremembered 3");
 }
@@ -158,10 +176,10 @@ fn any_order_of_messages_ends_alike() {
     let mut backward = Desired::default();
 
     for message in messages.clone() {
-        forward.apply(LogIndex(9), vec![message], &[], false);
+        apply(&mut forward, 9, vec![message], &[], None);
     }
     for message in messages.into_iter().rev() {
-        backward.apply(LogIndex(9), vec![message], &[], false);
+        apply(&mut backward, 9, vec![message], &[], None);
     }
 
     assert!(forward.iter().eq(backward.iter()));
@@ -172,7 +190,7 @@ fn tombstones_are_bounded() {
     let mut desired = Desired::default();
 
     for name in 0..u32::try_from(TOMBSTONES_MAX).unwrap() + 10 {
-        desired.apply(LogIndex(9), Vec::new(), &[id(name)], false);
+        apply(&mut desired, 9, Vec::new(), &[id(name)], None);
     }
 
     assert_eq!(desired.tombstones.len(), TOMBSTONES_MAX);

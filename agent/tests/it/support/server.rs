@@ -21,6 +21,8 @@ use tokio::sync::mpsc;
 use super::eventually;
 
 const CLUSTER: &str = "it";
+/// Time to live of the node.
+const TTL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 struct State {
@@ -33,6 +35,10 @@ struct State {
     sessions: u32,
     heartbeats: u32,
     mute: bool,
+    /// Counts no heartbeat.
+    leaderless: bool,
+    /// What it says of the cluster's servers.
+    servers: Vec<SocketAddr>,
     connection: Option<Connection>,
     push: Option<mpsc::Sender<ToAgent>>,
 }
@@ -111,8 +117,9 @@ impl FakeServer {
             ToAgent::Desired {
                 index,
                 allocs: Vec::new(),
+                unchanged: Vec::new(),
                 gone,
-                complete: false,
+                complete: None,
             },
         )
         .await;
@@ -261,8 +268,9 @@ impl FakeServer {
             let message = ToAgent::Desired {
                 index: LogIndex(state.index),
                 allocs: vec![alloc],
+                unchanged: Vec::new(),
                 gone: Vec::new(),
-                complete: false,
+                complete: None,
             };
             (message, state.push.clone())
         };
@@ -280,7 +288,7 @@ async fn send(push: Option<mpsc::Sender<ToAgent>>, message: ToAgent) {
 async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()> {
     let (send, receive) = connection.accept_bi().await.ok()?;
     let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
-    let FromAgent::Register { node } = receiver.recv().await.ok()?? else {
+    let FromAgent::Register { node, .. } = receiver.recv().await.ok()?? else {
         return None;
     };
     let (push, mut pushed) = mpsc::channel(1024);
@@ -293,14 +301,15 @@ async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()>
         ToAgent::Desired {
             index: LogIndex(state.index),
             allocs: state.wanted.values().cloned().collect(),
+            unchanged: Vec::new(),
             gone: Vec::new(),
-            complete: true,
+            complete: Some(u32::try_from(state.wanted.len()).unwrap()),
         }
     };
-    let heartbeat_ttl = Duration::from_secs(1);
     let registered = ToAgent::Registered {
         cluster: CLUSTER.to_owned(),
-        heartbeat_ttl,
+        heartbeat_ttl: TTL,
+        servers: state.lock().unwrap().servers.clone(),
     };
     sender.send(&registered).await.ok()?;
     sender.send(&first).await.ok()?;
@@ -323,13 +332,13 @@ async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()>
 fn hear(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
     let mut state = state.lock().unwrap();
     match message {
-        FromAgent::Register { node } => {
+        FromAgent::Register { node, .. } => {
             state.node = Some(*node);
             None
         }
-        FromAgent::Heartbeat => {
+        FromAgent::Heartbeat { number } => {
             state.heartbeats += 1;
-            Some(ToAgent::HeartbeatAck)
+            (!state.leaderless).then_some(ToAgent::HeartbeatAck { number, lease: TTL })
         }
         FromAgent::Report { sequence, reports } => {
             state.messages.push((

@@ -1,0 +1,184 @@
+//! Which server the agent tries next, and when.
+//!
+//! Every server known is tried in turn, beginning with an order of the node's own, so that the nodes of a
+//! cluster spread over its servers. A server that fails is left alone for a pause that grows; the others
+//! are tried meanwhile, so that an agent is stuck to no server that is dead or has no leader. All pauses are
+//! spread by a sequence that the node's id begins: nodes that lose the same server do not come back as one.
+//!
+//! Time is the agent's monotonic clock. Deliberately absent: what an address is.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::time::Duration;
+
+use muster_domain::id::{NodeId, Timestamp};
+
+use crate::limits::{AWAY_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SERVERS_MAX};
+
+/// What is remembered of one server's failures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Trouble {
+    /// In a row.
+    failures: u32,
+    /// Not to be tried before.
+    until: Timestamp,
+}
+
+/// The servers to choose from.
+#[derive(Debug)]
+pub struct Servers<A> {
+    /// Named by the operator; used as long as no server has told of others, and after all of those.
+    configured: Vec<A>,
+    /// Named by the control plane.
+    learned: Vec<A>,
+    trouble: BTreeMap<A, Trouble>,
+    /// No attempt before: the herd is spread.
+    rest: Timestamp,
+    seed: u64,
+    draws: u64,
+    pause_max: Duration,
+}
+
+impl<A: Clone + Hash + Ord> Servers<A> {
+    /// Those `configured` by the operator and those `learned` in an earlier life.
+    #[must_use]
+    pub fn new(node_id: NodeId, configured: Vec<A>, learned: Vec<A>) -> Self {
+        let seed = u128::from_be_bytes(node_id.0) >> 64;
+        let mut servers = Self {
+            configured,
+            learned: Vec::new(),
+            trouble: BTreeMap::new(),
+            rest: Timestamp(0),
+            seed: u64::try_from(seed).unwrap_or(u64::MAX),
+            draws: 0,
+            pause_max: RECONNECT_PAUSE_MAX,
+        };
+        servers.learn(learned);
+        servers
+    }
+
+    /// Takes the control plane's word for who its servers are; at most [`SERVERS_MAX`] of them. Whether
+    /// that is news. An empty list is none.
+    pub fn learn(&mut self, mut servers: Vec<A>) -> bool {
+        servers.sort_unstable();
+        servers.dedup();
+        servers.truncate(SERVERS_MAX);
+        if servers.is_empty() || servers == self.learned {
+            return false;
+        }
+        self.learned = servers;
+        let Self {
+            configured,
+            learned,
+            trouble,
+            ..
+        } = self;
+        trouble.retain(|server, _| learned.contains(server) || configured.contains(server));
+        true
+    }
+
+    /// What the control plane named.
+    #[must_use]
+    pub fn learned(&self) -> &[A] {
+        &self.learned
+    }
+
+    /// A node is down after a silence of `ttl` and a little: no pause may be longer than half of it.
+    pub fn set_ttl(&mut self, ttl: Duration) {
+        self.pause_max = (ttl / 2).clamp(RECONNECT_PAUSE_MIN, RECONNECT_PAUSE_MAX);
+    }
+
+    /// The server to try, and not before when. `None` without servers.
+    #[must_use]
+    pub fn next(&self, now: Timestamp) -> Option<(A, Timestamp)> {
+        let candidates = self.learned.iter().chain(
+            self.configured
+                .iter()
+                .filter(|server| !self.learned.contains(server)),
+        );
+        candidates
+            .map(|server| {
+                let trouble = self.trouble.get(server).copied().unwrap_or_default();
+                // Who was named by the operator only may be long gone: it comes after those that work.
+                let gone = !self.learned.is_empty() && !self.learned.contains(server);
+                let at = trouble.until.max(self.rest).max(now);
+                (at, trouble.failures, gone, self.rank(server), server)
+            })
+            .min()
+            .map(|(at, .., server)| (server.clone(), at))
+    }
+
+    /// The leader has counted a heartbeat that went through `server`.
+    pub fn handle_served(&mut self, server: &A) {
+        self.trouble.remove(server);
+    }
+
+    /// A session with `server` has ended, or never began.
+    pub fn handle_failure(&mut self, server: &A, now: Timestamp) {
+        let failures = self.failures(server);
+        let pause = RECONNECT_PAUSE_MIN
+            .saturating_mul(1 << failures.min(16))
+            .min(self.pause_max);
+        let pause = self.jittered(pause);
+        self.put(server, failures + 1, now.plus(pause));
+    }
+
+    /// `server` asked not to be tried before `after` has passed. It is, after twice that at the latest: what
+    /// it said may be old.
+    pub fn handle_sent_away(&mut self, server: &A, after: Duration, now: Timestamp) {
+        let failures = self.failures(server);
+        let after = after.clamp(RECONNECT_PAUSE_MIN, AWAY_MAX);
+        let pause = after + self.jittered(after);
+        self.put(server, failures + 1, now.plus(pause));
+    }
+
+    /// A session that was served has ended: whoever else hung on that server comes as well, so the next
+    /// attempt waits for a moment of the node's own.
+    pub fn handle_lost(&mut self, server: &A, now: Timestamp) {
+        self.handle_failure(server, now);
+        let spread = self.pause_max / 4;
+        self.rest = now.plus(spread.mul_f64(self.draw()));
+    }
+
+    fn failures(&self, server: &A) -> u32 {
+        self.trouble
+            .get(server)
+            .map_or(0, |trouble| trouble.failures)
+    }
+
+    fn put(&mut self, server: &A, failures: u32, until: Timestamp) {
+        self.trouble
+            .insert(server.clone(), Trouble { failures, until });
+    }
+
+    /// Half of `pause` to all of it.
+    fn jittered(&mut self, pause: Duration) -> Duration {
+        pause / 2 + pause.mul_f64(self.draw() / 2.0)
+    }
+
+    /// The next of the node's numbers, from 0 to 1.
+    fn draw(&mut self) -> f64 {
+        self.draws += 1;
+        let [high, low, ..] = mix(self.seed.wrapping_add(self.draws)).to_be_bytes();
+        f64::from(u16::from_be_bytes([high, low])) / f64::from(u16::MAX)
+    }
+
+    /// The place of `server` in the node's own order.
+    fn rank(&self, server: &A) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.seed.hash(&mut hasher);
+        server.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// The finalizer of `SplitMix64`: neighbours get numbers that have nothing in common.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! How the node stands with the control plane: what its session and the rest of the agent tell each other.
+
+use std::time::Instant;
+
+use muster_domain::id::LogIndex;
+use tokio::sync::watch;
+
+/// Shared by the session and the node's loop.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    known: watch::Sender<LogIndex>,
+    lease: watch::Sender<Option<Instant>>,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            known: watch::Sender::new(LogIndex(0)),
+            lease: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Standing {
+    /// The node's loop knows everything that is wanted up to `index`.
+    pub(crate) fn knows(&self, index: LogIndex) {
+        self.known.send_if_modified(|known| {
+            let changed = *known != index;
+            *known = index;
+            changed
+        });
+    }
+
+    /// Up to which index the node's loop knows everything. It falls back to 0 when something is missing.
+    pub(super) fn known(&self) -> watch::Receiver<LogIndex> {
+        self.known.subscribe()
+    }
+
+    /// The control plane does not take the node for down before `until`. An earlier end changes nothing: what
+    /// was granted stays granted.
+    pub(super) fn grant(&self, until: Instant) {
+        self.lease.send_if_modified(|lease| {
+            let longer = lease.is_none_or(|end| end < until);
+            if longer {
+                *lease = Some(until);
+            }
+            longer
+        });
+    }
+
+    /// Until when the control plane surely takes the node for alive, and each change of it; `None` before
+    /// the first heartbeat was counted by a leader. What may run only once must have stopped by then.
+    pub(crate) fn lease(&self) -> watch::Receiver<Option<Instant>> {
+        self.lease.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_never_taken_back() {
+        let standing = Standing::default();
+        let now = Instant::now();
+        let later = now + Duration::from_secs(10);
+
+        standing.grant(later);
+        standing.grant(now);
+
+        assert_eq!(*standing.lease().borrow(), Some(later));
+    }
+}
