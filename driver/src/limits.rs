@@ -39,3 +39,34 @@ pub const SCHEMA_DEPTH_MAX: usize = 32;
 /// How long [`crate::plugin::serve`] lets open calls finish once it was told to end; then it drops
 /// them. Waits and streams never finish by themselves.
 pub const DRAIN_DEADLINE: Duration = Duration::from_millis(500);
+
+/// Bytes of a unix socket's path, less the closing zero (`unix(7)`).
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Bytes that a plugin's library adds to the directory of its socket: a slash, `plugin` and up to
+/// twenty digits, and some to spare.
+pub const SOCKET_NAME_BYTES: usize = 32;
+
+/// Bytes of a plugin's first line; longer than any path of a socket. A longer line is refused.
+pub const HANDSHAKE_BYTES_MAX: u64 = 4 << 10;
+
+/// Pause between two looks whether a plugin has printed its first line. A plugin starts within 10
+/// milliseconds, and few are started.
+pub const HANDSHAKE_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Bytes of the end of a plugin's output that an error quotes.
+pub const LAST_WORDS_BYTES_MAX: u64 = 1 << 10;
+
+/// Bytes of one line of a plugin's log. A longer one is logged in parts.
+pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a plugin's log that are read at a time.
+pub const LOG_READ_BYTES: usize = 64 << 10;
+
+/// Bytes of a plugin's log file after which it is emptied once it was read: what was in it is in the
+/// agent's log.
+pub const LOG_FILE_BYTES_MAX: u64 = 10 << 20;
+
+/// Pause between two looks at a plugin's log. People read it: half costs twice the wake-ups of an
+/// idle node.
+pub const LOG_LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -4,16 +4,25 @@
 //! fields numbered 1000 and above, in the service `muster.driver.v1.MusterDriver`, and in the
 //! metadata key of `status`; a peer that does not know them works without.
 //!
-//! Not here yet: launching executables with the handshake line, and the interpreter of schemas.
+//! [`Launch`] starts a plugin's process and shakes hands with it, [`FollowLog`] passes its log on;
+//! [`announce`] is the other side of the handshake. Who keeps a plugin alive is the agent.
 
 pub(crate) mod convert;
 pub(crate) mod proto;
 
+mod announce;
 mod client;
+mod handshake;
+mod launch;
+mod output;
 mod server;
 mod status;
 
+pub use self::announce::{AnnounceError, Announced, announce, started_by_host};
 pub use self::client::Client;
+pub use self::handshake::HandshakeError;
+pub use self::launch::{Launch, LaunchError, Unused, discover};
+pub use self::output::FollowLog;
 pub use self::server::{ServeError, serve};
 
 #[cfg(test)]

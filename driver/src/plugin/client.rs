@@ -6,6 +6,7 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{self, BoxFuture, FutureExt};
@@ -24,11 +25,15 @@ use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult};
 use crate::limits;
 use crate::network::{CreatedNetwork, NetworkIsolation};
 use crate::plugin::convert::{self, protocol};
+use crate::plugin::output::Lines;
 use crate::plugin::proto::base::base_plugin_client::BasePluginClient;
+use crate::plugin::proto::controller::grpc_broker_client::GrpcBrokerClient;
+use crate::plugin::proto::controller::grpc_controller_client::GrpcControllerClient;
+use crate::plugin::proto::controller::grpc_stdio_client::GrpcStdioClient;
 use crate::plugin::proto::drivers::driver_client::DriverClient;
 use crate::plugin::proto::health::health_client::HealthClient;
 use crate::plugin::proto::muster::muster_driver_client::MusterDriverClient;
-use crate::plugin::proto::{base, drivers, health, muster};
+use crate::plugin::proto::{base, controller, drivers, health, muster};
 use crate::plugin::status::{to_driver_error, to_recover_error, to_task_error};
 use crate::schema::Spec;
 use crate::stats::TaskStats;
@@ -47,7 +52,7 @@ const HEALTH_SERVICE: &str = "plugin";
 #[derive(Clone, Debug)]
 pub struct Client {
     name: String,
-    socket: PathBuf,
+    socket: Arc<Mutex<PathBuf>>,
     channel: Channel,
 }
 
@@ -55,9 +60,10 @@ impl Client {
     /// A driver called `name` behind `socket`. Nothing is connected yet; must be called within a
     /// tokio runtime.
     pub fn new(name: &str, socket: &Path) -> Self {
-        let path = socket.to_owned();
+        let socket = Arc::new(Mutex::new(socket.to_owned()));
+        let target = Arc::clone(&socket);
         let connector = service_fn(move |_: Uri| {
-            let path = path.clone();
+            let path = path_of(&target);
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
         // The address is never resolved: the connector knows where to go.
@@ -66,7 +72,7 @@ impl Client {
             .connect_with_connector_lazy(connector);
         Self {
             name: name.to_owned(),
-            socket: socket.to_owned(),
+            socket,
             channel,
         }
     }
@@ -76,9 +82,47 @@ impl Client {
         &self.name
     }
 
-    /// The socket given in [`Self::new`].
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    /// The socket given in [`Self::new`], or the newest in [`Self::redirect`].
+    pub fn socket(&self) -> PathBuf {
+        path_of(&self.socket)
+    }
+
+    /// Makes `socket` the one of the next connection: the driver has a new life, and listens
+    /// elsewhere. A connection that stands is not broken by it.
+    pub fn redirect(&self, socket: &Path) {
+        let mut path = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        socket.clone_into(&mut path);
+    }
+
+    /// Passes on what the driver prints besides its log, and keeps the stream of the broker open as
+    /// hosts do. Returns when the driver ends or has neither.
+    pub async fn attend(&self) {
+        let printed = async {
+            let mut client = GrpcStdioClient::new(self.channel.clone());
+            let Ok(answer) = client.stream_stdio(()).await else {
+                return;
+            };
+            let mut stream = answer.into_inner();
+            let mut lines = Lines::new(&self.name);
+            while let Ok(Some(message)) = stream.message().await {
+                lines.take(&message.data);
+            }
+        };
+        let brokered = async {
+            let mut client = GrpcBrokerClient::new(self.channel.clone());
+            let Ok(answer) = client.start_stream(futures::stream::pending()).await else {
+                return;
+            };
+            let mut stream = answer.into_inner();
+            while let Ok(Some(message)) = stream.message().await {
+                debug!(
+                    driver = self.name,
+                    ?message,
+                    "the driver offers a connection that nobody uses"
+                );
+            }
+        };
+        tokio::join!(printed, brokered);
     }
 
     /// Asks whether the driver serves.
@@ -108,14 +152,16 @@ impl Client {
     ///
     /// [`DriverError`] when it could not be asked.
     pub async fn shutdown(&self) -> Result<(), DriverError> {
-        let mut driver = self.driver();
-        self.driver_call(
-            "Shutdown",
-            limits::CALL_DEADLINE,
-            driver.shutdown(drivers::ShutdownRequest {}),
-        )
-        .await?;
-        Ok(())
+        let mut client = GrpcControllerClient::new(self.channel.clone());
+        let call = client.shutdown(controller::Empty {});
+        match self
+            .driver_call("Shutdown", limits::CALL_DEADLINE, call)
+            .await
+        {
+            // A driver may end before its answer is out.
+            Ok(_) | Err(DriverError::Unavailable { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn driver(&self) -> DriverClient<Channel> {
@@ -195,7 +241,7 @@ impl Client {
     }
 
     fn place(&self, reason: &dyn Display) -> String {
-        format!("{} at {}: {reason}", self.name, self.socket.display())
+        format!("{} at {}: {reason}", self.name, self.socket().display())
     }
 
     async fn start(&self, config: TaskConfig) -> Result<StartedTask, StartTaskError> {
@@ -343,6 +389,11 @@ impl Client {
         });
         Ok(output.boxed())
     }
+}
+
+fn path_of(socket: &Mutex<PathBuf>) -> PathBuf {
+    let path = socket.lock().unwrap_or_else(PoisonError::into_inner);
+    path.clone()
 }
 
 /// `None` ends the stream: the driver failed or does not speak the protocol.

@@ -20,9 +20,11 @@ use crate::exec::{ExecInput, ExecOutput, ExecRequest, TerminalSize};
 use crate::limits;
 use crate::plugin::convert::{self, protocol};
 use crate::plugin::proto::base::base_plugin_server::{BasePlugin, BasePluginServer};
+use crate::plugin::proto::controller::grpc_broker_server::{GrpcBroker, GrpcBrokerServer};
 use crate::plugin::proto::controller::grpc_controller_server::{
     GrpcController, GrpcControllerServer,
 };
+use crate::plugin::proto::controller::grpc_stdio_server::{GrpcStdio, GrpcStdioServer};
 use crate::plugin::proto::drivers::driver_server::{Driver, DriverServer};
 use crate::plugin::proto::health::health_server::{Health, HealthServer};
 use crate::plugin::proto::muster::muster_driver_server::{MusterDriver, MusterDriverServer};
@@ -66,6 +68,8 @@ pub async fn serve(
         )
         .add_service(HealthServer::new(served.clone()))
         .add_service(GrpcControllerServer::new(served.clone()))
+        .add_service(GrpcBrokerServer::new(served.clone()))
+        .add_service(GrpcStdioServer::new(served.clone()))
         .add_service(
             MusterDriverServer::new(served).max_encoding_message_size(limits::MESSAGE_BYTES_MAX),
         )
@@ -488,6 +492,34 @@ impl GrpcController for Served {
     ) -> Result<Response<controller::Empty>, Status> {
         self.shutdown.cancel();
         Ok(Response::new(controller::Empty {}))
+    }
+}
+
+/// No driver of ours offers or takes further connections: the stream is open and silent.
+#[async_trait]
+impl GrpcBroker for Served {
+    type StartStreamStream = BoxStream<'static, Result<controller::ConnInfo, Status>>;
+
+    async fn start_stream(
+        &self,
+        request: Request<Streaming<controller::ConnInfo>>,
+    ) -> Output<controller::ConnInfo> {
+        let silent = request
+            .into_inner()
+            .filter_map(|_offered| future::ready(None));
+        Ok(Response::new(silent.boxed()))
+    }
+}
+
+/// A driver of ours prints nothing: its log is on its standard error.
+#[async_trait]
+impl GrpcStdio for Served {
+    type StreamStdioStream = BoxStream<'static, Result<controller::StdioData, Status>>;
+
+    async fn stream_stdio(&self, _request: Request<()>) -> Output<controller::StdioData> {
+        let ended = self.shutdown.clone().cancelled_owned();
+        let silent = futures::stream::once(ended).filter_map(|()| future::ready(None));
+        Ok(Response::new(silent.boxed()))
     }
 }
 

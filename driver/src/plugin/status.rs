@@ -220,7 +220,17 @@ pub(crate) fn to_recover_error(task_id: &str, status: &Status) -> RecoverTaskErr
             }
         }
         INVALID_HANDLE => RecoverTaskError::InvalidHandle { reason },
-        _ => to_driver_error("RecoverTask", status).into(),
+        // Other hosts give a task up when its recovery fails, so that drivers mean just that.
+        _ => match to_driver_error("RecoverTask", status) {
+            DriverError::Failed {
+                message,
+                retry: Retry::Never,
+            } => RecoverTaskError::Gone {
+                task_id: task_id.to_owned(),
+                reason: message,
+            },
+            error => error.into(),
+        },
     }
 }
 

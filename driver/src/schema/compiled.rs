@@ -120,11 +120,7 @@ fn compile(spec: &Spec, path: &Path<'_>, depth: usize) -> Result<Node, SchemaErr
             });
             Node::Object(fields.collect::<Result<_, _>>()?)
         }
-        Spec::Array(items) => {
-            let items = items.iter().enumerate();
-            let items = items.map(|(at, spec)| compile(spec, &path.item(at), depth + 1));
-            Node::Array(items.collect::<Result<_, _>>()?)
-        }
+        Spec::Array(items) => Node::Array(compile_all(items, path, depth)?),
         Spec::Attr {
             name,
             type_expr,
@@ -184,6 +180,13 @@ fn compile(spec: &Spec, path: &Path<'_>, depth: usize) -> Result<Node, SchemaErr
         }
         Spec::Literal(text) => Node::Literal(literal(text).map_err(failed)?),
     })
+}
+
+fn compile_all(items: &[Spec], path: &Path<'_>, depth: usize) -> Result<Vec<Node>, SchemaError> {
+    let items = items.iter().enumerate();
+    items
+        .map(|(at, spec)| compile(spec, &path.item(at), depth + 1))
+        .collect()
 }
 
 impl Node {

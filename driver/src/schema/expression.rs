@@ -119,9 +119,10 @@ fn negated(number: &Number) -> Result<Value, String> {
 
 fn key_of(key: &ObjectKey) -> Result<String, String> {
     match key {
-        ObjectKey::Ident(name) => Ok(name.value().to_string()),
+        ObjectKey::Ident(name) | ObjectKey::Expression(Expression::Variable(name)) => {
+            Ok(name.value().to_string())
+        }
         ObjectKey::Expression(Expression::String(text)) => Ok(text.value().clone()),
-        ObjectKey::Expression(Expression::Variable(name)) => Ok(name.value().to_string()),
         ObjectKey::Expression(_) => Err("a key must be a name".to_owned()),
     }
 }

@@ -1,0 +1,111 @@
+//! The serving side of the handshake: this process as a plugin of some host.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tokio::net::UnixListener;
+
+use super::handshake::{
+    CLIENT_CERT_KEY, COOKIE_KEY, COOKIE_VALUE, PLUGIN_VERSION, SOCKET_DIR_KEY, VERSIONS_KEY, line,
+};
+
+/// Why this process cannot be a plugin of the host that started it.
+#[derive(Debug, Error)]
+pub enum AnnounceError {
+    /// The host speaks other versions.
+    #[error(
+        "serve as a plugin: the host speaks versions {offered} of the plugin protocol, this driver speaks {PLUGIN_VERSION}"
+    )]
+    Version {
+        /// What the host speaks.
+        offered: String,
+    },
+    /// The host encrypts.
+    #[error("serve as a plugin: the host asks for encryption, which task drivers do not use")]
+    Encryption,
+    /// The socket cannot be made.
+    #[error("serve as a plugin: listen at {}", path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The host cannot be told.
+    #[error("serve as a plugin: print the handshake")]
+    Print(#[source] io::Error),
+}
+
+/// Whether a plugin host started this process.
+pub fn started_by_host() -> bool {
+    std::env::var_os(COOKIE_KEY).is_some_and(|cookie| cookie == COOKIE_VALUE)
+}
+
+/// A socket that was announced. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct Announced {
+    path: PathBuf,
+}
+
+impl Announced {
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        // A host that removed it already did what was wanted.
+        let _removed = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Listens on a new socket and prints its address on the standard output, on which nothing may have
+/// been printed before. Must be called within a tokio runtime.
+///
+/// # Errors
+///
+/// [`AnnounceError`].
+pub fn announce() -> Result<(UnixListener, Announced), AnnounceError> {
+    let offered = std::env::var(VERSIONS_KEY).unwrap_or_default();
+    let ours = PLUGIN_VERSION.to_string();
+    if !offered.is_empty() && !offered.split(',').any(|version| version.trim() == ours) {
+        return Err(AnnounceError::Version { offered });
+    }
+    if std::env::var_os(CLIENT_CERT_KEY).is_some_and(|certificate| !certificate.is_empty()) {
+        return Err(AnnounceError::Encryption);
+    }
+    let dir = std::env::var_os(SOCKET_DIR_KEY)
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let path = dir.join(format!("plugin{}-{}", std::process::id(), nanos()));
+    let failed = |source| AnnounceError::Listen {
+        path: path.clone(),
+        source,
+    };
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    let announced = Announced { path: path.clone() };
+    private(&path).map_err(failed)?;
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(line(&path).as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(AnnounceError::Print)?;
+    Ok((listener, announced))
+}
+
+/// For its owner only.
+fn private(socket: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
+}
+
+/// Tells sockets of two processes with one pid apart, of which one left its socket behind.
+fn nanos() -> u32 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.subsec_nanos())
+}
