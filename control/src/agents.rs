@@ -17,21 +17,16 @@ use muster_domain::id::NodeId;
 use muster_link::peer;
 use muster_link::tls::Role;
 use muster_wire::rpc::{NodeReply, NodeRequest};
-use quinn::{Connection, Endpoint, VarInt};
+use quinn::{Connection, VarInt};
 use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::handle::Control;
-use crate::limits;
 
 pub use request::NodeRequestError;
 
 /// Why the server closed a connection, as the code of QUIC's close frame.
 #[derive(Clone, Copy, Debug)]
 enum Close {
-    /// The server goes down.
-    Shutdown,
     /// The peer may not connect here.
     Refused,
     /// A newer connection of the same node took its place.
@@ -43,7 +38,6 @@ enum Close {
 impl Close {
     fn code(self) -> VarInt {
         VarInt::from_u32(match self {
-            Self::Shutdown => 1,
             Self::Refused => 2,
             Self::Replaced => 3,
             Self::Ended => 4,
@@ -181,39 +175,8 @@ impl Drop for Entered {
     }
 }
 
-/// Takes connections on `endpoint` until `shutdown`, then closes them.
-pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: CancellationToken) {
-    let sessions = TaskTracker::new();
-    loop {
-        let incoming = tokio::select! {
-            () = shutdown.cancelled() => break,
-            incoming = endpoint.accept() => match incoming {
-                Some(incoming) => incoming,
-                None => break,
-            },
-        };
-        if sessions.len() >= limits::AGENTS_MAX {
-            tracing::warn!(peer = %incoming.remote_address(), max = limits::AGENTS_MAX, "too many agents: refused one");
-            incoming.refuse();
-            continue;
-        }
-        let control = control.clone();
-        sessions.spawn(async move {
-            let peer = incoming.remote_address();
-            match incoming.await {
-                Ok(connection) => admit(connection, &control).await,
-                Err(error) => tracing::debug!(%peer, %error, "no connection"),
-            }
-        });
-    }
-    sessions.close();
-    endpoint.close(Close::Shutdown.code(), b"the server goes down");
-    sessions.wait().await;
-    endpoint.wait_idle().await;
-}
-
 /// Checks who is there before a frame is read, and serves it.
-async fn admit(connection: Connection, control: &Control) {
+pub(crate) async fn admit(connection: Connection, control: &Control) {
     let peer = connection.remote_address();
     let refusal = match peer::role(&connection, &control.server_info().cluster) {
         Ok(Role::Agent) => None,

@@ -14,6 +14,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use crate::agents::Nodes;
 use crate::clock::{self, Clock};
 use crate::limits;
+use crate::peers::Peers;
+use crate::peers::message::{Hello, PeerReply};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
 
@@ -74,19 +76,22 @@ pub enum ProposeError {
     /// Another server leads, or none does.
     #[error("this server does not lead{}", leader.as_ref().map_or_else(
         || "; an election is going on, try again".to_owned(),
-        |leader| format!("; the leader is at {}", leader.raft_addr)
+        |leader| format!("; the leader is {} at {}", leader.name, leader.http_addr)
     ))]
     NotLeader {
         /// Who does, if known.
         leader: Option<LeaderInfo>,
     },
-    /// The change was not committed in time. It may still be: look before you try again.
+    /// Nobody can tell whether the change was committed, or still will be. With a write key it can be sent
+    /// again: it is applied once.
     #[error(
-        "the change was not committed within {waited:?}, and may still be: look before trying again"
+        "nobody can tell yet whether the change was made ({reason}): look before trying again, or try again with the same idempotency key"
     )]
     Timeout {
-        /// How long it was waited for.
+        /// How long it was waited for at most.
         waited: Duration,
+        /// What kept the answer.
+        reason: String,
     },
     /// The change is too large.
     #[error("the change has {bytes} bytes, the log takes {max}", max = limits::ENTRY_BYTES_MAX)]
@@ -125,7 +130,7 @@ impl From<WriteError> for ProposeError {
             WriteError::Encode(error) => Self::Encode(error),
             WriteError::TooLarge { bytes } => Self::TooLarge { bytes },
             WriteError::NotLeader { leader } => Self::NotLeader { leader },
-            WriteError::Timeout { waited } => Self::Timeout { waited },
+            WriteError::Unknown { waited, reason } => Self::Timeout { waited, reason },
             WriteError::Stopped { reason } => Self::Stopped { reason },
         }
     }
@@ -152,6 +157,8 @@ struct Shared {
     raft: Raft,
     published: Arc<Published>,
     nodes: Nodes,
+    peers: Peers,
+    expect: u32,
     info: ServerInfo,
     clock: Clock,
     places: Semaphore,
@@ -165,6 +172,9 @@ pub(crate) struct ControlParts {
     pub(crate) raft: Raft,
     pub(crate) published: Arc<Published>,
     pub(crate) nodes: Nodes,
+    pub(crate) peers: Peers,
+    /// Servers to found a cluster with; 0: it founds none.
+    pub(crate) expect: u32,
     pub(crate) info: ServerInfo,
     pub(crate) clock: Clock,
     pub(crate) beats: mpsc::Sender<NodeId>,
@@ -177,6 +187,8 @@ impl Control {
             raft,
             published,
             nodes,
+            peers,
+            expect,
             info,
             clock,
             beats,
@@ -188,6 +200,8 @@ impl Control {
                 raft,
                 published,
                 nodes,
+                peers,
+                expect,
                 info,
                 clock,
                 places,
@@ -244,6 +258,32 @@ impl Control {
     #[must_use]
     pub fn nodes(&self) -> &Nodes {
         &self.shared.nodes
+    }
+
+    /// The other servers.
+    #[must_use]
+    pub fn peers(&self) -> &Peers {
+        &self.shared.peers
+    }
+
+    /// Notes what another server says of itself, and says what this one is.
+    pub(crate) fn meet(&self, hello: &Hello) -> PeerReply {
+        self.shared.peers.meet(&hello.me);
+        PeerReply::Hello(self.hello())
+    }
+
+    /// What this server says of itself.
+    pub(crate) fn hello(&self) -> Hello {
+        let raft = &self.shared.raft;
+        let founded = raft.founded();
+        Hello {
+            me: self.shared.peers.me().clone(),
+            expect: self.shared.expect,
+            founded,
+            others: self.shared.peers.servers(),
+            members: raft.member_ids(),
+            leader: raft.leader().map(|leader| leader.server_id),
+        }
     }
 
     /// What this server is.

@@ -9,6 +9,8 @@
 //! | [`agents`] | QUIC sessions of nodes |
 //! | [`http`] | the HTTP API |
 //! | `events` | what the last entries changed, for the event stream |
+//! | `listen` | takes QUIC connections and tells agents from servers |
+//! | [`peers`] | other servers: connections to them, requests among them, joining |
 //! | `published` | the newest state, for readers |
 //! | `data_dir` | who may use the data directory |
 //! | [`limits`] | bounds |
@@ -26,9 +28,23 @@ pub mod handle;
 pub mod http;
 mod leader;
 pub mod limits;
+mod listen;
+pub mod peers;
 mod published;
 mod raft;
 pub mod server;
 
 pub use data_dir::OpenDataDirError;
-pub use raft::{OpenLogError, ReadSnapshotError, StartRaftError};
+pub use raft::{ChangeServersError, OpenLogError, ReadSnapshotError, StartRaftError};
+
+/// An error and its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -57,13 +57,53 @@ pub const SNAPSHOTS_KEPT: usize = 2;
 /// Bytes of one record in a snapshot, and of one log entry.
 pub const ENTRY_BYTES_MAX: usize = muster_wire::limits::ENTRY_BYTES_MAX;
 
-/// Heartbeat of the leader to its followers.
-pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(250);
-/// Silence after which a follower stands for election: between this and [`RAFT_ELECTION_MAX`]. The
-/// library's 150 to 300 ms elects needlessly on a busy machine.
-pub const RAFT_ELECTION_MIN: Duration = Duration::from_secs(1);
+/// Heartbeat of the leader to its followers. Three are lost before a follower moves.
+pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(150);
+/// A follower stands for election after [`RAFT_ELECTION_MAX`] (the leader's lease) and a time between this
+/// and that again: after 1.2 to 1.5 s of silence, so that another server leads within 2 s. The library's
+/// defaults (0.45 to 0.6 s in all) elect needlessly on a busy machine.
+pub const RAFT_ELECTION_MIN: Duration = Duration::from_millis(450);
 /// See [`RAFT_ELECTION_MIN`].
-pub const RAFT_ELECTION_MAX: Duration = Duration::from_secs(2);
+pub const RAFT_ELECTION_MAX: Duration = Duration::from_millis(750);
+
+/// Entries in one message to a follower. Their bytes are bounded where the log is read.
+pub const ENTRIES_PER_APPEND_MAX: u64 = 1024;
+/// Entries by which the log must have grown beyond what is kept before it is purged: a purge is a write.
+pub const LOG_PURGE_BATCH: u64 = 1024;
+/// Proposals that a follower passes on in one frame.
+pub const FORWARD_BATCH_MAX: usize = 1024;
+/// Bytes of such a frame, or one proposal if that is larger.
+pub const FORWARD_FRAME_BYTES: usize = 1 << 20;
+/// How long a change waits while no server leads; then the caller is told to come back. Elections end within
+/// two seconds; Nomad's number.
+pub const ELECTION_WAIT: Duration = Duration::from_secs(5);
+/// Reads that wait for one read index. The next waits for a place.
+pub const READS_MAX: usize = 4096;
+/// How long the leader may take to say up to where a read must see.
+pub const READ_INDEX_WAIT: Duration = Duration::from_secs(2);
+/// How long a change of the servers may take: two commits, one of them by the servers of before and after.
+pub const CHANGE_SERVERS_WAIT: Duration = Duration::from_secs(10);
+/// How long handing over leadership may take; then another election has to do.
+pub const TRANSFER_WAIT: Duration = Duration::from_secs(3);
+/// A server that was heard of within this time is healthy: some heartbeats may be lost.
+pub const SERVER_HEALTHY_WITHIN: Duration = Duration::from_secs(2);
+/// Bytes of a snapshot on the way that either end holds in memory.
+pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
+
+/// Streams that one connection of another server may have open at once; the next waits. Requests end within
+/// milliseconds; what stays open is log output of clients, a hundred times fewer than this.
+pub const PEER_STREAMS_MAX: u32 = 1024;
+/// How long another server may take to answer a request.
+pub const PEER_CALL_WAIT: Duration = Duration::from_secs(5);
+/// How long a connection to another server may take: a handshake and two repeats of a lost packet.
+pub const PEER_DIAL_WAIT: Duration = Duration::from_secs(3);
+/// Pause after a failed attempt to connect. It doubles up to [`PEER_PAUSE_DOUBLINGS_MAX`] times, to 0.8 s.
+pub const PEER_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// See [`PEER_PAUSE_MIN`].
+pub const PEER_PAUSE_DOUBLINGS_MAX: u32 = 3;
+/// Silence after which a connection is given up while somebody waits for an answer. A living server
+/// acknowledges within milliseconds, whatever its disk does; a stopped process is found by this.
+pub const PEER_SILENCE: Duration = Duration::from_secs(1);
 /// How long a snapshot may take to reach a follower and be installed there.
 pub const SNAPSHOT_INSTALL_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long the sole voter may take to lead after its start.
@@ -81,8 +121,8 @@ pub const LEADER_STALL: Duration = Duration::from_secs(2);
 /// Requests to the leader's duties waiting, such as a forced collection.
 pub const DUTY_REQUESTS_MAX: usize = 64;
 
-/// Agents connected to one server. The next one is refused and told to try another server.
-pub const AGENTS_MAX: usize = 20_000;
+/// QUIC connections to one server, of agents and servers. The next one is refused and tries another server.
+pub const CONNECTIONS_MAX: usize = 20_000;
 /// Messages of one agent read ahead of their handling. The stream's window holds the rest back.
 pub const SESSION_INBOX_MAX: usize = 16;
 /// Answers to an agent waiting for its stream. A full queue holds the session back.

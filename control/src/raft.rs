@@ -3,39 +3,47 @@
 //! Nothing outside `raft/` names openraft. A write returns when its entry is on disk, committed and
 //! applied here.
 
+mod forward;
 mod log;
 mod machine;
+pub(crate) mod membership;
 mod network;
+mod read;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod types;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use muster_control_core::fsm::{Command, Response};
 use muster_domain::id::LogIndex;
 use muster_wire::codec::{self, EncodeError};
+use openraft::SnapshotPolicy;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::{BasicNode, SnapshotPolicy};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::forward::{Forwarder, Outcome};
 use self::log::LogStore;
 use self::machine::Machine;
-use self::network::Peers;
+use self::network::Network;
+use self::read::Reads;
 use self::snapshot::{Restored, SnapshotStore};
 use self::types::{Logged, TypeConfig};
 use crate::data_dir::DataDir;
 use crate::limits;
+use crate::peers::Peers;
+use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 
 pub use log::OpenLogError;
+pub use membership::ChangeServersError;
 pub use snapshot::ReadSnapshotError;
 
 /// Bytes of an entry besides its command.
@@ -46,8 +54,12 @@ const ENTRY_OVERHEAD_BYTES: usize = 4096;
 pub struct LeaderInfo {
     /// Its number.
     pub server_id: u64,
+    /// Its name.
+    pub name: String,
     /// Where it speaks QUIC.
     pub raft_addr: String,
+    /// Where it speaks HTTP.
+    pub http_addr: String,
     /// Whether it is this server.
     pub is_self: bool,
 }
@@ -73,8 +85,10 @@ impl Leadership {
 pub(crate) struct RaftConfig {
     /// The cluster's name.
     pub(crate) cluster: String,
-    /// Where this server speaks QUIC.
-    pub(crate) addr: String,
+    /// The way to other servers.
+    pub(crate) peers: Peers,
+    /// Whether to found a cluster of this server alone, if it belongs to none.
+    pub(crate) alone: bool,
     /// The data directory. It stays locked until nothing of Raft can write to it.
     pub(crate) data_dir: Arc<DataDir>,
 }
@@ -143,11 +157,13 @@ pub(crate) enum WriteError {
         /// Who does.
         leader: Option<LeaderInfo>,
     },
-    /// It was not committed in time; it may still be.
-    #[error("no commit within {waited:?}")]
-    Timeout {
+    /// Nobody can tell whether it was or will be committed.
+    #[error("nobody can tell whether it was committed: {reason}")]
+    Unknown {
         /// How long it was waited for.
         waited: Duration,
+        /// Why.
+        reason: String,
     },
     /// Raft has stopped.
     #[error("raft has stopped: {reason}")]
@@ -163,8 +179,15 @@ pub(crate) struct Raft {
     raft: openraft::Raft<TypeConfig, Machine>,
     server_id: u64,
     log_bytes_cut: u64,
+    published: Arc<Published>,
     leadership: watch::Receiver<Leadership>,
     failed: watch::Receiver<Option<String>>,
+    forwarder: Forwarder,
+    reads: Reads,
+    /// Where snapshots of the leader arrive.
+    incoming: PathBuf,
+    /// Held while one arrives.
+    receiving: tokio::sync::Mutex<()>,
     _watcher: AbortOnDropHandle<()>,
 }
 
@@ -181,42 +204,51 @@ impl Raft {
                 .map_err(raft_error)??
         };
         let log_bytes_cut = log.bytes_cut();
-        let machine = Machine::new(published, snapshots, restored);
+        let machine = Machine::new(Arc::clone(&published), snapshots, restored);
         let server_id = config.data_dir.server_id();
+        let peers = config.peers.clone();
         let raft = openraft::Raft::new(
             server_id,
             Arc::new(openraft_config(&config)?),
-            Peers,
+            Network(peers.clone()),
             log,
             machine,
         )
         .await
         .map_err(raft_error)?;
-        let (leadership, failed, watcher) = watch_raft(&raft, server_id, config.addr.clone());
+        let (leadership, failed, watcher) = watch_raft(&raft, &peers);
         let raft = Self {
-            raft,
             server_id,
             log_bytes_cut,
+            published,
+            forwarder: Forwarder::start(peers.clone()),
+            reads: Reads::start(&raft, &peers, &leadership),
             leadership,
             failed,
+            incoming: config.data_dir.snapshots().join("incoming"),
+            receiving: tokio::sync::Mutex::new(()),
+            raft,
             _watcher: watcher,
         };
-        raft.lead_alone(config.addr).await?;
+        raft.lead_alone(peers.me(), config.alone).await?;
         Ok(raft)
     }
 
-    /// Forms a cluster of one at the first start; asks for leadership at once when there is nobody
-    /// else to ask.
-    async fn lead_alone(&self, addr: String) -> Result<(), StartRaftError> {
+    /// Forms a cluster of one at the first start, if `alone`; asks for leadership at once when there is
+    /// nobody else to ask.
+    async fn lead_alone(&self, me: &Known, alone: bool) -> Result<(), StartRaftError> {
         if self.raft.is_initialized().await.map_err(raft_error)? {
             if self.raft.voter_ids().ne([self.server_id]) {
                 return Ok(());
             }
             self.raft.trigger().elect(false).await.map_err(raft_error)?;
-        } else {
+        } else if alone {
             // Stands for election by itself.
-            let members = BTreeMap::from([(self.server_id, BasicNode { addr })]);
-            self.raft.initialize(members).await.map_err(raft_error)?;
+            self.found(std::slice::from_ref(me))
+                .await
+                .map_err(raft_error)?;
+        } else {
+            return Ok(());
         }
         let mut leadership = self.leadership.clone();
         let lead = leadership.wait_for(Leadership::is_self);
@@ -242,7 +274,10 @@ impl Raft {
                 .ensure_linearizable(openraft::ReadPolicy::ReadIndex)
                 .await
             {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.note_caught_up(&self.leadership);
+                    return Ok(());
+                }
                 Err(RaftError::Fatal(fatal)) => {
                     return Err(WriteError::Stopped {
                         reason: fatal.to_string(),
@@ -261,7 +296,10 @@ impl Raft {
         }
     }
 
-    /// Writes `command`. Returns its position and its answer once it is applied here.
+    /// Writes `command`, through the leader if that is another server. Returns its position and its answer
+    /// once it is applied here.
+    ///
+    /// A command with a write key is tried again until an answer is known: it is applied once.
     pub(crate) async fn write(
         &self,
         command: &Command,
@@ -274,46 +312,103 @@ impl Raft {
             format: command.version(),
             body: Arc::from(body),
         };
-        let waited = limits::PROPOSE_WAIT;
-        match tokio::time::timeout(waited, self.write_logged(logged)).await {
-            Ok(result) => result,
-            Err(_) => Err(WriteError::Timeout { waited }),
+        let repeatable = matches!(command, Command::Keyed { .. });
+        let begun = Instant::now();
+        let deadline = begun + limits::PROPOSE_WAIT;
+        let mut leadership = self.leadership.clone();
+        loop {
+            let leader = leadership.borrow_and_update().leader.clone();
+            let outcome = match leader {
+                Some(leader) if leader.is_self => self.write_here(&logged, deadline).await,
+                Some(leader) => self.write_there(leader.server_id, &logged, deadline).await,
+                None => Err(WriteError::NotLeader { leader: None }),
+            };
+            match outcome {
+                Err(WriteError::NotLeader { leader }) => {
+                    let election = begun + limits::ELECTION_WAIT;
+                    if Instant::now() >= election {
+                        return Err(WriteError::NotLeader { leader });
+                    }
+                    pause(&mut leadership, election).await;
+                }
+                Err(WriteError::Unknown { .. }) if repeatable && Instant::now() < deadline => {
+                    pause(&mut leadership, deadline).await;
+                }
+                outcome => return outcome,
+            }
         }
     }
 
-    async fn write_logged(&self, logged: Logged) -> Result<(LogIndex, Response), WriteError> {
-        loop {
-            let forward = match self.raft.client_write(logged.clone()).await {
-                Ok(answer) => {
-                    let response = answer
-                        .data
-                        .0
-                        .expect("an entry with a command is answered with a response");
-                    return Ok((LogIndex(answer.log_id.index), response));
-                }
-                Err(RaftError::Fatal(fatal)) => {
-                    return Err(WriteError::Stopped {
-                        reason: fatal.to_string(),
-                    });
-                }
-                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => forward,
-                Err(RaftError::APIError(error)) => {
-                    tracing::debug!(%error, "a proposal was discarded");
-                    return Err(WriteError::NotLeader {
-                        leader: self.leader(),
-                    });
-                }
-            };
-            match forward.leader_id {
-                Some(other) if other != self.server_id => {
-                    return Err(WriteError::NotLeader {
-                        leader: self.leader(),
-                    });
-                }
-                // An election, or a leader whose lease the disk let run out: both pass.
-                _ => tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await,
+    /// Writes to this server's log, as its leader.
+    async fn write_here(
+        &self,
+        logged: &Logged,
+        deadline: Instant,
+    ) -> Result<(LogIndex, Response), WriteError> {
+        let writing = self.raft.client_write(logged.clone());
+        let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
+            return Err(WriteError::Unknown {
+                waited: limits::PROPOSE_WAIT,
+                reason: "the other servers, or the disk, did not take it in time".to_owned(),
+            });
+        };
+        match written {
+            Ok(answer) => {
+                let response = answer
+                    .data
+                    .0
+                    .expect("an entry with a command is answered with a response");
+                Ok((LogIndex(answer.log_id.index), response))
             }
+            Err(RaftError::Fatal(fatal)) => Err(WriteError::Stopped {
+                reason: fatal.to_string(),
+            }),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
+                Err(WriteError::NotLeader {
+                    leader: self.leader().filter(|leader| !leader.is_self),
+                })
+            }
+            Err(RaftError::APIError(error)) => Err(WriteError::Unknown {
+                waited: limits::PROPOSE_WAIT,
+                reason: error.to_string(),
+            }),
         }
+    }
+
+    /// Has `leader` write, and waits until that is applied here.
+    async fn write_there(
+        &self,
+        leader: u64,
+        logged: &Logged,
+        deadline: Instant,
+    ) -> Result<(LogIndex, Response), WriteError> {
+        let unknown = |reason: String| WriteError::Unknown {
+            waited: limits::PROPOSE_WAIT,
+            reason,
+        };
+        let proposing = self.forwarder.propose(leader, logged.clone());
+        match tokio::time::timeout_at(deadline, proposing).await {
+            Ok(Outcome::Applied { index, response }) => {
+                if self.applied(index, deadline).await {
+                    return Ok((index, response));
+                }
+                Err(unknown(
+                    "it is committed, and this server is behind".to_owned(),
+                ))
+            }
+            Ok(Outcome::NotLeader) => Err(WriteError::NotLeader {
+                leader: self.leader(),
+            }),
+            Ok(Outcome::Unknown { reason }) => Err(unknown(reason)),
+            Err(_) => Err(unknown("the leader has not answered in time".to_owned())),
+        }
+    }
+
+    /// Waits until the entry at `index` is applied here; false if it is not by `deadline`.
+    pub(crate) async fn applied(&self, index: LogIndex, deadline: Instant) -> bool {
+        let mut applied = self.published.applied();
+        let reached = applied.wait_for(|now| *now >= index);
+        matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
     }
 
     /// Who leads.
@@ -396,6 +491,12 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
         install_snapshot_timeout: millis(limits::SNAPSHOT_INSTALL_TIMEOUT),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(limits::SNAPSHOT_EVERY),
         max_in_snapshot_log_to_keep: limits::LOG_KEPT_ENTRIES,
+        // A server that was cut off and comes back makes nobody stand for election.
+        enable_pre_vote: Some(true),
+        max_payload_entries: limits::ENTRIES_PER_APPEND_MAX,
+        purge_batch_size: limits::LOG_PURGE_BATCH,
+        // Waits of a follower that cannot be reached; our connections have pauses of their own.
+        backoff: "50ms 100ms 200ms ..500ms".to_owned(),
         // A restarted leader stands for election, so that what it acknowledged before is committed again
         // and applied before it answers: the committed position on disk may be older.
         enable_leader_restore: Some(false),
@@ -436,56 +537,57 @@ fn open_storage(
     }
 }
 
+/// Waits until leadership changes, a little while at the most, and not beyond `deadline`.
+async fn pause(leadership: &mut watch::Receiver<Leadership>, deadline: Instant) {
+    let until = deadline.min(Instant::now() + limits::LEADER_RETRY_PAUSE);
+    // An error means that Raft is gone, which the next attempt tells.
+    drop(tokio::time::timeout_at(until, leadership.changed()).await);
+}
+
 type Watched = (
     watch::Receiver<Leadership>,
     watch::Receiver<Option<String>>,
     AbortOnDropHandle<()>,
 );
 
-/// Turns openraft's metrics into ours.
-fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: String) -> Watched {
+/// Turns openraft's metrics into ours, and tells `peers` who the members are.
+fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, peers: &Peers) -> Watched {
     let (leadership_sender, leadership) = watch::channel(Leadership::default());
     let (failed_sender, failed) = watch::channel(None);
     let mut metrics = raft.metrics();
+    let peers = peers.clone();
     let watcher = tokio::spawn(async move {
+        let mut members_at = None;
         loop {
-            let (now, orderly, fatal) = {
+            let (leader, term, stopped) = {
                 let metrics = metrics.borrow_and_update();
-                let leader = metrics.current_leader.map(|leader_id| LeaderInfo {
-                    server_id: leader_id,
-                    raft_addr: if leader_id == server_id {
-                        // The membership may still name an address of an earlier start.
-                        addr.clone()
-                    } else {
-                        let node = metrics.membership_config.membership().get_node(&leader_id);
-                        node.map_or_else(String::new, |node| node.addr.clone())
-                    },
-                    is_self: leader_id == server_id,
-                });
-                let stopped = metrics.running_state.as_ref().err();
-                let orderly = matches!(stopped, Some(openraft::errors::Fatal::Stopped));
-                let fatal = stopped.map(ToString::to_string);
+                let stored = &metrics.membership_config;
+                if members_at != Some(*stored.log_id()) {
+                    members_at = Some(*stored.log_id());
+                    peers.set_members(&members(stored));
+                }
                 (
-                    Leadership {
-                        leader,
-                        term: metrics.current_term,
-                    },
-                    orderly,
-                    fatal,
+                    metrics.current_leader,
+                    metrics.current_term,
+                    metrics.running_state.clone().err(),
                 )
+            };
+            let now = Leadership {
+                leader: leader.map(|server_id| leader_info(&peers, server_id)),
+                term,
             };
             leadership_sender.send_if_modified(|shown| {
                 let changed = *shown != now;
                 *shown = now;
                 changed
             });
-            if let Some(reason) = fatal {
-                if orderly {
+            if let Some(fatal) = stopped {
+                if matches!(fatal, openraft::errors::Fatal::Stopped) {
                     tracing::debug!("raft has stopped, as it was told to");
                 } else {
-                    tracing::error!(reason, "raft has stopped");
+                    tracing::error!(reason = %fatal, "raft has stopped");
                 }
-                failed_sender.send_replace(Some(reason));
+                failed_sender.send_replace(Some(fatal.to_string()));
                 return;
             }
             if metrics.changed().await.is_err() {
@@ -494,4 +596,24 @@ fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, server_id: u64, addr: 
         }
     });
     (leadership, failed, AbortOnDropHandle::new(watcher))
+}
+
+fn members(stored: &types::StoredMembership) -> Vec<Known> {
+    let known = |(server_id, node): (&u64, &ServerNode)| Known {
+        server_id: *server_id,
+        node: node.clone(),
+    };
+    stored.membership().nodes().map(known).collect()
+}
+
+fn leader_info(peers: &Peers, server_id: u64) -> LeaderInfo {
+    // The membership may still name an address of an earlier start, so the address book is asked.
+    let node = peers.node(server_id).unwrap_or_default();
+    LeaderInfo {
+        server_id,
+        name: node.name,
+        raft_addr: node.quic_addr,
+        http_addr: node.http_addr,
+        is_self: server_id == peers.me().server_id,
+    }
 }

@@ -13,20 +13,22 @@ use std::time::Duration;
 
 use muster_link::endpoint::{self, OpenEndpointError};
 use muster_link::tls::{self, Identity, Role, TlsError};
-use muster_wire::rpc::ALPN_AGENT;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::agents::{self, Nodes};
+use crate::agents::Nodes;
 use crate::clock::Clock;
 use crate::data_dir::{DataDir, OpenDataDirError};
 use crate::handle::{Control, ControlParts, ServerInfo};
 use crate::http;
 use crate::leader::{self, Inputs};
 use crate::limits;
+use crate::listen;
+use crate::peers::Peers;
+use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 use crate::raft::{Raft, RaftConfig, StartRaftError};
 
@@ -197,15 +199,26 @@ impl Server {
         let listener = TcpListener::bind(config.http_addr)
             .await
             .map_err(bind_http)?;
-        let quic = endpoint::server(config.quic_addr, &identity, &[ALPN_AGENT])?;
+        let quic = endpoint::server(config.quic_addr, &identity, &listen::PROTOCOLS)?;
         let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
+
+        let me = Known {
+            server_id: data_dir.server_id(),
+            node: ServerNode {
+                name: config.name.clone(),
+                quic_addr: quic_addr.to_string(),
+                http_addr: http_addr.to_string(),
+            },
+        };
+        let peers = Peers::new(quic.clone(), &identity, me)?;
 
         let (published, effects) = Published::new();
         let published = Arc::new(published);
         let raft_config = RaftConfig {
             cluster: config.cluster.clone(),
-            addr: quic_addr.to_string(),
+            peers: peers.clone(),
+            alone: true,
             data_dir: Arc::clone(&data_dir),
         };
         let raft = Raft::start(raft_config, Arc::clone(&published)).await?;
@@ -230,6 +243,8 @@ impl Server {
             raft,
             published,
             nodes,
+            peers,
+            expect: 1,
             info,
             clock,
             beats,
@@ -243,7 +258,7 @@ impl Server {
         };
         let parts = vec![
             Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
-            Part::start("agents", |stop| agents::serve(quic, control.clone(), stop)),
+            Part::start("quic", |stop| listen::serve(quic, control.clone(), stop)),
             Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
         ];
         let server = Self {

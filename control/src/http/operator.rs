@@ -97,6 +97,7 @@ async fn raft(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiE
             id: info.server_id.to_string(),
             node: info.name.clone(),
             address: info.quic_addr.to_string(),
+            http_address: info.http_addr.to_string(),
             leader: http.control.leader().is_some_and(|leader| leader.is_self),
             voter: true,
             raft_protocol: "3".to_owned(),

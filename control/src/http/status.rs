@@ -198,6 +198,7 @@ mod tests {
     fn an_outcome_that_is_unknown_is_not_for_trying_again() {
         let error = ProposeError::Timeout {
             waited: Duration::from_secs(10),
+            reason: "a test".to_owned(),
         };
 
         let response = ApiError::from(error).into_response();

@@ -1,91 +1,297 @@
-//! The way to other servers.
+//! Raft's messages between servers.
 //!
-//! One server forms a cluster by itself so far: nobody is asked, and whoever would be is out of reach.
-//! The stream that carries entries between servers takes this place.
+//! Entries go over one long stream per follower, many on the way at a time and answered in order; votes and
+//! heartbeats are requests of their own, on the same connection but sent first; snapshots have a connection
+//! to themselves. Messages are in the encoding of `wire::codec`.
+
+mod snapshot;
 
 use std::future::Future;
-use std::io;
+use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, Stream, StreamExt};
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_wire::codec;
 use openraft::OptionalSend;
 use openraft::alias::{SnapshotOf, VoteOf};
-use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::Raft;
 use super::snapshot::SnapshotFile;
 use super::types::TypeConfig;
+use crate::peers::message::{Known, PeerReply, PeerRequest, RaftCall, ServerNode};
+use crate::peers::{PeerError, Peers, Way};
 
 /// Makes ways to other servers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peers;
+#[derive(Clone, Debug)]
+pub(crate) struct Network(pub(crate) Peers);
 
 /// The way to one other server.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct Follower {
+    peers: Peers,
     server_id: u64,
-    addr: String,
 }
 
-impl Peer {
-    fn unreachable(&self) -> Unreachable<TypeConfig> {
-        Unreachable::new(&io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!(
-                "server {} at {} cannot be reached: this version forms clusters of one server",
-                self.server_id, self.addr
-            ),
-        ))
+/// An answer that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("server {server_id} sent something else than an answer: {what}")]
+struct Malformed {
+    server_id: u64,
+    what: String,
+}
+
+impl Follower {
+    async fn ask<A: Serialize, B: DeserializeOwned>(
+        &self,
+        kind: RaftCall,
+        message: &A,
+        waited: Duration,
+    ) -> Result<B, RPCError<TypeConfig>> {
+        let body = codec::encode(message).map_err(|error| unreachable(&error))?;
+        let request = PeerRequest::Raft { kind, body };
+        let reply = self
+            .peers
+            .call_within(self.server_id, request, waited)
+            .await
+            .map_err(|error| rpc_error(&error))?;
+        match reply {
+            PeerReply::Raft(body) => codec::decode(&body).map_err(|error| unreachable(&error)),
+            other => Err(unreachable(&self.malformed(&other))),
+        }
     }
-}
 
-impl RaftNetworkFactory<TypeConfig> for Peers {
-    type Network = Peer;
-
-    async fn new_client(&mut self, server_id: u64, node: &openraft::BasicNode) -> Peer {
-        Peer {
-            server_id,
-            addr: node.addr.clone(),
+    fn malformed(&self, what: &dyn std::fmt::Debug) -> Malformed {
+        Malformed {
+            server_id: self.server_id,
+            what: format!("{what:?}"),
         }
     }
 }
 
-impl RaftNetworkV2<TypeConfig> for Peer {
+fn unreachable<E: std::error::Error + 'static>(error: &E) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::new(error))
+}
+
+/// What is tried again at once, and what after a pause.
+fn rpc_error(error: &PeerError) -> RPCError<TypeConfig> {
+    match error {
+        PeerError::Lost { .. } => RPCError::Network(NetworkError::new(error)),
+        error => unreachable(error),
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Follower;
+
+    async fn new_client(&mut self, server_id: u64, node: &ServerNode) -> Follower {
+        self.0.introduce(&Known {
+            server_id,
+            node: node.clone(),
+        });
+        Follower {
+            peers: self.0.clone(),
+            server_id,
+        }
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Follower {
     type SnapshotData = SnapshotFile;
 
     async fn append_entries(
         &mut self,
-        _: AppendEntriesRequest<TypeConfig>,
-        _: RPCOption,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        Err(RPCError::Unreachable(self.unreachable()))
+        self.ask(RaftCall::Append, &request, option.soft_ttl())
+            .await
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _: RPCOption,
+    ) -> BoxFuture<
+        's,
+        Result<
+            BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>,
+            RPCError<TypeConfig>,
+        >,
+    >
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let (sender, receiver) = self
+                .peers
+                .open(self.server_id, Way::Control, PeerRequest::RaftAppend)
+                .await
+                .map_err(|error| rpc_error(&error))?;
+            let sending = AbortOnDropHandle::new(tokio::spawn(send_entries(sender, input)));
+            Ok(answers(self.clone(), receiver, sending).boxed())
+        })
     }
 
     async fn vote(
         &mut self,
-        _: VoteRequest<TypeConfig>,
-        _: RPCOption,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        Err(RPCError::Unreachable(self.unreachable()))
+        self.ask(RaftCall::Vote, &request, option.soft_ttl()).await
     }
 
-    // The library's default grants every pre-vote.
     async fn pre_vote(
         &mut self,
-        _: VoteRequest<TypeConfig>,
-        _: RPCOption,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        Err(RPCError::Unreachable(self.unreachable()))
+        self.ask(RaftCall::PreVote, &request, option.soft_ttl())
+            .await
     }
 
     async fn full_snapshot(
         &mut self,
-        _: VoteOf<TypeConfig>,
-        _: SnapshotOf<TypeConfig, SnapshotFile>,
-        _: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        vote: VoteOf<TypeConfig>,
+        snapshot: SnapshotOf<TypeConfig, SnapshotFile>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        Err(StreamingError::Unreachable(self.unreachable()))
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            sent = snapshot::send(&self.peers, self.server_id, vote, snapshot) => {
+                sent.map_err(|error| {
+                    tracing::info!(server_id = self.server_id, error = %crate::chain(&error), "a snapshot was not sent whole; it goes on where it stopped");
+                    StreamingError::Unreachable(Unreachable::new(&error))
+                })
+            }
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.ask(RaftCall::Transfer, &request, option.soft_ttl())
+            .await
+    }
+}
+
+/// Sends what `input` holds until it ends. The stream's window holds it back while the follower is slow.
+async fn send_entries<S>(mut sender: FrameSender, mut input: S)
+where
+    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
+{
+    while let Some(request) = input.next().await {
+        if let Err(error) = sender.send(&request).await {
+            tracing::debug!(error = %crate::chain(&error), "entries were not sent");
+            return;
+        }
+    }
+    sender.finish();
+}
+
+/// The follower's answers, in the order of the requests.
+fn answers(
+    follower: Follower,
+    receiver: FrameReceiver,
+    sending: AbortOnDropHandle<()>,
+) -> impl Stream<Item = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>> {
+    let begin = Some((follower, receiver, sending));
+    futures::stream::unfold(begin, |state| async move {
+        let (follower, mut receiver, sending) = state?;
+        match receiver.recv::<StreamAppendResult<TypeConfig>>().await {
+            Ok(Some(answer)) => {
+                follower.peers.heard(follower.server_id);
+                Some((Ok(answer), Some((follower, receiver, sending))))
+            }
+            Ok(None) => None,
+            Err(error) => Some((Err(RPCError::Network(NetworkError::new(&error))), None)),
+        }
+    })
+}
+
+/// The other end: what other servers' Rafts ask.
+impl Raft {
+    /// Answers one message.
+    pub(crate) async fn answer(&self, kind: RaftCall, body: &[u8]) -> PeerReply {
+        let answered = match kind {
+            RaftCall::Append => match codec::decode(body) {
+                Ok(request) => encoded(self.raft.append_entries(request).await),
+                Err(error) => Err(error.to_string()),
+            },
+            RaftCall::Vote => match codec::decode(body) {
+                Ok(request) => encoded(self.raft.vote(request).await),
+                Err(error) => Err(error.to_string()),
+            },
+            RaftCall::PreVote => match codec::decode(body) {
+                Ok(request) => encoded(self.raft.pre_vote(request).await),
+                Err(error) => Err(error.to_string()),
+            },
+            RaftCall::Transfer => match codec::decode(body) {
+                Ok(request) => encoded(self.raft.handle_transfer_leader(request).await),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        match answered {
+            Ok(body) => PeerReply::Raft(body),
+            Err(reason) => PeerReply::Refused { reason },
+        }
+    }
+
+    /// Takes entries until the leader's stream ends.
+    pub(crate) async fn take_entries(
+        &self,
+        peers: &Peers,
+        from: u64,
+        mut sender: FrameSender,
+        receiver: FrameReceiver,
+    ) {
+        let heard = peers.clone();
+        let requests = futures::stream::unfold(receiver, move |mut receiver| {
+            let heard = heard.clone();
+            async move {
+                match receiver.recv::<AppendEntriesRequest<TypeConfig>>().await {
+                    Ok(Some(request)) => {
+                        heard.heard(from);
+                        Some((request, receiver))
+                    }
+                    Ok(None) => None,
+                    Err(error) => {
+                        tracing::debug!(from, error = %crate::chain(&error), "a leader's stream broke off");
+                        None
+                    }
+                }
+            }
+        });
+        let mut answers = Box::pin(self.raft.stream_append(requests));
+        while let Some(answer) = answers.next().await {
+            let Ok(answer) = answer else {
+                // Raft has stopped, which is said elsewhere.
+                return;
+            };
+            if sender.send(&answer).await.is_err() {
+                return;
+            }
+        }
+        sender.finish();
+        sender.stopped().await;
+    }
+}
+
+fn encoded<T: Serialize, E: std::fmt::Display>(answer: Result<T, E>) -> Result<Vec<u8>, String> {
+    match answer {
+        Ok(answer) => codec::encode(&answer).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
     }
 }

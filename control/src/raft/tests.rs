@@ -2,6 +2,8 @@
 
 use muster_domain::fixture::job;
 use muster_domain::id::{JobKey, Timestamp};
+use muster_link::endpoint;
+use muster_link::tls::{self, Identity, Role};
 use tempfile::TempDir;
 
 use super::*;
@@ -9,15 +11,34 @@ use super::*;
 async fn start(dir: &TempDir) -> Result<(Raft, Arc<Published>), StartRaftError> {
     let (published, _) = Published::new();
     let published = Arc::new(published);
+    let data_dir = Arc::new(DataDir::open(dir.path()).unwrap());
     let config = RaftConfig {
         cluster: "test".to_owned(),
-        addr: "127.0.0.1:1".to_owned(),
-        data_dir: Arc::new(DataDir::open(dir.path()).unwrap()),
+        peers: peers(&data_dir),
+        alone: true,
+        data_dir,
     };
     Ok((
         Raft::start(config, Arc::clone(&published)).await?,
         published,
     ))
+}
+
+/// The way to others, of a server that has none.
+fn peers(data_dir: &DataDir) -> Peers {
+    tls::ensure_cluster(&data_dir.tls(), "test", "one").unwrap();
+    let identity = Identity::load(&data_dir.tls(), Role::Server).unwrap();
+    let addr = "127.0.0.1:0".parse().unwrap();
+    let endpoint = endpoint::server(addr, &identity, &[]).unwrap();
+    let me = Known {
+        server_id: data_dir.server_id(),
+        node: ServerNode {
+            name: "one".to_owned(),
+            quic_addr: endpoint.local_addr().unwrap().to_string(),
+            http_addr: String::new(),
+        },
+    };
+    Peers::new(endpoint, &identity, me).unwrap()
 }
 
 fn register(name: &str) -> Command {

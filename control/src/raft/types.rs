@@ -8,13 +8,15 @@ use openraft::alias::{LogIdOf, VoteOf};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::peers::message::ServerNode;
+
 openraft::declare_raft_types!(
     /// The parameters of our Raft.
     pub(crate) TypeConfig:
         D = Logged,
         R = Answer,
         NodeId = u64,
-        Node = openraft::BasicNode,
+        Node = ServerNode,
         LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>
 );
 

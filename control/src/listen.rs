@@ -1,0 +1,55 @@
+//! Takes QUIC connections and gives each to whoever speaks its protocol.
+//!
+//! What a peer's certificate allows is checked by [`agents`] and [`peers::serve`], before a frame is read.
+
+use muster_link::peer;
+use muster_wire::rpc::{ALPN_AGENT, ALPN_RAFT};
+use quinn::{Endpoint, VarInt};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::agents;
+use crate::handle::Control;
+use crate::limits;
+use crate::peers;
+
+/// The protocols that a server answers.
+pub(crate) const PROTOCOLS: [&[u8]; 2] = [ALPN_AGENT, ALPN_RAFT];
+
+/// The code of QUIC's close frame when the server goes down.
+const SHUTDOWN: VarInt = VarInt::from_u32(1);
+
+/// Takes connections on `endpoint` until `shutdown`, then closes them.
+pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    loop {
+        let incoming = tokio::select! {
+            () = shutdown.cancelled() => break,
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => incoming,
+                None => break,
+            },
+        };
+        // Which protocol a connection speaks is known after its handshake, so servers count here as well.
+        if connections.len() >= limits::CONNECTIONS_MAX {
+            tracing::warn!(peer = %incoming.remote_address(), max = limits::CONNECTIONS_MAX, "too many connections: refused one");
+            incoming.refuse();
+            continue;
+        }
+        let control = control.clone();
+        connections.spawn(async move {
+            let from = incoming.remote_address();
+            match incoming.await {
+                Ok(connection) if peer::protocol(&connection).as_deref() == Some(ALPN_RAFT) => {
+                    peers::serve::admit(connection, &control).await;
+                }
+                Ok(connection) => agents::admit(connection, &control).await,
+                Err(error) => tracing::debug!(peer = %from, %error, "no connection"),
+            }
+        });
+    }
+    connections.close();
+    endpoint.close(SHUTDOWN, b"the server goes down");
+    connections.wait().await;
+    endpoint.wait_idle().await;
+}

@@ -1,0 +1,483 @@
+//! Other servers: the way to them, and what is known of them.
+//!
+//! A server dials the others over QUIC with ALPN [`ALPN_RAFT`]; TLS checks that the one that answers is the
+//! server of that name. Every stream begins with an [`Opening`], which names the server it is meant for by
+//! its number: a server whose disk was wiped has another number and refuses what is meant for its former
+//! self. Three connections lead to each server, so that neither a snapshot nor somebody's log output stands
+//! in the way of votes and heartbeats.
+//!
+//! Addresses come from the membership and from what servers say of themselves; the newer word counts, so a
+//! server that moved is found again.
+//!
+//! Deliberately absent: Raft's messages (`raft::network`) and what a request does (`serve`).
+
+mod lane;
+pub(crate) mod message;
+pub(crate) mod serve;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use muster_link::endpoint::{self, OpenEndpointError};
+use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
+use muster_link::tls::{Identity, Role, server_dns_name};
+use muster_wire::frame;
+use muster_wire::rpc::ALPN_RAFT;
+use quinn::{Connection, ConnectionError, Endpoint};
+
+use self::lane::{Lane, Target};
+use self::message::{Known, Opening, PeerReply, PeerRequest, ServerNode};
+use crate::limits;
+
+/// Why another server did not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// Nobody has said where it is.
+    #[error(
+        "the address of server {server_id} is not known: it has left the cluster, or never joined"
+    )]
+    Unknown {
+        /// Its number.
+        server_id: u64,
+    },
+    /// It cannot be reached.
+    #[error("{server} cannot be reached: {reason}")]
+    Unreachable {
+        /// Its name and address.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// The connection was lost before an answer came: it may have done what it was asked.
+    #[error("{server} was lost before it answered: {reason}")]
+    Lost {
+        /// Its name and address.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// It did not answer in time; it may still do what it was asked.
+    #[error("{server} has not answered within {waited:?}")]
+    Timeout {
+        /// Its name and address.
+        server: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// It answered that it will not.
+    #[error("{reason}")]
+    Refused {
+        /// Its reason, and what to do.
+        reason: String,
+    },
+}
+
+impl PeerError {
+    /// Whether the request was certainly not carried out.
+    #[must_use]
+    pub fn undone(&self) -> bool {
+        !matches!(self, Self::Lost { .. } | Self::Timeout { .. })
+    }
+}
+
+/// Which of the connections to a server a stream takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Votes, heartbeats, entries, requests.
+    Control,
+    /// Snapshots.
+    Snapshot,
+    /// Streams passed on for clients, such as log output.
+    Passage,
+}
+
+const WAYS: usize = 3;
+
+/// What is known of another server.
+#[derive(Debug)]
+struct Entry {
+    node: ServerNode,
+    /// What the membership last said; differs from `node` while the server has moved and the membership
+    /// does not say so yet.
+    member: Option<ServerNode>,
+    heard: Option<Instant>,
+    lanes: [Arc<Lane>; WAYS],
+}
+
+/// The other servers. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    me: Known,
+    cluster: String,
+    dialer: Arc<Dialer>,
+    book: Mutex<HashMap<u64, Entry>>,
+    /// Connections to addresses whose server is not known yet.
+    strangers: Mutex<HashMap<String, Arc<Lane>>>,
+}
+
+/// Opens connections.
+#[derive(Debug)]
+struct Dialer {
+    endpoint: Endpoint,
+    config: Mutex<quinn::ClientConfig>,
+}
+
+impl Dialer {
+    fn config(&self) -> quinn::ClientConfig {
+        self.config
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Peers {
+    /// Dials from `endpoint` with `identity`, as the server `me`.
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        identity: &Identity,
+        me: Known,
+    ) -> Result<Self, OpenEndpointError> {
+        let config = endpoint::client_config(identity, ALPN_RAFT)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                me,
+                cluster: identity.cluster.clone(),
+                dialer: Arc::new(Dialer {
+                    endpoint,
+                    config: Mutex::new(config),
+                }),
+                book: Mutex::default(),
+                strangers: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Shows `identity` on connections opened from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenEndpointError`] if it cannot be used; the one before stays.
+    pub fn set_identity(&self, identity: &Identity) -> Result<(), OpenEndpointError> {
+        let config = endpoint::client_config(identity, ALPN_RAFT)?;
+        *self
+            .shared
+            .dialer
+            .config
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    /// This server, as others know it.
+    pub(crate) fn me(&self) -> &Known {
+        &self.shared.me
+    }
+
+    /// The cluster's name.
+    pub(crate) fn cluster(&self) -> &str {
+        &self.shared.cluster
+    }
+
+    /// The other servers of which an address is known, by number.
+    pub(crate) fn servers(&self) -> Vec<Known> {
+        let mut servers: Vec<Known> = self
+            .book()
+            .iter()
+            .map(|(server_id, entry)| Known {
+                server_id: *server_id,
+                node: entry.node.clone(),
+            })
+            .collect();
+        servers.sort_unstable_by_key(|known| known.server_id);
+        servers
+    }
+
+    /// What is known of `server_id`, this server included.
+    pub(crate) fn node(&self, server_id: u64) -> Option<ServerNode> {
+        if server_id == self.shared.me.server_id {
+            return Some(self.shared.me.node.clone());
+        }
+        self.book().get(&server_id).map(|entry| entry.node.clone())
+    }
+
+    /// How long ago `server_id` was heard of.
+    pub(crate) fn last_contact(&self, server_id: u64) -> Option<Duration> {
+        self.book()
+            .get(&server_id)
+            .and_then(|entry| entry.heard)
+            .map(|heard| heard.elapsed())
+    }
+
+    /// Notes that `server_id` has been heard of.
+    pub(crate) fn heard(&self, server_id: u64) {
+        if let Some(entry) = self.book().get_mut(&server_id) {
+            entry.heard = Some(Instant::now());
+        }
+    }
+
+    /// Notes what a server says of itself.
+    pub(crate) fn meet(&self, known: &Known) {
+        if known.server_id == self.shared.me.server_id {
+            return;
+        }
+        let mut book = self.book();
+        if let Some(entry) = book.get_mut(&known.server_id) {
+            self.shared.readdress(entry, &known.node);
+            entry.heard = Some(Instant::now());
+        } else {
+            let mut entry = self.shared.entry(known.node.clone());
+            entry.heard = Some(Instant::now());
+            book.insert(known.server_id, entry);
+        }
+    }
+
+    /// Notes a server unless it is known.
+    pub(crate) fn introduce(&self, known: &Known) {
+        if known.server_id != self.shared.me.server_id {
+            self.book()
+                .entry(known.server_id)
+                .or_insert_with(|| self.shared.entry(known.node.clone()));
+        }
+    }
+
+    /// Notes the members. What a member has said of itself since the membership last changed stays; who is
+    /// no member is forgotten.
+    pub(crate) fn set_members(&self, members: &[Known]) {
+        let mut book = self.book();
+        book.retain(|server_id, entry| {
+            entry.member.is_none() || members.iter().any(|known| known.server_id == *server_id)
+        });
+        for known in members {
+            if known.server_id == self.shared.me.server_id {
+                continue;
+            }
+            let entry = book
+                .entry(known.server_id)
+                .or_insert_with(|| self.shared.entry(known.node.clone()));
+            if entry.member.as_ref() != Some(&known.node) {
+                if entry.member.is_some() {
+                    self.shared.readdress(entry, &known.node);
+                }
+                entry.member = Some(known.node.clone());
+            }
+        }
+    }
+
+    /// Asks `server_id` and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`].
+    pub(crate) async fn call(
+        &self,
+        server_id: u64,
+        request: PeerRequest,
+    ) -> Result<PeerReply, PeerError> {
+        self.call_within(server_id, request, limits::PEER_CALL_WAIT)
+            .await
+    }
+
+    /// Asks `server_id` and waits up to `waited` for its answer.
+    pub(crate) async fn call_within(
+        &self,
+        server_id: u64,
+        request: PeerRequest,
+        waited: Duration,
+    ) -> Result<PeerReply, PeerError> {
+        let lane = self.lane(server_id, Way::Control)?;
+        let reply = self.ask(&lane, server_id, request, waited).await?;
+        self.heard(server_id);
+        Ok(reply)
+    }
+
+    /// Asks whoever answers at `addr`, a host and a port.
+    pub(crate) async fn call_address(
+        &self,
+        addr: &str,
+        request: PeerRequest,
+        waited: Duration,
+    ) -> Result<PeerReply, PeerError> {
+        let lane = {
+            let mut strangers = self
+                .shared
+                .strangers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(strangers.entry(addr.to_owned()).or_insert_with(|| {
+                let target = Target {
+                    shown: format!("the server at {addr}"),
+                    addr: addr.to_owned(),
+                    dns_name: Role::Server.dns_name(&self.shared.cluster),
+                };
+                Arc::new(Lane::new(target, Arc::clone(&self.shared.dialer)))
+            }))
+        };
+        self.ask(&lane, message::ANYBODY, request, waited).await
+    }
+
+    /// Opens a stream of frames to `server_id`. The request is its first frame; what follows is between the
+    /// two ends.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`]; nothing was sent then.
+    pub(crate) async fn open(
+        &self,
+        server_id: u64,
+        way: Way,
+        request: PeerRequest,
+    ) -> Result<(FrameSender, FrameReceiver), PeerError> {
+        let lane = self.lane(server_id, way)?;
+        let waited = limits::PEER_CALL_WAIT;
+        let opening = self.open_on(&lane, server_id, request);
+        match tokio::time::timeout(waited, opening).await {
+            Ok(opened) => opened.map(|(_, sender, receiver)| (sender, receiver)),
+            Err(_) => Err(lane.unreachable(format!("no stream within {waited:?}"))),
+        }
+    }
+
+    fn lane(&self, server_id: u64, way: Way) -> Result<Arc<Lane>, PeerError> {
+        self.book()
+            .get(&server_id)
+            .map(|entry| Arc::clone(&entry.lanes[way as usize]))
+            .ok_or(PeerError::Unknown { server_id })
+    }
+
+    async fn open_on(
+        &self,
+        lane: &Lane,
+        to: u64,
+        request: PeerRequest,
+    ) -> Result<(Connection, FrameSender, FrameReceiver), PeerError> {
+        let connection = lane.connection().await?;
+        let (send, receive) = connection
+            .open_bi()
+            .await
+            .map_err(|error| lane.unreachable(explain(&error)))?;
+        let mut sender = FrameSender::speaking(frame::SERVER, send);
+        let receiver = FrameReceiver::speaking(frame::SERVER, receive);
+        let opening = Opening {
+            from: self.shared.me.server_id,
+            to,
+            request,
+        };
+        match sender.send(&opening).await {
+            Ok(()) => Ok((connection, sender, receiver)),
+            Err(SendFrameError::Encode(error)) => Err(PeerError::Refused {
+                reason: error.to_string(),
+            }),
+            Err(SendFrameError::Write(error)) => Err(lane.lost(error.to_string())),
+        }
+    }
+
+    async fn ask(
+        &self,
+        lane: &Lane,
+        to: u64,
+        request: PeerRequest,
+        waited: Duration,
+    ) -> Result<PeerReply, PeerError> {
+        let asking = async {
+            let (connection, mut sender, mut receiver) = self.open_on(lane, to, request).await?;
+            sender.finish();
+            match receiver.recv::<PeerReply>().await {
+                Ok(Some(PeerReply::Refused { reason })) => Err(PeerError::Refused { reason }),
+                Ok(Some(reply)) => Ok(reply),
+                Ok(None) => Err(lane.lost("it ended the stream".to_owned())),
+                Err(error) => Err(match connection.close_reason() {
+                    Some(ConnectionError::ApplicationClosed(close)) => PeerError::Refused {
+                        reason: String::from_utf8_lossy(&close.reason).into_owned(),
+                    },
+                    Some(reason) => lane.lost(explain(&reason)),
+                    None => lane.lost(explain_frame(&error)),
+                }),
+            }
+        };
+        match tokio::time::timeout(waited, asking).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                lane.check();
+                Err(PeerError::Timeout {
+                    server: lane.target().shown.clone(),
+                    waited,
+                })
+            }
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        // Each change is one insertion, removal or assignment, so a panic elsewhere leaves the book whole.
+        self.shared
+            .book
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn entry(&self, node: ServerNode) -> Entry {
+        Entry {
+            lanes: self.lanes(&node),
+            node,
+            member: None,
+            heard: None,
+        }
+    }
+
+    fn lanes(&self, node: &ServerNode) -> [Arc<Lane>; WAYS] {
+        std::array::from_fn(|_| {
+            let target = Target {
+                shown: format!("server {} at {}", node.name, node.quic_addr),
+                addr: node.quic_addr.clone(),
+                dns_name: server_dns_name(&node.name, &self.cluster),
+            };
+            Arc::new(Lane::new(target, Arc::clone(&self.dialer)))
+        })
+    }
+
+    fn readdress(&self, entry: &mut Entry, node: &ServerNode) {
+        if entry.node == *node {
+            return;
+        }
+        if entry.node.quic_addr != node.quic_addr || entry.node.name != node.name {
+            tracing::info!(
+                name = node.name,
+                from = entry.node.quic_addr,
+                to = node.quic_addr,
+                "a server has moved"
+            );
+            for lane in &entry.lanes {
+                lane.abandon();
+            }
+            entry.lanes = self.lanes(node);
+        }
+        entry.node = node.clone();
+    }
+}
+
+/// A lost connection in words.
+fn explain(error: &ConnectionError) -> String {
+    match error {
+        ConnectionError::ApplicationClosed(close) if !close.reason.is_empty() => {
+            String::from_utf8_lossy(&close.reason).into_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+fn explain_frame(error: &RecvFrameError) -> String {
+    let mut text = error.to_string();
+    if let Some(source) = std::error::Error::source(error) {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+    }
+    text
+}

@@ -1,0 +1,202 @@
+//! One connection to one server, opened when it is needed and again when it is lost.
+//!
+//! Callers share one attempt, which goes on when a caller gives up: Raft's patience may be shorter than a
+//! handshake over a long line. After a failure callers are told so at once until a pause is over, so nobody
+//! waits for a dead server twice.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use quinn::{Connection, VarInt};
+use tokio::sync::watch;
+
+use super::{Dialer, PeerError, explain};
+use crate::limits;
+
+/// Whom a lane leads to.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// For messages.
+    pub(super) shown: String,
+    /// A host and a port.
+    pub(super) addr: String,
+    /// The name that its certificate must have.
+    pub(super) dns_name: String,
+}
+
+/// The connection to a server.
+#[derive(Debug)]
+pub(super) struct Lane {
+    target: Target,
+    dialer: Arc<Dialer>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// There is none.
+    Down {
+        /// Attempts in a row that failed.
+        failures: u32,
+        /// When the next may be made, and why the last failed.
+        pause: Option<(Instant, String)>,
+    },
+    /// One is being opened; the channel changes when that has ended.
+    Dialing {
+        failures: u32,
+        ended: watch::Receiver<()>,
+    },
+    /// There is one.
+    Up { connection: Connection, seen: Seen },
+}
+
+/// What was last received on a connection.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    datagrams: u64,
+    at: Instant,
+}
+
+impl Lane {
+    pub(super) fn new(target: Target, dialer: Arc<Dialer>) -> Self {
+        let state = State::Down {
+            failures: 0,
+            pause: None,
+        };
+        Self {
+            target,
+            dialer,
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    pub(super) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub(super) fn unreachable(&self, reason: String) -> PeerError {
+        PeerError::Unreachable {
+            server: self.target.shown.clone(),
+            reason,
+        }
+    }
+
+    pub(super) fn lost(&self, reason: String) -> PeerError {
+        PeerError::Lost {
+            server: self.target.shown.clone(),
+            reason,
+        }
+    }
+
+    /// The connection. Opens it if there is none.
+    pub(super) async fn connection(&self) -> Result<Connection, PeerError> {
+        loop {
+            let mut ended = match &mut *self.lock() {
+                State::Up { connection, .. } if connection.close_reason().is_none() => {
+                    return Ok(connection.clone());
+                }
+                State::Down {
+                    pause: Some((until, reason)),
+                    ..
+                } if Instant::now() < *until => return Err(self.unreachable(reason.clone())),
+                State::Dialing { ended, .. } => ended.clone(),
+                state => self.dial(state),
+            };
+            // An error means that the attempt is over as well.
+            drop(ended.changed().await);
+        }
+    }
+
+    /// Begins an attempt.
+    fn dial(&self, state: &mut State) -> watch::Receiver<()> {
+        let failures = match state {
+            State::Down { failures, .. } | State::Dialing { failures, .. } => *failures,
+            State::Up { .. } => 0,
+        };
+        let (end, ended) = watch::channel(());
+        *state = State::Dialing {
+            failures,
+            ended: ended.clone(),
+        };
+        let (target, dialer, shared) = (
+            self.target.clone(),
+            Arc::clone(&self.dialer),
+            Arc::clone(&self.state),
+        );
+        tokio::spawn(async move {
+            let result =
+                match tokio::time::timeout(limits::PEER_DIAL_WAIT, dial(&target, &dialer)).await {
+                    Ok(result) => result,
+                    Err(_) => Err(format!("no answer within {:?}", limits::PEER_DIAL_WAIT)),
+                };
+            let next = match result {
+                Ok(connection) => State::Up {
+                    seen: Seen::of(&connection),
+                    connection,
+                },
+                Err(reason) => {
+                    let doublings = failures.min(limits::PEER_PAUSE_DOUBLINGS_MAX);
+                    let pause = limits::PEER_PAUSE_MIN * 2_u32.pow(doublings);
+                    tracing::debug!(peer = target.shown, reason, ?pause, "no connection");
+                    State::Down {
+                        failures: failures.saturating_add(1),
+                        pause: Some((Instant::now() + pause, reason)),
+                    }
+                }
+            };
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = next;
+            drop(end.send(()));
+        });
+        ended
+    }
+
+    /// Gives the connection up if nothing has come from it for a while: somebody waits for an answer in
+    /// vain, and the way is dead where nobody says so.
+    pub(super) fn check(&self) {
+        if let State::Up { connection, seen } = &mut *self.lock() {
+            let now = Seen::of(connection);
+            if now.datagrams != seen.datagrams {
+                *seen = now;
+            } else if seen.at.elapsed() >= limits::PEER_SILENCE {
+                tracing::debug!(peer = self.target.shown, "silent: given up");
+                connection.close(VarInt::from_u32(0), b"silent");
+            }
+        }
+    }
+
+    /// Closes the connection: the server is elsewhere.
+    pub(super) fn abandon(&self) {
+        if let State::Up { connection, .. } = &*self.lock() {
+            connection.close(VarInt::from_u32(0), b"moved");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is replaced in one assignment, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn of(connection: &Connection) -> Self {
+        Self {
+            datagrams: connection.stats().udp_rx.datagrams,
+            at: Instant::now(),
+        }
+    }
+}
+
+async fn dial(target: &Target, dialer: &Dialer) -> Result<Connection, String> {
+    let mut addresses = tokio::net::lookup_host(&target.addr)
+        .await
+        .map_err(|error| format!("`{}` cannot be resolved: {error}", target.addr))?;
+    let addr = addresses
+        .next()
+        .ok_or_else(|| format!("`{}` has no address", target.addr))?;
+    dialer
+        .endpoint
+        .connect_with(dialer.config(), addr, &target.dns_name)
+        .map_err(|error| error.to_string())?
+        .await
+        .map_err(|error| explain(&error))
+}

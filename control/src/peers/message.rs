@@ -1,0 +1,173 @@
+//! What servers say to each other.
+//!
+//! A stream begins with an [`Opening`]. Most requests are answered with one [`PeerReply`] and the stream is
+//! over; those that say so go on with frames of their own. Variants are only ever appended: servers of
+//! neighbouring versions speak to each other during an upgrade.
+
+use muster_domain::id::LogIndex;
+use serde::{Deserialize, Serialize};
+
+/// In [`Opening::to`]: whoever answers. Numbers of servers begin at 1.
+pub(crate) const ANYBODY: u64 = 0;
+
+/// A server as the membership keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerNode {
+    /// Its name; also in its certificate.
+    pub name: String,
+    /// Where it speaks QUIC: an address and a port.
+    pub quic_addr: String,
+    /// Where it speaks HTTP: an address and a port.
+    pub http_addr: String,
+}
+
+/// A server with its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Its number, made with its data directory and never used again.
+    pub server_id: u64,
+    /// Its name and addresses.
+    pub node: ServerNode,
+}
+
+/// The first frame of a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Opening {
+    /// The number of the server that opened the stream.
+    pub(crate) from: u64,
+    /// The number of the server it is meant for, or [`ANYBODY`].
+    pub(crate) to: u64,
+    /// What it wants.
+    pub(crate) request: PeerRequest,
+}
+
+/// What one server asks of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PeerRequest {
+    /// Says who the sender is and asks the same: [`PeerReply::Hello`].
+    Hello(Hello),
+    /// Wants to be a member: [`PeerReply::Done`] when it is a learner, [`PeerReply::NotLeader`].
+    Join(Known),
+    /// One message of Raft in the encoding of `raft::network`: [`PeerReply::Raft`].
+    Raft {
+        /// Which.
+        kind: RaftCall,
+        /// The message.
+        body: Vec<u8>,
+    },
+    /// A stream of Raft's entries; goes on with frames of `raft::network`.
+    RaftAppend,
+    /// A snapshot; goes on with frames of `raft::network`.
+    RaftSnapshot,
+    /// A stream of proposals; goes on with frames of `raft::forward`.
+    Propose,
+    /// Asks the leader up to where a read must see: [`PeerReply::ReadIndex`], [`PeerReply::NotLeader`].
+    ReadIndex {
+        /// Whether a quorum must confirm that it still leads.
+        linearizable: bool,
+    },
+    /// Asks the leader for the members: [`PeerReply::Members`], [`PeerReply::NotLeader`].
+    Members,
+    /// Wants the leader to add the server at an address: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    Add {
+        /// A host and a port.
+        quic_addr: String,
+    },
+    /// Wants the leader to remove a member: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    Remove {
+        /// Its number.
+        server_id: u64,
+    },
+    /// Wants the leader to hand over: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    Transfer {
+        /// To whom; to the voter that knows most unless said.
+        to: Option<u64>,
+    },
+    /// Wants a promise to found no cluster but this one: [`PeerReply::Done`].
+    Promise(Founding),
+    /// All have promised: [`PeerReply::Done`].
+    Found(Founding),
+    /// Tells a server that it was removed from the cluster: [`PeerReply::Done`].
+    Removed,
+}
+
+/// The kinds of [`PeerRequest::Raft`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RaftCall {
+    /// A heartbeat, or entries outside of a stream.
+    Append,
+    /// A vote.
+    Vote,
+    /// The question whether a vote would be granted.
+    PreVote,
+    /// Leadership is handed over.
+    Transfer,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// Who it is.
+    pub(crate) me: Known,
+    /// How many servers it wants to found a cluster with; 0 if it founds none.
+    pub(crate) expect: u32,
+    /// Whether it belongs to a cluster.
+    pub(crate) founded: bool,
+    /// Servers it knows.
+    pub(crate) others: Vec<Known>,
+    /// The members of its cluster by number; empty if it belongs to none.
+    pub(crate) members: Vec<u64>,
+    /// Who leads, as far as it knows.
+    pub(crate) leader: Option<u64>,
+}
+
+/// A cluster that is to be founded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Founding {
+    /// The server that asks for promises.
+    pub(crate) founder: u64,
+    /// Its servers, by number.
+    pub(crate) servers: Vec<Known>,
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PeerReply {
+    /// It is done.
+    Done,
+    /// It will not be done.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Another server leads, or none does.
+    NotLeader {
+        /// Who does, if known.
+        leader: Option<Known>,
+    },
+    /// Who the server is.
+    Hello(Hello),
+    /// Raft's answer, in the encoding of `raft::network`.
+    Raft(Vec<u8>),
+    /// A read that has applied this much is good.
+    ReadIndex(LogIndex),
+    /// The members.
+    Members(Vec<MemberRecord>),
+}
+
+/// What the leader knows of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// Its number.
+    pub server_id: u64,
+    /// Its name and addresses.
+    pub node: ServerNode,
+    /// Whether it votes; a learner does not.
+    pub voter: bool,
+    /// Whether it leads.
+    pub leader: bool,
+    /// Milliseconds since the leader last heard of it; `None` if it never did. 0 for the leader itself.
+    pub last_contact_ms: Option<u64>,
+    /// The last entry that is on its disk, as far as the leader knows.
+    pub log_index: Option<LogIndex>,
+}

@@ -1,0 +1,132 @@
+//! Answers other servers.
+//!
+//! A connection is let in if its certificate names a server of this cluster, before a frame is read: an
+//! agent or an operator can never speak Raft. A stream is answered if it is meant for this server.
+
+use std::sync::Arc;
+
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_link::peer;
+use muster_link::tls::Role;
+use muster_wire::frame;
+use quinn::{Connection, VarInt};
+use tokio_util::task::TaskTracker;
+
+use super::message::{ANYBODY, Opening, PeerReply, PeerRequest};
+use crate::handle::Control;
+use crate::limits;
+
+/// The code of QUIC's close frame for a peer that may not connect here.
+const REFUSED: VarInt = VarInt::from_u32(2);
+/// The code of QUIC's close frame when a session is over.
+const ENDED: VarInt = VarInt::from_u32(4);
+
+/// Checks who is there before a frame is read, and answers it until it leaves.
+pub(crate) async fn admit(connection: Connection, control: &Control) {
+    let name = match server_name(&connection, control) {
+        Ok(name) => name,
+        Err(reason) => {
+            tracing::warn!(peer = %connection.remote_address(), reason, "refused a connection");
+            connection.close(REFUSED, reason.as_bytes());
+            return;
+        }
+    };
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(limits::PEER_STREAMS_MAX));
+    let name: Arc<str> = Arc::from(name);
+    let streams = TaskTracker::new();
+    loop {
+        match connection.accept_bi().await {
+            Ok((send, receive)) => {
+                let (control, name) = (control.clone(), Arc::clone(&name));
+                let sender = FrameSender::speaking(frame::SERVER, send);
+                let receiver = FrameReceiver::speaking(frame::SERVER, receive);
+                streams.spawn(async move { answer(&name, sender, receiver, &control).await });
+            }
+            Err(error) => {
+                tracing::debug!(%name, %error, "a server left");
+                break;
+            }
+        }
+    }
+    connection.close(ENDED, b"the session is over");
+}
+
+/// The name of the server at the other end; the reason if it is none of this cluster.
+fn server_name(connection: &Connection, control: &Control) -> Result<String, String> {
+    let cluster = control.peers().cluster();
+    let peer = peer::identify(connection, cluster).map_err(|error| error.to_string())?;
+    match (peer.role, peer.server_name) {
+        (Role::Server, Some(name)) => Ok(name),
+        (Role::Server, None) => Err(format!(
+            "the certificate does not name the server: make it with `muster operator tls cert server --name NAME` for cluster {cluster}"
+        )),
+        (Role::Agent | Role::Operator, _) => {
+            Err("only a server's certificate speaks for a server".to_owned())
+        }
+    }
+}
+
+/// Answers one stream of the server `name`.
+async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, control: &Control) {
+    let Ok(Ok(Some(opening))) =
+        tokio::time::timeout(limits::REGISTER_WAIT, receiver.recv::<Opening>()).await
+    else {
+        return;
+    };
+    let Opening { from, to, request } = opening;
+    if let Err(reason) = check(name, from, to, control) {
+        reply(sender, PeerReply::Refused { reason }).await;
+        return;
+    }
+    control.peers().heard(from);
+    let (raft, peers) = (control.raft(), control.peers());
+    let answered = match request {
+        PeerRequest::RaftAppend => return raft.take_entries(peers, from, sender, receiver).await,
+        PeerRequest::RaftSnapshot => {
+            if let Err(error) = raft.take_snapshot_of(peers, from, sender, receiver).await {
+                tracing::warn!(from = name, error = %crate::chain(&error), "a snapshot was not taken over");
+            }
+            return;
+        }
+        PeerRequest::Propose => return raft.take_proposals(sender, receiver).await,
+        PeerRequest::Raft { kind, body } => raft.answer(kind, &body).await,
+        PeerRequest::Hello(hello) => control.meet(&hello),
+        PeerRequest::ReadIndex { linearizable } => match raft.read_index_here(linearizable).await {
+            Some(index) => PeerReply::ReadIndex(index),
+            None => PeerReply::NotLeader { leader: None },
+        },
+        _ => PeerReply::Refused {
+            reason: "this server does not know the request: it is of another version".to_owned(),
+        },
+    };
+    reply(sender, answered).await;
+}
+
+/// Whether the server `name` with number `from` may speak to `to`.
+fn check(name: &str, from: u64, to: u64, control: &Control) -> Result<(), String> {
+    let me = control.peers().me();
+    if to != ANYBODY && to != me.server_id {
+        return Err(format!(
+            "server {} is not the one that was here before: its data directory is another one. Remove the old one with \
+             `muster operator raft remove {to}`, then this one can join",
+            me.node.name
+        ));
+    }
+    match control.peers().node(from) {
+        Some(node) if node.name != name => Err(format!(
+            "server {from} is {}, the certificate is made for {name}: give each server a certificate of its own",
+            node.name
+        )),
+        _ => Ok(()),
+    }
+}
+
+async fn reply(mut sender: FrameSender, reply: PeerReply) {
+    if let Err(error) = sender.send(&reply).await {
+        tracing::debug!(%error, "an answer to a server was not sent");
+        return;
+    }
+    sender.finish();
+    // Dropped at once, the stream would take back what the other side has not read.
+    sender.stopped().await;
+}

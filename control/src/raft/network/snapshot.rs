@@ -1,0 +1,281 @@
+//! A snapshot on its way to a follower.
+//!
+//! ```text
+//! leader                                 follower
+//! SnapshotHeader {vote, meta, identity}  ──►
+//!                                        ◄──  SnapshotStart {offset}
+//! bytes of the file from `offset`        ──►
+//!                                        ◄──  Raft's answer, once it is installed
+//! ```
+//!
+//! The file goes as it is on disk, in chunks; neither end holds more than one of them. What arrived of it
+//! stays in a file when the stream breaks off, and the next attempt goes on behind it if the leader offers
+//! the same file; else it begins again.
+
+use std::io::{self, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
+use openraft::alias::SnapshotOf;
+use openraft::raft::SnapshotResponse;
+use quinn::{ReadError, WriteError};
+use serde::{Deserialize, Serialize};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+
+use super::{Raft, SnapshotFile, TypeConfig};
+use crate::limits;
+use crate::peers::message::PeerRequest;
+use crate::peers::{PeerError, Peers, Way};
+use crate::raft::types::{SnapshotMeta, Vote};
+
+/// Bytes of a file's end that tell it from another of the same length: its checksum is among them.
+const TAIL_BYTES: usize = 32;
+
+/// The first frame of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SnapshotHeader {
+    vote: Vote,
+    meta: SnapshotMeta,
+    identity: Identity,
+}
+
+/// What tells one snapshot file from another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    /// Bytes of the file.
+    bytes: u64,
+    /// Its last bytes.
+    tail: Vec<u8>,
+}
+
+/// The answer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SnapshotStart {
+    /// Bytes that are there already.
+    offset: u64,
+}
+
+/// Why a snapshot was not sent.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SendSnapshotError {
+    /// The file cannot be read.
+    #[error("the snapshot {} cannot be read", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// There is no stream.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The stream broke off.
+    #[error("a frame was not sent")]
+    Send(#[from] SendFrameError),
+    /// The stream broke off.
+    #[error("the snapshot's bytes were not sent")]
+    Write(#[from] WriteError),
+    /// The follower's answer did not come.
+    #[error("the follower's answer cannot be read")]
+    Receive(#[from] RecvFrameError),
+    /// The follower ended the stream.
+    #[error("the follower did not take it; its messages say why")]
+    Ended,
+}
+
+/// Why a snapshot was not received.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReceiveSnapshotError {
+    /// The file cannot be written.
+    #[error("the snapshot {} cannot be written", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A frame did not come.
+    #[error("the leader's frame cannot be read")]
+    Receive(#[from] RecvFrameError),
+    /// The bytes broke off.
+    #[error("the snapshot broke off; it goes on at the next attempt")]
+    Read(#[from] ReadError),
+    /// The leader sent too little.
+    #[error("the snapshot broke off after {got} of {bytes} bytes; it goes on at the next attempt")]
+    Short {
+        /// Bytes that arrived.
+        got: u64,
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// An answer was not sent.
+    #[error("an answer to the leader was not sent")]
+    Send(#[from] SendFrameError),
+    /// Raft does not take it.
+    #[error("the snapshot was not installed: {reason}")]
+    Install {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Sends `snapshot` to `server_id` and waits until it is installed there.
+pub(super) async fn send(
+    peers: &Peers,
+    server_id: u64,
+    vote: Vote,
+    snapshot: SnapshotOf<TypeConfig, SnapshotFile>,
+) -> Result<SnapshotResponse<TypeConfig>, SendSnapshotError> {
+    let path = snapshot.snapshot.path.clone();
+    let file_error = |source| SendSnapshotError::File {
+        path: path.clone(),
+        source,
+    };
+    // Held open: a newer snapshot may take its place in the directory meanwhile.
+    let mut file = File::open(&path).await.map_err(file_error)?;
+    let identity = Identity::of(&mut file).await.map_err(file_error)?;
+    let bytes = identity.bytes;
+    let (mut sender, mut receiver) = peers
+        .open(server_id, Way::Snapshot, PeerRequest::RaftSnapshot)
+        .await?;
+    let header = SnapshotHeader {
+        vote,
+        meta: snapshot.meta,
+        identity,
+    };
+    sender.send(&header).await?;
+    let Some(SnapshotStart { offset }) = receiver.recv().await? else {
+        return Err(SendSnapshotError::Ended);
+    };
+    tracing::info!(server_id, bytes, offset, "sending a snapshot");
+    file.seek(SeekFrom::Start(offset.min(bytes)))
+        .await
+        .map_err(file_error)?;
+    let mut stream = sender.into_stream();
+    let mut chunk = vec![0; limits::SNAPSHOT_CHUNK_BYTES];
+    loop {
+        let count = file.read(&mut chunk).await.map_err(file_error)?;
+        if count == 0 {
+            break;
+        }
+        stream.write_all(&chunk[..count]).await?;
+    }
+    // An error means that the stream is closed, which the answer tells.
+    drop(stream.finish());
+    receiver.recv().await?.ok_or(SendSnapshotError::Ended)
+}
+
+impl Identity {
+    async fn of(file: &mut File) -> io::Result<Self> {
+        let bytes = file.metadata().await?.len();
+        let tail_bytes = u64::try_from(TAIL_BYTES).unwrap_or(u64::MAX).min(bytes);
+        file.seek(SeekFrom::Start(bytes - tail_bytes)).await?;
+        let mut tail = Vec::with_capacity(TAIL_BYTES);
+        file.take(tail_bytes).read_to_end(&mut tail).await?;
+        Ok(Self { bytes, tail })
+    }
+
+    /// The name of the file that holds what has arrived.
+    fn file_name(&self, meta: &SnapshotMeta) -> String {
+        let index = meta.last_log_id.map_or(0, |log_id| log_id.index);
+        let tail: String = self.tail.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{index:020}-{}-{tail}.part", self.bytes)
+    }
+}
+
+impl Raft {
+    /// Receives a snapshot and installs it.
+    pub(crate) async fn take_snapshot_of(
+        &self,
+        peers: &Peers,
+        from: u64,
+        mut sender: FrameSender,
+        mut receiver: FrameReceiver,
+    ) -> Result<(), ReceiveSnapshotError> {
+        let Some(header) = receiver.recv::<SnapshotHeader>().await? else {
+            return Ok(());
+        };
+        // Two attempts at a time would write the same file.
+        let _turn = self.receiving.lock().await;
+        let dir = self.incoming.clone();
+        let path = dir.join(header.identity.file_name(&header.meta));
+        let mut file = open_part(&dir, &path)
+            .await
+            .map_err(|source| file_error(&path, source))?;
+        let offset = file
+            .seek(SeekFrom::End(0))
+            .await
+            .map_err(|source| file_error(&path, source))?;
+        let bytes = header.identity.bytes;
+        tracing::info!(from, bytes, offset, "receiving a snapshot");
+        sender.send(&SnapshotStart { offset }).await?;
+        let mut stream = receiver.into_stream();
+        let mut got = offset;
+        let copied = async {
+            while got < bytes {
+                let Some(chunk) = stream
+                    .read_chunk(limits::SNAPSHOT_CHUNK_BYTES, true)
+                    .await?
+                else {
+                    return Err(ReceiveSnapshotError::Short { got, bytes });
+                };
+                peers.heard(from);
+                file.write_all(&chunk.bytes)
+                    .await
+                    .map_err(|source| file_error(&path, source))?;
+                got += chunk.bytes.len() as u64;
+            }
+            Ok(())
+        };
+        let copied = copied.await;
+        // What has arrived is kept either way.
+        file.flush()
+            .await
+            .map_err(|source| file_error(&path, source))?;
+        drop(file);
+        copied?;
+        let snapshot = SnapshotOf::<TypeConfig, SnapshotFile> {
+            meta: header.meta,
+            snapshot: SnapshotFile { path: path.clone() },
+        };
+        let installed = self.raft.install_full_snapshot(header.vote, snapshot).await;
+        // Installed, it has another name; refused, it is of no use.
+        drop(tokio::fs::remove_file(&path).await);
+        match installed {
+            Ok(answer) => {
+                sender.send(&answer).await?;
+                sender.finish();
+                sender.stopped().await;
+                Ok(())
+            }
+            Err(error) => Err(ReceiveSnapshotError::Install {
+                reason: error.to_string(),
+            }),
+        }
+    }
+}
+
+fn file_error(path: &Path, source: io::Error) -> ReceiveSnapshotError {
+    ReceiveSnapshotError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Opens the file for what arrives, and removes those of other snapshots.
+async fn open_part(dir: &Path, path: &Path) -> io::Result<File> {
+    tokio::fs::create_dir_all(dir).await?;
+    let mut entries = tokio::fs::read_dir(dir).await?;
+    while let Some(entry) = entries.next_entry().await? {
+        if entry.path() != path {
+            tokio::fs::remove_file(entry.path()).await?;
+        }
+    }
+    tokio::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .read(true)
+        .open(path)
+        .await
+}
