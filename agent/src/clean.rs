@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::allocdir::DataDir;
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
 use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
-use crate::drivers::native;
+use crate::drivers::{native, plugin};
 use crate::node::recorded_tree;
 use crate::process::ProcessId;
 use crate::store::{DataDirLock, LockDataDirError, known_node_id};
@@ -92,7 +92,7 @@ async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> 
     let tree = recorded_tree(&data);
     let mut removed = Vec::new();
     if let Some(tree) = &tree {
-        refuse_or_kill(tree, force, &mut removed).await?;
+        refuse_or_kill(&data, tree, force, &mut removed).await?;
     }
     end_driver(&data, tree.as_ref(), &mut removed).await;
     if let Some(tree) = &tree {
@@ -106,6 +106,7 @@ async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> 
 }
 
 async fn refuse_or_kill(
+    data: &DataDir,
     tree: &NodeTree,
     force: bool,
     removed: &mut Vec<String>,
@@ -120,8 +121,14 @@ async fn refuse_or_kill(
             running.push((format!("{}/{}", name.alloc, name.task), cgroup));
         }
     }
-    if !running.is_empty() && !force {
-        let tasks = running.into_iter().map(|(name, _)| name).collect();
+    // What plugins start stays in the drivers' group, and ends with it.
+    let drivers = recorded(data);
+    let strays = drivers_of(tree).into_iter();
+    let strays = strays.filter(|process| !drivers.contains(process));
+    let strays = strays.map(|process| format!("process {} of a plugin", process.pid));
+    let mut tasks: Vec<String> = strays.collect();
+    if !force && (!running.is_empty() || !tasks.is_empty()) {
+        tasks.extend(running.into_iter().map(|(name, _)| name));
         return Err(CleanError::TasksRun { tasks });
     }
     for (name, cgroup) in running {
@@ -133,9 +140,8 @@ async fn refuse_or_kill(
 
 /// Ends the driver's process: the recorded one, and whatever is in the drivers' cgroup.
 async fn end_driver(data: &DataDir, tree: Option<&NodeTree>, removed: &mut Vec<String>) {
-    let recorded = ProcessId::load(&native::pid_record(&data.drivers()));
     let in_cgroup = tree.map(drivers_of).unwrap_or_default();
-    for process in recorded.into_iter().chain(in_cgroup) {
+    for process in recorded(data).into_iter().chain(in_cgroup) {
         if !process.signal(Signal::TERM) {
             continue;
         }
@@ -148,6 +154,17 @@ async fn end_driver(data: &DataDir, tree: Option<&NodeTree>, removed: &mut Vec<S
         }
         removed.push(format!("driver process {}", process.pid));
     }
+}
+
+/// The processes of drivers.
+fn recorded(data: &DataDir) -> Vec<ProcessId> {
+    let drivers = data.drivers();
+    let native = ProcessId::load(&native::pid_record(&drivers));
+    let plugins = plugin::recorded(&drivers).into_iter();
+    native
+        .into_iter()
+        .chain(plugins.map(|(process, _files)| process))
+        .collect()
 }
 
 fn drivers_of(tree: &NodeTree) -> Vec<ProcessId> {
@@ -188,6 +205,11 @@ fn remove_special_files(data: &DataDir, removed: &mut Vec<String>) -> Result<(),
     remove_file(&socket, removed)?;
     remove_file(&drivers.join("native.sock.lock"), &mut Vec::new())?;
     remove_file(&native::pid_record(&drivers), &mut Vec::new())?;
+    for (_process, files) in plugin::recorded(&drivers) {
+        for file in files {
+            remove_file(&file, &mut Vec::new())?;
+        }
+    }
     let mut fifos = Vec::new();
     for alloc in entries(&data.root().join("logs")) {
         for fifo in entries(&alloc.join("fifos")) {

@@ -2,9 +2,12 @@
 //!
 //! A driver may come and go: [`DriverSlot::ready`] waits for it, and its health is a fact of the
 //! node. Which process it runs in is known here alone: [`native`] is a process of its own that
-//! outlives the agent; drivers given in the configuration live in the agent's process.
+//! outlives the agent; [`plugin`] runs the executables of a plugin directory in the same way;
+//! drivers given in the configuration live in the agent's process.
 
+mod introduce;
 pub(crate) mod native;
+pub(crate) mod plugin;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +15,11 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use muster_domain::node::DriverInfo;
-use muster_driver::{Attribute, Fingerprint, Health, TaskDriver};
-use tokio::sync::watch;
+use muster_driver::{
+    Attribute, Capabilities, DriverError, Fingerprint, Health, Schema, TaskDriver, without_nulls,
+};
+use serde_json::Value;
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
@@ -25,18 +31,92 @@ pub(crate) struct DriverSlot {
     pub(crate) driver: Arc<dyn TaskDriver>,
     /// Counts its lives; 0 while it does not answer.
     lives: watch::Receiver<u64>,
+    /// What one of its lives told of itself.
+    learned: Arc<Mutex<LearnedOf>>,
+    /// It lives in this process, where an absent field is absent and not null.
+    in_process: bool,
+}
+
+/// What was learned, and in which life.
+type LearnedOf = Option<(u64, Arc<Learned>)>;
+
+/// What a driver tells of itself once in a life.
+#[derive(Debug)]
+pub(crate) struct Learned {
+    /// What it implements.
+    pub(crate) capabilities: Capabilities,
+    schema: Schema,
+}
+
+/// Why a task's `config` is not what its driver takes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TaskConfigError {
+    /// The driver cannot be asked.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// It makes no sense.
+    #[error("{0}")]
+    Wrong(String),
 }
 
 impl DriverSlot {
     /// A driver that always answers.
     pub(crate) fn in_process(driver: Arc<dyn TaskDriver>) -> Self {
         let (_sender, lives) = watch::channel(1);
-        Self { driver, lives }
+        Self {
+            in_process: true,
+            ..Self::watched(driver, lives)
+        }
     }
 
     /// A driver whose lives another task counts.
     pub(crate) fn watched(driver: Arc<dyn TaskDriver>, lives: watch::Receiver<u64>) -> Self {
-        Self { driver, lives }
+        Self {
+            driver,
+            lives,
+            learned: Arc::default(),
+            in_process: false,
+        }
+    }
+
+    /// What the driver can do; asked once in each of its lives.
+    pub(crate) async fn learned(&self) -> Result<Arc<Learned>, TaskConfigError> {
+        let life = *self.lives.borrow();
+        let mut known = self.learned.lock().await;
+        if let Some((of, learned)) = known.as_ref()
+            && *of == life
+        {
+            return Ok(Arc::clone(learned));
+        }
+        let capabilities = self.driver.capabilities().await?;
+        let spec = self.driver.task_config_schema().await?;
+        let schema =
+            Schema::new(&spec).map_err(|error| TaskConfigError::Wrong(error.to_string()))?;
+        let learned = Arc::new(Learned {
+            capabilities,
+            schema,
+        });
+        tracing::debug!(life, capabilities = ?learned.capabilities, "a driver tells what it can do");
+        *known = Some((life, Arc::clone(&learned)));
+        Ok(learned)
+    }
+
+    /// A task's `config` as the driver takes it: checked against its schema, values turned into the
+    /// types it names, and null for what is absent.
+    pub(crate) async fn task_config(&self, config: &Value) -> Result<Value, TaskConfigError> {
+        let learned = self.learned().await?;
+        let decoded = learned.schema.decode("config", config);
+        let decoded = decoded.map_err(|faults| {
+            TaskConfigError::Wrong(format!(
+                "the task's config is wrong: {}",
+                introduce::listed(&faults)
+            ))
+        })?;
+        Ok(if self.in_process {
+            without_nulls(decoded)
+        } else {
+            decoded
+        })
     }
 
     /// Returns when the driver answers.

@@ -39,6 +39,7 @@ mod task;
 mod task_env;
 
 pub use drivers::native::DriverConfigError;
+pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::GcConfig;
 pub use muster_agent_core::gc::GcLimits;
 pub use store::{LockDataDirError, OpenStoreError};

@@ -56,6 +56,8 @@ pub(crate) const SESSION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time a driver process has from its start to its first answer.
 pub(crate) const DRIVER_START_DEADLINE: Duration = Duration::from_secs(10);
+/// Time a plugin has from its start to its first answer: one looks for what it drives first.
+pub(crate) const PLUGIN_START_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause between two attempts to reach a driver that is starting.
 pub(crate) const DRIVER_PING_INTERVAL: Duration = Duration::from_millis(20);
 /// First pause before a driver that died is started again, doubled up to [`DRIVER_PAUSE_MAX`].

@@ -26,6 +26,7 @@ use crate::allocdir::{DataDir, DirError};
 use crate::bpf::ensure_bpffs;
 use crate::control;
 use crate::drivers::native::DriverConfigError;
+use crate::drivers::plugin::PluginError;
 use crate::facilities::Facilities;
 use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
 use crate::ring::StartRingError;
@@ -59,6 +60,9 @@ pub enum StartAgentError {
     /// The native driver's process cannot be started from this data directory.
     #[error(transparent)]
     Driver(#[from] DriverConfigError),
+    /// The plugin directory or what is said about a plugin is wrong.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
     /// The agent's side of the connection to servers cannot be opened.
     #[error("the connection to servers cannot be prepared")]
     Endpoint(#[from] muster_link::endpoint::OpenEndpointError),
@@ -79,7 +83,7 @@ pub struct Agent {
     node_id: NodeId,
     events: mpsc::Sender<Event>,
     facilities: Arc<Facilities>,
-    native: Option<muster_driver::plugin::Client>,
+    drivers: Vec<muster_driver::plugin::Client>,
     certificates: Certificates,
     stop: CancellationToken,
     tasks: JoinSet<()>,
@@ -95,10 +99,6 @@ impl Agent {
     ///
     /// [`StartAgentError`]. Missing eBPF, controllers or io_uring are none: the agent does without,
     /// says so in the node's attributes, and [`crate::doctor::findings`] names the fix.
-    #[expect(
-        clippy::unused_async,
-        reason = "it must be called inside a runtime, and will wait for drivers of other kinds"
-    )]
     pub async fn start(config: AgentConfig) -> Result<Self, StartAgentError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(StartAgentError::NotRoot);
@@ -111,12 +111,12 @@ impl Agent {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
-        let opened = open::open(&config, &stop, &mut tasks)?;
+        let opened = open::open(&config, &stop, &mut tasks).await?;
         let open::Opened {
             facilities,
             loaded,
             publisher,
-            native,
+            clients,
             found,
         } = opened;
         let node_id = facilities.spec().id;
@@ -138,7 +138,7 @@ impl Agent {
             node_id,
             events,
             facilities,
-            native,
+            drivers: clients,
             certificates,
             stop,
             tasks,
@@ -173,7 +173,7 @@ impl Agent {
         let Self {
             events,
             facilities,
-            native,
+            drivers,
             stop,
             mut tasks,
             _lock,
@@ -191,11 +191,12 @@ impl Agent {
             tracing::warn!("parts of the agent did not end in time and are dropped");
             tasks.shutdown().await;
         }
-        if leave == Leave::StopTasks
-            && let Some(native) = native
-            && let Err(error) = native.shutdown().await
-        {
-            tracing::warn!(%error, "the native driver's process was not ended");
+        if leave == Leave::StopTasks {
+            for driver in drivers {
+                if let Err(error) = driver.shutdown().await {
+                    tracing::warn!(%error, driver = driver.name(), "a driver's process was not ended");
+                }
+            }
         }
         close(facilities).await;
     }

@@ -12,11 +12,13 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use muster_driver::plugin::Client;
+use serde_json::Value;
 use tokio::process::Child;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::drivers::wait;
+use crate::drivers::introduce::introduce;
+use crate::drivers::{DriverHealth, publish, unreachable, wait};
 use crate::limits::{
     DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_PING_INTERVAL, DRIVER_SETTLED,
     DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
@@ -66,16 +68,25 @@ pub(crate) struct NativeProcess {
     command: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     dir: PathBuf,
+    /// The driver's own configuration, for each of its lives.
+    config: Value,
 }
 
 impl NativeProcess {
-    /// `command` gets the socket's path as its last argument, and `env` besides a few variables.
+    /// `command` gets the socket's path as its last argument, and `env` besides a few variables;
+    /// `config` is what the driver is told.
     pub(crate) fn new(
         command: Vec<OsString>,
         env: Vec<(OsString, OsString)>,
         dir: PathBuf,
+        config: Value,
     ) -> Result<Self, DriverConfigError> {
-        let this = Self { command, env, dir };
+        let this = Self {
+            command,
+            env,
+            dir,
+            config,
+        };
         let path = this.socket();
         let bytes = path.as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
@@ -146,13 +157,14 @@ pub(crate) async fn supervise(
     client: Client,
     lives: watch::Sender<u64>,
     place: impl Fn(u32) + Send + Sync + 'static,
+    health: watch::Sender<DriverHealth>,
     stop: CancellationToken,
 ) {
     let mut life = 0;
     let mut pause = DRIVER_PAUSE_MIN;
     while !stop.is_cancelled() {
         let began = Instant::now();
-        match begin(&process, &client, &place, &stop).await {
+        match introduced(&process, &client, &place, &stop).await {
             Ok(driver) => {
                 life += 1;
                 lives.send_replace(life);
@@ -164,7 +176,10 @@ pub(crate) async fn supervise(
                 lives.send_replace(0);
                 tracing::warn!("the native driver has ended; its tasks run on");
             }
-            Err(error) => tracing::error!(%error, "the native driver cannot be started"),
+            Err(error) => {
+                tracing::error!(%error, "the native driver cannot be used");
+                publish(&health, NAME, unreachable(&error.to_string()));
+            }
         }
         if began.elapsed() > DRIVER_SETTLED {
             pause = DRIVER_PAUSE_MIN;
@@ -197,6 +212,21 @@ impl Driver {
             }
         }
     }
+}
+
+/// A driver that answers and was told its configuration. One that refuses it is left alone: it may
+/// run tasks that an earlier configuration allowed.
+async fn introduced(
+    process: &NativeProcess,
+    client: &Client,
+    place: &(impl Fn(u32) + Send + Sync),
+    stop: &CancellationToken,
+) -> io::Result<Driver> {
+    let driver = begin(process, client, place, stop).await?;
+    introduce(client, &process.config)
+        .await
+        .map_err(io::Error::other)?;
+    Ok(driver)
 }
 
 async fn begin(

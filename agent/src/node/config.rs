@@ -11,6 +11,7 @@ use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
 use muster_link::certificates::Certificates;
 
+use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
 use crate::gc::GcConfig;
 use crate::ring::RingConfig;
@@ -50,6 +51,10 @@ pub struct AgentConfig {
     pub driver_command: Vec<OsString>,
     /// Variables for the native driver's process, besides PATH and a few more of the agent's own.
     pub driver_env: Vec<(OsString, OsString)>,
+    /// Directory of driver plugins: every executable in it is one.
+    pub plugin_dir: Option<PathBuf>,
+    /// What drivers are told, by name of the driver or of its file in `plugin_dir`.
+    pub plugins: BTreeMap<String, PluginSettings>,
     /// Drivers that live in the agent's process, by name.
     pub drivers: Vec<(String, Arc<dyn TaskDriver>)>,
     /// Collection of finished allocations.
@@ -82,6 +87,8 @@ impl AgentConfig {
             reserved: Amount::default(),
             driver_command,
             driver_env: Vec::new(),
+            plugin_dir: None,
+            plugins: BTreeMap::new(),
             drivers: Vec::new(),
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),

@@ -16,6 +16,7 @@ use crate::bpf::{Bpf, BpfConfig};
 use crate::cgroup::{Hierarchies, NodeTree};
 use crate::control::Standing;
 use crate::drivers::native::{self, NativeProcess};
+use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
@@ -29,12 +30,13 @@ pub(super) struct Opened {
     pub(super) facilities: Arc<Facilities>,
     pub(super) loaded: Loaded,
     pub(super) publisher: Publisher,
-    pub(super) native: Option<Client>,
+    /// Drivers in processes of their own.
+    pub(super) clients: Vec<Client>,
     /// Allocations that have a cgroup with processes.
     pub(super) found: BTreeSet<AllocId>,
 }
 
-pub(super) fn open(
+pub(super) async fn open(
     config: &AgentConfig,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -61,26 +63,26 @@ pub(super) fn open(
     for (name, driver) in &config.drivers {
         drivers.add(name, DriverSlot::in_process(Arc::clone(driver)));
     }
-    let client = native.map(|process| {
-        let client = Client::new(native::NAME, &process.socket());
-        let (lives, lived) = watch::channel(0);
-        let slot = DriverSlot::watched(Arc::new(client.clone()), lived);
-        drivers.add(native::NAME, slot);
-        let leaf = tree.clone();
-        let place = move |pid| {
+    let leaf = tree.clone();
+    let around = Around {
+        dir: data.drivers(),
+        place: Arc::new(move |pid| {
             if let Err(error) = leaf.add_driver(pid) {
                 tracing::error!(%error, pid, "the driver's process is not in its own cgroup");
             }
-        };
-        tasks.spawn(native::supervise(
-            process,
-            client.clone(),
-            lives,
-            place,
-            stop.clone(),
-        ));
-        client
-    });
+        }),
+        health: health.clone(),
+        stop: stop.clone(),
+    };
+    let mut clients = Vec::new();
+    if let Some(process) = native {
+        clients.push(start_native(process, &around, &mut drivers, tasks));
+    }
+    if let Some(dir) = &config.plugin_dir {
+        let plugins = plugin::start_all(dir, &config.plugins, &around, &mut drivers, tasks).await?;
+        clients.extend(plugins);
+    }
+    plugin::check_names(&config.plugins, config.plugin_dir.as_deref(), &drivers)?;
     for (name, slot) in drivers.iter() {
         let follow =
             follow_fingerprint(name.to_owned(), slot.clone(), health.clone(), stop.clone());
@@ -114,9 +116,31 @@ pub(super) fn open(
         facilities,
         loaded,
         publisher,
-        native: client,
+        clients,
         found,
     })
+}
+
+fn start_native(
+    process: NativeProcess,
+    around: &Around,
+    drivers: &mut Drivers,
+    tasks: &mut JoinSet<()>,
+) -> Client {
+    let client = Client::new(native::NAME, &process.socket());
+    let (lives, lived) = watch::channel(0);
+    let slot = DriverSlot::watched(Arc::new(client.clone()), lived);
+    drivers.add(native::NAME, slot);
+    let place = Arc::clone(&around.place);
+    tasks.spawn(native::supervise(
+        process,
+        client.clone(),
+        lives,
+        move |pid| place(pid),
+        around.health.clone(),
+        around.stop.clone(),
+    ));
+    client
 }
 
 fn fresh_node_id() -> NodeId {
@@ -131,7 +155,13 @@ fn native_process(
         return Ok(None);
     }
     let command = config.driver_command.clone();
-    let process = NativeProcess::new(command, config.driver_env.clone(), data.drivers())?;
+    let settings = config.plugins.get(native::NAME);
+    let process = NativeProcess::new(
+        command,
+        config.driver_env.clone(),
+        data.drivers(),
+        settings.map_or(serde_json::Value::Null, |settings| settings.config.clone()),
+    )?;
     Ok(Some(process))
 }
 

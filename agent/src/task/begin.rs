@@ -11,7 +11,7 @@ use super::streams::{Streams, remove_fifos, stream_name};
 use super::{LiveTask, TaskAt, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup};
-use crate::drivers::DriverSlot;
+use crate::drivers::{DriverSlot, TaskConfigError};
 use crate::facilities::Facilities;
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
 use crate::store::TaskRecord;
@@ -214,7 +214,10 @@ async fn start(
     }
 }
 
-async fn with_driver(slot: &DriverSlot, config: TaskConfig) -> Result<StartedTask, StartFailure> {
+async fn with_driver(
+    slot: &DriverSlot,
+    mut config: TaskConfig,
+) -> Result<StartedTask, StartFailure> {
     if tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready())
         .await
         .is_err()
@@ -223,6 +226,13 @@ async fn with_driver(slot: &DriverSlot, config: TaskConfig) -> Result<StartedTas
             "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
         )));
     }
+    config.config = match slot.task_config(&config.config).await {
+        Ok(decoded) => decoded,
+        Err(error @ TaskConfigError::Wrong(_)) => return Err(StartFailure::fatal(error)),
+        Err(error @ TaskConfigError::Driver(_)) => {
+            return Err(StartFailure::retryable(chain(&error)));
+        }
+    };
     let task_id = config.id.clone();
     let error = match slot.driver.start_task(config).await {
         Ok(started) => return Ok(started),
