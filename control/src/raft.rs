@@ -42,7 +42,7 @@ use crate::peers::Peers;
 use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 
-pub use log::OpenLogError;
+pub use log::{DiskHealth, OpenLogError};
 pub use membership::ChangeServersError;
 pub use snapshot::ReadSnapshotError;
 

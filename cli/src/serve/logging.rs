@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 /// Starts logging. A second call changes nothing.
 pub(super) fn start() {
     let filter = EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| {
-        EnvFilter::new("info,openraft=warn,openraft::core::raft_core=error,quinn=warn,chunked_wal=warn,raft_log=warn")
+        EnvFilter::new("info,openraft=warn,openraft::core::raft_core=error,quinn=warn")
     });
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,31 +1,45 @@
-//! The durable log: votes, entries and the committed position, in one write-ahead log on disk.
+//! The durable log: votes, entries and the committed position, in numbered files on disk.
 //!
 //! Everything goes through one writer thread in the order it was asked for, so a vote and the entries
-//! after it never change places. Records carry a checksum; entries that arrive while a `fdatasync` runs
-//! share the next one. A record cut short by a crash at the end is removed at the next start and
-//! counted; damage anywhere else stops the server ([`OpenLogError::Damaged`]). After a failed
+//! after it never change places. Requests that arrive while a `fdatasync` runs share the next one. Every
+//! record carries a checksum. A record cut short by a crash at the end is removed at the next start and
+//! counted; damage anywhere else stops the server ([`OpenLogError::Damaged`]). After a failed write or
 //! `fdatasync` nothing is written any more and Raft stops: what the page cache holds is unknown then.
+//!
+//! **A full disk** is no such failure. The room for a segment is taken before it is needed, and
+//! [`DiskHealth::Full`] is shown as soon as it cannot be: there is a whole segment left then for what is in
+//! flight, for votes and for handing leadership over. Once that is used up, requests wait. When there is
+//! room they go on by themselves.
 
+pub(super) mod failpoint;
+mod limits;
 mod record;
+mod recovery;
+mod segment;
+mod state;
 #[cfg(test)]
 mod tests;
+mod writer;
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
+use futures::{Stream, StreamExt, stream};
 use openraft::OptionalSend;
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
-use raft_log::api::raft_log_writer::RaftLogWriter;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
-use self::record::{Record, payload_bytes};
+use self::record::Record;
+use self::recovery::Recovered;
+use self::segment::Dir;
+use self::state::Found;
+use self::writer::{Done, Inner, Request, Shared, Writer};
 use super::types::{Entry, LogId, TypeConfig, Vote};
-use crate::limits;
 
 /// Why the log could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +52,19 @@ pub enum OpenLogError {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// A newer version wrote it.
+    #[error(
+        "the log's file {} has format {found}; this server understands up to {known}: start the newer version that wrote it",
+        file.display()
+    )]
+    Newer {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format that is understood.
+        known: u32,
     },
     /// A record that must be whole is not.
     #[error(
@@ -61,51 +88,74 @@ pub enum OpenLogError {
     },
 }
 
-/// Called by the log's writer thread when records are on disk.
-pub(crate) enum Flushed {
-    /// Entries: openraft waits.
-    Entries(IOFlushed<TypeConfig>),
-    /// Anything else: one of our functions waits.
-    Other(oneshot::Sender<io::Result<()>>),
+/// Whether the log has room to grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskHealth {
+    /// It has.
+    Room,
+    /// It has not: no new change may be acknowledged by this server.
+    Full {
+        /// The directory that cannot grow.
+        dir: PathBuf,
+        /// What the operating system says.
+        reason: String,
+    },
 }
 
-impl raft_log::Callback for Flushed {
-    fn send(self, result: io::Result<()>) {
-        match self {
-            Self::Entries(callback) => callback.io_completed(result),
-            // A receiver that is gone was cancelled and does not want to know.
-            Self::Other(sender) => drop(sender.send(result)),
+/// How much room the log takes at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogSizes {
+    /// Of one segment. Two are there at all times: the one written to and the next.
+    pub(crate) segment_bytes: u64,
+    /// Of the reserve.
+    pub(crate) reserve_bytes: u64,
+    /// Of entries kept in memory.
+    pub(crate) cache_bytes: usize,
+}
+
+impl Default for LogSizes {
+    fn default() -> Self {
+        Self {
+            segment_bytes: limits::LOG_FILE_BYTES,
+            reserve_bytes: limits::LOG_RESERVE_BYTES,
+            cache_bytes: limits::LOG_CACHE_BYTES,
         }
     }
 }
 
-/// The parameters of `raft_log`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LogTypes;
+/// The log. Clones share it; the last one to go ends its writer.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    shared: Arc<Shared>,
+    dir: Arc<Dir>,
+    bytes_cut: u64,
+    _ending: Arc<Ending>,
+}
 
-impl raft_log::Types for LogTypes {
-    type LogId = Record<LogId>;
-    type LogPayload = Record<Entry>;
-    type Vote = Record<Vote>;
-    type Callback = Flushed;
-    type UserData = String;
-
-    fn log_index(log_id: &Self::LogId) -> u64 {
-        log_id.0.index
-    }
-
-    fn payload_size(payload: &Self::LogPayload) -> u64 {
-        payload_bytes(&payload.0)
+impl Debug for LogStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogStore")
+            .field("dir", &self.dir.path())
+            .finish_non_exhaustive()
     }
 }
 
-/// The log. Clones share it.
-#[derive(Clone, Debug)]
-pub(crate) struct LogStore {
-    log: Arc<Mutex<raft_log::RaftLog<LogTypes>>>,
-    bytes_cut: u64,
-    /// Whatever must not be let go while the log can be written to.
-    _guard: Arc<dyn Debug + Send + Sync>,
+/// Ends the writer when it is dropped, and waits for it.
+struct Ending {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.shared.close();
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the log's writer has panicked");
+        }
+    }
 }
 
 impl LogStore {
@@ -114,33 +164,44 @@ impl LogStore {
         dir: &Path,
         guard: Arc<dyn Debug + Send + Sync>,
     ) -> Result<Self, OpenLogError> {
+        Self::open_sized(dir, LogSizes::default(), guard)
+    }
+
+    /// As [`Self::open`], with other sizes.
+    pub(crate) fn open_sized(
+        dir: &Path,
+        sizes: LogSizes,
+        guard: Arc<dyn Debug + Send + Sync>,
+    ) -> Result<Self, OpenLogError> {
         let io_error = |source| OpenLogError::Io {
             dir: dir.to_owned(),
             source,
         };
-        std::fs::create_dir_all(dir).map_err(io_error)?;
-        let before = file_sizes(dir).map_err(io_error)?;
-
-        let mut config = raft_log::Config::new(dir.display());
-        config.log_cache_capacity = Some(limits::LOG_CACHE_BYTES);
-        config.wal.chunk_max_size = Some(limits::LOG_FILE_BYTES);
-        config.wal.read_buffer_size = Some(limits::LOG_READ_BUFFER_BYTES);
-        config.wal.flush_batch_wait = Some(limits::LOG_GATHER_WAIT);
-        let log =
-            raft_log::RaftLog::open(Arc::new(config)).map_err(|source| open_error(dir, source))?;
-
-        let after = file_sizes(dir).map_err(io_error)?;
-        let bytes_cut = before
-            .iter()
-            .map(|(file, size)| size.saturating_sub(after.get(file).copied().unwrap_or(0)))
-            .sum();
+        let opened = Dir::open(dir).map_err(io_error)?;
+        let Recovered {
+            entries,
+            files,
+            bytes_cut,
+        } = recovery::recover(&opened, sizes.cache_bytes)?;
         if bytes_cut > 0 {
             tracing::warn!(dir = %dir.display(), bytes_cut, "cut a record off the end of the log that a crash had left unfinished");
         }
+        let shared = Arc::new(Shared::new(entries));
+        let writer = Writer::new(opened.clone(), sizes, Arc::clone(&shared), files, guard)
+            .map_err(io_error)?;
+        let thread = std::thread::Builder::new()
+            .name("muster-log".to_owned())
+            .spawn(move || writer.run())
+            .map_err(io_error)?;
+        let ending = Ending {
+            shared: Arc::clone(&shared),
+            writer: Mutex::new(Some(thread)),
+        };
         Ok(Self {
-            log: Arc::new(Mutex::new(log)),
+            shared,
+            dir: Arc::new(opened),
             bytes_cut,
-            _guard: guard,
+            _ending: Arc::new(ending),
         })
     }
 
@@ -150,32 +211,118 @@ impl LogStore {
         self.bytes_cut
     }
 
+    /// Whether there is room to grow, and changes of it.
+    pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
+        self.shared.health.subscribe()
+    }
+
     /// The last entry that was purged; what a snapshot must at least reach.
     pub(crate) fn purged(&self) -> Option<LogId> {
-        self.lock().log_state().purged().map(|log_id| log_id.0)
+        self.shared.lock().entries.positions.purged
     }
 
-    fn lock(&self) -> MutexGuard<'_, raft_log::RaftLog<LogTypes>> {
-        // The log checks each record before it changes anything, so a panic leaves it consistent.
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Bytes of the entries after `index`, roughly as in memory.
+    pub(crate) fn bytes_after(&self, index: u64) -> u64 {
+        self.shared.lock().entries.bytes_after(index)
     }
 
-    /// Runs `write` and waits until what it wrote is on disk.
-    async fn write_durably(
-        &self,
-        write: impl FnOnce(&mut raft_log::RaftLog<LogTypes>) -> io::Result<()>,
-    ) -> io::Result<()> {
+    /// Gives the reserve up for something that makes room. Until [`Self::take_back_reserve`] the log takes
+    /// no room.
+    pub(crate) fn lend_reserve(&self) -> io::Result<()> {
+        self.shared.lock().reserve_lent = true;
+        self.dir.give_up_reserve()
+    }
+
+    /// The log may take room again, and the reserve first.
+    pub(crate) fn take_back_reserve(&self) {
+        self.shared.lock().reserve_lent = false;
+        self.shared.wake();
+    }
+
+    /// Changes what is in memory by `change` and hands the records to the writer, in one step.
+    fn ask(&self, change: impl FnOnce(&mut Inner) -> io::Result<Request>) -> io::Result<()> {
+        let mut inner = self.shared.lock();
+        inner.check()?;
+        let request = change(&mut inner)?;
+        inner.push(request);
+        drop(inner);
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// Writes one record and waits until it is on disk.
+    async fn write_durably(&self, record: Record) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
-        {
-            let mut log = self.lock();
-            let asked =
-                write(&mut log).and_then(|()| log.flush(true, Some(Flushed::Other(sender))));
-            explain(&log, asked)?;
-        }
+        self.ask(|inner| {
+            let mut bytes = Vec::new();
+            record::push(&mut bytes, &record)?;
+            match &record {
+                Record::Truncate(last) => inner.entries.truncate(*last),
+                Record::Purge(upto) => inner.entries.purge(*upto),
+                other => inner.entries.positions.take(other),
+            }
+            Ok(Request {
+                bytes,
+                change: Some(record),
+                entries: Vec::new(),
+                done: Done::Other(sender),
+            })
+        })?;
         receiver
             .await
-            .unwrap_or_else(|_| Err(io::Error::other("the log's writer thread has ended")))
+            .unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
     }
+
+    /// Waits while too much waits for the disk.
+    async fn wait_for_queue(&self) -> io::Result<()> {
+        loop {
+            let shorter = self.shared.shorter.notified();
+            {
+                let inner = self.shared.lock();
+                inner.check()?;
+                if inner.queued_bytes < limits::LOG_QUEUE_BYTES {
+                    return Ok(());
+                }
+            }
+            shorter.await;
+        }
+    }
+
+    /// The entries of `[from, to)` that there are.
+    async fn entries(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
+        let found = self.shared.lock().entries.range(from, to);
+        let in_memory = found.iter().all(|one| matches!(one, Found::Cached(_)));
+        let read = move || {
+            found
+                .into_iter()
+                .map(|one| match one {
+                    Found::Cached(entry) => Ok(entry),
+                    Found::OnDisk(place) => place.read(),
+                })
+                .collect()
+        };
+        if in_memory {
+            return read();
+        }
+        tokio::task::spawn_blocking(read)
+            .await
+            .map_err(io::Error::other)?
+    }
+}
+
+/// `range` as a half-open one.
+fn half_open(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => *index + 1,
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(index) => *index + 1,
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {
@@ -183,27 +330,42 @@ impl RaftLogReader<TypeConfig> for LogStore {
         &mut self,
         range: RB,
     ) -> io::Result<Vec<Entry>> {
-        let from = match range.start_bound() {
-            Bound::Included(index) => *index,
-            Bound::Excluded(index) => *index + 1,
-            Bound::Unbounded => 0,
-        };
-        let to = match range.end_bound() {
-            Bound::Included(index) => *index + 1,
-            Bound::Excluded(index) => *index,
-            Bound::Unbounded => u64::MAX,
-        };
-        if from >= to {
-            return Ok(Vec::new());
-        }
-        self.lock()
-            .read(from, to)
-            .map(|record| record.map(|(_, entry)| entry.0))
-            .collect()
+        let (from, to) = half_open(&range);
+        self.entries(from, to).await
+    }
+
+    /// Bounded steps: a start may have to apply more entries than fit in memory at once.
+    async fn entries_stream<RB>(
+        &mut self,
+        range: RB,
+    ) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = half_open(&range);
+        let log = self.clone();
+        let steps = stream::unfold(from, move |at| {
+            let log = log.clone();
+            async move {
+                if at >= to {
+                    return None;
+                }
+                let step = to.min(at.saturating_add(limits::LOG_READ_ENTRIES));
+                match log.entries(at, step).await {
+                    Ok(entries) if entries.is_empty() => None,
+                    Ok(entries) => {
+                        let items: Vec<io::Result<Entry>> = entries.into_iter().map(Ok).collect();
+                        Some((items, step))
+                    }
+                    Err(error) => Some((vec![Err(error)], to)),
+                }
+            }
+        });
+        steps.map(stream::iter).flatten().boxed()
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.lock().log_state().vote().map(|vote| vote.0))
+        Ok(self.shared.lock().entries.positions.vote)
     }
 }
 
@@ -215,37 +377,36 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
-        let log = self.lock();
-        let state = log.log_state();
+        let inner = self.shared.lock();
         Ok(LogState {
-            last_purged_log_id: state.purged().map(|log_id| log_id.0),
-            last_log_id: state.last().map(|log_id| log_id.0),
+            last_purged_log_id: inner.entries.positions.purged,
+            last_log_id: inner.entries.positions.last,
         })
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.write_durably(|log| log.save_vote(Record(*vote)).map(drop))
-            .await
+        self.write_durably(Record::Vote(*vote)).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else {
             return Ok(());
         };
-        let mut log = self.lock();
-        if log.log_state().last().is_none_or(|last| last.0 < committed) {
+        let mut inner = self.shared.lock();
+        inner.check()?;
+        let positions = &mut inner.entries.positions;
+        if positions.last.is_none_or(|last| last < committed) {
             // Only a hint for the next start, and the log cannot point past its end.
             return Ok(());
         }
-        // Without a sync of its own: the next entry's carries it to disk.
-        let asked = log
-            .commit(Record(committed))
-            .and_then(|_| log.flush(false, None));
-        explain(&log, asked)
+        positions.take(&Record::Committed(committed));
+        // Without a write of its own: the next frame carries it to disk.
+        inner.hint = Some(committed);
+        Ok(())
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        Ok(self.lock().log_state().committed().map(|log_id| log_id.0))
+        Ok(self.shared.lock().entries.positions.committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
@@ -253,84 +414,51 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut log = self.lock();
-        let records = entries
-            .into_iter()
-            .map(|entry| (Record(entry.log_id()), Record(entry)));
-        let asked = log
-            .append(records)
-            .and_then(|_| log.flush(true, Some(Flushed::Entries(callback))));
-        explain(&log, asked)
+        self.wait_for_queue().await?;
+        // Encoded before the lock is taken: readers do not wait for it.
+        let mut bytes = Vec::new();
+        let mut places = Vec::new();
+        let mut appended = Vec::new();
+        for entry in entries {
+            let record = Record::Entry(entry);
+            let length = record::push(&mut bytes, &record)?;
+            if let Record::Entry(entry) = record {
+                places.push((entry.log_id(), bytes.len() - length as usize, length));
+                appended.push(entry);
+            }
+        }
+        self.ask(move |inner| {
+            let mut next = inner.entries.next_index();
+            for (log_id, ..) in &places {
+                if next.is_some_and(|next| next != log_id.index) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        format!("entry {log_id} does not follow on the log's last"),
+                    ));
+                }
+                next = Some(log_id.index + 1);
+            }
+            for entry in appended {
+                inner.entries.push(entry, None);
+            }
+            Ok(Request {
+                bytes,
+                change: None,
+                entries: places,
+                done: Done::Entries(callback),
+            })
+        })
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let from = last.map_or(0, |log_id| log_id.index + 1);
-        let next = self
-            .lock()
-            .log_state()
-            .last()
-            .map_or(0, |log_id| log_id.0.index + 1);
-        if from >= next {
+        if from >= self.shared.lock().entries.next_index().unwrap_or(0) {
             return Ok(());
         }
-        self.write_durably(|log| log.truncate(from).map(drop)).await
+        self.write_durably(Record::Truncate(last)).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        self.write_durably(|log| log.purge(Record(upto)).map(drop))
-            .await
-    }
-}
-
-/// Puts what stopped the writer thread in the place of what followed from it.
-fn explain(log: &raft_log::RaftLog<LogTypes>, asked: io::Result<()>) -> io::Result<()> {
-    asked.map_err(|error| match log.wait_worker_idle() {
-        Ok(()) => error,
-        Err(first) => io::Error::new(first.kind(), format!("the log cannot be written: {first}")),
-    })
-}
-
-/// The sizes of the log's files.
-fn file_sizes(dir: &Path) -> io::Result<BTreeMap<PathBuf, u64>> {
-    let mut sizes = BTreeMap::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let path = entry.path();
-        if path.extension().is_some_and(|extension| extension == "wal") {
-            sizes.insert(path, entry.metadata()?.len());
-        }
-    }
-    Ok(sizes)
-}
-
-/// Says what an error of the library means. It names the file as `ChunkId(<digits>)` and the record
-/// as `at offset <n>`; both only in its text.
-fn open_error(dir: &Path, source: io::Error) -> OpenLogError {
-    match source.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => {
-        }
-        _ => {
-            return OpenLogError::Io {
-                dir: dir.to_owned(),
-                source,
-            };
-        }
-    }
-    let text = source.to_string();
-    let after = |mark: &str, end: &[char]| {
-        let (_, rest) = text.split_once(mark)?;
-        rest.split(end).next().map(ToOwned::to_owned)
-    };
-    let file = after("ChunkId(", &[')']).map_or_else(
-        || dir.to_owned(),
-        |digits| dir.join(format!("r-{digits}.wal")),
-    );
-    let offset =
-        after("at offset ", &[':', ';', ',', ' ', ')']).and_then(|digits| digits.parse().ok());
-    OpenLogError::Damaged {
-        dir: dir.to_owned(),
-        file,
-        offset,
-        source,
+        self.write_durably(Record::Purge(upto)).await
     }
 }

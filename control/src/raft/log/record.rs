@@ -1,80 +1,244 @@
-//! How one value lies in a log record: a `u32` length, its complement, both little endian, and its
-//! bytes.
+//! The bytes of a log file: a head, then frames of records.
 //!
-//! The length lets a value that a crash cut short be told from one that is wrong: the former must
-//! read as an unexpected end of file, or the log would refuse to open over a torn tail. The complement
-//! guards the length: damaged, it would claim bytes that are not there, and everything from here to the
-//! end of the log, acknowledged entries and all, would be cut off as a torn tail.
+//! ```text
+//! head    "MUSTERLG" | u32 format | u32 !format
+//! frame   u32 length | u32 !length | u32 segment | u32 offset | u32 crc of these 16 bytes | record* | "end\xa5"
+//! record  u32 length | u32 crc of length and body | body
+//! ```
+//!
+//! Numbers are little endian, checksums CRC-32 (IEEE); a frame's length counts its records. What was never
+//! written reads as zeros. A frame is what one `fdatasync` covers, and the next is written only after that
+//! has returned. So whatever is wrong *before* a whole frame is damage to something that was safe, and only
+//! what is wrong in the last place can be a write that a crash interrupted: see [`next`].
 
-use std::io::{self, Read, Write};
+use std::io;
 
 use muster_wire::codec;
-use openraft::EntryPayload;
-use raft_log::codeq;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use crate::limits;
-use crate::raft::types::Entry;
+use super::limits;
+use super::state::Checkpoint;
+use crate::raft::types::{Entry, LogId, Vote};
 
-/// Bytes of an entry besides its command, roughly: it only weighs the log's cache.
-const ENTRY_OVERHEAD_BYTES: u64 = 64;
+/// The format written, and the newest understood.
+pub(super) const FORMAT: u32 = 1;
+/// Bytes before the first frame.
+pub(super) const HEAD_BYTES: usize = 16;
+/// Bytes of a frame besides its records.
+pub(super) const FRAME_BYTES: usize = FRAME_HEAD_BYTES + END.len();
+const FRAME_HEAD_BYTES: usize = 20;
+const RECORD_HEAD_BYTES: usize = 8;
+const MAGIC: &[u8; 8] = b"MUSTERLG";
+/// Closes a frame. No byte of it is zero: a frame whose end was not written shows.
+const END: [u8; 4] = *b"end\xa5";
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
 
-/// A value in a log record.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Record<T>(pub(crate) T);
-
-impl<T: Serialize> codeq::Encode for Record<T> {
-    fn encode<W: Write>(&self, mut writer: W) -> io::Result<usize> {
-        let body = codec::encode(&self.0).map_err(io::Error::other)?;
-        let length = u32::try_from(body.len())
-            .ok()
-            .filter(|_| body.len() <= limits::ENTRY_BYTES_MAX)
-            .ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidInput, "a log record is too large")
-            })?;
-        writer.write_all(&length.to_le_bytes())?;
-        writer.write_all(&(!length).to_le_bytes())?;
-        writer.write_all(&body)?;
-        Ok(2 * size_of::<u32>() + body.len())
-    }
+/// One record. Variants are only appended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Record {
+    /// What all earlier files come to. The first of each file, and there only.
+    Checkpoint(Checkpoint),
+    /// A vote.
+    Vote(Vote),
+    /// An entry.
+    Entry(Entry),
+    /// A position known to be committed.
+    Committed(LogId),
+    /// Entries after this one are void.
+    Truncate(Option<LogId>),
+    /// Entries up to this one are not needed.
+    Purge(LogId),
 }
 
-impl<T: DeserializeOwned> codeq::Decode for Record<T> {
-    fn decode<R: Read>(mut reader: R) -> io::Result<Self> {
-        let (mut length, mut complement) = ([0; 4], [0; 4]);
-        reader.read_exact(&mut length)?;
-        reader.read_exact(&mut complement)?;
-        if length.map(|byte| !byte) != complement {
-            return Err(invalid("a log record's length is damaged".to_owned()));
-        }
-        let length = u32::from_le_bytes(length) as usize;
-        if length > limits::ENTRY_BYTES_MAX {
-            return Err(invalid(format!("a log record claims {length} bytes")));
-        }
-        // Not allocated ahead: a damaged length must not cost memory.
-        let mut body = Vec::new();
-        reader.take(length as u64).read_to_end(&mut body)?;
-        if body.len() < length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        codec::decode(&body)
-            .map(Self)
-            .map_err(|error| invalid(error.to_string()))
-    }
+/// The head of a file.
+pub(super) fn head() -> [u8; HEAD_BYTES] {
+    let mut bytes = [0; HEAD_BYTES];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    bytes[12..].copy_from_slice(&(!FORMAT).to_le_bytes());
+    bytes
 }
 
-fn invalid(reason: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, reason)
+/// The format that a file's head claims; `None` if it is no head.
+pub(super) fn format(bytes: &[u8]) -> Option<u32> {
+    let head = bytes.get(..HEAD_BYTES)?;
+    let format = number(head, 8);
+    (head.starts_with(MAGIC) && number(head, 12) == !format).then_some(format)
 }
 
-/// What `entry` weighs in the log's cache.
-pub(crate) fn payload_bytes(entry: &Entry) -> u64 {
-    let body = match &entry.payload {
-        EntryPayload::Normal(command) => command.body.len() as u64,
-        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+/// Appends `record` to `out`; returns the length of its body, which are the last bytes of `out`.
+pub(super) fn push(out: &mut Vec<u8>, record: &Record) -> io::Result<u32> {
+    let body = codec::encode(record).map_err(io::Error::other)?;
+    let length = u32::try_from(body.len())
+        .ok()
+        .filter(|_| body.len() <= limits::ENTRY_BYTES_MAX)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a log record is too large"))?;
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&checksum(&body).to_le_bytes());
+    out.extend_from_slice(&body);
+    Ok(length)
+}
+
+/// Closes the frame that lies in `frame`: room for its head, and its records.
+pub(super) fn seal(frame: &mut Vec<u8>, segment: u32, offset: u32) {
+    let length = u32::try_from(frame.len() - FRAME_HEAD_BYTES).expect("a frame is below 4 GiB");
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    frame[4..8].copy_from_slice(&(!length).to_le_bytes());
+    frame[8..12].copy_from_slice(&segment.to_le_bytes());
+    frame[12..16].copy_from_slice(&offset.to_le_bytes());
+    let crc = crc32fast::hash(&frame[..16]);
+    frame[16..20].copy_from_slice(&crc.to_le_bytes());
+    frame.extend_from_slice(&END);
+}
+
+/// A frame without records, to push them to.
+pub(super) fn unsealed() -> Vec<u8> {
+    vec![0; FRAME_HEAD_BYTES]
+}
+
+/// What lies at an offset.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A whole frame: the offsets and lengths of its records' bodies, and its end.
+    Frame {
+        /// Where the bodies are.
+        bodies: Vec<(usize, usize)>,
+        /// Where the frame ends.
+        end: usize,
+    },
+    /// Nothing but zeros.
+    Nothing,
+    /// A write that was interrupted; it ends before this offset.
+    Torn {
+        /// The first offset after which there are only zeros.
+        end: usize,
+    },
+    /// Something that was safe is wrong.
+    Damaged {
+        /// Where.
+        offset: usize,
+        /// What.
+        reason: &'static str,
+    },
+}
+
+/// Looks at `offset` of the file `bytes` of number `segment`.
+pub(super) fn next(bytes: &[u8], segment: u32, offset: usize) -> Next {
+    let (broken, reason) = match frame(bytes, segment, offset) {
+        Ok((bodies, end)) => return Next::Frame { bodies, end },
+        Err(found) => found,
     };
-    body + ENTRY_OVERHEAD_BYTES
+    let end = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |at| at + 1);
+    if end <= offset {
+        return Next::Nothing;
+    }
+    let followed = (offset + 1..end).any(|at| frame(bytes, segment, at).is_ok());
+    if followed || !interrupted(bytes, segment, offset, end) {
+        return Next::Damaged {
+            offset: broken,
+            reason,
+        };
+    }
+    Next::Torn { end }
+}
+
+/// Whether what lies from `offset` to `end` can be a write of which a part did not reach the disk: its end
+/// is missing, or a whole sector in it still reads as it did before. A frame that is complete and wrong all
+/// the same was damaged later.
+fn interrupted(bytes: &[u8], segment: u32, offset: usize, end: usize) -> bool {
+    let mut at = offset;
+    while at < end {
+        let sector_end = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
+        if bytes[at..sector_end.min(end)].iter().all(|byte| *byte == 0) {
+            return true;
+        }
+        at = sector_end;
+    }
+    match head_at(bytes, segment, offset) {
+        Ok(length) => end < offset + FRAME_HEAD_BYTES + length + END.len(),
+        Err(_) => !bytes[offset..end].ends_with(&END),
+    }
+}
+
+type Frame = (Vec<(usize, usize)>, usize);
+
+/// The frame at `offset`; or where it is broken, and how.
+fn frame(bytes: &[u8], segment: u32, offset: usize) -> Result<Frame, (usize, &'static str)> {
+    let length = head_at(bytes, segment, offset).map_err(|reason| (offset, reason))?;
+    let start = offset + FRAME_HEAD_BYTES;
+    let stop = start + length;
+    if bytes.get(stop..stop + END.len()) != Some(&END[..]) {
+        return Err((offset, "a frame has no end"));
+    }
+    let mut bodies = Vec::new();
+    let mut at = start;
+    while at < stop {
+        let Some(head) = bytes[..stop].get(at..at + RECORD_HEAD_BYTES) else {
+            return Err((at, "a record is cut"));
+        };
+        let body = at + RECORD_HEAD_BYTES;
+        let length = number(head, 0) as usize;
+        match bytes[..stop].get(body..body.saturating_add(length)) {
+            Some(found) if checksum(found) == number(head, 4) => {}
+            _ => return Err((at, "a record's checksum is wrong")),
+        }
+        bodies.push((body, length));
+        at = body + length;
+    }
+    Ok((bodies, stop + END.len()))
+}
+
+/// The length of the records of the frame at `offset`, if its head is right.
+fn head_at(bytes: &[u8], segment: u32, offset: usize) -> Result<usize, &'static str> {
+    let head = bytes
+        .get(offset..offset + FRAME_HEAD_BYTES)
+        .ok_or("the head of a frame is cut")?;
+    let length = number(head, 0);
+    let sum = crc32fast::hash(&head[..16]);
+    if length == 0 || number(head, 4) != !length || number(head, 16) != sum {
+        return Err("the head of a frame is wrong");
+    }
+    if number(head, 8) != segment || number(head, 12) as usize != offset {
+        return Err("a frame belongs elsewhere");
+    }
+    Ok(length as usize)
+}
+
+/// The record whose body is `body`, read from a place where its checksum lies before it.
+pub(super) fn read(with_head: &[u8]) -> io::Result<Record> {
+    let damaged = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let (head, body) = with_head
+        .split_at_checked(RECORD_HEAD_BYTES)
+        .ok_or_else(|| damaged("a record is cut".to_owned()))?;
+    if number(head, 0) as usize != body.len() || number(head, 4) != checksum(body) {
+        return Err(damaged("a record's checksum is wrong".to_owned()));
+    }
+    codec::decode(body).map_err(|error| damaged(error.to_string()))
+}
+
+/// Bytes of a record before its body.
+pub(super) const fn record_head_bytes() -> usize {
+    RECORD_HEAD_BYTES
+}
+
+/// The checksum of a body and of its length.
+fn checksum(body: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&(body.len() as u64).to_le_bytes());
+    crc.update(body);
+    crc.finalize()
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(
+        bytes[at..at + 4]
+            .try_into()
+            .expect("four bytes were sliced"),
+    )
 }
 
 #[cfg(test)]
@@ -83,88 +247,142 @@ mod tests {
     use std::sync::Arc;
 
     use expect_test::expect;
+    use openraft::Membership;
     use openraft::entry::RaftEntry;
-    use openraft::{BasicNode, Membership};
-    use raft_log::codeq::{Decode, Encode};
 
     use super::*;
-    use crate::raft::types::{LogId, Logged, TypeConfig, Vote};
+    use crate::peers::message::ServerNode;
+    use crate::raft::types::{Logged, TypeConfig};
 
-    fn hex(value: &impl Encode) -> String {
+    fn at(index: u64) -> LogId {
+        openraft::testing::log_id::<TypeConfig>(2, 1, index)
+    }
+
+    fn command() -> Entry {
+        Entry::new_normal(
+            at(300),
+            Logged {
+                format: 1,
+                body: Arc::from(&b"four score and seven"[..]),
+            },
+        )
+    }
+
+    fn one_frame(record: &Record) -> Vec<u8> {
+        let mut frame = unsealed();
+        push(&mut frame, record).unwrap();
+        seal(&mut frame, 3, 16);
+        frame
+    }
+
+    fn hex(bytes: &[u8]) -> String {
         use std::fmt::Write;
 
-        let mut bytes = Vec::new();
-        value.encode(&mut bytes).unwrap();
         bytes.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").unwrap();
             text
         })
     }
 
-    fn at(index: u64) -> LogId {
-        openraft::testing::log_id::<TypeConfig>(2, 1, index)
+    fn body(record: &Record) -> String {
+        hex(&codec::encode(record).unwrap())
     }
 
-    /// These bytes are on disks: a change needs a new version of the data directory.
+    /// These bytes are on disks: a change needs a new version of the log's format.
     #[test]
     fn the_bytes_on_disk_stay_as_they_are() {
-        let members = [(7, BasicNode::new("127.0.0.1:4647"))];
+        let node = ServerNode {
+            name: "s1".to_owned(),
+            quic_addr: "127.0.0.1:4647".to_owned(),
+            http_addr: "127.0.0.1:4646".to_owned(),
+        };
+        let members = [(7, node)];
         let members = Membership::new(vec![[7].into()], BTreeMap::from(members)).unwrap();
+        let checkpoint = Checkpoint {
+            segment: 3,
+            before: 77,
+            vote: Some(Vote::new(2, 7)),
+            committed: Some(at(299)),
+            purged: Some(at(9)),
+            last: Some(at(300)),
+        };
 
-        expect!["04000000fbffffff02fb2c01"].assert_eq(&hex(&Record(at(300))));
-        expect!["04000000fbffffff02010700"].assert_eq(&hex(&Record(Vote::new(2, 7))));
-        expect!["03000000fcffffff020100"].assert_eq(&hex(&Record(Entry::new_blank(at(1)))));
-        expect!["1b000000e4ffffff02fb2c01010114666f75722073636f726520616e6420736576656e"]
-            .assert_eq(&hex(&Record(Entry::new_normal(at(300), command().0))));
-        expect!["17000000e8ffffff02000201010701070e3132372e302e302e313a34363437"]
-            .assert_eq(&hex(&Record(Entry::new_membership(at(0), members))));
+        expect!["4d55535445524c4701000000feffffff"].assert_eq(&hex(&head()));
+        expect!["0d000000f2ffffff03000000100000000e61e221050000005ae8b1cb0102010700656e64a5"]
+            .assert_eq(&hex(&one_frame(&Record::Vote(Vote::new(2, 7)))));
+        expect!["00034d01020107000102fb2b010102090102fb2c01"]
+            .assert_eq(&body(&Record::Checkpoint(checkpoint)));
+        expect!["02020100"].assert_eq(&body(&Record::Entry(Entry::new_blank(at(1)))));
+        expect!["0202fb2c01010114666f75722073636f726520616e6420736576656e"]
+            .assert_eq(&body(&Record::Entry(command())));
+        expect![
+            "0202000201010701070273310e3132372e302e302e313a343634370e3132372e302e302e313a34363436"
+        ]
+        .assert_eq(&body(&Record::Entry(Entry::new_membership(at(0), members))));
+        expect!["0302fb2c01"].assert_eq(&body(&Record::Committed(at(300))));
+        expect!["040102fb2c01"].assert_eq(&body(&Record::Truncate(Some(at(300)))));
+        expect!["0502fb2c01"].assert_eq(&body(&Record::Purge(at(300))));
     }
 
-    fn command() -> Record<Logged> {
-        Record(Logged {
-            format: 1,
-            body: Arc::from(&b"four score and seven"[..]),
-        })
+    /// A file with one frame at 16 and room behind it.
+    fn file() -> Vec<u8> {
+        let mut bytes = head().to_vec();
+        bytes.extend(one_frame(&Record::Entry(command())));
+        bytes.resize(4 * SECTOR_BYTES, 0);
+        bytes
     }
 
     #[test]
-    fn a_command_reads_back() {
-        let mut bytes = Vec::new();
-        let written = command().encode(&mut bytes).unwrap();
+    fn a_frame_reads_back() {
+        let bytes = file();
 
-        let read = Record::<Logged>::decode(bytes.as_slice()).unwrap();
+        let Next::Frame { bodies, end } = next(&bytes, 3, HEAD_BYTES) else {
+            panic!("{:?}", next(&bytes, 3, HEAD_BYTES))
+        };
 
-        assert_eq!(written, bytes.len());
-        assert_eq!((read.0.format, &read.0.body), (1, &command().0.body));
+        let (offset, length) = bodies[0];
+        let record = read(&bytes[offset - RECORD_HEAD_BYTES..offset + length]).unwrap();
+        assert_eq!(record, Record::Entry(command()));
+        assert_eq!(next(&bytes, 3, end), Next::Nothing);
     }
 
-    /// Damage is never taken for a torn tail, whichever bit it hits.
+    /// Damage to the last frame is never taken for an interrupted write, whichever bit it hits: the frame
+    /// may have been acknowledged.
     #[test]
-    fn no_flipped_bit_is_an_early_end() {
-        let mut bytes = Vec::new();
-        command().encode(&mut bytes).unwrap();
+    fn no_flipped_bit_is_an_interrupted_write() {
+        let whole = file();
+        let Next::Frame { end, .. } = next(&whole, 3, HEAD_BYTES) else {
+            panic!("the frame is whole")
+        };
 
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
+        for bit in HEAD_BYTES * 8..end * 8 {
+            let mut damaged = whole.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            let kind = Record::<Logged>::decode(damaged.as_slice()).map_err(|error| error.kind());
-            assert_ne!(kind.err(), Some(io::ErrorKind::UnexpectedEof), "bit {bit}");
+            let found = next(&damaged, 3, HEAD_BYTES);
+            assert!(
+                matches!(found, Next::Damaged { .. }),
+                "bit {bit}: {found:?}"
+            );
         }
     }
 
-    /// A crash can cut a record anywhere: each cut reads as an early end, never as damage.
+    /// A crash can cut a frame anywhere: each cut reads as an interrupted write, never as damage.
     #[test]
-    fn every_cut_is_an_early_end() {
-        let mut bytes = Vec::new();
-        command().encode(&mut bytes).unwrap();
+    fn every_cut_is_an_interrupted_write() {
+        let whole = file();
+        let Next::Frame { end, .. } = next(&whole, 3, HEAD_BYTES) else {
+            panic!("the frame is whole")
+        };
 
-        for cut in 0..bytes.len() {
-            let error = Record::<Logged>::decode(&bytes[..cut]).unwrap_err();
-            assert_eq!(
-                error.kind(),
-                io::ErrorKind::UnexpectedEof,
-                "cut after {cut}"
-            );
+        for cut in HEAD_BYTES + 1..end {
+            let mut zeroed = whole.clone();
+            zeroed[cut..].fill(0);
+            for bytes in [&zeroed[..], &whole[..cut]] {
+                assert!(
+                    matches!(next(bytes, 3, HEAD_BYTES), Next::Torn { .. }),
+                    "cut at {cut}"
+                );
+            }
         }
     }
 }

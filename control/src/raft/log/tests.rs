@@ -1,23 +1,37 @@
-//! openraft's own suite on our store, and what it does not test: a crash.
+//! openraft's own suite on our store, and what it does not test: crashes, damage, and disks that fail.
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::fs;
+use std::process::Command as Process;
+use std::time::Duration;
 
-use openraft::entry::RaftEntry;
 use openraft::storage::RaftLogStorageExt;
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt;
 use tempfile::TempDir;
 
+use super::failpoint::Armed;
 use super::*;
 use crate::published::Published;
 use crate::raft::machine::Machine;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::types::Logged;
 
+const SEGMENT_BYTES: usize = 16 << 10;
+/// Small enough to fill, large enough for some dozen entries.
+const SMALL: LogSizes = LogSizes {
+    segment_bytes: SEGMENT_BYTES as u64,
+    reserve_bytes: 4 << 10,
+    cache_bytes: 2 << 10,
+};
+const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+/// How long something that must happen may take.
+const SOON: Duration = Duration::from_secs(20);
+/// How long something that must not happen is waited for.
+const A_MOMENT: Duration = Duration::from_millis(100);
+
 fn open(dir: &Path) -> Result<LogStore, OpenLogError> {
-    LogStore::open(dir, Arc::new(()))
+    LogStore::open_sized(dir, SMALL, Arc::new(()))
 }
 
 struct Builder;
@@ -39,87 +53,227 @@ fn passes_the_librarys_suite() {
     TypeConfig::run(async { Suite::test_all(Builder).await.unwrap() });
 }
 
-fn entry(index: u64) -> Entry {
+fn entry_of(index: u64, bytes: usize) -> Entry {
+    let body: Vec<u8> = index
+        .to_le_bytes()
+        .into_iter()
+        .cycle()
+        .take(bytes)
+        .collect();
     let logged = Logged {
         format: 1,
-        body: Arc::from(index.to_le_bytes().repeat(8)),
+        body: Arc::from(body),
     };
     RaftEntry::new_normal(openraft::testing::log_id::<TypeConfig>(1, 1, index), logged)
 }
 
-/// A log of ten entries, closed.
-async fn ten_entries(dir: &Path) {
+fn entry(index: u64) -> Entry {
+    entry_of(index, 64)
+}
+
+/// A log of `count` entries, each on disk before the next was asked for; closed.
+async fn entries_one_by_one(dir: &Path, count: u64) {
     let mut log = open(dir).unwrap();
-    log.blocking_append((0..10).map(entry)).await.unwrap();
-}
-
-async fn last_index(log: &mut LogStore) -> Option<u64> {
-    log.get_log_state()
-        .await
-        .unwrap()
-        .last_log_id
-        .map(|log_id| log_id.index)
-}
-
-fn only_file(dir: &Path) -> PathBuf {
-    let mut files: Vec<PathBuf> = file_sizes(dir).unwrap().into_keys().collect();
-    assert_eq!(files.len(), 1, "{files:?}");
-    files.remove(0)
-}
-
-/// A crash may cut the last record anywhere. Whatever is left opens, and holds every whole record.
-#[tokio::test]
-async fn a_torn_tail_is_cut_and_counted() {
-    let whole = tempfile::tempdir().unwrap();
-    ten_entries(whole.path()).await;
-    let bytes = fs::read(only_file(whole.path())).unwrap();
-    let name = only_file(whole.path()).file_name().unwrap().to_owned();
-
-    let mut between_records = 0;
-    for cut in 1..=200 {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(&name), &bytes[..bytes.len() - cut]).unwrap();
-
-        let mut log = open(dir.path()).unwrap();
-
-        let last = last_index(&mut log).await.unwrap();
-        let records = log.try_get_log_entries(0..=last).await.unwrap();
-        assert!((6..9).contains(&last), "{last} after a cut of {cut}");
-        assert_eq!(records, (0..=last).map(entry).collect::<Vec<_>>());
-        between_records += u32::from(log.bytes_cut() == 0);
+    for index in 0..count {
+        log.blocking_append([entry(index)]).await.unwrap();
     }
-    assert_eq!(
-        between_records, 2,
-        "cuts that left whole records only, of 91 bytes each"
-    );
 }
 
-/// A flipped bit in the middle stops the server, with the place and the way back.
-#[tokio::test]
-async fn damage_in_the_middle_names_file_and_offset() {
+async fn indexes(log: &mut LogStore) -> Vec<u64> {
+    let entries = log.try_get_log_entries(..).await.unwrap();
+    entries.iter().map(|entry| entry.log_id.index).collect()
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let dir = Dir::open(dir).unwrap();
+    let numbers = dir.numbers().unwrap();
+    numbers
+        .into_iter()
+        .map(|number| dir.segment_path(number))
+        .collect()
+}
+
+/// The ends of the frames in the file `bytes`, the first file of a log.
+fn frame_ends(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut at = record::HEAD_BYTES;
+    while let record::Next::Frame { end, .. } = record::next(bytes, 1, at) {
+        ends.push(end);
+        at = end;
+    }
+    ends
+}
+
+/// A log of one file with `name` and `bytes`, opened.
+fn open_bytes(name: &std::ffi::OsStr, bytes: &[u8]) -> (TempDir, Result<LogStore, OpenLogError>) {
     let dir = tempfile::tempdir().unwrap();
-    ten_entries(dir.path()).await;
-    let path = only_file(dir.path());
-    let middle = fs::metadata(&path).unwrap().len() / 2;
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .unwrap();
-    file.seek(SeekFrom::Start(middle)).unwrap();
-    let mut byte = [0];
-    file.read_exact(&mut byte).unwrap();
-    file.seek(SeekFrom::Start(middle)).unwrap();
-    file.write_all(&[byte[0] ^ 0x40]).unwrap();
+    fs::write(dir.path().join(name), bytes).unwrap();
+    let log = open(dir.path());
+    (dir, log)
+}
+
+/// A crash may cut the last write anywhere, with the file short or with zeros where nothing arrived.
+/// Whatever is left opens with every whole write, at every byte of a recorded log; what is cut is counted.
+#[tokio::test]
+async fn a_torn_tail_is_cut_and_counted_at_every_byte() {
+    let whole = tempfile::tempdir().unwrap();
+    entries_one_by_one(whole.path(), 8).await;
+    let path = segments(whole.path()).remove(0);
+    let (bytes, name) = (fs::read(&path).unwrap(), path.file_name().unwrap());
+    let ends = frame_ends(&bytes);
+    let (begun, end) = (ends[0], *ends.last().unwrap());
+
+    for cut in begun..=end {
+        let last_end = ends
+            .iter()
+            .copied()
+            .filter(|end| *end <= cut)
+            .max()
+            .unwrap();
+        let kept = ends.iter().filter(|end| **end <= cut).count() as u64 - 1;
+        let mut zeroed = bytes.clone();
+        zeroed[cut..].fill(0);
+        for left in [&bytes[..cut], &zeroed[..]] {
+            let written = left.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+
+            let (_dir, log) = open_bytes(name, left);
+            let mut log = log.unwrap();
+
+            assert_eq!(
+                indexes(&mut log).await,
+                (0..kept).collect::<Vec<_>>(),
+                "cut at {cut}"
+            );
+            assert_eq!(
+                log.bytes_cut(),
+                written.saturating_sub(last_end) as u64,
+                "cut at {cut}"
+            );
+        }
+    }
+}
+
+/// What was cut never comes back, and the log goes on behind it.
+#[tokio::test]
+async fn a_log_goes_on_after_its_torn_tail() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 8).await;
+    let path = segments(dir.path()).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    let end = *frame_ends(&bytes).last().unwrap();
+    bytes[end - 3..].fill(0);
+    fs::write(&path, bytes).unwrap();
+
+    {
+        let mut log = open(dir.path()).unwrap();
+        assert!(log.bytes_cut() > 0);
+        log.blocking_append([entry(7), entry(8)]).await.unwrap();
+    }
+
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(indexes(&mut log).await, (0..=8).collect::<Vec<_>>());
+    assert_eq!(log.bytes_cut(), 0);
+}
+
+/// A flipped bit anywhere in what was written stops the server, with the file, the place and the way back,
+/// and nothing is changed. Where nothing was written it costs nothing.
+#[tokio::test]
+async fn damage_at_every_byte_names_file_and_offset() {
+    let whole = tempfile::tempdir().unwrap();
+    entries_one_by_one(whole.path(), 8).await;
+    let path = segments(whole.path()).remove(0);
+    let (bytes, name) = (fs::read(&path).unwrap(), path.file_name().unwrap());
+    let end = *frame_ends(&bytes).last().unwrap();
+
+    for at in 0..end {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+
+        let (dir, log) = open_bytes(name, &damaged);
+        let error = log.unwrap_err();
+
+        let OpenLogError::Damaged { file, offset, .. } = &error else {
+            panic!("byte {at}: {error:?}")
+        };
+        assert_eq!(*file, dir.path().join(name));
+        assert!(
+            offset.is_some_and(|offset| offset <= at as u64),
+            "byte {at}: {error:?}"
+        );
+        assert!(error.to_string().contains("start again"), "{error}");
+        assert_eq!(fs::read(file).unwrap(), damaged, "byte {at}");
+    }
+    let mut damaged = bytes.clone();
+    damaged[end + 700] ^= 1;
+    let (_dir, log) = open_bytes(name, &damaged);
+    assert_eq!(indexes(&mut log.unwrap()).await.len(), 8);
+}
+
+#[tokio::test]
+async fn an_empty_file_is_damage_not_a_fresh_start() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 3).await;
+    fs::write(&segments(dir.path())[0], b"").unwrap();
 
     let error = open(dir.path()).unwrap_err();
 
-    let OpenLogError::Damaged { file, offset, .. } = &error else {
-        panic!("{error:?}")
-    };
-    assert_eq!(*file, path);
-    assert!(offset.is_some_and(|offset| offset <= middle), "{error:?}");
-    assert!(error.to_string().contains("start again"), "{error}");
+    assert!(matches!(error, OpenLogError::Damaged { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_with_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 3).await;
+    let path = segments(dir.path()).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8..12].copy_from_slice(&9_u32.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(!9_u32).to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+
+    let error = open(dir.path()).unwrap_err();
+
+    assert!(error.to_string().contains("format 9"), "{error}");
+}
+
+/// Every file but the newest must be there, and whole.
+#[tokio::test]
+async fn a_missing_or_shorter_file_is_damage() {
+    for harm in ["first gone", "middle gone", "middle cut"] {
+        let dir = tempfile::tempdir().unwrap();
+        entries_one_by_one(dir.path(), 400).await;
+        let files = segments(dir.path());
+        assert!(files.len() >= 3, "{files:?}");
+        match harm {
+            "first gone" => fs::remove_file(&files[0]).unwrap(),
+            "middle gone" => fs::remove_file(&files[1]).unwrap(),
+            _ => {
+                let mut bytes = fs::read(&files[1]).unwrap();
+                let written = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+                bytes[written - 50..].fill(0);
+                fs::write(&files[1], bytes).unwrap();
+            }
+        }
+
+        let error = open(dir.path()).unwrap_err();
+
+        assert!(
+            matches!(error, OpenLogError::Damaged { .. }),
+            "{harm}: {error:?}"
+        );
+    }
+}
+
+/// What an earlier process had only prepared is of no meaning.
+#[tokio::test]
+async fn stale_files_are_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 3).await;
+    fs::write(dir.path().join("spare"), b"half of something").unwrap();
+    fs::write(dir.path().join("0000000009.tmp"), b"half of something").unwrap();
+
+    let mut log = open(dir.path()).unwrap();
+
+    assert_eq!(indexes(&mut log).await, [0, 1, 2]);
 }
 
 #[tokio::test]
@@ -129,17 +283,241 @@ async fn votes_and_entries_survive_a_restart() {
     {
         let mut log = open(dir.path()).unwrap();
         log.save_vote(&vote).await.unwrap();
-        log.blocking_append((0..3).map(entry)).await.unwrap();
+        log.blocking_append((0..5).map(entry)).await.unwrap();
+        log.save_committed(Some(entry(3).log_id)).await.unwrap();
         log.purge(entry(0).log_id).await.unwrap();
+        log.truncate_after(Some(entry(3).log_id)).await.unwrap();
     }
 
     let mut log = open(dir.path()).unwrap();
 
     assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+    assert_eq!(log.read_committed().await.unwrap(), Some(entry(3).log_id));
     assert_eq!(log.purged(), Some(entry(0).log_id));
-    assert_eq!(
-        log.try_get_log_entries(1..3).await.unwrap(),
-        vec![entry(1), entry(2)]
-    );
+    assert_eq!(indexes(&mut log).await, [1, 2, 3]);
     assert_eq!(log.bytes_cut(), 0);
+}
+
+/// Entries that are only on disk read as they were written, and purging removes the files it can.
+#[tokio::test]
+async fn a_log_of_many_files_reads_back() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 400).await;
+    let files = segments(dir.path()).len();
+
+    let mut log = open(dir.path()).unwrap();
+    let entries = log.try_get_log_entries(..).await.unwrap();
+    log.purge(entry(399).log_id).await.unwrap();
+    log.blocking_append([entry(400)]).await.unwrap();
+    drop(log);
+
+    assert_eq!(entries, (0..400).map(entry).collect::<Vec<_>>());
+    assert!(files >= 3, "{files}");
+    assert_eq!(segments(dir.path()).len(), 1);
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(indexes(&mut log).await, [400]);
+    assert_eq!(log.purged(), Some(entry(399).log_id));
+}
+
+/// One entry may be larger than a file.
+#[tokio::test]
+async fn an_entry_larger_than_a_file_fits() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = 3 * SEGMENT_BYTES;
+    {
+        let mut log = open(dir.path()).unwrap();
+        log.blocking_append([entry(0)]).await.unwrap();
+        log.blocking_append([entry_of(1, large)]).await.unwrap();
+        log.blocking_append([entry(2)]).await.unwrap();
+    }
+
+    let mut log = open(dir.path()).unwrap();
+
+    let entries = log.try_get_log_entries(..).await.unwrap();
+    assert_eq!(entries, [entry(0), entry_of(1, large), entry(2)]);
+}
+
+/// After a failed write or sync nothing is acknowledged any more, and what was before is kept.
+#[tokio::test]
+async fn a_failing_disk_ends_the_log() {
+    for point in ["log.write", "log.sync"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = open(dir.path()).unwrap();
+        log.blocking_append([entry(0)]).await.unwrap();
+        let armed = Armed::new(point, dir.path(), EIO);
+
+        let failed = log.blocking_append([entry(1)]).await.unwrap_err();
+        drop(armed);
+        let after = log.blocking_append([entry(2)]).await.unwrap_err();
+        let vote = log.save_vote(&Vote::new(9, 9)).await.unwrap_err();
+        drop(log);
+
+        assert!(
+            failed
+                .to_string()
+                .contains(&*segments(dir.path())[0].to_string_lossy()),
+            "{failed}"
+        );
+        assert!(after.to_string().contains("cannot be"), "{after}");
+        assert!(vote.to_string().contains("cannot be"), "{vote}");
+        let mut log = open(dir.path()).unwrap();
+        assert_eq!(indexes(&mut log).await.first(), Some(&0));
+        assert!(!indexes(&mut log).await.contains(&2));
+        assert_eq!(log.read_vote().await.unwrap(), None);
+    }
+}
+
+async fn health(log: &LogStore, full: bool) {
+    let mut disk = log.disk();
+    let reached = disk.wait_for(|health| matches!(health, DiskHealth::Full { .. }) == full);
+    tokio::time::timeout(SOON, reached).await.unwrap().unwrap();
+}
+
+/// A full disk is told while there is still room for what is in flight; then writes wait, in order, and go on
+/// by themselves.
+#[tokio::test]
+async fn a_full_disk_holds_writes_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    let armed = Armed::new("log.spare", dir.path(), ENOSPC);
+    // The second file was there already; from here on there is no third.
+    let mut index = 0;
+    while *log.disk().borrow() == DiskHealth::Room {
+        log.blocking_append([entry(index)]).await.unwrap();
+        index += 1;
+    }
+    log.blocking_append([entry(index)]).await.unwrap();
+    index += 1;
+
+    let mut held = log.clone();
+    let filler = entry_of(index, SEGMENT_BYTES);
+    let mut held = tokio::spawn(async move {
+        held.blocking_append([filler]).await.unwrap();
+    });
+    assert!(
+        tokio::time::timeout(A_MOMENT, &mut held).await.is_err(),
+        "it was acknowledged"
+    );
+    let vote = Vote::new(4, 4);
+    let mut voter = log.clone();
+    let mut voting = tokio::spawn(async move { voter.save_vote(&vote).await });
+    assert!(
+        tokio::time::timeout(A_MOMENT, &mut voting).await.is_err(),
+        "the vote overtook the entry"
+    );
+    drop(armed);
+
+    tokio::time::timeout(SOON, held).await.unwrap().unwrap();
+    tokio::time::timeout(SOON, voting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    health(&log, false).await;
+    drop(log);
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(indexes(&mut log).await, (0..=index).collect::<Vec<_>>());
+    assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+}
+
+/// A file system that breaks its word about room: the write waits where it was, and is whole afterwards.
+#[tokio::test]
+async fn a_write_without_room_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    log.blocking_append([entry(0)]).await.unwrap();
+    let armed = Armed::new("log.write", dir.path(), ENOSPC);
+    let mut held = log.clone();
+    let held = tokio::spawn(async move { held.blocking_append([entry(1)]).await });
+    health(&log, true).await;
+
+    drop(armed);
+
+    tokio::time::timeout(SOON, held)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    health(&log, false).await;
+    drop(log);
+    assert_eq!(indexes(&mut open(dir.path()).unwrap()).await, [0, 1]);
+}
+
+/// While the reserve is lent the log takes no room; then it takes the reserve first.
+#[tokio::test]
+async fn the_reserve_is_given_up_and_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    let reserve = dir.path().join("reserve");
+    assert_eq!(fs::metadata(&reserve).unwrap().len(), SMALL.reserve_bytes);
+    let armed = Armed::new("log.spare", dir.path(), ENOSPC);
+    let mut index = 0;
+    while *log.disk().borrow() == DiskHealth::Room {
+        log.blocking_append([entry(index)]).await.unwrap();
+        index += 1;
+    }
+
+    log.lend_reserve().unwrap();
+    drop(armed);
+    tokio::time::sleep(2 * limits::DISK_FULL_PROBE).await;
+    let lent = (reserve.exists(), log.disk().borrow().clone());
+    log.take_back_reserve();
+
+    health(&log, false).await;
+    assert!(!lent.0);
+    assert!(matches!(lent.1, DiskHealth::Full { .. }));
+    assert_eq!(fs::metadata(&reserve).unwrap().len(), SMALL.reserve_bytes);
+}
+
+const CHILD_DIR: &str = "MUSTER_TEST_LOG_DIR";
+
+/// Not a test: the process that [`death_between_two_files_loses_nothing`] lets die.
+#[tokio::test]
+#[ignore = "started by death_between_two_files_loses_nothing"]
+async fn process_that_fills_files() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else {
+        return;
+    };
+    let mut log = open(Path::new(&dir)).unwrap();
+    for index in 0..1_000 {
+        log.blocking_append([entry(index)]).await.unwrap();
+        println!("\nacknowledged {index}");
+    }
+}
+
+/// Killed at each step from one file to the next, the log opens with all that was acknowledged.
+#[tokio::test]
+async fn death_between_two_files_loses_nothing() {
+    for point in ["log.roll.written", "log.roll.synced", "log.roll.renamed"] {
+        let dir = tempfile::tempdir().unwrap();
+        // The first file of all is made by the same steps: it is there before the child dies in them.
+        drop(open(dir.path()).unwrap());
+
+        let output = Process::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "raft::log::tests::process_that_fills_files",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CHILD_DIR, dir.path())
+            .env("MUSTER_FAILPOINT", point)
+            .output()
+            .unwrap();
+
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        let acknowledged = output
+            .lines()
+            .filter(|line| line.starts_with("acknowledged "))
+            .count() as u64;
+        assert!((10..1_000).contains(&acknowledged), "{point}: {output}");
+        let mut log = open(dir.path()).unwrap();
+        let found = indexes(&mut log).await;
+        assert!(
+            found.len() as u64 >= acknowledged,
+            "{point}: {acknowledged}, {found:?}"
+        );
+        let next = found.len() as u64;
+        log.blocking_append([entry(next)]).await.unwrap();
+    }
 }

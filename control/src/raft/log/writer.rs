@@ -1,0 +1,495 @@
+//! The one thread that writes to the log.
+//!
+//! It takes all requests that wait, writes them as one frame, calls `fdatasync` once, and answers them in
+//! order. What cannot be written because the disk is full stays where it is, and all that came after it:
+//! nothing is refused and nothing overtakes. Any other failure of a write or a sync is the last thing this
+//! thread does, for what the page cache holds is unknown then.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::mem;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use openraft::storage::IOFlushed;
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::record::{self, Record};
+use super::recovery::{Closed, Files};
+use super::segment::{self, Dir, Segment, Spare};
+use super::state::{Checkpoint, Entries, Place};
+use super::{DiskHealth, LogSizes, failpoint, limits};
+use crate::raft::types::{LogId, TypeConfig};
+
+/// Who waits for a request.
+pub(super) enum Done {
+    /// Raft.
+    Entries(IOFlushed<TypeConfig>),
+    /// One of our functions.
+    Other(oneshot::Sender<io::Result<()>>),
+}
+
+impl Done {
+    fn send(self, result: io::Result<()>) {
+        match self {
+            Self::Entries(callback) => callback.io_completed(result),
+            // A receiver that is gone was cancelled and does not want to know.
+            Self::Other(sender) => drop(sender.send(result)),
+        }
+    }
+}
+
+/// Records that go to disk together.
+pub(super) struct Request {
+    /// Their encodings, one after the other.
+    pub(super) bytes: Vec<u8>,
+    /// What they do besides adding entries.
+    pub(super) change: Option<Record>,
+    /// The entries among them: position, and the place of the body in `bytes`.
+    pub(super) entries: Vec<(LogId, usize, u32)>,
+    pub(super) done: Done,
+}
+
+/// What the log's users and its writer share.
+pub(super) struct Shared {
+    inner: Mutex<Inner>,
+    wake: Condvar,
+    /// The queue has become shorter.
+    pub(super) shorter: Notify,
+    pub(super) health: watch::Sender<DiskHealth>,
+}
+
+pub(super) struct Inner {
+    pub(super) entries: Entries,
+    queue: VecDeque<Request>,
+    pub(super) queued_bytes: usize,
+    /// A committed position to write down with the next frame.
+    pub(super) hint: Option<LogId>,
+    closing: bool,
+    failed: Option<(io::ErrorKind, String)>,
+    /// The reserve is given up: no other room is to be taken meanwhile.
+    pub(super) reserve_lent: bool,
+}
+
+impl Shared {
+    pub(super) fn new(entries: Entries) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                entries,
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                hint: None,
+                closing: false,
+                failed: None,
+                reserve_lent: false,
+            }),
+            wake: Condvar::new(),
+            shorter: Notify::new(),
+            health: watch::Sender::new(DiskHealth::Room),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Requests are checked before anything is changed, so a panic leaves it consistent.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the writer.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Lets the writer end once it has written what waits.
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.wake.notify_one();
+    }
+}
+
+impl Inner {
+    /// Fails if the writer has failed.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some((kind, reason)) => Err(io::Error::new(*kind, reason.clone())),
+        }
+    }
+
+    pub(super) fn push(&mut self, request: Request) {
+        self.queued_bytes += request.bytes.len();
+        self.queue.push_back(request);
+    }
+}
+
+/// The writer.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    dir: Dir,
+    sizes: LogSizes,
+    /// Complete segments, oldest first.
+    closed: VecDeque<Closed>,
+    current: Segment,
+    /// Where the next frame goes.
+    end: u32,
+    spare: Option<Spare>,
+    /// What is on disk.
+    durable: Checkpoint,
+    /// Whatever must not be let go while the log can be written to.
+    _guard: Arc<dyn Debug + Send + Sync>,
+}
+
+impl Writer {
+    /// Goes on from what was recovered; in an empty directory, makes the first segment.
+    pub(super) fn new(
+        dir: Dir,
+        sizes: LogSizes,
+        shared: Arc<Shared>,
+        Files { closed, current }: Files,
+        guard: Arc<dyn Debug + Send + Sync>,
+    ) -> io::Result<Self> {
+        let mut durable = shared.lock().entries.positions.clone();
+        let (current, end) = match current {
+            Some(current) => current,
+            None => {
+                let spare = dir.spare(sizes.segment_bytes)?;
+                durable.segment = 1;
+                begin(&dir, &spare, &durable)?
+            }
+        };
+        durable.segment = current.number;
+        let mut writer = Self {
+            shared,
+            dir,
+            sizes,
+            closed: closed.into(),
+            current,
+            end,
+            spare: None,
+            durable,
+            _guard: guard,
+        };
+        writer.remove_purged();
+        writer.make_room(0);
+        Ok(writer)
+    }
+
+    /// Writes until it is told to end or cannot.
+    pub(super) fn run(mut self) {
+        let error = loop {
+            let batch = match self.next_batch() {
+                Wake::Batch(batch) => batch,
+                Wake::Look => {
+                    self.prepare();
+                    continue;
+                }
+                Wake::Close => break None,
+            };
+            let written = self.write(&batch);
+            let result = written.as_ref().map(|_| ());
+            if let Ok(start) = &written {
+                self.settle(&batch, *start);
+            }
+            let purged = batch
+                .iter()
+                .any(|one| matches!(one.change, Some(Record::Purge(_))));
+            for request in batch {
+                request.done.send(result.map_err(copy));
+            }
+            match written {
+                Err(error) => break Some(error),
+                Ok(_) if purged => self.remove_purged(),
+                Ok(_) => {}
+            }
+            self.prepare();
+        };
+        self.end(error);
+    }
+
+    /// Everything that waits, up to a bound.
+    fn next_batch(&mut self) -> Wake {
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.lock();
+        while inner.queue.is_empty() {
+            if inner.closing {
+                return Wake::Close;
+            }
+            inner = if self.spare.is_some() {
+                shared
+                    .wake
+                    .wait(inner)
+                    .unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let (inner, waited) = (shared.wake)
+                    .wait_timeout(inner, limits::DISK_FULL_PROBE)
+                    .unwrap_or_else(PoisonError::into_inner);
+                if waited.timed_out() {
+                    return Wake::Look;
+                }
+                inner
+            };
+        }
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while bytes < limits::LOG_FRAME_BYTES {
+            let Some(request) = inner.queue.pop_front() else {
+                break;
+            };
+            bytes += request.bytes.len();
+            batch.push(request);
+        }
+        Wake::Batch(batch)
+    }
+
+    /// Writes `batch` as one frame; returns where its first record lies.
+    fn write(&mut self, batch: &[Request]) -> io::Result<u32> {
+        let mut frame = record::unsealed();
+        let head = frame.len();
+        for request in batch {
+            frame.extend_from_slice(&request.bytes);
+        }
+        // Only what is on disk with this frame: at the next start the log must reach it.
+        let last = (batch.iter().rev())
+            .find_map(|request| request.entries.last().map(|(log_id, ..)| *log_id))
+            .max(self.durable.last);
+        let hint = self.shared.lock().hint.take_if(|hint| Some(*hint) <= last);
+        if let Some(hint) = hint {
+            record::push(&mut frame, &Record::Committed(hint))?;
+        }
+        let needed = (frame.len() + record::FRAME_BYTES) as u64;
+        if u64::from(self.end) + needed > self.current.bytes {
+            self.roll(needed)?;
+        }
+        record::seal(&mut frame, self.current.number, self.end);
+        self.put(&frame)?;
+        let start = self.end + u32::try_from(head).expect("a frame's head is small");
+        self.end += u32::try_from(frame.len()).expect("a segment is below 4 GiB");
+        if let Some(hint) = hint {
+            self.durable.take(&Record::Committed(hint));
+        }
+        Ok(start)
+    }
+
+    /// Puts `frame` on disk at the end. Waits while there is no room, which only happens where a file system
+    /// does not keep the room it gave.
+    fn put(&mut self, frame: &[u8]) -> io::Result<()> {
+        loop {
+            let put = failpoint::hit("log.write", &self.current.path)
+                .and_then(|()| self.current.file.write_all_at(frame, u64::from(self.end)));
+            match put {
+                Err(error) if segment::is_full(&error) => self.wait_for_room(&error)?,
+                Err(error) => return Err(named(&self.current, "written", &error)),
+                Ok(()) => break,
+            }
+        }
+        failpoint::hit("log.sync", &self.current.path)
+            .and_then(|()| self.current.file.sync_data())
+            .map_err(|error| named(&self.current, "synced", &error))
+    }
+
+    /// Goes on in the spare segment, which will take at least `needed` bytes. Waits until there is one.
+    fn roll(&mut self, needed: u64) -> io::Result<()> {
+        let mut next = self.durable.clone();
+        next.segment = self.current.number + 1;
+        next.before = self.end;
+        loop {
+            self.make_room(needed);
+            let rolled = match &self.spare {
+                None => Err(io::ErrorKind::StorageFull.into()),
+                Some(spare) => begin(&self.dir, spare, &next),
+            };
+            match rolled {
+                Ok((segment, end)) => {
+                    self.spare = None;
+                    let before = mem::replace(&mut self.current, segment);
+                    self.closed.push_back(Closed {
+                        segment: before,
+                        last_index: self.durable.last.map(|last| last.index),
+                    });
+                    self.end = end;
+                    self.durable = next;
+                    return Ok(());
+                }
+                Err(error) if segment::is_full(&error) => self.wait_for_room(&error)?,
+                Err(error) => return Err(named(&self.current, "followed by another", &error)),
+            }
+        }
+    }
+
+    /// Waits before another attempt to get room. Fails if the log is to be closed.
+    fn wait_for_room(&mut self, error: &io::Error) -> io::Result<()> {
+        self.tell(error);
+        let inner = self.shared.lock();
+        let (inner, _) = (self.shared.wake)
+            .wait_timeout(inner, limits::DISK_FULL_PROBE)
+            .unwrap_or_else(PoisonError::into_inner);
+        if inner.closing {
+            return Err(io::Error::new(error.kind(), error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there is a spare segment, of at least `needed` bytes for a frame, and a reserve.
+    fn make_room(&mut self, needed: u64) {
+        let first =
+            (record::HEAD_BYTES + record::FRAME_BYTES) as u64 + limits::LOG_CHECKPOINT_BYTES;
+        let bytes = self.sizes.segment_bytes.max(needed + first);
+        if self
+            .spare
+            .as_ref()
+            .is_some_and(|spare| spare.bytes() >= bytes)
+        {
+            return;
+        }
+        if self.shared.lock().reserve_lent {
+            return;
+        }
+        self.spare = None;
+        // The reserve comes first: without it a full disk could not be made smaller by a snapshot.
+        let taken =
+            (self.dir.take_reserve(self.sizes.reserve_bytes)).and_then(|()| self.dir.spare(bytes));
+        match taken {
+            Ok(spare) => self.spare = Some(spare),
+            Err(error) => self.tell(&error),
+        }
+    }
+
+    /// Prepares for the next batch, and says that there is room if there is.
+    fn prepare(&mut self) {
+        self.make_room(0);
+        if self.spare.is_none() {
+            return;
+        }
+        let was_full = (self.shared.health)
+            .send_if_modified(|health| mem::replace(health, DiskHealth::Room) != DiskHealth::Room);
+        if was_full {
+            tracing::info!(dir = %self.dir.path().display(), "there is room on the disk again: changes are taken");
+        }
+    }
+
+    /// Says that there is no room.
+    fn tell(&self, error: &io::Error) {
+        let dir = self.dir.path();
+        let full = DiskHealth::Full {
+            dir: dir.to_owned(),
+            reason: error.to_string(),
+        };
+        let first = self.shared.health.send_if_modified(|health| {
+            let first = *health == DiskHealth::Room;
+            *health = full;
+            first
+        });
+        if first {
+            tracing::error!(
+                dir = %dir.display(), %error,
+                "the disk under the log is full: changes are refused and leadership is handed over until there is room; \
+                 make room, a restart is not needed"
+            );
+        }
+    }
+
+    /// Notes where the entries of `batch` lie, the first record at `start`.
+    fn settle(&mut self, batch: &[Request], start: u32) {
+        let mut inner = self.shared.lock();
+        let mut at = start;
+        for request in batch {
+            for (log_id, offset, length) in &request.entries {
+                let offset = u32::try_from(*offset).expect("a frame is below 4 GiB");
+                let place = Place {
+                    file: Arc::clone(&self.current.file),
+                    offset: at + offset,
+                    length: *length,
+                };
+                inner.entries.place(*log_id, place);
+                self.durable.last = Some(*log_id);
+            }
+            if let Some(change) = &request.change {
+                self.durable.take(change);
+            }
+            at += u32::try_from(request.bytes.len()).expect("a frame is below 4 GiB");
+            inner.queued_bytes -= request.bytes.len();
+        }
+        inner.entries.evict();
+        drop(inner);
+        self.shared.shorter.notify_waiters();
+    }
+
+    /// Removes complete segments of which every entry is purged. The purge is on disk.
+    fn remove_purged(&mut self) {
+        let Some(purged) = self.durable.purged else {
+            return;
+        };
+        let mut removed = false;
+        while let Some(oldest) = self.closed.front()
+            && oldest.last_index.is_none_or(|last| last <= purged.index)
+        {
+            let path = &oldest.segment.path;
+            if let Err(error) =
+                failpoint::hit("log.remove", path).and_then(|()| std::fs::remove_file(path))
+            {
+                tracing::warn!(path = %path.display(), %error, "a file of the log that is not needed cannot be removed");
+                break;
+            }
+            removed = true;
+            self.closed.pop_front();
+        }
+        // A name that comes back after a power failure is only removed again.
+        if removed && let Err(error) = self.dir.sync() {
+            tracing::warn!(dir = %self.dir.path().display(), %error, "removals are not on disk yet");
+        }
+    }
+
+    /// Writes what is only a hint, or tells everybody why nothing is written any more.
+    fn end(mut self, error: Option<io::Error>) {
+        let shared = Arc::clone(&self.shared);
+        let Some(error) = error else {
+            if shared.lock().hint.is_some()
+                && u64::from(self.end) + limits::LOG_CHECKPOINT_BYTES < self.current.bytes
+                && let Err(error) = self.write(&[])
+            {
+                tracing::warn!(%error, "the committed position was not written down; it will be found again");
+            }
+            return;
+        };
+        let mut inner = shared.lock();
+        tracing::error!(%error, "the log has failed");
+        inner.failed = Some((error.kind(), error.to_string()));
+        let waiting = mem::take(&mut inner.queue);
+        drop(inner);
+        for request in waiting {
+            request.done.send(Err(copy(&error)));
+        }
+        shared.shorter.notify_waiters();
+    }
+}
+
+enum Wake {
+    Batch(Vec<Request>),
+    /// Time to look for room again.
+    Look,
+    Close,
+}
+
+/// Makes `spare` the segment that begins with `checkpoint`; returns where its next frame goes.
+fn begin(dir: &Dir, spare: &Spare, checkpoint: &Checkpoint) -> io::Result<(Segment, u32)> {
+    let mut frame = record::unsealed();
+    record::push(&mut frame, &Record::Checkpoint(checkpoint.clone()))?;
+    let offset = u32::try_from(record::HEAD_BYTES).expect("a head is small");
+    record::seal(&mut frame, checkpoint.segment, offset);
+    let mut bytes = record::head().to_vec();
+    bytes.extend_from_slice(&frame);
+    let end = u32::try_from(bytes.len()).expect("a checkpoint is small");
+    Ok((dir.adopt(spare, checkpoint.segment, &bytes)?, end))
+}
+
+fn named(segment: &Segment, what: &str, error: &io::Error) -> io::Error {
+    let path = segment.path.display();
+    io::Error::new(
+        error.kind(),
+        format!("the log's file {path} cannot be {what}: {error}"),
+    )
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
