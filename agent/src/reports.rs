@@ -10,14 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use muster_domain::alloc::AllocReport;
 use muster_domain::id::AllocId;
 use muster_wire::limits::REPORT_BATCH_MAX;
+use muster_wire::rpc::report_bytes;
 use tokio::sync::Notify;
 
 use crate::limits::REPORT_BYTES_MAX;
-
-/// Bytes of an event besides its message: a handful of numbers.
-const EVENT_BYTES: usize = 96;
-/// Bytes of a report, and of a task in it, besides the events: numbers, and a name of at most 128.
-const PART_BYTES: usize = 256;
 
 /// Reports that are not committed yet, and which are.
 #[derive(Debug, Default)]
@@ -118,7 +114,7 @@ impl Outbox {
             .take(REPORT_BATCH_MAX)
             .take_while(|entry| {
                 let first = bytes == 0;
-                bytes += weight(&entry.report);
+                bytes += report_bytes(&entry.report);
                 first || bytes <= REPORT_BYTES_MAX
             })
             .map(|entry| {
@@ -167,14 +163,6 @@ impl Outbox {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.remove(&alloc_id);
     }
-}
-
-/// About how many bytes a report takes, rather more than less.
-fn weight(report: &AllocReport) -> usize {
-    let events = report.task_states.iter().flat_map(|task| &task.events);
-    let messages: usize = events.map(|event| EVENT_BYTES + event.message.len()).sum();
-    let parts = (1 + report.task_states.len()) * PART_BYTES;
-    parts + report.client_description.len() + messages
 }
 
 #[cfg(test)]

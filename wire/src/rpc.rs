@@ -44,6 +44,18 @@ pub enum FromAgent {
     },
 }
 
+/// About how many bytes a report takes, rather more than less: numbers, names of at most 128 bytes, and texts.
+#[must_use]
+pub fn report_bytes(report: &AllocReport) -> usize {
+    /// Of a report, and of a task in it, besides the texts.
+    const PART: usize = 256;
+    /// Of an event besides its message: a handful of numbers.
+    const EVENT: usize = 96;
+    let events = report.task_states.iter().flat_map(|task| &task.events);
+    let messages: usize = events.map(|event| EVENT + event.message.len()).sum();
+    (1 + report.task_states.len()) * PART + report.client_description.len() + messages
+}
+
 /// To an agent, on its session stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {

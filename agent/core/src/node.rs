@@ -53,16 +53,22 @@ pub struct Merged {
     pub ask_again: bool,
 }
 
+/// All allocations of the node at one index, as far as they were told.
+#[derive(Debug, Default)]
+struct Set {
+    mentioned: BTreeSet<AllocId>,
+    /// How many there are, once that was told.
+    count: Option<usize>,
+}
+
 /// What the control plane wants of this node.
 #[derive(Debug, Default)]
 pub struct Desired {
     known: BTreeMap<AllocId, DesiredAlloc>,
     /// Everything that was wanted up to here is known.
     index: LogIndex,
-    /// Allocations mentioned since the session began; `None` once the set was complete.
-    mentioned: Option<BTreeSet<AllocId>>,
-    /// The end of a set that was announced: its index and how many allocations there are.
-    announced: Option<(LogIndex, usize)>,
+    /// Sets that are being told, by their index, until the first of the session is whole; `None` after that.
+    sets: Option<BTreeMap<LogIndex, Set>>,
     /// Destroyed allocations: up to which index they stay away.
     tombstones: BTreeMap<AllocId, LogIndex>,
     tombstone_order: VecDeque<AllocId>,
@@ -90,78 +96,68 @@ impl Desired {
 
     /// A session begins: the server will mention every allocation of the node once.
     pub fn begin_session(&mut self) {
-        self.mentioned = Some(BTreeSet::new());
-        self.announced = None;
+        self.sets = Some(BTreeMap::new());
     }
 
     /// Merges a message and says what is new.
     pub fn apply(&mut self, news: News) -> Merged {
         let mut merged = Merged::default();
+        if let Some(sets) = &mut self.sets {
+            let set = sets.entry(news.index).or_default();
+            set.mentioned
+                .extend(news.allocs.iter().map(|alloc| alloc.alloc_id));
+            set.mentioned.extend(&news.unchanged);
+            set.count = news.complete.map(|count| count as usize).or(set.count);
+        }
         for alloc in news.allocs {
-            if let Some(mentioned) = &mut self.mentioned {
-                mentioned.insert(alloc.alloc_id);
-            }
             merged.changes.extend(self.merge(alloc));
         }
-        for alloc_id in news.unchanged {
-            merged.ask_again |= !self.knows(alloc_id);
-            if let Some(mentioned) = &mut self.mentioned {
-                mentioned.insert(alloc_id);
-            }
-        }
+        merged.ask_again = news.unchanged.iter().any(|id| !self.knows(*id));
         for alloc_id in news.gone {
-            if let Some(mentioned) = &mut self.mentioned {
-                mentioned.remove(&alloc_id);
-            }
             merged.changes.extend(self.forget(alloc_id, news.index));
-        }
-        if let Some(count) = news.complete
-            && self.announced.is_none_or(|(index, _)| index <= news.index)
-        {
-            self.announced = Some((news.index, count as usize));
         }
         if merged.ask_again {
             self.index = LogIndex(0);
-        } else {
-            self.end_set(&mut merged);
+        } else if self.sets.is_some() {
+            self.end_set(news.index, &mut merged);
+        } else if let Some(count) = news.complete
+            && self.count_at(news.index) == count as usize
+        {
+            self.index = self.index.max(news.index);
         }
         merged
     }
 
-    /// Ends the announced set if all of it is there. A message that was overtaken by the end of its
-    /// set must not be taken for silence.
-    fn end_set(&mut self, merged: &mut Merged) {
-        let Some((index, count)) = self.announced else {
+    /// Ends the set at `index` if all of it is there: what it does not name is not wanted. A message that was
+    /// overtaken by the end of its set must not be taken for silence.
+    fn end_set(&mut self, index: LogIndex, merged: &mut Merged) {
+        let sets = self.sets.as_ref();
+        let Some(set) = sets.and_then(|sets| sets.get(&index)) else {
             return;
         };
-        match &self.mentioned {
-            Some(mentioned) if mentioned.len() < count => return,
-            Some(_) => {
-                let mentioned = self.mentioned.take().unwrap_or_default();
-                let silent: Vec<AllocId> = self
-                    .known
-                    .keys()
-                    .filter(|id| !mentioned.contains(id))
-                    .copied()
-                    .collect();
-                for alloc_id in silent {
-                    merged.changes.extend(self.forget(alloc_id, index));
-                }
-                merged.whole = true;
-            }
-            None => {
-                let known = self.known.values();
-                if known
-                    .filter(|alloc| alloc.alloc_modify_index <= index)
-                    .count()
-                    != count
-                {
-                    return;
-                }
-            }
+        if set.count != Some(set.mentioned.len()) {
+            return;
         }
-        self.announced = None;
+        let silent: Vec<AllocId> = self
+            .known
+            .keys()
+            .filter(|id| !set.mentioned.contains(id))
+            .copied()
+            .collect();
+        for alloc_id in silent {
+            merged.changes.extend(self.forget(alloc_id, index));
+        }
+        self.sets = None;
         self.index = self.index.max(index);
+        merged.whole = true;
+    }
+
+    /// How many allocations are known that were there at `index`.
+    fn count_at(&self, index: LogIndex) -> usize {
+        let known = self.known.values();
+        known
+            .filter(|alloc| alloc.alloc_modify_index <= index)
+            .count()
     }
 
     fn knows(&self, alloc_id: AllocId) -> bool {

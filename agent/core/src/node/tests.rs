@@ -196,3 +196,67 @@ fn tombstones_are_bounded() {
     assert_eq!(desired.tombstones.len(), TOMBSTONES_MAX);
     assert_eq!(desired.tombstone_order.len(), TOMBSTONES_MAX);
 }
+
+/// The last message of a set overtakes another one.
+#[test]
+fn a_set_is_whole_when_all_of_it_is_there() {
+    let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
+    desired.begin_session();
+
+    let last = apply(&mut desired, 9, vec![alloc(2, 4)], &[], Some(2));
+    assert_eq!((shown(&last).as_str(), desired.index()), ("", LogIndex(0)));
+    let first = apply(&mut desired, 9, vec![alloc(1, 3)], &[], None);
+
+    assert_eq!((shown(&first).as_str(), desired.index()), ("", LogIndex(9)));
+}
+
+#[test]
+fn what_is_unchanged_stays() {
+    let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
+    desired.begin_session();
+
+    let merged = desired.apply(News {
+        index: LogIndex(9),
+        unchanged: vec![id(2)],
+        complete: Some(1),
+        ..News::default()
+    });
+
+    assert_eq!(shown(&merged.changes), "gone 1");
+    assert!(merged.whole);
+}
+
+#[test]
+fn what_is_taken_for_known_is_asked_for() {
+    let mut desired = Desired::restore([alloc(1, 3)]);
+    desired.begin_session();
+
+    let merged = desired.apply(News {
+        index: LogIndex(9),
+        unchanged: vec![id(1), id(2)],
+        complete: Some(2),
+        ..News::default()
+    });
+
+    assert!(merged.ask_again);
+    assert_eq!(shown(&merged.changes), "");
+    assert_eq!(desired.index(), LogIndex(0));
+}
+
+#[test]
+fn the_index_follows_whole_sets_only() {
+    let mut desired = Desired::default();
+    desired.begin_session();
+    apply(&mut desired, 5, vec![alloc(1, 5)], &[], Some(1));
+    assert_eq!(desired.index(), LogIndex(5));
+
+    apply(&mut desired, 7, vec![alloc(2, 6)], &[], None);
+    assert_eq!(desired.index(), LogIndex(5));
+    apply(&mut desired, 7, vec![alloc(3, 7)], &[], Some(3));
+    assert_eq!(desired.index(), LogIndex(7));
+    apply(&mut desired, 6, Vec::new(), &[], Some(2));
+
+    assert_eq!(desired.index(), LogIndex(7));
+}
+
+mod laws;

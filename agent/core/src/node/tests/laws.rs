@@ -1,0 +1,214 @@
+//! Whatever becomes of messages on their way, the node ends with what the newest state wants of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::{alloc, id};
+use crate::node::{Change, Desired, News};
+use muster_domain::id::{AllocId, LogIndex};
+
+/// Allocations of the node by name: when each was changed last.
+type State = BTreeMap<u32, u64>;
+
+/// What becomes of one allocation with an entry.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Put(u32),
+    Remove(u32),
+}
+
+/// A session with a server.
+#[derive(Clone, Debug)]
+struct Session {
+    /// How far that server is, in parts of the history, when the session begins and later.
+    states: [prop::sample::Index; 2],
+    /// The connection breaks after this part of the messages.
+    cut: prop::sample::Index,
+    /// Messages that come again later.
+    repeats: Vec<prop::sample::Index>,
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    prop_oneof![
+        3 => (0..6_u32).prop_map(Entry::Put),
+        1 => (0..6_u32).prop_map(Entry::Remove),
+    ]
+}
+
+fn session() -> impl Strategy<Value = Session> {
+    let states = any::<[prop::sample::Index; 2]>();
+    let repeats = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
+    (states, any::<prop::sample::Index>(), repeats).prop_map(|(states, cut, repeats)| Session {
+        states,
+        cut,
+        repeats,
+    })
+}
+
+/// The states after each entry. Names are given anew when they return: an id is never used twice.
+fn history(entries: &[Entry]) -> Vec<State> {
+    let mut state = State::new();
+    let mut lives = BTreeMap::new();
+    let mut states = vec![state.clone()];
+    for (at, entry) in entries.iter().enumerate() {
+        let index = at as u64 + 1;
+        match entry {
+            Entry::Put(name) => {
+                let life: u32 = *lives.entry(*name).or_insert(0);
+                state.insert(name + 10 * life, index);
+            }
+            Entry::Remove(name) => {
+                let life: &mut u32 = lives.entry(*name).or_insert(0);
+                state.remove(&(name + 10 * *life));
+                *life += 1;
+            }
+        }
+        states.push(state.clone());
+    }
+    states
+}
+
+/// What a server says that has told everything of `before` and is at `now`. `known` is for a new session.
+fn told(index: usize, now: &State, before: Option<&State>, known: u64) -> Vec<News> {
+    let is_news = |name: &u32, at: u64| match before {
+        Some(before) => before.get(name) != Some(&at),
+        None => at > known,
+    };
+    let changed: Vec<_> = now
+        .iter()
+        .filter(|(name, at)| is_news(name, **at))
+        .collect();
+    let same = now.keys().filter(|name| !is_news(name, now[name]));
+    let gone = before.into_iter().flat_map(State::keys);
+    let index = LogIndex(index as u64);
+    let news = || News {
+        index,
+        ..News::default()
+    };
+    let mut messages = Vec::new();
+    if before.is_none() {
+        let unchanged = same.map(|name| id(*name)).collect();
+        messages.push(News {
+            unchanged,
+            ..news()
+        });
+    }
+    for pair in changed.chunks(2) {
+        let allocs = pair.iter().map(|(name, at)| alloc(**name, **at)).collect();
+        messages.push(News { allocs, ..news() });
+    }
+    messages.push(News {
+        gone: gone
+            .filter(|name| !now.contains_key(name))
+            .map(|name| id(*name))
+            .collect(),
+        complete: Some(u32::try_from(now.len()).unwrap()),
+        ..news()
+    });
+    messages
+}
+
+/// A node, and everything that it did.
+#[derive(Default)]
+struct Node {
+    desired: Desired,
+    started: BTreeSet<AllocId>,
+}
+
+impl Node {
+    fn hear(&mut self, news: &News) -> bool {
+        let merged = self.desired.apply(news.clone());
+        for change in merged.changes {
+            if let Change::Start(alloc) = change {
+                assert!(self.started.insert(alloc.alloc_id), "started twice");
+            }
+        }
+        merged.ask_again
+    }
+
+    /// Hears `messages` in order, and some of them again.
+    fn hold(&mut self, messages: &[News], session: &Session) {
+        for (at, news) in messages.iter().enumerate() {
+            assert!(
+                !self.hear(news),
+                "a server that is asked right knows what is known"
+            );
+            for repeat in &session.repeats {
+                let earlier = repeat.index(at + 1);
+                assert!(!self.hear(&messages[earlier]));
+            }
+        }
+    }
+
+    fn knows(&self) -> State {
+        let name = |wanted: AllocId| (0..600).find(|name| id(*name) == wanted).unwrap();
+        self.desired
+            .iter()
+            .map(|alloc| (name(alloc.alloc_id), alloc.alloc_modify_index.0))
+            .collect()
+    }
+}
+
+proptest! {
+    /// Sessions break off anywhere, with servers that are further or less far.
+    #[test]
+    fn the_newest_state_wins(
+        entries in prop::collection::vec(entry(), 1..40),
+        sessions in prop::collection::vec(session(), 0..6),
+    ) {
+        let states = history(&entries);
+        let mut node = Node::default();
+        for session in &sessions {
+            let known = node.desired.index().0;
+            let mut at = session.states.map(|at| at.index(states.len()));
+            at.sort_unstable();
+            // A server waits until it is as far as the node.
+            let begin = at[0].max(usize::try_from(known).unwrap());
+            let later = at[1].max(begin);
+            let mut messages = told(begin, &states[begin], None, known);
+            messages.extend(told(later, &states[later], Some(&states[begin]), 0));
+            node.desired.begin_session();
+            let cut = session.cut.index(messages.len() + 1);
+            node.hold(&messages[..cut], session);
+            prop_assert!(node.desired.index().0 >= known);
+        }
+
+        let newest = states.len() - 1;
+        let known = node.desired.index().0;
+        node.desired.begin_session();
+        for news in told(newest, &states[newest], None, known) {
+            prop_assert!(!node.hear(&news));
+        }
+
+        prop_assert_eq!(node.knows(), states[newest].clone());
+        prop_assert_eq!(node.desired.index(), LogIndex(newest as u64));
+    }
+
+    /// All messages of a session come, in any order and some twice: nothing is lost.
+    #[test]
+    fn any_order_ends_alike(
+        entries in prop::collection::vec(entry(), 1..30),
+        begin in any::<prop::sample::Index>(),
+        order in any::<u64>(),
+    ) {
+        let states = history(&entries);
+        let newest = states.len() - 1;
+        let begin = begin.index(states.len());
+        let mut messages = told(begin, &states[begin], None, 0);
+        messages.extend(told(newest, &states[newest], Some(&states[begin]), 0));
+        messages.extend(messages.clone());
+        let mut random = order;
+        let mut node = Node::default();
+        node.desired.begin_session();
+
+        while !messages.is_empty() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = usize::try_from(random >> 33).unwrap() % messages.len();
+            let news = messages.swap_remove(at);
+            node.hear(&news);
+        }
+
+        prop_assert_eq!(node.knows(), states[newest].clone());
+    }
+}
