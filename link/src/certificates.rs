@@ -47,7 +47,7 @@ pub enum ReloadError {
     },
     /// They do not fit together, or do not hold at this time.
     #[error(
-        "the certificate in {} does not work with its key and authority: {reason}",
+        "the certificate in {} does not work here: {reason}",
         dir.display()
     )]
     Unfit {
@@ -177,6 +177,16 @@ impl Certificates {
                 dir: files.dir.clone(),
                 found: identity.cluster,
                 ours: current.cluster.clone(),
+            });
+        }
+        if identity.server_name != current.server_name {
+            return Err(ReloadError::Unfit {
+                dir: files.dir.clone(),
+                reason: format!(
+                    "it is made for server `{}`, this one is `{}`",
+                    identity.server_name.as_deref().unwrap_or_default(),
+                    current.server_name.as_deref().unwrap_or_default()
+                ),
             });
         }
         check(&identity, files.role).map_err(|reason| ReloadError::Unfit {

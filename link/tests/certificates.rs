@@ -194,3 +194,21 @@ async fn a_peer_whose_certificate_has_ended_is_told_what_to_do() {
     let logged = peer::explain(&accepted.unwrap_err()).unwrap();
     assert!(logged.contains("expired"), "{logged}");
 }
+
+#[test]
+fn a_certificate_of_another_server_is_refused() {
+    let dir = cluster();
+    let server = Certificates::load(dir.path(), Role::Server).unwrap();
+    let other = Subject::Server {
+        name: "s2",
+        hosts: &[],
+    };
+
+    Authority::load(dir.path())
+        .unwrap()
+        .issue(dir.path(), other, YEAR)
+        .unwrap();
+
+    let error = server.refresh().unwrap_err();
+    assert!(error.to_string().contains("s2"), "{error}");
+}
