@@ -6,6 +6,7 @@
 //! server.json   addresses of the running server, for tools
 //! tls/          certificates of the cluster
 //! raft/id       the server's number; never reused
+//! raft/founding.json  what it has promised to found, until it is founded
 //! raft/log/     the log
 //! raft/snapshots/
 //! ```
@@ -124,6 +125,27 @@ impl DataDir {
     /// Writes `text` to the file `name`, whole or not at all.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), OpenDataDirError> {
         write_durably(&self.path.join(name), text)
+    }
+
+    /// The text of the file `name`, if it can be read.
+    pub(crate) fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path.join(name)).ok()
+    }
+
+    /// Removes the file `name`, so that it is gone after a crash as well.
+    pub(crate) fn remove_durably(&self, name: &str) -> Result<(), OpenDataDirError> {
+        let path = self.path.join(name);
+        let attempt = || {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            match path.parent() {
+                Some(parent) => File::open(parent)?.sync_all(),
+                None => Ok(()),
+            }
+        };
+        attempt().map_err(failed(&path))
     }
 
     /// Removes the file `name` if it is there.

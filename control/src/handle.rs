@@ -3,18 +3,21 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use muster_control_core::fsm::{Command, Response};
 use muster_control_core::state::State;
-use muster_domain::id::{LogIndex, NodeId, Timestamp};
+use muster_domain::id::{LogIndex, NodeId, Timestamp, WriteKey};
 use muster_wire::codec::EncodeError;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::agents::Nodes;
 use crate::clock::{self, Clock};
 use crate::limits;
 use crate::peers::Peers;
+use crate::peers::founding::Founder;
 use crate::peers::message::{Hello, PeerReply};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
@@ -136,6 +139,71 @@ impl From<WriteError> for ProposeError {
     }
 }
 
+/// What a read must see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// What the leader has: everything that was acknowledged, as long as clocks run at about the same pace.
+    #[default]
+    Leader,
+    /// Everything that was acknowledged before the read began. A quorum confirms who leads.
+    Linearizable,
+    /// What this server has, however old.
+    Stale,
+}
+
+/// A state to read from.
+#[derive(Clone, Debug)]
+pub struct ReadState {
+    /// The state. It stays as it is while writes go on.
+    pub state: State,
+    /// Whether this server knows who leads.
+    pub leader_known: bool,
+    /// How long ago this server heard of the leader; zero if it leads, or has never heard of one.
+    pub last_contact: Duration,
+}
+
+/// Why a state cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// Nobody leads, and nobody came to within the time that a read waits.
+    #[error(
+        "no server leads: more than half of the servers must run and reach each other; a stale read is answered all the same"
+    )]
+    NoLeader {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// This server is behind what the leader has.
+    #[error(
+        "this server has not caught up with entry {} within {waited:?}: try again later, or ask another server",
+        index.0
+    )]
+    Behind {
+        /// The entry.
+        index: LogIndex,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The log has failed; the server is going down.
+    #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ReadError {
+    /// What to do about it.
+    #[must_use]
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::NoLeader { .. } | Self::Behind { .. } => Retry::Later,
+            Self::Stopped { .. } => Retry::Never,
+        }
+    }
+}
+
 /// A command's position and answer.
 pub(crate) type Proposed = Result<(LogIndex, Response), ProposeError>;
 
@@ -159,6 +227,8 @@ struct Shared {
     nodes: Nodes,
     peers: Peers,
     expect: u32,
+    founder: Founder,
+    removed: AtomicBool,
     info: ServerInfo,
     clock: Clock,
     places: Semaphore,
@@ -175,6 +245,7 @@ pub(crate) struct ControlParts {
     pub(crate) peers: Peers,
     /// Servers to found a cluster with; 0: it founds none.
     pub(crate) expect: u32,
+    pub(crate) founder: Founder,
     pub(crate) info: ServerInfo,
     pub(crate) clock: Clock,
     pub(crate) beats: mpsc::Sender<NodeId>,
@@ -189,6 +260,7 @@ impl Control {
             nodes,
             peers,
             expect,
+            founder,
             info,
             clock,
             beats,
@@ -202,6 +274,8 @@ impl Control {
                 nodes,
                 peers,
                 expect,
+                founder,
+                removed: AtomicBool::new(false),
                 info,
                 clock,
                 places,
@@ -224,8 +298,62 @@ impl Control {
         self.shared.published.applied()
     }
 
-    /// Writes `command` to the log. Returns its position and its answer when it is on disk, committed,
-    /// and part of [`Self::state`]. A refused command is an answer, not an error.
+    /// A state that contains what `consistency` asks for. Every server answers; a follower asks the leader only
+    /// for a position. Waits a while for a leader if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; never for [`Consistency::Stale`].
+    pub async fn read(&self, consistency: Consistency) -> Result<ReadState, ReadError> {
+        let waited = limits::ELECTION_WAIT;
+        let deadline = Instant::now() + waited;
+        let linearizable = match consistency {
+            Consistency::Stale => return Ok(self.read_state()),
+            Consistency::Leader => false,
+            Consistency::Linearizable => true,
+        };
+        let raft = &self.shared.raft;
+        let index = match raft.read_index(linearizable, deadline).await {
+            Ok(index) => index,
+            Err(WriteError::Stopped { reason }) => return Err(ReadError::Stopped { reason }),
+            Err(_) => return Err(ReadError::NoLeader { waited }),
+        };
+        if !raft.applied(index, deadline).await {
+            return Err(ReadError::Behind { index, waited });
+        }
+        Ok(self.read_state())
+    }
+
+    fn read_state(&self) -> ReadState {
+        let leader = self.leader();
+        let last_contact = match &leader {
+            Some(leader) if !leader.is_self => self.shared.peers.last_contact(leader.server_id),
+            Some(_) => None,
+            None => self.shared.peers.last_contact_of_any(),
+        };
+        ReadState {
+            state: self.state(),
+            leader_known: leader.is_some(),
+            last_contact: last_contact.unwrap_or_default(),
+        }
+    }
+
+    /// [`Self::propose`], but sent again until an answer is known: the log answers a `key` once, whoever leads.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`]; after [`ProposeError::Timeout`] the same key may be used again.
+    pub async fn propose_keyed(
+        &self,
+        key: WriteKey,
+        command: Command,
+    ) -> Result<(LogIndex, Response), ProposeError> {
+        self.propose(command.keyed(key)).await
+    }
+
+    /// Writes `command` to the log, through the leader if that is another server. Returns its position and its
+    /// answer when it is on the disks of a quorum and part of [`Self::state`] here. A refused command is an
+    /// answer, not an error. Waits a while for a leader if there is none.
     ///
     /// # Errors
     ///
@@ -266,6 +394,26 @@ impl Control {
         &self.shared.peers
     }
 
+    /// What this server has promised to found.
+    pub(crate) fn founder(&self) -> &Founder {
+        &self.shared.founder
+    }
+
+    /// Whether this server was removed from its cluster while it ran.
+    pub(crate) fn removed(&self) -> bool {
+        self.shared.removed.load(Ordering::Acquire)
+    }
+
+    /// Notes that this server was removed from its cluster. It stays out until it is started again.
+    pub(crate) fn set_removed(&self) {
+        if !self.shared.removed.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                "this server was removed from its cluster: stop it. Started again with --join it joins again"
+            );
+            self.shared.raft.stand_back();
+        }
+    }
+
     /// Notes what another server says of itself, and says what this one is.
     pub(crate) fn meet(&self, hello: &Hello) -> PeerReply {
         self.shared.peers.meet(&hello.me);
@@ -283,6 +431,7 @@ impl Control {
             others: self.shared.peers.servers(),
             members: raft.member_ids(),
             leader: raft.leader().map(|leader| leader.server_id),
+            promised: self.shared.founder.promised(),
         }
     }
 

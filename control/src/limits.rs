@@ -87,6 +87,19 @@ pub const CHANGE_SERVERS_WAIT: Duration = Duration::from_secs(10);
 pub const TRANSFER_WAIT: Duration = Duration::from_secs(3);
 /// A server that was heard of within this time is healthy: some heartbeats may be lost.
 pub const SERVER_HEALTHY_WITHIN: Duration = Duration::from_secs(2);
+/// How often the leader looks whether learners have caught up and servers are lost.
+pub const AUTOPILOT_INTERVAL: Duration = Duration::from_millis(500);
+/// Entries that a learner may lack when it gets its vote: less than a busy cluster writes in a few
+/// milliseconds, so that its vote never holds a commit up.
+pub const PROMOTE_LAG_MAX: u64 = 256;
+/// How often a server that belongs to no cluster looks for one.
+pub const SEEK_PAUSE: Duration = Duration::from_millis(250);
+/// The same, when nothing is expected to change soon.
+pub const SEEK_PAUSE_LONG: Duration = Duration::from_secs(2);
+/// Time without a leader after which a member asks others whether it still is one. Elections are over by then.
+pub const SEEK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a server may take to say who it is.
+pub const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// Bytes of a snapshot on the way that either end holds in memory.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
 

@@ -11,8 +11,12 @@
 //!
 //! Deliberately absent: Raft's messages (`raft::network`) and what a request does (`serve`).
 
+mod admin;
+pub(crate) mod autopilot;
+pub(crate) mod founding;
+pub(crate) mod join;
 mod lane;
-pub(crate) mod message;
+pub mod message;
 pub(crate) mod serve;
 
 use std::collections::HashMap;
@@ -214,6 +218,13 @@ impl Peers {
             .get(&server_id)
             .and_then(|entry| entry.heard)
             .map(|heard| heard.elapsed())
+    }
+
+    /// How long ago any server was heard of.
+    pub(crate) fn last_contact_of_any(&self) -> Option<Duration> {
+        let book = self.book();
+        let newest = book.values().filter_map(|entry| entry.heard).max();
+        newest.map(|heard| heard.elapsed())
     }
 
     /// Notes that `server_id` has been heard of.

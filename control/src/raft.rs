@@ -182,6 +182,7 @@ pub(crate) struct Raft {
     published: Arc<Published>,
     leadership: watch::Receiver<Leadership>,
     failed: watch::Receiver<Option<String>>,
+    disk: watch::Receiver<DiskHealth>,
     forwarder: Forwarder,
     reads: Reads,
     /// Where snapshots of the leader arrive.
@@ -204,6 +205,7 @@ impl Raft {
                 .map_err(raft_error)??
         };
         let log_bytes_cut = log.bytes_cut();
+        let disk = log.disk();
         let machine = Machine::new(Arc::clone(&published), snapshots, restored);
         let server_id = config.data_dir.server_id();
         let peers = config.peers.clone();
@@ -221,6 +223,7 @@ impl Raft {
             server_id,
             log_bytes_cut,
             published,
+            disk,
             forwarder: Forwarder::start(peers.clone()),
             reads: Reads::start(&raft, &peers, &leadership),
             leadership,
@@ -467,6 +470,16 @@ impl Raft {
         Ok(LogIndex(upto))
     }
 
+    /// Stands for election no more: this server was removed.
+    pub(crate) fn stand_back(&self) {
+        self.raft.runtime_config().elect(false);
+    }
+
+    /// Whether the log has room to grow.
+    pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
+        self.disk.clone()
+    }
+
     /// Stops. Entries that were not acknowledged may or may not be in the log.
     pub(crate) async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
@@ -538,7 +551,7 @@ fn open_storage(
 }
 
 /// Waits until leadership changes, a little while at the most, and not beyond `deadline`.
-async fn pause(leadership: &mut watch::Receiver<Leadership>, deadline: Instant) {
+pub(crate) async fn pause(leadership: &mut watch::Receiver<Leadership>, deadline: Instant) {
     let until = deadline.min(Instant::now() + limits::LEADER_RETRY_PAUSE);
     // An error means that Raft is gone, which the next attempt tells.
     drop(tokio::time::timeout_at(until, leadership.changed()).await);

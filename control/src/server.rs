@@ -6,7 +6,7 @@
 //! ```
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +28,9 @@ use crate::leader::{self, Inputs};
 use crate::limits;
 use crate::listen;
 use crate::peers::Peers;
+use crate::peers::autopilot::{self, ServersConfig};
+use crate::peers::founding::Founder;
+use crate::peers::join::{self, Search};
 use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 use crate::raft::{Raft, RaftConfig, StartRaftError};
@@ -40,6 +43,9 @@ pub const DEFAULT_QUIC_PORT: u16 = 4647;
 pub const DEFAULT_HEARTBEAT_TTL: Duration = Duration::from_secs(10);
 /// Added to that unless said: a dead node is noticed within 15 s (Nomad: 20 s at the least).
 pub const DEFAULT_HEARTBEAT_GRACE: Duration = Duration::from_secs(5);
+/// Silence after which a server counts as lost, unless said: longer than a reboot, shorter than a night with
+/// one server less.
+pub const DEFAULT_DEAD_SERVER_AFTER: Duration = Duration::from_mins(10);
 /// Where a running server writes its addresses, within its data directory.
 pub const ADDRESS_FILE: &str = "server.json";
 
@@ -60,6 +66,18 @@ pub struct ServerConfig {
     pub heartbeat_ttl: Duration,
     /// What is added to that, for the way of a heartbeat to the leader.
     pub heartbeat_grace: Duration,
+    /// How many servers found a cluster together. 1: this one alone, at once; 0: it founds none, but joins.
+    pub bootstrap_expect: u32,
+    /// Where other servers speak QUIC: hosts and ports. One that answers is enough to join a cluster; to found
+    /// one, each must be told of all others, or all of one of them.
+    pub join: Vec<String>,
+    /// The directory with `ca.pem`, `server.pem` and `server.key`. `None`: in the data directory, made if they
+    /// are not there; enough for a server on its own.
+    pub tls_dir: Option<PathBuf>,
+    /// The IP address under which other servers and clients reach this one, if it is not the one it binds.
+    pub advertise: Option<IpAddr>,
+    /// Silence after which a server counts as lost, and is removed if another has come in its place.
+    pub dead_server_after: Duration,
 }
 
 impl ServerConfig {
@@ -74,6 +92,27 @@ impl ServerConfig {
             name: "server".to_owned(),
             heartbeat_ttl: DEFAULT_HEARTBEAT_TTL,
             heartbeat_grace: DEFAULT_HEARTBEAT_GRACE,
+            bootstrap_expect: 1,
+            join: Vec::new(),
+            tls_dir: None,
+            advertise: None,
+            dead_server_after: DEFAULT_DEAD_SERVER_AFTER,
+        }
+    }
+
+    /// Whether this server is to be one of several.
+    fn with_others(&self) -> bool {
+        self.bootstrap_expect != 1 || !self.join.is_empty()
+    }
+
+    /// The address that others are told instead of `bound`.
+    fn told(&self, bound: SocketAddr) -> Result<SocketAddr, StartServerError> {
+        match self.advertise {
+            Some(ip) => Ok(SocketAddr::new(ip, bound.port())),
+            None if bound.ip().is_unspecified() && self.with_others() => {
+                Err(StartServerError::Advertise { bound })
+            }
+            None => Ok(bound),
         }
     }
 }
@@ -100,6 +139,40 @@ pub enum StartServerError {
         theirs: String,
         /// The cluster asked for.
         ours: String,
+    },
+    /// A cluster of several needs certificates that all its servers trust.
+    #[error(
+        "a server with --join or --bootstrap-expect needs --tls-dir: make one authority with `muster operator tls ca`, and on it a certificate \
+         for each server with `muster operator tls cert`"
+    )]
+    NeedsTls,
+    /// The certificate is another server's.
+    #[error(
+        "the certificate in {} is made for server `{theirs}`, this one is `{ours}`: start it with --name {theirs}, or make a certificate \
+         for {ours} with `muster operator tls cert`",
+        dir.display()
+    )]
+    CertificateName {
+        /// The certificates' directory.
+        dir: PathBuf,
+        /// The name in it.
+        theirs: String,
+        /// This server's name.
+        ours: String,
+    },
+    /// The server's name cannot stand in a certificate.
+    #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens in --name")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Others cannot be told where this server is.
+    #[error(
+        "{bound} means every address of this machine: say with --advertise which one other servers are to use"
+    )]
+    Advertise {
+        /// The address it is bound to.
+        bound: SocketAddr,
     },
     /// The address for HTTP is taken.
     #[error(
@@ -169,6 +242,7 @@ impl Part {
 pub struct Server {
     control: Control,
     data_dir: Arc<DataDir>,
+    tls_dir: PathBuf,
     /// In the order of their start.
     parts: Vec<Part>,
 }
@@ -182,16 +256,7 @@ impl Server {
     pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
         let clock = Clock::start();
         let data_dir = Arc::new(DataDir::open(&config.data_dir)?);
-        tls::ensure_cluster(&data_dir.tls(), &config.cluster, &config.name)?;
-        let identity = Identity::load(&data_dir.tls(), Role::Server)?;
-        if identity.cluster != config.cluster {
-            let (dir, theirs) = (data_dir.tls(), identity.cluster);
-            return Err(StartServerError::Cluster {
-                dir,
-                theirs,
-                ours: config.cluster,
-            });
-        }
+        let (identity, tls_dir) = identity(&config, &data_dir)?;
         let bind_http = |source| StartServerError::BindHttp {
             addr: config.http_addr,
             source,
@@ -207,8 +272,8 @@ impl Server {
             server_id: data_dir.server_id(),
             node: ServerNode {
                 name: config.name.clone(),
-                quic_addr: quic_addr.to_string(),
-                http_addr: http_addr.to_string(),
+                quic_addr: config.told(quic_addr)?.to_string(),
+                http_addr: config.told(http_addr)?.to_string(),
             },
         };
         let peers = Peers::new(quic.clone(), &identity, me)?;
@@ -218,7 +283,7 @@ impl Server {
         let raft_config = RaftConfig {
             cluster: config.cluster.clone(),
             peers: peers.clone(),
-            alone: true,
+            alone: config.bootstrap_expect == 1 && config.join.is_empty(),
             data_dir: Arc::clone(&data_dir),
         };
         let raft = Raft::start(raft_config, Arc::clone(&published)).await?;
@@ -244,7 +309,8 @@ impl Server {
             published,
             nodes,
             peers,
-            expect: 1,
+            expect: config.bootstrap_expect,
+            founder: Founder::open(Arc::clone(&data_dir)),
             info,
             clock,
             beats,
@@ -256,14 +322,23 @@ impl Server {
             beats: beat_inbox,
             requests,
         };
+        let search = Search { join: config.join };
+        let servers = ServersConfig {
+            dead_after: config.dead_server_after,
+        };
         let parts = vec![
             Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
             Part::start("quic", |stop| listen::serve(quic, control.clone(), stop)),
             Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
+            Part::start("join", |stop| join::run(control.clone(), search, stop)),
+            Part::start("autopilot", |stop| {
+                autopilot::run(control.clone(), servers, stop)
+            }),
         ];
         let server = Self {
             control,
             data_dir,
+            tls_dir,
             parts,
         };
         server.write_addresses()?;
@@ -298,14 +373,29 @@ impl Server {
         }
     }
 
-    /// Stops in the reverse order of the start.
+    /// Hands leadership over, if this server leads, and stops in the reverse order of the start.
     pub async fn shutdown(mut self) {
         self.data_dir.remove(ADDRESS_FILE);
+        self.hand_over().await;
         while let Some(part) = self.parts.pop() {
             part.stop().await;
         }
         self.control.raft().shutdown().await;
         tracing::info!("the server is down");
+    }
+
+    /// Others need no election after a silence then.
+    async fn hand_over(&self) {
+        let raft = self.control.raft();
+        if !self.control.leads() || raft.successor().is_none() {
+            return;
+        }
+        match raft.transfer(None).await {
+            Ok(leader) => tracing::info!(to = leader.name, "handed leadership over"),
+            Err(error) => {
+                tracing::warn!(%error, "leadership was not handed over: the others elect")
+            }
+        }
     }
 
     fn write_addresses(&self) -> Result<(), StartServerError> {
@@ -316,11 +406,49 @@ impl Server {
             cluster: &info.cluster,
             name: &info.name,
             pid: std::process::id(),
-            tls: self.data_dir.tls(),
+            tls: self.tls_dir.clone(),
         };
         let text =
             serde_json::to_string(&addresses).expect("addresses and names are always valid JSON");
         Ok(self.data_dir.write(ADDRESS_FILE, &text)?)
+    }
+}
+
+/// What this server shows to others, and where that is on disk.
+fn identity(
+    config: &ServerConfig,
+    data_dir: &DataDir,
+) -> Result<(Identity, PathBuf), StartServerError> {
+    if !tls::is_name(&config.name) {
+        return Err(StartServerError::Name {
+            name: config.name.clone(),
+        });
+    }
+    let dir = match &config.tls_dir {
+        Some(dir) => dir.clone(),
+        None if config.with_others() => return Err(StartServerError::NeedsTls),
+        None => {
+            tls::ensure_cluster(&data_dir.tls(), &config.cluster, &config.name)?;
+            data_dir.tls()
+        }
+    };
+    let identity = Identity::load(&dir, Role::Server)?;
+    if identity.cluster != config.cluster {
+        return Err(StartServerError::Cluster {
+            dir,
+            theirs: identity.cluster,
+            ours: config.cluster.clone(),
+        });
+    }
+    match &identity.server_name {
+        Some(theirs) if config.tls_dir.is_some() && *theirs != config.name => {
+            Err(StartServerError::CertificateName {
+                dir,
+                theirs: theirs.clone(),
+                ours: config.name.clone(),
+            })
+        }
+        _ => Ok((identity, dir)),
     }
 }
 

@@ -1,11 +1,12 @@
 //! `muster server`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use muster_control::server::{Server, ServerConfig};
+use muster_control::server::{DEFAULT_DEAD_SERVER_AFTER, Server, ServerConfig};
+use muster_link::tls::NAME_BYTES_MAX;
 
 use super::{SERVER_DATA_DIR, absolute, ended, host_name, logging, runtime, signals};
 use crate::exit::{CliError, CliResult, Exit};
@@ -19,15 +20,32 @@ pub struct ServerArgs {
     /// Where it speaks HTTP; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:4646", value_name = "ADDR")]
     pub http: SocketAddr,
-    /// Where it speaks QUIC to agents; port 0 takes a free one.
+    /// Where it speaks QUIC to agents and other servers; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:4647", value_name = "ADDR")]
     pub quic: SocketAddr,
     /// The cluster's name: letters, digits, hyphens.
     #[arg(long, default_value = muster_link::tls::DEFAULT_CLUSTER, value_name = "NAME")]
     pub cluster: String,
-    /// The server's name; the machine's unless given.
+    /// The server's name, letters, digits and hyphens; the machine's unless given.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Found a cluster as soon as this many servers have found each other; all are started with the same number.
+    /// Without it and without --join the server is a cluster of its own.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=7))]
+    pub bootstrap_expect: Option<u32>,
+    /// QUIC addresses of other servers, with commas between: hosts and ports. One that answers is enough.
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub join: Vec<String>,
+    /// The directory with ca.pem, server.pem and server.key, as `muster operator tls` makes them. A server on its own
+    /// makes them in its data directory.
+    #[arg(long, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
+    /// The IP address that other servers and agents use, if it is not the one of --quic and --http.
+    #[arg(long, value_name = "IP")]
+    pub advertise: Option<IpAddr>,
+    /// Seconds of silence after which a server that another has replaced is removed.
+    #[arg(long, default_value_t = DEFAULT_DEAD_SERVER_AFTER.as_secs(), value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..))]
+    pub dead_server_after: u64,
     /// Seconds of silence after which a node is down.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub heartbeat_ttl: u64,
@@ -44,9 +62,33 @@ pub fn run(args: &ServerArgs) -> CliResult {
     config.http_addr = args.http;
     config.quic_addr = args.quic;
     config.cluster.clone_from(&args.cluster);
-    config.name = args.name.clone().unwrap_or_else(|| host_name("server"));
+    config.name = args
+        .name
+        .clone()
+        .unwrap_or_else(|| as_label(&host_name("server")));
+    config.bootstrap_expect = args
+        .bootstrap_expect
+        .unwrap_or(u32::from(args.join.is_empty()));
+    config.join.clone_from(&args.join);
+    config.tls_dir = args.tls_dir.as_deref().map(absolute).transpose()?;
+    config.advertise = args.advertise;
+    config.dead_server_after = Duration::from_secs(args.dead_server_after);
     config.heartbeat_ttl = Duration::from_secs(args.heartbeat_ttl);
     ended(runtime()?.block_on(serve(config)))
+}
+
+/// A machine's name as a server's: what cannot stand in a certificate becomes a hyphen.
+fn as_label(host: &str) -> String {
+    host.chars()
+        .take(NAME_BYTES_MAX)
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() {
+                letter
+            } else {
+                '-'
+            }
+        })
+        .collect()
 }
 
 async fn serve(config: ServerConfig) -> Result<(), CliError> {

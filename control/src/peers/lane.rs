@@ -145,7 +145,7 @@ impl Lane {
                 }
             };
             *shared.lock().unwrap_or_else(PoisonError::into_inner) = next;
-            drop(end.send(()));
+            end.send_replace(());
         });
         ended
     }

@@ -46,8 +46,8 @@ pub(crate) struct Opening {
 pub(crate) enum PeerRequest {
     /// Says who the sender is and asks the same: [`PeerReply::Hello`].
     Hello(Hello),
-    /// Wants to be a member: [`PeerReply::Done`] when it is a learner, [`PeerReply::NotLeader`].
-    Join(Known),
+    /// Wants to be a member, or says that it has moved: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    Join(Hello),
     /// One message of Raft in the encoding of `raft::network`: [`PeerReply::Raft`].
     Raft {
         /// Which.
@@ -88,7 +88,10 @@ pub(crate) enum PeerRequest {
     /// All have promised: [`PeerReply::Done`].
     Found(Founding),
     /// Tells a server that it was removed from the cluster: [`PeerReply::Done`].
-    Removed,
+    Removed {
+        /// Which.
+        server_id: u64,
+    },
 }
 
 /// The kinds of [`PeerRequest::Raft`].
@@ -119,6 +122,8 @@ pub(crate) struct Hello {
     pub(crate) members: Vec<u64>,
     /// Who leads, as far as it knows.
     pub(crate) leader: Option<u64>,
+    /// What it has promised to help to found.
+    pub(crate) promised: Option<Founding>,
 }
 
 /// A cluster that is to be founded.
@@ -141,10 +146,7 @@ pub(crate) enum PeerReply {
         reason: String,
     },
     /// Another server leads, or none does.
-    NotLeader {
-        /// Who does, if known.
-        leader: Option<Known>,
-    },
+    NotLeader,
     /// Who the server is.
     Hello(Hello),
     /// Raft's answer, in the encoding of `raft::network`.

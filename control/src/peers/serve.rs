@@ -93,11 +93,21 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
         PeerRequest::Hello(hello) => control.meet(&hello),
         PeerRequest::ReadIndex { linearizable } => match raft.read_index_here(linearizable).await {
             Some(index) => PeerReply::ReadIndex(index),
-            None => PeerReply::NotLeader { leader: None },
+            None => PeerReply::NotLeader,
         },
-        _ => PeerReply::Refused {
-            reason: "this server does not know the request: it is of another version".to_owned(),
-        },
+        PeerRequest::Join(_)
+        | PeerRequest::Members
+        | PeerRequest::Add { .. }
+        | PeerRequest::Remove { .. }
+        | PeerRequest::Transfer { .. } => control.lead_for(&request).await,
+        PeerRequest::Promise(founding) => done(control.founder().promise(control, &founding).await),
+        PeerRequest::Found(founding) => done(control.founder().begin(control, &founding).await),
+        PeerRequest::Removed { server_id } => {
+            if server_id == peers.me().server_id {
+                control.set_removed();
+            }
+            PeerReply::Done
+        }
     };
     reply(sender, answered).await;
 }
@@ -118,6 +128,15 @@ fn check(name: &str, from: u64, to: u64, control: &Control) -> Result<(), String
             node.name
         )),
         _ => Ok(()),
+    }
+}
+
+fn done<E: std::error::Error>(result: Result<(), E>) -> PeerReply {
+    match result {
+        Ok(()) => PeerReply::Done,
+        Err(error) => PeerReply::Refused {
+            reason: error.to_string(),
+        },
     }
 }
 

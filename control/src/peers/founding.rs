@@ -1,0 +1,249 @@
+//! How a cluster comes to be out of several servers: exactly one, whoever starts first and whatever dies on
+//! the way.
+//!
+//! The server with the lowest number among those that are expected is the *founder*. It asks each of them for
+//! a promise to help to found this cluster and no other; a promise is on disk before it is given. When all
+//! have promised, every one of them may begin with the same list of servers, which is safe however many do.
+//! A founder that dies asks again when it is back. A founder that is refused takes its own promise back, on
+//! disk, before it tries another list; whoever gave it one learns that by asking it, and is free again.
+//!
+//! A server that belongs to a cluster promises nothing, and a server that meets one joins it instead.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::message::{Founding, Hello, Known, PeerReply, PeerRequest};
+use crate::data_dir::DataDir;
+use crate::handle::Control;
+use crate::limits;
+use crate::raft::ChangeServersError;
+
+/// The file with the promise, within the data directory.
+const FILE: &str = "raft/founding.json";
+
+/// What this server has promised.
+#[derive(Debug)]
+pub(crate) struct Founder {
+    data_dir: Arc<DataDir>,
+    promised: Mutex<Option<Founding>>,
+    /// One founding at a time.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Founder {
+    /// Reads what was promised before.
+    pub(crate) fn open(data_dir: Arc<DataDir>) -> Self {
+        let promised = data_dir.read(FILE).and_then(|text| {
+            serde_json::from_str(&text)
+                .inspect_err(
+                    |error| tracing::warn!(%error, file = FILE, "cannot be read; taken for none"),
+                )
+                .ok()
+        });
+        Self {
+            data_dir,
+            promised: Mutex::new(promised),
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// What this server has promised, if that is not done yet.
+    pub(crate) fn promised(&self) -> Option<Founding> {
+        self.lock().clone()
+    }
+
+    /// Promises `founding`, unless another is promised.
+    pub(crate) async fn promise(
+        &self,
+        control: &Control,
+        founding: &Founding,
+    ) -> Result<(), ChangeServersError> {
+        let _turn = self.turn.lock().await;
+        self.promise_in_turn(control, founding).await
+    }
+
+    async fn promise_in_turn(
+        &self,
+        control: &Control,
+        founding: &Founding,
+    ) -> Result<(), ChangeServersError> {
+        if control.raft().founded() {
+            return Err(ChangeServersError::refused(format!(
+                "{} belongs to a cluster already",
+                control.peers().me().node.name
+            )));
+        }
+        if let Some(former) = self.promised()
+            && former.founder != founding.founder
+            && self.still_meant(control, &former).await
+        {
+            return Err(ChangeServersError::refused(format!(
+                "{} has promised to found a cluster with other servers; if those are gone for good, empty its data directory",
+                control.peers().me().node.name
+            )));
+        }
+        self.keep(Some(founding.clone()))
+    }
+
+    /// Whether the founder of `former` may still go through with it.
+    async fn still_meant(&self, control: &Control, former: &Founding) -> bool {
+        let Some(founder) = former
+            .servers
+            .iter()
+            .find(|known| known.server_id == former.founder)
+        else {
+            return false;
+        };
+        let request = PeerRequest::Hello(control.hello());
+        let addr = &founder.node.quic_addr;
+        let asked = control
+            .peers()
+            .call_address(addr, request, limits::PEER_CALL_WAIT)
+            .await;
+        match asked {
+            Ok(PeerReply::Hello(hello)) if hello.me.server_id == former.founder => {
+                hello.founded || hello.promised.as_ref() == Some(former)
+            }
+            // Another server is there: nobody knows.
+            _ => true,
+        }
+    }
+
+    /// All have promised: begins.
+    pub(crate) async fn begin(
+        &self,
+        control: &Control,
+        founding: &Founding,
+    ) -> Result<(), ChangeServersError> {
+        if !control.raft().founded() && self.promised().as_ref() != Some(founding) {
+            return Err(ChangeServersError::refused(
+                "this server has promised something else",
+            ));
+        }
+        control.raft().found(&founding.servers).await
+    }
+
+    /// Asks all of `servers` for their promise, and begins if all give it.
+    pub(crate) async fn found(
+        &self,
+        control: &Control,
+        servers: Vec<Known>,
+    ) -> Result<(), ChangeServersError> {
+        let _turn = self.turn.lock().await;
+        let me = control.peers().me().server_id;
+        let founding = Founding {
+            founder: me,
+            servers,
+        };
+        self.promise_in_turn(control, &founding).await?;
+        let others = || {
+            let others = founding.servers.iter();
+            others.filter(|known| known.server_id != me)
+        };
+        for known in others() {
+            let request = PeerRequest::Promise(founding.clone());
+            control.peers().introduce(known);
+            let waited = limits::PEER_CALL_WAIT + limits::PEER_CALL_WAIT;
+            match control
+                .peers()
+                .call_within(known.server_id, request, waited)
+                .await
+            {
+                Ok(PeerReply::Done) => {}
+                Ok(other) => {
+                    self.keep(None)?;
+                    return Err(ChangeServersError::refused(format!("{other:?}")));
+                }
+                Err(super::PeerError::Refused { reason }) => {
+                    self.keep(None)?;
+                    return Err(ChangeServersError::Refused { reason });
+                }
+                // It may have promised: the same is asked again.
+                Err(error) => return Err(ChangeServersError::refused(error.to_string())),
+            }
+        }
+        tracing::info!(servers = founding.servers.len(), "founding a cluster");
+        control.raft().found(&founding.servers).await?;
+        for known in others() {
+            let request = PeerRequest::Found(founding.clone());
+            // Whoever does not hear it learns it from the log.
+            if let Err(error) = control.peers().call(known.server_id, request).await {
+                tracing::debug!(%error, "a server was not told that the cluster is founded");
+            }
+        }
+        Ok(())
+    }
+
+    /// Founds a cluster of this server and all it has met that belong to none.
+    pub(crate) async fn found_now(
+        &self,
+        control: &Control,
+    ) -> Result<Vec<Known>, ChangeServersError> {
+        if control.raft().founded() {
+            return Err(ChangeServersError::refused(
+                "this server belongs to a cluster already: add others with `muster operator raft add`",
+            ));
+        }
+        let mut servers = vec![control.peers().me().clone()];
+        for known in control.peers().servers() {
+            let request = PeerRequest::Hello(control.hello());
+            match control.peers().call(known.server_id, request).await {
+                Ok(PeerReply::Hello(hello)) if hello.founded => {
+                    return Err(ChangeServersError::refused(format!(
+                        "{} belongs to a cluster: this server joins that by itself, if it is started with --join",
+                        hello.me.node.name
+                    )));
+                }
+                Ok(PeerReply::Hello(hello)) => servers.push(hello.me),
+                Ok(_) | Err(_) => {
+                    return Err(ChangeServersError::refused(format!(
+                        "{} at {} does not answer: start it, or start this server without it",
+                        known.node.name, known.node.quic_addr
+                    )));
+                }
+            }
+        }
+        servers.sort_unstable_by_key(|known| known.server_id);
+        self.found(control, servers.clone()).await?;
+        Ok(servers)
+    }
+
+    fn keep(&self, founding: Option<Founding>) -> Result<(), ChangeServersError> {
+        let mut promised = self.lock();
+        let kept = match &founding {
+            Some(founding) => {
+                let text = serde_json::to_string(founding)
+                    .expect("numbers and names are always valid JSON");
+                self.data_dir.write(FILE, &text)
+            }
+            None => self.data_dir.remove_durably(FILE),
+        };
+        if let Err(error) = kept {
+            return Err(ChangeServersError::refused(crate::chain(&error)));
+        }
+        *promised = founding;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Founding>> {
+        // Replaced in one assignment, so a panic elsewhere leaves it whole.
+        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The servers that `me` should found a cluster with, if it is their founder: the `expect` with the lowest
+/// numbers among those that expect as many. `None` if it is not, or if some are missing.
+pub(super) fn company(me: &Hello, met: &[Hello]) -> Option<Vec<Known>> {
+    let mut servers: Vec<Known> = met
+        .iter()
+        .filter(|other| !other.founded && other.expect == me.expect)
+        .map(|other| other.me.clone())
+        .chain([me.me.clone()])
+        .collect();
+    servers.sort_unstable_by_key(|known| known.server_id);
+    servers.dedup_by_key(|known| known.server_id);
+    if servers.len() < me.expect as usize {
+        return None;
+    }
+    servers.truncate(me.expect as usize);
+    (servers.first()?.server_id == me.me.server_id).then_some(servers)
+}

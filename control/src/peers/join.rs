@@ -1,0 +1,232 @@
+//! A server looks for its cluster: it meets those it was told of, founds one with them or joins theirs, and
+//! tells where it is when it has moved.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::founding;
+use super::message::{Hello, PeerReply, PeerRequest};
+use crate::handle::Control;
+use crate::limits;
+
+/// What the search goes by.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Search {
+    /// Where other servers are: hosts and ports.
+    pub(crate) join: Vec<String>,
+}
+
+/// Runs until `shutdown`.
+pub(crate) async fn run(control: Control, search: Search, shutdown: CancellationToken) {
+    let mut seeker = Seeker {
+        control,
+        search,
+        told: HashMap::new(),
+        joined: false,
+        led_at: Instant::now(),
+    };
+    loop {
+        let pause = tokio::select! {
+            () = shutdown.cancelled() => return,
+            pause = seeker.step() => pause,
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Seeker {
+    control: Control,
+    search: Search,
+    /// What was last said about each address, so that it is said once.
+    told: HashMap<String, String>,
+    /// Whether this server has been a member in this run: if it is none any more, it was removed on purpose.
+    joined: bool,
+    /// When a leader was last known.
+    led_at: Instant,
+}
+
+impl Seeker {
+    /// Does what is to be done now. Returns how long nothing is.
+    async fn step(&mut self) -> Duration {
+        if self.control.removed() {
+            return limits::SEEK_PAUSE_LONG;
+        }
+        if self.control.raft().founded() {
+            self.stay().await
+        } else {
+            self.seek().await
+        }
+    }
+
+    /// Meets everybody; founds or joins.
+    async fn seek(&mut self) -> Duration {
+        let met = self.meet_all().await;
+        if let Some((addr, _)) = met.iter().find(|(_, hello)| hello.founded) {
+            let addr = addr.clone();
+            return self.join(&addr).await;
+        }
+        let me = self.control.hello();
+        if me.expect < 2 {
+            return limits::SEEK_PAUSE;
+        }
+        for (addr, hello) in &met {
+            if hello.expect != me.expect && hello.expect != 0 {
+                self.say(
+                    addr,
+                    &format!(
+                        "{} expects {} servers, this one {}: start all with the same --bootstrap-expect",
+                        hello.me.node.name, hello.expect, me.expect
+                    ),
+                );
+            }
+        }
+        let hellos: Vec<Hello> = met.into_iter().map(|(_, hello)| hello).collect();
+        let Some(servers) = founding::company(&me, &hellos) else {
+            return limits::SEEK_PAUSE;
+        };
+        match self.control.founder().found(&self.control, servers).await {
+            Ok(()) => limits::SEEK_PAUSE,
+            Err(error) => {
+                self.say("", &format!("the cluster is not founded yet: {error}"));
+                // Not in step with others that try the same.
+                limits::SEEK_PAUSE + limits::SEEK_PAUSE.mul_f64(rand::random())
+            }
+        }
+    }
+
+    /// Looks after the membership of a server that has one.
+    async fn stay(&mut self) -> Duration {
+        let me = self.control.hello();
+        let my_id = me.me.server_id;
+        let member = me.members.contains(&my_id);
+        if member && me.leader.is_some() {
+            self.joined = true;
+            self.led_at = Instant::now();
+            let recorded = self
+                .control
+                .known_peers()
+                .into_iter()
+                .find(|known| known.server_id == my_id);
+            if recorded.is_some_and(|recorded| recorded.node == me.me.node) {
+                return limits::SEEK_PAUSE_LONG;
+            }
+            // It has moved since.
+            return match self.control.at_leader(&PeerRequest::Join(me)).await {
+                Ok(_) => limits::SEEK_PAUSE,
+                Err(error) => {
+                    self.say(
+                        "",
+                        &format!("the others do not know yet where this server is: {error}"),
+                    );
+                    limits::SEEK_PAUSE
+                }
+            };
+        }
+        if !member && self.joined {
+            self.control.set_removed();
+            return limits::SEEK_PAUSE_LONG;
+        }
+        // Nobody leads, or this server was away. The others may have moved, or have removed it as lost.
+        let patient = self.led_at.elapsed() < limits::SEEK_PATIENCE;
+        let met = self.meet_all().await;
+        let without_me = met.iter().find(|(_, hello)| {
+            hello.founded && hello.leader.is_some() && !hello.members.contains(&my_id)
+        });
+        match without_me {
+            Some((addr, _)) if !member || !patient => {
+                let addr = addr.clone();
+                self.join(&addr).await
+            }
+            _ => limits::SEEK_PAUSE,
+        }
+    }
+
+    /// Says hello to all that are known, and hears who they are.
+    async fn meet_all(&mut self) -> Vec<(String, Hello)> {
+        let control = self.control.clone();
+        let mine = &control.peers().me().node.quic_addr;
+        let mut addrs = self.search.join.clone();
+        addrs.extend(
+            control
+                .peers()
+                .servers()
+                .into_iter()
+                .map(|known| known.node.quic_addr),
+        );
+        addrs.sort_unstable();
+        addrs.dedup();
+        addrs.retain(|addr| addr != mine);
+        let hello = control.hello();
+        let asked = addrs.into_iter().map(|addr| {
+            let (control, request) = (control.clone(), PeerRequest::Hello(hello.clone()));
+            async move {
+                let waited = limits::HELLO_WAIT;
+                let reply = control.peers().call_address(&addr, request, waited).await;
+                (addr, reply)
+            }
+        });
+        let mut met = Vec::new();
+        for (addr, reply) in futures::future::join_all(asked).await {
+            match reply {
+                Ok(PeerReply::Hello(hello))
+                    if hello.me.server_id != control.peers().me().server_id =>
+                {
+                    control.peers().meet(&hello.me);
+                    for other in &hello.others {
+                        control.peers().introduce(other);
+                    }
+                    met.push((addr, hello));
+                }
+                // This server itself, under another of its addresses.
+                Ok(_) => {}
+                Err(super::PeerError::Refused { reason }) => {
+                    self.say(&addr, &format!("{addr} refuses this server: {reason}"));
+                }
+                Err(error) => tracing::debug!(%error, addr, "no hello"),
+            }
+        }
+        met
+    }
+
+    /// Asks the cluster of the server at `addr` to take this one in.
+    async fn join(&mut self, addr: &str) -> Duration {
+        let request = PeerRequest::Join(self.control.hello());
+        let waited = limits::CHANGE_SERVERS_WAIT;
+        match self
+            .control
+            .peers()
+            .call_address(addr, request, waited)
+            .await
+        {
+            Ok(PeerReply::Done) => {
+                tracing::info!(via = addr, "joined the cluster");
+                self.told.clear();
+                self.led_at = Instant::now();
+                limits::SEEK_PAUSE
+            }
+            Ok(_) => limits::SEEK_PAUSE,
+            Err(error) => {
+                self.say(
+                    addr,
+                    &format!("the cluster does not take this server: {error}"),
+                );
+                limits::SEEK_PAUSE_LONG
+            }
+        }
+    }
+
+    /// Says `text` about `addr`, once.
+    fn say(&mut self, addr: &str, text: &str) {
+        if self.told.get(addr).is_none_or(|told| told != text) {
+            tracing::error!("{text}");
+            self.told.insert(addr.to_owned(), text.to_owned());
+        }
+    }
+}
