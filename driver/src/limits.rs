@@ -20,6 +20,11 @@ pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a start or a recovery may take before it fails: a driver may fetch an image first.
 pub const START_DEADLINE: Duration = Duration::from_mins(15);
 
+/// How long a streaming call waits for its answer before it is taken as open. A driver of ours
+/// answers at once, and any driver refuses at once; half would be too little on a loaded machine,
+/// double would be felt by who opens a session in a driver written in Go.
+pub const STREAM_GRACE: Duration = Duration::from_millis(500);
+
 /// What a stop or an exec may take on top of the time that its caller gave it.
 pub const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 

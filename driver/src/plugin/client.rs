@@ -6,16 +6,18 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::{self, BoxFuture, FutureExt};
-use futures::stream::StreamExt;
+use futures::stream::{BoxStream, Stream, StreamExt};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use tower::service_fn;
 use tracing::debug;
 
@@ -374,20 +376,50 @@ impl Client {
             tty_size: None,
             stdin: None,
         };
-        let messages = futures::stream::iter([setup])
-            .chain(input.map(exec_input_to_proto))
-            .boxed();
+        let messages = futures::stream::iter([setup]).chain(input.map(exec_input_to_proto));
+        let messages = Requests(messages.boxed());
         let mut driver = self.driver();
-        // Boxed, because the compiler cannot see through the stream's type that the call is `Send`.
-        let call: BoxFuture<'_, _> = Box::pin(driver.exec_task_streaming(Request::new(messages)));
-        let output = self
-            .task_call("ExecTaskStreaming", &task_id, limits::CALL_DEADLINE, call)
-            .await?;
+        let call = async move { driver.exec_task_streaming(Request::new(messages)).await };
+        let output = opened(call.boxed()).await.map_err(|status| {
+            self.placed_task(to_task_error("ExecTaskStreaming", &task_id, "", &status))
+        })?;
         let output = output.map(move |message| match message {
             Ok(message) => exec_output_from_proto(message),
             Err(status) => Err(to_task_error("ExecTaskStreaming", &task_id, "", &status)),
         });
         Ok(output.boxed())
+    }
+}
+
+/// Messages to a driver. A type of its own, because the compiler cannot see through a boxed stream
+/// that a call with it is `Send`.
+struct Requests(BoxStream<'static, drivers::ExecTaskStreamingRequest>);
+
+impl Stream for Requests {
+    type Item = drivers::ExecTaskStreamingRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+/// Messages of a stream, or what broke it.
+type Messages<T> = BoxStream<'static, Result<T, Status>>;
+
+/// Waits for the answer to a call that streams. Servers in Go answer with their first message only,
+/// which may never come, while a refusal comes at once: after a grace the stream is taken as open.
+async fn opened<T: Send + 'static>(
+    mut call: BoxFuture<'static, Result<Response<Streaming<T>>, Status>>,
+) -> Result<Messages<T>, Status> {
+    match tokio::time::timeout(limits::STREAM_GRACE, &mut call).await {
+        Ok(answer) => Ok(answer?.into_inner().boxed()),
+        Err(_elapsed) => Ok(futures::stream::once(call)
+            .map(|answer| match answer {
+                Ok(answer) => answer.into_inner().boxed(),
+                Err(status) => futures::stream::iter([Err(status)]).boxed(),
+            })
+            .flatten()
+            .boxed()),
     }
 }
 
@@ -529,13 +561,10 @@ impl TaskDriver for Client {
     fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>> {
         async {
             let mut driver = self.driver();
-            let stream = self
-                .driver_call(
-                    "Fingerprint",
-                    limits::CALL_DEADLINE,
-                    driver.fingerprint(drivers::FingerprintRequest {}),
-                )
-                .await?;
+            let call = async move { driver.fingerprint(drivers::FingerprintRequest {}).await };
+            let stream = opened(call.boxed())
+                .await
+                .map_err(|status| self.placed(to_driver_error("Fingerprint", &status)))?;
             Ok(stream
                 .scan((), |(), message| future::ready(message.ok()))
                 .map(convert::fingerprint_from_proto)
@@ -637,14 +666,10 @@ impl TaskDriver for Client {
                 collection_interval: Some(convert::duration_to_proto(interval)),
             };
             let mut driver = self.driver();
-            let stream = self
-                .task_call(
-                    "TaskStats",
-                    task_id,
-                    limits::CALL_DEADLINE,
-                    driver.task_stats(request),
-                )
-                .await?;
+            let call = async move { driver.task_stats(request).await };
+            let stream = opened(call.boxed()).await.map_err(|status| {
+                self.placed_task(to_task_error("TaskStats", task_id, "", &status))
+            })?;
             Ok(stream
                 .scan((), |(), message| future::ready(usage(message)))
                 .boxed())
@@ -655,13 +680,10 @@ impl TaskDriver for Client {
     fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>> {
         async {
             let mut driver = self.driver();
-            let stream = self
-                .driver_call(
-                    "TaskEvents",
-                    limits::CALL_DEADLINE,
-                    driver.task_events(drivers::TaskEventsRequest {}),
-                )
-                .await?;
+            let call = async move { driver.task_events(drivers::TaskEventsRequest {}).await };
+            let stream = opened(call.boxed())
+                .await
+                .map_err(|status| self.placed(to_driver_error("TaskEvents", &status)))?;
             Ok(stream
                 .scan((), |(), message| future::ready(message.ok()))
                 .map(convert::event_from_proto)

@@ -14,6 +14,8 @@ use crate::conformance::Subject;
 use crate::mock::{self, MockDriver, MockHost, MockTask};
 use crate::{DriverError, Health, Retry, TaskConfig, TaskDriver, TaskError};
 
+mod go;
+
 mod conformance {
     use super::OverSocket;
 

@@ -1,0 +1,154 @@
+//! Programs in another language for tests: a driver and a host whose side of the plugin protocol is
+//! not ours.
+//!
+//! Their sources are in `driver/tests/go`. They are built from Debian's packages of the plugin
+//! library, and their messages are generated from our own `.proto` files, so that a wrong field
+//! number shows. Nothing is fetched.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use thiserror::Error;
+
+/// Where Debian puts the sources of Go libraries.
+const GO_SOURCES: &str = "/usr/share/gocode";
+/// What has to be there, and the package that has it.
+const NEEDED: [(&str, &str); 6] = [
+    ("/usr/bin/go", "golang-go"),
+    ("/usr/bin/protoc", "protobuf-compiler"),
+    (
+        "/usr/include/google/protobuf/duration.proto",
+        "libprotobuf-dev",
+    ),
+    (
+        "/usr/share/gocode/src/github.com/hashicorp/go-plugin",
+        "golang-github-hashicorp-go-plugin-dev",
+    ),
+    (
+        "/usr/share/gocode/src/google.golang.org/grpc",
+        "golang-google-grpc-dev",
+    ),
+    (
+        "/usr/share/gocode/src/github.com/golang/protobuf/protoc-gen-go/grpc",
+        "golang-github-golang-protobuf-1-3-dev",
+    ),
+];
+/// Files of `driver/proto` that the programs speak, as one Go package.
+const PROTOS: [&str; 4] = [
+    "hclspec.proto",
+    "structs.proto",
+    "base.proto",
+    "driver.proto",
+];
+/// How the generator is told about them.
+const PROTO_OPTIONS: &str = "plugins=grpc,import_path=pb,\
+Mgoogle/protobuf/duration.proto=github.com/golang/protobuf/ptypes/duration,\
+Mgoogle/protobuf/timestamp.proto=github.com/golang/protobuf/ptypes/timestamp";
+
+/// Why a program is not there.
+#[derive(Debug, Error)]
+pub enum BuildGoError {
+    /// The machine has not what building takes.
+    #[error("{path} is missing: install {package}, or run `cargo xtask setup`")]
+    Missing {
+        /// What was looked for.
+        path: &'static str,
+        /// Debian's package.
+        package: &'static str,
+    },
+    /// A tool failed.
+    #[error("build a Go program: {what}")]
+    Tool {
+        /// What it said.
+        what: String,
+    },
+    /// A file cannot be written.
+    #[error("build a Go program")]
+    Io(#[from] io::Error),
+}
+
+/// The program whose sources are in `driver/tests/go/<name>`, built if it was not.
+///
+/// # Errors
+///
+/// [`BuildGoError::Missing`] on a machine without the packages: the test is skipped then. Every
+/// other error is a failure.
+pub fn program(name: &str) -> Result<PathBuf, BuildGoError> {
+    for (path, package) in NEEDED {
+        if !Path::new(path).exists() {
+            return Err(BuildGoError::Missing { path, package });
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = root.join("../target/go");
+    fs::create_dir_all(&out)?;
+    let out = out.canonicalize()?;
+    // Test programs of several crates come here at once. The lock ends with the file.
+    let lock = File::create(out.join("lock"))?;
+    lock.lock()?;
+    let sources = out.join("path/src/muster.test");
+    let generated = sources.join("pb");
+    fs::create_dir_all(&generated)?;
+    for part in ["driver", "host", "msgpack"] {
+        link(&root.join("tests/go").join(part), &sources.join(part))?;
+    }
+    let generator = out.join("protoc-gen-go");
+    go(&out, &generator, "github.com/golang/protobuf/protoc-gen-go")?;
+    run(Command::new("/usr/bin/protoc")
+        .arg(format!("--plugin=protoc-gen-go={}", generator.display()))
+        .arg("-I")
+        .arg(root.join("proto"))
+        .args(["-I", "/usr/include"])
+        .arg(format!("--go_out={PROTO_OPTIONS}:{}", generated.display()))
+        .args(PROTOS))?;
+    let built = out.join(format!("{name}.built"));
+    go(&out, &built, &format!("muster.test/{name}"))?;
+    // A program that runs cannot be written to, but it can be replaced.
+    let program = out.join(name);
+    if fs::read(&built)? != fs::read(&program).unwrap_or_default() {
+        let beside = out.join(format!("{name}.new"));
+        fs::copy(&built, &beside)?;
+        fs::rename(beside, &program)?;
+    }
+    Ok(program)
+}
+
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    match std::os::unix::fs::symlink(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+fn go(out: &Path, program: &Path, package: &str) -> Result<(), BuildGoError> {
+    run(Command::new("/usr/bin/go")
+        .arg("build")
+        .arg("-o")
+        .arg(program)
+        .arg(package)
+        .current_dir(out)
+        .env(
+            "GOPATH",
+            format!("{}:{GO_SOURCES}", out.join("path").display()),
+        )
+        .env("GOCACHE", out.join("cache"))
+        .env("GO111MODULE", "off")
+        .env("GOFLAGS", "")
+        .env("CGO_ENABLED", "0"))
+}
+
+fn run(command: &mut Command) -> Result<(), BuildGoError> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(BuildGoError::Tool {
+        what: format!(
+            "{command:?} ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    })
+}
