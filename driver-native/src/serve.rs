@@ -64,6 +64,9 @@ pub enum ServeError {
     /// Signals could not be handled.
     #[error("serve the native driver: handle signals")]
     Signals(#[source] io::Error),
+    /// The host that started this process as a plugin cannot be served.
+    #[error(transparent)]
+    Announce(#[from] plugin::AnnounceError),
     /// The transport failed.
     #[error(transparent)]
     Plugin(#[from] plugin::ServeError),
@@ -95,6 +98,26 @@ pub async fn serve(socket: &Path) -> Result<(), ServeError> {
     // The lock is still held: no other driver has made the socket its own.
     remove(socket)?;
     served?;
+    info!("the native driver ends; its tasks go on");
+    Ok(())
+}
+
+/// Serves a native driver to the plugin host that started this process, such as Nomad or another
+/// agent with this program in its `plugin_dir`. Each life has a socket of its own, so that there is
+/// nothing to lock: a host runs one at a time and recovers the tasks into it.
+///
+/// # Errors
+///
+/// [`ServeError::Announce`] when host and driver do not understand each other.
+pub async fn serve_plugin() -> Result<(), ServeError> {
+    leave_the_agents_session();
+    let shutdown = CancellationToken::new();
+    handle_signals(shutdown.clone()).map_err(ServeError::Signals)?;
+    let task_open_files = raise_open_files();
+    let driver = Arc::new(NativeDriver::with_open_files(task_open_files));
+    let (listener, announced) = plugin::announce()?;
+    info!(socket = %announced.path().display(), pid = std::process::id(), "the native driver serves as a plugin");
+    plugin::serve(driver, listener, shutdown).await?;
     info!("the native driver ends; its tasks go on");
     Ok(())
 }
