@@ -1,5 +1,7 @@
 //! Allocations: a task group placed on a node.
 
+pub mod phrase;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,7 +172,7 @@ pub fn alloc_name(job_id: &str, group: &str, index: u32) -> String {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Score(pub i64);
+pub struct Score(pub i32);
 
 impl Score {
     /// From a number around -1 to 1. NaN becomes 0.
@@ -180,13 +182,13 @@ impl Score {
         reason = "`as` saturates, and scores are small"
     )]
     pub fn new(value: f64) -> Self {
-        Self((value * 1e6).round() as i64)
+        Self((value * 1e6).round() as i32)
     }
 
     /// As a number.
     #[must_use]
     pub fn value(self) -> f64 {
-        self.0 as f64 / 1e6
+        f64::from(self.0) / 1e6
     }
 }
 

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pack::{Malformed, Reader, Writer};
+
 /// A position in the replicated log. 0 is before the first entry.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -59,16 +61,49 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
+/// Bits of an id that are free: RFC 9562 takes four for the version and two for the variant.
+const FREE_BITS: u32 = 122;
+const HALF_BITS: u32 = FREE_BITS / 2;
+const HALF_MASK: u64 = (1 << HALF_BITS) - 1;
+const ROUNDS: u64 = 4;
+
+/// One direction of a Feistel network's round: what is added to the other half.
+fn round(kind: u64, number: u64, half: u64) -> u64 {
+    mix(half ^ kind.rotate_left(56) ^ (number << 48)) & HALF_MASK
+}
+
+/// A bijection, so that an id tells which entry made its row: index and ordinal below 26 zero bits,
+/// scattered by a Feistel network.
 fn derive_bytes(kind: u64, index: LogIndex, ordinal: u32) -> [u8; 16] {
-    let high = mix(mix(index.0 ^ kind.rotate_left(56)) ^ u64::from(ordinal));
-    let low = mix(high ^ index.0.rotate_left(32) ^ u64::from(ordinal));
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&high.to_be_bytes());
-    bytes[8..].copy_from_slice(&low.to_be_bytes());
-    // RFC 9562 version 8 ("custom") and variant bits.
-    bytes[6] = (bytes[6] & 0x0f) | 0x80;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    bytes
+    let mut left = index.0 >> (HALF_BITS - 32);
+    let mut right = ((index.0 << 32) | u64::from(ordinal)) & HALF_MASK;
+    for number in 0..ROUNDS {
+        (left, right) = (right, left ^ round(kind, number, right));
+    }
+    let scattered = (u128::from(left) << HALF_BITS) | u128::from(right);
+    // Version 8 ("custom") and variant bits.
+    let low = scattered & ((1 << 62) - 1);
+    let middle = (scattered >> 62) & 0xfff;
+    let high = scattered >> 74;
+    ((high << 80) | (0x8 << 76) | (middle << 64) | (0b10 << 62) | low).to_be_bytes()
+}
+
+/// The other way; `None` for an id that no entry made.
+fn origin_of(kind: u64, bytes: [u8; 16]) -> Option<(LogIndex, u32)> {
+    let id = u128::from_be_bytes(bytes);
+    if (id >> 76) & 0xf != 0x8 || (id >> 62) & 0b11 != 0b10 {
+        return None;
+    }
+    let scattered = ((id >> 80) << 74) | (((id >> 64) & 0xfff) << 62) | (id & ((1 << 62) - 1));
+    let mut left = u64::try_from(scattered >> HALF_BITS).ok()?;
+    let mut right = u64::try_from(scattered & u128::from(HALF_MASK)).ok()?;
+    for number in (0..ROUNDS).rev() {
+        (left, right) = (right ^ round(kind, number, left), left);
+    }
+    let plain = (u128::from(left) << HALF_BITS) | u128::from(right);
+    let index = u64::try_from(plain >> 32).ok()?;
+    let ordinal = u32::try_from(plain & u128::from(u32::MAX)).ok()?;
+    Some((LogIndex(index), ordinal))
 }
 
 fn parse_bytes(text: &str) -> Option<[u8; 16]> {
@@ -97,6 +132,41 @@ macro_rules! uuid_ids {
             #[must_use]
             pub fn at(index: LogIndex, ordinal: u32) -> Self {
                 Self(derive_bytes($kind, index, ordinal))
+            }
+
+            /// Which entry made its row, and which of that entry's rows it is; `None` if none did.
+            #[must_use]
+            pub fn origin(&self) -> Option<(LogIndex, u32)> {
+                origin_of($kind, self.0)
+            }
+
+            /// Writes it in a few bytes where an entry made its row, else in seventeen.
+            pub fn pack(&self, writer: &mut Writer) {
+                if let Some((index, ordinal)) = self.origin() {
+                    // 0 says that the id itself follows; no entry has this index.
+                    if let Some(index) = index.0.checked_add(1) {
+                        writer.number(index);
+                        writer.number(u64::from(ordinal));
+                        return;
+                    }
+                }
+                writer.number(0);
+                writer.raw(&self.0);
+            }
+
+            /// Reads what [`Self::pack`] wrote.
+            ///
+            /// # Errors
+            ///
+            /// [`Malformed`].
+            pub fn unpack(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+                let index = reader.number()?;
+                if let Some(index) = index.checked_sub(1) {
+                    return Ok(Self::at(LogIndex(index), reader.small()?));
+                }
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(reader.raw(16)?);
+                Ok(Self(bytes))
             }
 
             /// The first eight hexadecimal digits, as people quote ids.
@@ -143,6 +213,21 @@ uuid_ids! {
     EvalId = 3;
     /// Names a node. Chosen by the node at its first start and kept in its data directory.
     NodeId = 4;
+}
+
+/// The place of a node among the columns of the state: dense, and given to another node once nothing
+/// refers to this one any more.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct NodeNumber(pub u32);
+
+impl NodeNumber {
+    /// As an index.
+    #[must_use]
+    pub fn at(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// Names a write, so that a client's retry is told from a second write. Chosen by the client; at most
@@ -221,6 +306,36 @@ mod tests {
             AllocId::at(LogIndex(1), 1).short()
         );
         assert_ne!(AllocId::at(LogIndex(1), 0).0, EvalId::at(LogIndex(1), 0).0);
+    }
+
+    #[test]
+    fn an_id_tells_which_entry_made_its_row() {
+        for (index, ordinal) in [
+            (0, 0),
+            (1, 0),
+            (7, 3),
+            (1 << 44, 1 << 20),
+            (u64::MAX, u32::MAX),
+        ] {
+            let id = AllocId::at(LogIndex(index), ordinal);
+
+            assert_eq!(id.origin(), Some((LogIndex(index), ordinal)));
+            assert_eq!(EvalId::at(LogIndex(index), ordinal).origin(), id.origin());
+        }
+        assert_eq!(AllocId([0x33; 16]).origin(), None);
+        assert_eq!(AllocId(EvalId::at(LogIndex(1), 0).0).origin(), None);
+    }
+
+    #[test]
+    fn a_packed_id_reads_back_and_is_short() {
+        for id in [AllocId::at(LogIndex(100_000), 77), AllocId([0x33; 16])] {
+            let mut writer = Writer::default();
+            id.pack(&mut writer);
+            let bytes = writer.finish();
+
+            assert_eq!(AllocId::unpack(&mut Reader::new(&bytes)), Ok(id));
+            assert!(bytes.len() == 17 || bytes.len() <= 4, "{bytes:?}");
+        }
     }
 
     #[test]

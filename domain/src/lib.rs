@@ -25,5 +25,6 @@ pub mod id;
 pub mod job;
 pub mod limits;
 pub mod node;
+pub mod pack;
 pub mod plan;
 pub mod resources;

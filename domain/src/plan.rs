@@ -1,12 +1,14 @@
 //! Plans: what a scheduler wants to change. A plan leaves no choice open.
 
+mod runs;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::alloc::{ClientStatus, PlacementMetrics, Score};
 use crate::eval::FailedGroup;
-use crate::id::{AllocId, EvalId, JobKey, LogIndex, NodeId};
+use crate::id::{AllocId, EvalId, JobKey, LogIndex, NodeNumber};
 use crate::resources::AllocatedPort;
 
 /// What a scheduler wants to change for one evaluation.
@@ -52,16 +54,18 @@ pub struct GroupPlacements {
     pub left_behind: Vec<AllocId>,
     /// How the places were chosen.
     pub metrics: Arc<PlacementMetrics>,
-    /// The places, as runs.
+    /// The places, as runs. Best in the order of the nodes' numbers: the log takes fewer bytes then.
+    #[serde(with = "runs")]
     pub placements: Vec<PlacementRun>,
 }
 
 /// Consecutive instances on one node: `count` instances with the name indexes
 /// `first_index..first_index + count`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRun {
-    /// Where.
-    pub node_id: NodeId,
+    /// Where: the node that had this number in the plan's snapshot. A number that has changed hands
+    /// since is refused when the plan is checked.
+    pub node: NodeNumber,
     /// The first instance's index.
     pub first_index: u32,
     /// Instances. 1 where `ports` or `previous` is set.

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
+use muster_domain::plan::Plan;
 
 use crate::fsm::{Command, EvalUpdate, Response, admit};
 use crate::limits;
@@ -46,6 +47,7 @@ pub fn merge(
     let mut room = Room::new(state);
     let mut merged = Merged::default();
     let (mut plans, mut evals, mut runs) = (Vec::new(), updates, 0);
+    let mut left = limits::PLACEMENTS_MAX;
     for outcome in outcomes {
         let plan_runs: usize = outcome
             .plan
@@ -53,7 +55,10 @@ pub fn merge(
             .iter()
             .map(|group| group.placements.len())
             .sum();
-        let is_full = plans.len() >= limits::PLANS_MAX || runs + plan_runs > limits::PLAN_RUNS_MAX;
+        let instances = instances(&outcome.plan);
+        let is_full = plans.len() >= limits::PLANS_MAX
+            || runs + plan_runs > limits::PLAN_RUNS_MAX
+            || instances > left;
         if !merged.rest.is_empty() || (is_full && !plans.is_empty()) {
             merged.rest.push(outcome);
             continue;
@@ -61,7 +66,8 @@ pub fn merge(
         runs += plan_runs;
         let ScheduleOutcome { plan, update } = outcome;
         let (eval_id, seen) = (plan.eval_id, plan.snapshot_index);
-        let admission = admit(state, &mut room, plan);
+        let admission = admit(state, &mut room, plan, left);
+        left -= admission.placed;
         if admission.dropped > 0 {
             merged.settled.retry.push((eval_id, admission.placed > 0));
         } else if let Some(update) = update {
@@ -85,6 +91,11 @@ pub fn merge(
         });
     }
     merged
+}
+
+fn instances(plan: &Plan) -> u32 {
+    let runs = plan.groups.iter().flat_map(|group| &group.placements);
+    runs.fold(0, |sum: u32, run| sum.saturating_add(run.count))
 }
 
 impl Merged {

@@ -140,7 +140,7 @@ impl Cluster {
             .allocs()
             .get(&alloc_id)
             .expect("the test names one that is there")
-            .node_id;
+            .node_id();
         let report = AllocReport {
             alloc_id,
             client_status,
@@ -216,7 +216,7 @@ impl Cluster {
             .allocs()
             .of_job(&JobKey::in_default(job_id))
             .filter(|alloc| !alloc.is_terminal())
-            .map(Arc::clone)
+            .map(|alloc| Arc::new(alloc.unpack()))
             .collect();
         live.sort_by_key(|alloc| (alloc.group().name.clone(), alloc.name_index));
         live

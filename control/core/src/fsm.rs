@@ -140,6 +140,13 @@ pub enum Command {
         /// The write.
         command: Unkeyed,
     },
+    /// Agents of one server report what became of allocations: one entry for many nodes.
+    ReportNodes {
+        /// The reports of each node. Later ones about the same allocation win.
+        reports: Vec<(NodeId, Vec<AllocReport>)>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 impl Command {
@@ -157,7 +164,8 @@ impl Command {
             | Self::ApplyPlans { .. }
             | Self::UpdateEvals { .. }
             | Self::ReportAllocs { .. }
-            | Self::CollectGarbage { .. } => 1,
+            | Self::CollectGarbage { .. }
+            | Self::ReportNodes { .. } => 1,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -175,7 +183,8 @@ impl Command {
             | Self::ApplyPlans { at, .. }
             | Self::UpdateEvals { at, .. }
             | Self::ReportAllocs { at, .. }
-            | Self::CollectGarbage { at, .. } => *at,
+            | Self::CollectGarbage { at, .. }
+            | Self::ReportNodes { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -191,7 +200,8 @@ impl Command {
             | Self::ApplyPlans { at, .. }
             | Self::UpdateEvals { at, .. }
             | Self::ReportAllocs { at, .. }
-            | Self::CollectGarbage { at, .. } => at,
+            | Self::CollectGarbage { at, .. }
+            | Self::ReportNodes { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -273,6 +283,11 @@ pub enum Response {
         nodes: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
+    },
+    /// The reports of nodes are recorded.
+    NodesReported {
+        /// Nodes that are not registered; their reports are not recorded.
+        unknown: Vec<NodeId>,
     },
     /// The command is refused; nothing changed.
     Rejected(Rejection),
@@ -450,6 +465,7 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             batch_before,
             after,
         )),
+        Command::ReportNodes { reports, at: _ } => Ok(report::apply_all(&mut change, reports)),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }

@@ -2,7 +2,10 @@
 //!
 //! Memory of the leader only. A node that is ready is expected to be heard of within its time to live
 //! and a grace; a server that becomes leader gives everybody that whole time, since it cannot know when
-//! they were last heard of.
+//! they were last heard of. So does a leader that stood still itself: see [`Attention`].
+//!
+//! Heartbeats come through the server that the node's agent is connected to, and say so: the leader knows
+//! where each node hangs.
 //!
 //! Deliberately absent: recording that a node is down. The shell proposes it.
 
@@ -43,11 +46,36 @@ pub enum Beat {
     Unexpected,
 }
 
+/// Whether the leader has been looking all the time. One that was stopped, or got no processor, cannot say
+/// who was silent meanwhile: its own pause is not the nodes' silence.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    looked_at: Timestamp,
+}
+
+impl Attention {
+    /// It looks from here on.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self { looked_at: now }
+    }
+
+    /// It looks again; to be called several times in [`limits::INATTENTION_MAX`]. Whether it has not looked
+    /// for longer than that: then every node gets a whole period.
+    pub fn handle_look(&mut self, now: Timestamp) -> bool {
+        let pause = now.since(self.looked_at);
+        self.looked_at = now;
+        pause > limits::INATTENTION_MAX
+    }
+}
+
 /// When each node must be heard of.
 #[derive(Debug, Default)]
 pub struct Heartbeats {
     config: HeartbeatConfig,
     deadlines: BTreeMap<NodeId, Timestamp>,
+    /// The server that each node was heard of through last.
+    servers: BTreeMap<NodeId, u64>,
     order: BTreeSet<(Timestamp, NodeId)>,
 }
 
@@ -69,7 +97,10 @@ impl Heartbeats {
 
     /// Begins anew: every node that is not down has a whole period from here.
     pub fn lead(&mut self, state: &State, now: Timestamp) {
-        *self = Self::new(self.config);
+        *self = Self {
+            servers: std::mem::take(&mut self.servers),
+            ..Self::new(self.config)
+        };
         for node in state.nodes().iter() {
             match node.status {
                 NodeStatus::Initializing | NodeStatus::Ready => self.track(node.spec.id, now),
@@ -84,6 +115,24 @@ impl Heartbeats {
         let deadline = now.plus(self.config.ttl).plus(self.config.grace);
         self.deadlines.insert(node_id, deadline);
         self.order.insert((deadline, node_id));
+    }
+
+    /// A node hangs on `server`: a heartbeat came through it.
+    pub fn handle_seen(&mut self, node_id: NodeId, server: u64) {
+        self.servers.insert(node_id, server);
+    }
+
+    /// A node has left `server`. It may hang on another one already.
+    pub fn handle_left(&mut self, node_id: &NodeId, server: u64) {
+        if self.servers.get(node_id) == Some(&server) {
+            self.servers.remove(node_id);
+        }
+    }
+
+    /// The server that the node hangs on, as far as was heard.
+    #[must_use]
+    pub fn server_of(&self, node_id: &NodeId) -> Option<u64> {
+        self.servers.get(node_id).copied()
     }
 
     /// Expects none of a node.

@@ -39,6 +39,9 @@ pub const ANSWERS_MAX: u32 = 65_536;
 pub const ANSWER_AGE_MAX: Duration = Duration::from_mins(15);
 /// Answers forgotten by one keyed write. Each adds one, so the table shrinks whenever it must.
 pub const ANSWERS_FORGOTTEN_MAX: u32 = 8;
+/// Instances placed by one command. Applying takes about half a microsecond each, so an entry of this many
+/// holds the others up for some 40 ms; the rest of a larger job is placed by the next round.
+pub const PLACEMENTS_MAX: u32 = 65_536;
 /// Nodes declared down by one look at the heartbeats. A partition can cut off all of them at once.
 pub const EXPIRED_MAX: usize = 512;
 /// Allocations of a replacement chain that are followed back to count failures. With the delays
@@ -52,3 +55,8 @@ pub const RESCHEDULE_DELAY_MAX: Duration = Duration::from_hours(1);
 pub const RESCHEDULE_BATCH_DELAY: Duration = Duration::from_secs(5);
 /// A failed batch allocation is replaced once in this time. Nomad's default.
 pub const RESCHEDULE_BATCH_INTERVAL: Duration = Duration::from_hours(24);
+
+/// How long a leader may not have looked at its heartbeats before it gives every node a whole period. It
+/// looks twice a second; less would take a busy machine's hiccups for a stop, more would let a stop of that
+/// length count as silence, which the grace would have to bear.
+pub const INATTENTION_MAX: Duration = Duration::from_secs(2);

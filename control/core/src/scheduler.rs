@@ -35,8 +35,12 @@ pub struct ScheduleOutcome {
 }
 
 /// Looks at the job of `eval` in `state` at the time `now`.
+///
+/// An evaluation that waited for a time finds that it has come, whatever the clock of the server that
+/// leads meanwhile says: what is due then would wait for ever otherwise.
 #[must_use]
 pub fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
+    let now = now.max(eval.wait_until);
     match eval.job_type {
         JobType::Service | JobType::Batch => generic::schedule(state, eval, now),
         JobType::System | JobType::SysBatch => unsupported(state, eval),

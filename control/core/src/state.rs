@@ -13,21 +13,22 @@ mod digest;
 mod evals;
 mod jobs;
 mod nodes;
+mod paged;
 mod prefix;
 mod room;
+mod runs;
 
-use std::sync::Arc;
+use muster_domain::id::{LogIndex, NodeId};
 
-use muster_domain::alloc::{Allocation, DesiredAlloc};
-use muster_domain::id::{AllocId, LogIndex};
-
-pub use allocs::{Allocs, GroupCounts, JobSummary};
+use allocs::Updated;
+pub use allocs::{AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc};
 pub use answers::{Answer, Answers};
 pub use digest::StateHash;
 pub use evals::Evals;
 pub use jobs::Jobs;
-pub use nodes::{Column, NodeClass, Nodes};
+pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 
+pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, id_of, key_at, key_of};
 pub(crate) use digest::Digest;
 pub(crate) use jobs::JobRow;
 pub(crate) use room::Room;
@@ -101,41 +102,69 @@ impl State {
         }
     }
 
-    /// Writes a row and moves what its node uses. Says whether it set room free.
-    pub(crate) fn put_alloc(&mut self, alloc: Allocation) -> bool {
-        let alloc = Arc::new(alloc);
-        let old = self.allocs.put(Arc::clone(&alloc));
-        let was_live = old.as_ref().is_some_and(|old| !old.is_terminal());
-        if let Some(old) = old.filter(|_| was_live) {
-            self.nodes.give_back(&old);
-        }
-        if !alloc.is_terminal() {
-            self.nodes.take(&alloc);
-        }
-        was_live && alloc.is_terminal()
+    /// Those of the allocations that are on one node.
+    pub fn allocs_on(&self, node_id: &NodeId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
+        let number = self.nodes.number_of_any(node_id);
+        number.into_iter().flat_map(|number| self.allocs.on(number))
     }
 
-    /// Forgets a row.
-    pub(crate) fn remove_alloc(&mut self, alloc_id: &AllocId) -> Option<Arc<Allocation>> {
-        let old = self.allocs.remove(alloc_id)?;
-        if !old.is_terminal() {
-            self.nodes.give_back(&old);
-        }
-        Some(old)
+    /// Writes an allocation that is not there, and takes its share of its node.
+    pub(crate) fn insert_alloc(&mut self, key: u64, row: Row) {
+        let number = row.node();
+        let node_id = match self.nodes.column_at(number) {
+            Some(column) if column.occupied => column.node_id,
+            Some(_) | None => self.allocs.node_id(number),
+        };
+        self.insert_alloc_on(key, row, node_id);
     }
-}
 
-/// What to tell the agent of `alloc`.
-#[must_use]
-pub fn desired(alloc: &Allocation) -> DesiredAlloc {
-    DesiredAlloc {
-        alloc_id: alloc.id,
-        alloc_modify_index: alloc.alloc_modify_index,
-        desired: alloc.desired,
-        name_index: alloc.name_index,
-        group_at: alloc.group_at,
-        ports: alloc.ports.clone(),
-        client_status: alloc.client_status,
-        job: Arc::clone(&alloc.job),
+    /// The same on a node that may be gone.
+    pub(crate) fn insert_alloc_on(&mut self, key: u64, row: Row, node_id: NodeId) {
+        if !row.is_terminal() {
+            self.nodes.take(row.node(), row.ask(), row.ports());
+        }
+        self.allocs.insert(key, row, node_id);
+    }
+
+    /// Changes an allocation and moves what its node uses. Says whether it set room free.
+    pub(crate) fn update_alloc(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> bool {
+        let Some(Updated { view, was_live_as }) = self.allocs.update(key, change) else {
+            return false;
+        };
+        let (before, after) = (
+            was_live_as.map(|cohort| cohort.ask()),
+            (!view.is_terminal()).then(|| view.ask()),
+        );
+        if before != after {
+            if let Some(ask) = before {
+                self.nodes.give_back(view.node(), ask, view.ports());
+            }
+            if let Some(ask) = after {
+                self.nodes.take(view.node(), ask, view.ports());
+            }
+        }
+        before.is_some() && after.is_none()
+    }
+
+    /// Forgets an allocation. Says on which node it was.
+    pub(crate) fn remove_alloc(&mut self, key: u64) -> Option<(NodeId, Row)> {
+        let node_id = self.allocs.at(key)?.node_id();
+        let row = self.allocs.remove(key)?;
+        if !row.is_terminal() {
+            self.nodes.give_back(row.node(), row.ask(), row.ports());
+        }
+        if !self.allocs.is_on(row.node()) {
+            self.nodes.release(&node_id);
+        }
+        Some((node_id, row))
+    }
+
+    /// Forgets a node.
+    pub(crate) fn remove_node(&mut self, node_id: &NodeId, index: LogIndex) {
+        let is_meant = self
+            .nodes
+            .number(node_id)
+            .is_some_and(|number| self.allocs.is_on(number));
+        self.nodes.remove(node_id, is_meant, index);
     }
 }

@@ -3,7 +3,7 @@
 //! Used twice: by the applier, so that no log is spent on what cannot be, and when the entry is
 //! applied, because other entries may have come between. The second time decides.
 
-use muster_domain::id::AllocId;
+use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::plan::{PlacementRun, Plan};
 use muster_domain::resources::Amount;
 
@@ -20,17 +20,22 @@ pub(crate) struct Admission {
     pub(crate) dropped: u32,
 }
 
-/// Takes from `room` what `plan` asks for, and leaves out what is not there.
+/// Takes from `room` what `plan` asks for, and leaves out what is not there and what exceeds
+/// `placements_max` instances.
 ///
 /// A plan for a job that is gone, stopped or of another version, or whose job was changed by a plan
 /// that this one has not seen, is stale: nothing of it holds, not even its stops.
-pub(crate) fn admit(state: &State, room: &mut Room<'_>, mut plan: Plan) -> Admission {
+pub(crate) fn admit(
+    state: &State,
+    room: &mut Room<'_>,
+    mut plan: Plan,
+    placements_max: u32,
+) -> Admission {
     let wanted: u32 = plan
         .groups
         .iter()
         .flat_map(|group| &group.placements)
-        .map(|run| run.count)
-        .sum();
+        .fold(0, |sum: u32, run| sum.saturating_add(run.count));
     if is_stale(state, &plan, wanted) {
         plan.groups.clear();
         plan.stops.clear();
@@ -46,13 +51,16 @@ pub(crate) fn admit(state: &State, room: &mut Room<'_>, mut plan: Plan) -> Admis
             room.give_back(alloc);
         }
     }
+    let seen = plan.snapshot_index;
     let mut dropped = 0;
+    let mut left = placements_max;
     let mut not_replaced = Vec::new();
     let spec = state.jobs().get(&plan.job).map(|job| &job.current.spec);
     for group in &mut plan.groups {
         let asked = spec.and_then(|spec| spec.groups.get(usize::from(group.group_at)));
         group.placements.retain_mut(|run| {
-            let fits = asked.map_or(0, |asked| take_run(room, run, asked.ask()));
+            let fits = asked.map_or(0, |asked| take_run(room, run, left, seen, asked.ask()));
+            left -= fits;
             dropped += run.count - fits;
             if fits < run.count {
                 not_replaced.extend(run.previous);
@@ -72,7 +80,8 @@ pub(crate) fn admit(state: &State, room: &mut Room<'_>, mut plan: Plan) -> Admis
 fn is_stale(state: &State, plan: &Plan, wanted: u32) -> bool {
     match state.jobs().row(&plan.job) {
         Some(row) => {
-            plan.snapshot_index < row.plan_index
+            plan.snapshot_index > state.applied()
+                || plan.snapshot_index < row.plan_index
                 || plan.snapshot_index < row.job.current.job_modify_index
                 || (wanted > 0 && row.job.stop)
         }
@@ -80,10 +89,10 @@ fn is_stale(state: &State, plan: &Plan, wanted: u32) -> bool {
     }
 }
 
-/// How many of the run fit, taken from `room`.
-fn take_run(room: &mut Room<'_>, run: &PlacementRun, ask: Amount) -> u32 {
+/// How many of the run fit, at most `max`, taken from `room`.
+fn take_run(room: &mut Room<'_>, run: &PlacementRun, max: u32, seen: LogIndex, ask: Amount) -> u32 {
     let mut fits = 0;
-    while fits < run.count && room.take(run.node_id, ask, &run.ports).is_ok() {
+    while fits < run.count.min(max) && room.take(run.node, seen, ask, &run.ports).is_ok() {
         fits += 1;
     }
     fits

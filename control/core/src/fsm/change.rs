@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use muster_domain::alloc::{Allocation, ClientStatus, DesiredStatus};
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
+use muster_domain::plan::PlacementRun;
 
 use super::{Changed, Effect};
-use crate::state::{JobRow, State};
+use crate::state::{Cohort, JobRow, ORDINALS, Row, State, id_of, key_at, key_of};
 
 /// A command under way.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(super) struct Change<'a> {
     freed: BTreeSet<NodeId>,
     /// Nodes whose agents must hear of it.
     changed: BTreeSet<NodeId>,
+    /// The same, by number: where instances were placed.
+    placed: BTreeSet<NodeNumber>,
     written: Written,
 }
 
@@ -36,7 +39,8 @@ struct Written {
     nodes: BTreeSet<NodeId>,
     jobs: BTreeSet<JobKey>,
     evals: BTreeSet<EvalId>,
-    allocs: BTreeSet<AllocId>,
+    /// By key.
+    allocs: BTreeSet<u64>,
 }
 
 impl<'a> Change<'a> {
@@ -51,6 +55,7 @@ impl<'a> Change<'a> {
             touched: BTreeSet::new(),
             freed: BTreeSet::new(),
             changed: BTreeSet::new(),
+            placed: BTreeSet::new(),
             written: Written::default(),
         }
     }
@@ -71,43 +76,72 @@ impl<'a> Change<'a> {
         }
     }
 
-    pub(super) fn next_alloc_id(&mut self) -> AllocId {
-        let ordinal = self.next_alloc;
+    /// Instances that the command may still place.
+    pub(super) fn placements_left(&self) -> u32 {
+        ORDINALS - self.next_alloc
+    }
+
+    /// Places an instance of `cohort`; `None` if the command has placed as many as it may.
+    pub(super) fn place(
+        &mut self,
+        cohort: &Arc<Cohort>,
+        run: &PlacementRun,
+        name_index: u32,
+    ) -> Option<AllocId> {
+        let ordinal = Some(self.next_alloc).filter(|ordinal| *ordinal < ORDINALS)?;
         self.next_alloc += 1;
-        AllocId::at(self.index, ordinal)
+        let row = Row::placed(cohort, run.node, name_index, run.score, self.index)
+            .with(run.ports.clone(), run.previous);
+        self.placed.insert(run.node);
+        self.state.insert_alloc(key_at(self.index, ordinal), row);
+        Some(AllocId::at(self.index, ordinal))
     }
 
-    /// Writes an allocation that an agent reported on.
-    pub(super) fn put_reported(&mut self, mut alloc: Allocation) {
-        alloc.modify_index = self.index;
-        alloc.modify_time = self.at;
-        self.put(alloc);
+    /// Changes an allocation as its agent reported.
+    pub(super) fn report(&mut self, key: u64, report: &AllocReport) {
+        let (index, at) = (self.index, self.at);
+        self.update(key, |row| {
+            row.set_reported(report);
+            row.touch(index, at);
+        });
     }
 
-    /// Writes an allocation that the control plane changed, which its agent must see.
-    pub(super) fn put_decided(&mut self, mut alloc: Allocation) {
-        alloc.modify_index = self.index;
-        alloc.alloc_modify_index = self.index;
-        alloc.modify_time = self.at;
-        self.changed.insert(alloc.node_id);
-        self.put(alloc);
+    /// Changes an allocation as the control plane decided, which its agent must see.
+    pub(super) fn decide(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
+        let (index, at) = (self.index, self.at);
+        let node_id = self.update(key, |row| {
+            change(row);
+            row.touch_for_agent(index, at);
+        });
+        self.changed.extend(node_id);
     }
 
-    fn put(&mut self, alloc: Allocation) {
-        let node_id = alloc.node_id;
-        self.touch(&alloc.job_key());
-        if self.put_unseen(alloc) {
+    /// Records what replaces an allocation. Its agent need not know.
+    pub(super) fn link_next(&mut self, previous: &AllocId, next: AllocId) {
+        let Some(key) = key_of(previous) else {
+            return;
+        };
+        let index = self.index;
+        self.written.allocs.insert(key);
+        self.state.update_alloc(key, |row| {
+            row.set_next(next);
+            row.touch_silently(index);
+        });
+    }
+
+    /// Changes an allocation, and says on which node it is.
+    fn update(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> Option<NodeId> {
+        let alloc = self.state.allocs.at(key)?;
+        let (node_id, job) = (alloc.node_id(), Arc::clone(alloc.job_key()));
+        // What this command made is counted by `next_alloc`.
+        if alloc.create_index() != self.index {
+            self.written.allocs.insert(key);
+        }
+        self.touch(&job);
+        if self.state.update_alloc(key, change) {
             self.freed.insert(node_id);
         }
-    }
-
-    /// Writes an allocation as it is; says whether it set room free.
-    pub(super) fn put_unseen(&mut self, alloc: Allocation) -> bool {
-        // What this command made is counted by `next_alloc`.
-        if alloc.create_index != self.index {
-            self.written.allocs.insert(alloc.id);
-        }
-        self.state.put_alloc(alloc)
+        Some(node_id)
     }
 
     /// Writes a node.
@@ -119,7 +153,7 @@ impl<'a> Change<'a> {
     /// Forgets a node.
     pub(super) fn remove_node(&mut self, node_id: &NodeId) {
         self.written.nodes.insert(*node_id);
-        self.state.nodes.remove(node_id, self.index);
+        self.state.remove_node(node_id, self.index);
     }
 
     /// Writes a job.
@@ -134,25 +168,23 @@ impl<'a> Change<'a> {
         self.state.jobs.remove(key, self.index);
     }
 
-    /// Asks for `alloc` to be stopped.
-    pub(super) fn stop(&mut self, alloc: &Allocation, why: &str, client: Option<ClientStatus>) {
-        let mut alloc = alloc.clone();
-        alloc.desired = DesiredStatus::Stop;
-        why.clone_into(&mut alloc.desired_description);
-        if let Some(status) = client.filter(|_| !alloc.client_status.is_terminal()) {
-            alloc.client_status = status;
-            why.clone_into(&mut alloc.client_description);
-        }
-        self.put_decided(alloc);
+    /// Asks for an allocation to be stopped. `client` is what becomes of it if it has not ended.
+    pub(super) fn stop(&mut self, key: u64, why: &str, client: Option<ClientStatus>) {
+        self.decide(key, |row| {
+            row.set_desired(DesiredStatus::Stop, why);
+            if let Some(status) = client.filter(|_| !row.has_ended()) {
+                row.set_client(status, why);
+            }
+        });
     }
 
     /// Forgets an allocation; its agent hears that it is gone.
-    pub(super) fn remove_alloc(&mut self, alloc_id: &AllocId) {
-        if let Some(old) = self.state.remove_alloc(alloc_id) {
-            self.written.allocs.insert(*alloc_id);
+    pub(super) fn remove_alloc(&mut self, key: u64) {
+        if let Some((node_id, old)) = self.state.remove_alloc(key) {
+            self.written.allocs.insert(key);
             self.state.allocs.set_index(self.index);
-            self.changed.insert(old.node_id);
-            self.touch(&old.job_key());
+            self.changed.insert(node_id);
+            self.touch(old.job_key());
         }
     }
 
@@ -226,8 +258,15 @@ impl<'a> Change<'a> {
                 .into_iter()
                 .map(|node_id| Effect::CapacityFreed { node_id }),
         );
+        let mut changed = self.changed;
+        let nodes = &self.state.nodes;
+        changed.extend(
+            self.placed
+                .iter()
+                .filter_map(|number| Some(nodes.column_at(*number)?.node_id)),
+        );
         self.effects
-            .extend(self.changed.into_iter().map(Effect::NodeChanged));
+            .extend(changed.into_iter().map(Effect::NodeChanged));
         let changed = self.written.list(self.index, self.next_alloc);
         (self.effects, changed)
     }
@@ -267,11 +306,12 @@ impl Written {
             evals,
             allocs,
         } = self;
-        let made = (0..allocs_made).map(|ordinal| AllocId::at(index, ordinal));
+        let made = (0..allocs_made).map(|ordinal| key_at(index, ordinal));
         let nodes = nodes.into_iter().map(Changed::Node);
         let jobs = jobs.into_iter().map(|key| Changed::Job(Arc::new(key)));
         let evals = evals.into_iter().map(Changed::Eval);
-        let allocs = allocs.into_iter().chain(made).map(Changed::Alloc);
+        let allocs = allocs.into_iter().chain(made);
+        let allocs = allocs.map(|key| Changed::Alloc(id_of(key)));
         nodes.chain(jobs).chain(evals).chain(allocs).collect()
     }
 }

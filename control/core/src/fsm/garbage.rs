@@ -14,9 +14,8 @@
 
 use std::sync::Arc;
 
-use muster_domain::alloc::Allocation;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{AllocId, EvalId, JobKey, NodeId, Timestamp};
+use muster_domain::id::{EvalId, JobKey, NodeId, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Node, NodeStatus};
 use serde::{Deserialize, Serialize};
@@ -24,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::{Change, Effect, Response};
 use crate::limits;
 use crate::scheduler::reschedule::{self, Due};
-use crate::state::State;
+use crate::state::{AllocView, State};
 
 /// What to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -148,14 +147,14 @@ fn collect_eval(
     let before = if is_batch { batch_before } else { before };
     let (mut going, mut staying) = (Vec::new(), 0_usize);
     for alloc in snapshot.allocs.of_eval(&eval.id) {
-        let earlier = job.is_some_and(|job| alloc.job.create_index < job.current.create_index);
+        let earlier = job.is_some_and(|job| alloc.job().create_index < job.current.create_index);
         let goes = if may_go {
             alloc_may_go(snapshot, alloc, job, before)
         } else {
             earlier && has_ended(snapshot, alloc)
         };
         if goes {
-            going.push(alloc.id);
+            going.push(alloc.key());
         } else {
             staying += 1;
         }
@@ -169,26 +168,26 @@ fn collect_eval(
 }
 
 /// Whether an allocation may be forgotten although its job may be there.
-fn alloc_may_go(state: &State, alloc: &Allocation, job: Option<&Job>, before: Timestamp) -> bool {
-    if !has_ended(state, alloc) || alloc.modify_time >= before {
+fn alloc_may_go(state: &State, alloc: AllocView<'_>, job: Option<&Job>, before: Timestamp) -> bool {
+    if !has_ended(state, alloc) || alloc.modify_time() >= before {
         return false;
     }
     let job_is_over = job.is_none_or(|job| job.stop || job.status == JobStatus::Dead);
     job_is_over
         || alloc.server_terminal()
-        || alloc.next.is_some()
+        || alloc.next().is_some()
         || reschedule::due(state, alloc) == Due::Never
 }
 
 /// Whether nothing of it runs. One that was told to stop may still run until its agent says otherwise.
-fn has_ended(state: &State, alloc: &Allocation) -> bool {
-    alloc.client_status.is_terminal()
-        || (alloc.server_terminal() && state.nodes.get(&alloc.node_id).is_none())
+fn has_ended(state: &State, alloc: AllocView<'_>) -> bool {
+    alloc.client_status().is_terminal()
+        || (alloc.server_terminal() && state.nodes.get(&alloc.node_id()).is_none())
 }
 
-fn remove(change: &mut Change<'_>, allocs: &[AllocId], evals: &[EvalId], slice: &mut Slice) {
-    for alloc_id in allocs {
-        change.remove_alloc(alloc_id);
+fn remove(change: &mut Change<'_>, allocs: &[u64], evals: &[EvalId], slice: &mut Slice) {
+    for key in allocs {
+        change.remove_alloc(*key);
         slice.allocs += 1;
     }
     for eval_id in evals {
@@ -239,16 +238,16 @@ fn collect_job(
     slice: &mut Slice,
 ) {
     let evals: Vec<&Arc<Evaluation>> = snapshot.evals.of_job(key).collect();
-    let allocs: Vec<&Arc<Allocation>> = snapshot.allocs.of_job(key).collect();
+    let allocs: Vec<AllocView<'_>> = snapshot.allocs.of_job(key).collect();
     slice.looked_at += evals.len() + allocs.len();
     let all_go = evals
         .iter()
         .all(|eval| eval.status.is_terminal() && eval.modify_time < before)
         && allocs
             .iter()
-            .all(|alloc| has_ended(snapshot, alloc) && alloc.modify_time < before);
+            .all(|alloc| has_ended(snapshot, *alloc) && alloc.modify_time() < before);
     if all_go {
-        let allocs: Vec<AllocId> = allocs.iter().map(|alloc| alloc.id).collect();
+        let allocs: Vec<u64> = allocs.iter().map(|alloc| alloc.key()).collect();
         let evals: Vec<EvalId> = evals.iter().map(|eval| eval.id).collect();
         remove(change, &allocs, &evals, slice);
         change.remove_job(key);
@@ -286,7 +285,6 @@ fn node_may_go(state: &State, node: &Node, before: Timestamp) -> bool {
     node.status == NodeStatus::Down
         && node.status_at < before
         && state
-            .allocs
-            .of_node(&node.spec.id)
+            .allocs_on(&node.spec.id)
             .all(|alloc| alloc.is_terminal())
 }

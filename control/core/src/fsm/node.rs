@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use muster_domain::alloc::{Allocation, ClientStatus};
+use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::node::{Eligibility, Node, NodeSpec, NodeStatus};
 
 use super::{Change, Effect, Rejection, Response};
+use crate::state::AllocView;
 
 /// Records what an agent found. A node that was down stays so until its heartbeats are back.
 pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Response, Rejection> {
@@ -81,19 +82,23 @@ pub(super) fn set_status(
 /// Marks the node's live allocations lost. They are told to stop as well: an agent that comes back must
 /// not go on running what was replaced.
 fn lose_allocs(change: &mut Change<'_>, node_id: NodeId) {
-    let running: Vec<Arc<Allocation>> = change
+    let running: Vec<u64> = change
         .state
-        .allocs
-        .of_node(&node_id)
-        .filter(|alloc| !alloc.client_status.is_terminal())
-        .map(Arc::clone)
+        .allocs_on(&node_id)
+        .filter(|alloc| !alloc.client_status().is_terminal())
+        .map(AllocView::key)
         .collect();
-    let mut jobs: BTreeSet<JobKey> = BTreeSet::new();
-    for alloc in running {
-        if !alloc.is_terminal() {
-            jobs.insert(alloc.job_key());
+    let mut jobs: BTreeSet<Arc<JobKey>> = BTreeSet::new();
+    for key in running {
+        if let Some(alloc) = change
+            .state
+            .allocs
+            .at(key)
+            .filter(|alloc| !alloc.is_terminal())
+        {
+            jobs.insert(Arc::clone(alloc.job_key()));
         }
-        change.stop(&alloc, "its node is down", Some(ClientStatus::Lost));
+        change.stop(key, "its node is down", Some(ClientStatus::Lost));
     }
     for key in jobs {
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {

@@ -1,22 +1,23 @@
 //! Plans become allocations.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::alloc::{Allocation, ClientStatus, DesiredStatus};
 use muster_domain::id::{AllocId, EvalId};
 use muster_domain::job::JobVersion;
-use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
+use muster_domain::plan::{GroupPlacements, Plan};
 
 use super::{Change, EvalUpdate, PlanOutcome, Response, admit, eval};
-use crate::state::Room;
+use crate::state::{AllocView, Cohort, Room};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
 pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUpdate>) -> Response {
     let mut outcomes = Vec::with_capacity(plans.len());
     let mut unfinished: BTreeSet<EvalId> = BTreeSet::new();
     for plan in plans {
-        let admission = admit(change.state, &mut Room::new(change.state), plan);
+        let room = &mut Room::new(change.state);
+        let admission = admit(change.state, room, plan, change.placements_left());
         let eval_id = admission.plan.eval_id;
         if admission.dropped > 0 {
             unfinished.insert(eval_id);
@@ -38,17 +39,19 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
 
 fn carry_out(change: &mut Change<'_>, plan: &Plan) {
     for stop in &plan.stops {
-        let Some(alloc) = change.state.allocs.get(&stop.alloc_id).map(Arc::clone) else {
-            continue;
-        };
-        if !alloc.server_terminal() {
-            change.stop(&alloc, &stop.description, stop.client_status);
+        let alloc = change.state.allocs.get(&stop.alloc_id);
+        if let Some(key) = alloc
+            .filter(|alloc| !alloc.server_terminal())
+            .map(AllocView::key)
+        {
+            change.stop(key, &stop.description, stop.client_status);
         }
     }
     if plan.is_empty() {
         return;
     }
     change.state.jobs.set_plan_index(&plan.job, change.index);
+    change.touch(&plan.job);
     let Some(version) = change.state.jobs.version(&plan.job, plan.job_version) else {
         return;
     };
@@ -56,9 +59,7 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
         if group.in_place {
             move_to_version(change, plan, group, &version);
         }
-        for run in &group.placements {
-            place_run(change, plan.eval_id, group, run, &version);
-        }
+        place_group(change, plan.eval_id, group, &version);
     }
 }
 
@@ -69,75 +70,62 @@ fn move_to_version(
     group: &GroupPlacements,
     version: &Arc<JobVersion>,
 ) {
-    let Some(name) = version
-        .spec
-        .groups
+    let groups = &version.spec.groups;
+    let Some(name) = groups
         .get(usize::from(group.group_at))
         .map(|group| &group.name)
     else {
         return;
     };
-    let older: Vec<Arc<Allocation>> = change
+    let left_behind: BTreeSet<AllocId> = group.left_behind.iter().copied().collect();
+    let older = change
         .state
         .allocs
         .of_job(&plan.job)
         .filter(|alloc| !alloc.is_terminal() && alloc.group().name == *name)
-        .filter(|alloc| alloc.job.version != version.version)
-        .filter(|alloc| !group.left_behind.contains(&alloc.id))
-        .map(Arc::clone)
-        .collect();
+        .filter(|alloc| alloc.job().version != version.version)
+        .filter(|alloc| !left_behind.contains(&alloc.id()));
+    // Instances that shared a cohort go on sharing one.
+    let mut cohorts: BTreeMap<usize, Arc<Cohort>> = BTreeMap::new();
+    let mut moved: Vec<(u64, Arc<Cohort>)> = Vec::new();
     for alloc in older {
-        let mut alloc = (*alloc).clone();
-        alloc.job = Arc::clone(version);
-        alloc.group_at = group.group_at;
-        change.put_decided(alloc);
+        let old = alloc.cohort();
+        let cohort = match cohorts.entry(Arc::as_ptr(old).addr()) {
+            Entry::Occupied(entry) => Arc::clone(entry.get()),
+            Entry::Vacant(entry) => {
+                let Some(cohort) = old.of_version(Arc::clone(version), group.group_at) else {
+                    return;
+                };
+                Arc::clone(entry.insert(cohort))
+            }
+        };
+        moved.push((alloc.key(), cohort));
+    }
+    for (key, cohort) in moved {
+        change.decide(key, |row| row.set_cohort(cohort));
     }
 }
 
-fn place_run(
+fn place_group(
     change: &mut Change<'_>,
     eval_id: EvalId,
     group: &GroupPlacements,
-    run: &PlacementRun,
     version: &Arc<JobVersion>,
 ) {
-    for name_index in run.first_index..run.first_index + run.count {
-        let alloc_id = change.next_alloc_id();
-        change.put_decided(Allocation {
-            id: alloc_id,
-            eval_id,
-            node_id: run.node_id,
-            job: Arc::clone(version),
-            group_at: group.group_at,
-            name_index,
-            ports: run.ports.clone(),
-            metrics: Arc::clone(&group.metrics),
-            score: run.score,
-            desired: DesiredStatus::Run,
-            desired_description: String::new(),
-            client_status: ClientStatus::Pending,
-            client_description: String::new(),
-            task_states: Vec::new(),
-            previous: run.previous,
-            next: None,
-            create_index: change.index,
-            modify_index: change.index,
-            alloc_modify_index: change.index,
-            create_time: change.at,
-            modify_time: change.at,
-        });
-        if let Some(previous) = run.previous {
-            link_next(change, previous, alloc_id);
-        }
+    if group.placements.is_empty() {
+        return;
     }
-}
-
-/// Records what replaces an allocation. Its agent need not know.
-fn link_next(change: &mut Change<'_>, previous: AllocId, next: AllocId) {
-    if let Some(old) = change.state.allocs.get(&previous).map(Arc::clone) {
-        let mut old = (*old).clone();
-        old.next = Some(next);
-        old.modify_index = change.index;
-        change.put_unseen(old);
+    let metrics = Arc::clone(&group.metrics);
+    let version = Arc::clone(version);
+    let Some(cohort) = Cohort::new(version, group.group_at, eval_id, metrics, change.at) else {
+        return;
+    };
+    for run in &group.placements {
+        for name_index in run.first_index..run.first_index.saturating_add(run.count) {
+            let placed = change.place(&cohort, run, name_index);
+            if let (Some(alloc_id), Some(previous)) = (placed, &run.previous) {
+                change.link_next(previous, alloc_id);
+            }
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! What agents report of allocations.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId, Timestamp};
 
 use super::{Change, Rejection, Response};
 use crate::scheduler::reschedule::{self, Due};
+use crate::state::AllocView;
 
 /// Records reports. What is unknown, elsewhere, already so or about an allocation that has ended is
 /// passed over: a report that is repeated or late changes nothing.
@@ -17,20 +18,57 @@ pub(super) fn apply(
     node_id: NodeId,
     reports: Vec<AllocReport>,
 ) -> Result<Response, Rejection> {
+    let mut asks = Asks::new();
+    record_all(change, node_id, reports, &mut asks)?;
+    ask(change, asks);
+    Ok(Response::Done)
+}
+
+/// The same for many nodes. A job is evaluated once, however many nodes had something of it.
+pub(super) fn apply_all(
+    change: &mut Change<'_>,
+    reports: Vec<(NodeId, Vec<AllocReport>)>,
+) -> Response {
+    let mut asks = Asks::new();
+    let mut unknown = Vec::new();
+    for (node_id, reports) in reports {
+        if record_all(change, node_id, reports, &mut asks).is_err() {
+            unknown.push(node_id);
+        }
+    }
+    ask(change, asks);
+    Response::NodesReported { unknown }
+}
+
+/// Jobs to look at, why and when, and the first node that was the reason.
+type Asks = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), NodeId>;
+
+fn record_all(
+    change: &mut Change<'_>,
+    node_id: NodeId,
+    reports: Vec<AllocReport>,
+    asks: &mut Asks,
+) -> Result<(), Rejection> {
     if change.state.nodes.get(&node_id).is_none() {
         return Err(Rejection::UnknownNode(node_id));
     }
-    let mut asks: BTreeSet<(JobKey, Trigger, Timestamp)> = BTreeSet::new();
     for report in reports {
-        let Some(alloc) = change.state.allocs.get(&report.alloc_id).map(Arc::clone) else {
+        let Some(alloc) = change.state.allocs.get(&report.alloc_id) else {
             continue;
         };
-        if alloc.node_id == node_id && is_news(&alloc, &report) {
-            record(change, &alloc, report);
-            asks.extend(ask_for_evaluation(change, &alloc));
+        if alloc.node_id() == node_id && is_news(alloc, &report) {
+            let (key, was_live) = (alloc.key(), !alloc.is_terminal());
+            change.report(key, &report);
+            if let Some(reason) = ask_for_evaluation(change, key, was_live) {
+                asks.entry(reason).or_insert(node_id);
+            }
         }
     }
-    for (key, trigger, wait_until) in asks {
+    Ok(())
+}
+
+fn ask(change: &mut Change<'_>, asks: Asks) {
+    for ((key, trigger, wait_until), node_id) in asks {
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
             continue;
         };
@@ -39,10 +77,9 @@ pub(super) fn apply(
         eval.wait_until = wait_until;
         change.put_eval(eval);
     }
-    Ok(Response::Done)
 }
 
-fn is_news(alloc: &Allocation, report: &AllocReport) -> bool {
+fn is_news(alloc: AllocView<'_>, report: &AllocReport) -> bool {
     let from_agent = match report.client_status {
         ClientStatus::Pending
         | ClientStatus::Running
@@ -50,30 +87,21 @@ fn is_news(alloc: &Allocation, report: &AllocReport) -> bool {
         | ClientStatus::Failed => true,
         ClientStatus::Lost | ClientStatus::Unknown => false,
     };
-    from_agent
-        && !alloc.client_status.is_terminal()
-        && (alloc.client_status != report.client_status
-            || alloc.client_description != report.client_description
-            || alloc.task_states != report.task_states)
+    from_agent && !alloc.client_status().is_terminal() && alloc.is_news(report)
 }
 
-fn record(change: &mut Change<'_>, alloc: &Allocation, report: AllocReport) {
-    let mut alloc = alloc.clone();
-    alloc.client_status = report.client_status;
-    alloc.client_description = report.client_description;
-    alloc.task_states = report.task_states;
-    change.put_reported(alloc);
-}
-
-/// Which job must be looked at because `old` has ended by itself, and when.
+/// Which job must be looked at because the allocation has ended by itself, and when.
 fn ask_for_evaluation(
     change: &Change<'_>,
-    old: &Allocation,
-) -> Option<(JobKey, Trigger, Timestamp)> {
-    let alloc = change.state.allocs.get(&old.id)?;
-    let key = alloc.job_key();
-    let job = change.state.jobs.get(&key)?;
-    if old.is_terminal() || !alloc.client_status.is_terminal() || job.stop {
+    key: u64,
+    was_live: bool,
+) -> Option<(Arc<JobKey>, Trigger, Timestamp)> {
+    let alloc = change.state.allocs.at(key)?;
+    if !was_live || !alloc.client_status().is_terminal() {
+        return None;
+    }
+    let key = Arc::clone(alloc.job_key());
+    if change.state.jobs.get(&key)?.stop {
         return None;
     }
     match reschedule::due(change.state, alloc) {

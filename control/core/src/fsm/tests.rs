@@ -15,6 +15,7 @@ use muster_domain::plan::Plan;
 use super::*;
 use crate::fixture::Cluster;
 use crate::limits;
+use crate::state::AllocView;
 
 fn register(cluster: &mut Cluster, spec: JobSpec, check_index: Option<LogIndex>) -> Response {
     cluster.apply(Command::RegisterJob {
@@ -60,7 +61,7 @@ fn a_node_that_goes_down_asks_for_one_evaluation_per_job() {
     assert_eq!(cluster.effects[0], Effect::NodeGone(node_id));
     for alloc in cluster.state.allocs().iter() {
         assert_eq!(
-            (alloc.client_status, alloc.desired),
+            (alloc.client_status(), alloc.desired()),
             (ClientStatus::Lost, DesiredStatus::Stop)
         );
     }
@@ -307,6 +308,39 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
     assert_eq!(cluster.live("web"), [alloc]);
 }
 
+/// Two nodes lose an instance each of the same job: one look at it. The third is not registered.
+#[test]
+fn reports_of_many_nodes_share_an_entry() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").cpu_mhz(600).build());
+    cluster.node(node("n2").cpu_mhz(600).build());
+    cluster.run(job("sum").job_type(JobType::Batch).count(2).build());
+    let lost: Vec<_> = cluster.live("sum");
+    assert_eq!(lost.len(), 2);
+    let stranger = NodeId([9; 16]);
+    let report = |alloc_id| AllocReport {
+        alloc_id,
+        client_status: ClientStatus::Failed,
+        client_description: String::new(),
+        task_states: Vec::new(),
+    };
+    let mut reports: Vec<_> = lost
+        .iter()
+        .map(|alloc| (alloc.node_id, vec![report(alloc.id)]))
+        .collect();
+    reports.push((stranger, vec![report(lost[0].id)]));
+
+    let response = cluster.apply(Command::ReportNodes {
+        reports,
+        at: cluster.now,
+    });
+
+    let unknown = vec![stranger];
+    assert_eq!(response, Response::NodesReported { unknown });
+    assert!(cluster.live("sum").is_empty());
+    assert_eq!(open_evals(&cluster, "sum").len(), 1);
+}
+
 #[test]
 fn a_failed_service_is_looked_at_after_a_growing_delay() {
     let mut cluster = Cluster::new();
@@ -414,8 +448,9 @@ fn ids_are_found_by_their_first_digits() {
         let found = cluster
             .state
             .allocs()
-            .with_prefix(&alloc.id.to_string()[..11]);
-        assert_eq!(found, [alloc]);
+            .with_prefix(&alloc.id().to_string()[..11]);
+        let found: Vec<AllocId> = found.into_iter().map(AllocView::id).collect();
+        assert_eq!(found, [alloc.id()]);
     }
     assert_eq!(cluster.state.allocs().with_prefix("").len(), 5);
     assert_eq!(cluster.state.evals().with_prefix("zz").len(), 0);

@@ -96,3 +96,32 @@ fn a_partition_expires_a_bounded_number_at_a_time() {
     );
     assert_eq!(heartbeats.handle_timeout(deadline).len(), 1);
 }
+
+#[test]
+fn a_leader_that_stood_still_knows_it() {
+    let mut attention = Attention::new(START);
+    let step = Duration::from_millis(500);
+
+    let looked: Vec<bool> = (1..10)
+        .map(|at| attention.handle_look(START.plus(step * at)))
+        .collect();
+
+    assert!(looked.iter().all(|stood_still| !stood_still));
+    let woken = START.plus(step * 9).plus(Duration::from_secs(10));
+    assert!(attention.handle_look(woken));
+    assert!(!attention.handle_look(woken.plus(step)));
+}
+
+/// What it last said through the server that it left must not take it away from where it is.
+#[test]
+fn a_node_hangs_where_it_was_heard_last() {
+    let mut heartbeats = heartbeats();
+    heartbeats.handle_seen(NODE, 1);
+    heartbeats.handle_seen(NODE, 2);
+
+    heartbeats.handle_left(&NODE, 1);
+    assert_eq!(heartbeats.server_of(&NODE), Some(2));
+
+    heartbeats.handle_left(&NODE, 2);
+    assert_eq!(heartbeats.server_of(&NODE), None);
+}

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use muster_domain::alloc::Allocation;
-use muster_domain::id::NodeId;
+use muster_domain::id::{NodeId, NodeNumber};
 use muster_domain::job::PortAsk;
 use muster_domain::resources::{AllocatedPort, Amount};
 
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
-use crate::state::{Column, State};
+use crate::state::{AllocView, Column, State};
 
 /// The nodes, by number.
 #[derive(Debug)]
@@ -45,7 +44,14 @@ impl<'a> Fleet<'a> {
     }
 
     pub(super) fn number(&self, node_id: &NodeId) -> Option<usize> {
-        self.state.nodes().number(node_id)
+        self.state.nodes().number(node_id).map(NodeNumber::at)
+    }
+
+    /// The number of the node that `alloc` is on, if the node is there.
+    pub(super) fn number_of(&self, alloc: AllocView<'_>) -> Option<usize> {
+        let number = alloc.node().at();
+        let column = self.columns.get(number)?;
+        column.occupied.then_some(number)
     }
 
     /// Takes an instance's share of node `number`.
@@ -59,12 +65,12 @@ impl<'a> Fleet<'a> {
     }
 
     /// Sets free what `alloc` holds, and says of which node.
-    pub(super) fn give_back(&mut self, alloc: &Allocation) -> Option<usize> {
-        let number = self.number(&alloc.node_id)?;
-        self.columns[number].used = self.columns[number].used.minus(alloc.group().ask());
-        if !alloc.ports.is_empty() {
+    pub(super) fn give_back(&mut self, alloc: AllocView<'_>) -> Option<usize> {
+        let number = self.number_of(alloc)?;
+        self.columns[number].used = self.columns[number].used.minus(alloc.ask());
+        if !alloc.ports().is_empty() {
             let held = self.ports_mut(number);
-            held.retain(|port| alloc.ports.iter().all(|held| held.value != *port));
+            held.retain(|port| alloc.ports().iter().all(|held| held.value != *port));
         }
         Some(number)
     }
@@ -119,17 +125,21 @@ impl<'a> Fleet<'a> {
     fn ports(&self, number: usize) -> &[u16] {
         match self.ports.get(&number) {
             Some(ports) => ports,
-            None => self.state.nodes().ports(&self.columns[number].node_id),
+            None => self.state.nodes().ports(numbered(number)),
         }
     }
 
     fn ports_mut(&mut self, number: usize) -> &mut Vec<u16> {
-        let node_id = self.columns[number].node_id;
         let state = self.state;
         self.ports
             .entry(number)
-            .or_insert_with(|| state.nodes().ports(&node_id).to_vec())
+            .or_insert_with(|| state.nodes().ports(numbered(number)).to_vec())
     }
+}
+
+/// The number of a column.
+pub(super) fn numbered(at: usize) -> NodeNumber {
+    NodeNumber(u32::try_from(at).expect("numbers have 32 bits"))
 }
 
 /// Every dynamic port once, from a place that the seed decides, so that a port that was just given back

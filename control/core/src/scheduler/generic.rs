@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup};
-use muster_domain::id::{AllocId, EvalId, NodeId, Timestamp};
+use muster_domain::id::{AllocId, EvalId, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, TaskGroup};
 use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 
@@ -22,8 +22,9 @@ pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> Sche
     let work = reconcile::reconcile(state, job, state.allocs().of_job(&eval.job), now);
     let mut plan = empty_plan(state, eval.id, eval.job.clone());
     plan.stops = work.stops;
-    let busy =
-        |group: &GroupWork| group.in_place || !group.place.is_empty() || !group.replace.is_empty();
+    let busy = |group: &GroupWork<'_>| {
+        group.in_place || !group.place.is_empty() || !group.replace.is_empty()
+    };
     if let Some(job) = job.filter(|_| work.groups.iter().any(busy)) {
         let mut fleet = Fleet::new(state, seed(&eval.id));
         for stop in &plan.stops {
@@ -47,7 +48,7 @@ fn seed(eval_id: &EvalId) -> u64 {
 }
 
 /// Places what `work` asks for and writes it to `plan`.
-fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Plan) {
+fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork<'_>, plan: &mut Plan) {
     let GroupWork {
         group_at,
         keep,
@@ -68,7 +69,8 @@ fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork, plan: &mut Pla
     }
     let running = keep
         .iter()
-        .chain(replace.iter().map(|replacement| &replacement.old));
+        .copied()
+        .chain(replace.iter().map(|replacement| replacement.old));
     let mut ranking = Ranking::new(fleet, &job.current.spec, group, running);
     let metrics = ranking.metrics(fleet);
     let mut placing = Placing {
@@ -118,27 +120,28 @@ struct Placing<'f, 's, 'r, 'j> {
 
 impl Placing<'_, '_, '_, '_> {
     /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
-    fn replace(&mut self, replace: Vec<Replacement>, plan: &mut Plan) {
+    fn replace(&mut self, replace: Vec<Replacement<'_>>, plan: &mut Plan) {
         for Replacement { old, stop } in replace {
-            let number = self.fleet.give_back(&old);
+            let number = self.fleet.give_back(old);
             if let Some(number) = number {
                 self.ranking.instances_changed(self.fleet, number, -1);
             }
             if let Some(place) = self.ranking.place(self.fleet, None) {
-                self.runs.push(single(place, old.name_index, Some(old.id)));
+                self.runs
+                    .push(single(place, old.name_index(), Some(old.id())));
                 plan.stops.push(stop);
             } else {
                 self.failed += 1;
-                self.left_behind.push(old.id);
+                self.left_behind.push(old.id());
                 if let Some(number) = number {
-                    self.fleet.take(number, old.group().ask(), &old.ports);
+                    self.fleet.take(number, old.ask(), old.ports());
                     self.ranking.instances_changed(self.fleet, number, 1);
                 }
             }
         }
     }
 
-    fn place(&mut self, place: Vec<Want>, group: &TaskGroup) {
+    fn place(&mut self, place: Vec<Want<'_>>, group: &TaskGroup) {
         let has_ports = group
             .network
             .as_ref()
@@ -150,11 +153,11 @@ impl Placing<'_, '_, '_, '_> {
             let avoid = want
                 .previous
                 .as_ref()
-                .filter(|previous| previous.client_status == ClientStatus::Failed)
-                .map(|previous| previous.node_id);
+                .filter(|previous| previous.client_status() == ClientStatus::Failed)
+                .map(|previous| previous.node_id());
             match self.ranking.place(self.fleet, avoid) {
                 Some(place) => {
-                    let previous = want.previous.map(|previous| previous.id);
+                    let previous = want.previous.map(|previous| previous.id());
                     self.runs.push(single(place, want.name_index, previous));
                 }
                 None => self.failed += 1,
@@ -165,29 +168,31 @@ impl Placing<'_, '_, '_, '_> {
 
     /// Instances that nothing tells apart: how many each node gets is chosen one by one, then names are
     /// dealt out node by node, so that a node's share is one run.
-    fn place_fresh(&mut self, fresh: &[Want]) {
+    fn place_fresh(&mut self, fresh: &[Want<'_>]) {
         let mut order: Vec<(Place, u32)> = Vec::new();
-        let mut place_of: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let mut place_of: BTreeMap<NodeNumber, usize> = BTreeMap::new();
         let mut placed = 0;
         for _ in fresh {
             let Some(place) = self.ranking.place(self.fleet, None) else {
                 break;
             };
             placed += 1;
-            let at = *place_of.entry(place.node_id).or_insert(order.len());
+            let at = *place_of.entry(place.node).or_insert(order.len());
             match order.get_mut(at) {
                 Some((_, count)) => *count += 1,
                 None => order.push((place, 1)),
             }
         }
         self.failed += u32::try_from(fresh.len() - placed).unwrap_or(u32::MAX);
+        // In the order of the nodes, which the log takes fewer bytes for.
+        order.sort_unstable_by_key(|(place, _)| place.node);
         let mut names = fresh.iter().map(|want| want.name_index);
         for (place, count) in order {
             for name_index in names.by_ref().take(count as usize) {
                 match self.runs.last_mut() {
-                    Some(run) if continues(run, place.node_id, name_index) => run.count += 1,
+                    Some(run) if continues(run, place.node, name_index) => run.count += 1,
                     Some(_) | None => self.runs.push(PlacementRun {
-                        node_id: place.node_id,
+                        node: place.node,
                         first_index: name_index,
                         count: 1,
                         score: place.score,
@@ -200,8 +205,8 @@ impl Placing<'_, '_, '_, '_> {
     }
 }
 
-fn continues(run: &PlacementRun, node_id: NodeId, name_index: u32) -> bool {
-    run.node_id == node_id
+fn continues(run: &PlacementRun, node: NodeNumber, name_index: u32) -> bool {
+    run.node == node
         && run.previous.is_none()
         && run.ports.is_empty()
         && run.first_index + run.count == name_index
@@ -209,7 +214,7 @@ fn continues(run: &PlacementRun, node_id: NodeId, name_index: u32) -> bool {
 
 fn single(place: Place, name_index: u32, previous: Option<AllocId>) -> PlacementRun {
     PlacementRun {
-        node_id: place.node_id,
+        node: place.node,
         first_index: name_index,
         count: 1,
         score: place.score,
@@ -252,13 +257,16 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
         // A job that is gone has nothing to wait for: let its evaluation end.
         return state.jobs().get(&eval.job).is_none();
     };
+    let Some(number) = state.nodes().number(node_id) else {
+        return false;
+    };
     let spec = &job.current.spec;
     let mut waiting = eval.queued.iter().filter_map(|(name, _)| spec.group(name));
     node.takes_work()
         && waiting.any(|group| {
             let mut room = Room::new(state);
             make_way(state, job, node_id, &mut room);
-            room.take(*node_id, group.ask(), &[]).is_ok()
+            room.take(number, state.applied(), group.ask(), &[]).is_ok()
                 && feasible::judge(&Needs::new(spec, group), &node.spec) == Verdict::Feasible
         })
 }
@@ -270,8 +278,8 @@ fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut Room<'_>) {
         return;
     }
     let key = job.key();
-    for alloc in state.allocs().of_node(node_id) {
-        if alloc.job.version != current.version && alloc.job_key() == key {
+    for alloc in state.allocs_on(node_id) {
+        if alloc.job().version != current.version && **alloc.job_key() == key {
             room.give_back(alloc);
         }
     }

@@ -10,22 +10,22 @@ mod reschedule_penalty;
 mod tournament;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use muster_domain::alloc::{Allocation, NodeScore, PlacementMetrics, Score};
-use muster_domain::id::NodeId;
+use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
+use muster_domain::id::{NodeId, NodeNumber};
 use muster_domain::job::{JobSpec, PortAsk, TaskGroup};
 use muster_domain::resources::{AllocatedPort, Amount};
 
 use super::feasible::{Needs, Verdict, Verdicts};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, numbered};
 use crate::limits;
+use crate::state::AllocView;
 use tournament::Tournament;
 
 /// A chosen place.
 #[derive(Debug)]
 pub(super) struct Place {
-    pub(super) node_id: NodeId,
+    pub(super) node: NodeNumber,
     pub(super) score: Score,
     pub(super) ports: Vec<AllocatedPort>,
 }
@@ -63,10 +63,10 @@ impl<'a> Ranking<'a> {
         fleet: &Fleet<'_>,
         job: &'a JobSpec,
         group: &'a TaskGroup,
-        running: impl Iterator<Item = &'r Arc<Allocation>>,
+        running: impl Iterator<Item = AllocView<'r>>,
     ) -> Self {
         let mut collisions: BTreeMap<usize, u32> = BTreeMap::new();
-        for number in running.filter_map(|alloc| fleet.number(&alloc.node_id)) {
+        for number in running.filter_map(|alloc| fleet.number_of(alloc)) {
             *collisions.entry(number).or_default() += 1;
         }
         let mut census = Census::default();
@@ -125,7 +125,7 @@ impl<'a> Ranking<'a> {
         // A node without free ports scores minus infinity, so the winner has them.
         let ports = fleet.assign_ports(number, self.ports)?;
         let place = Place {
-            node_id: fleet.columns()[number].node_id,
+            node: numbered(number),
             score: Score::new(self.scores[at]),
             ports,
         };

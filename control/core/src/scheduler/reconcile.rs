@@ -4,9 +4,8 @@
 //! replaced for replaces all of them in one plan; there are no deployments yet.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use muster_domain::alloc::{Allocation, ClientStatus};
+use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{NodeId, Timestamp};
 use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::node::NodeStatus;
@@ -16,59 +15,59 @@ use super::feasible::{self, Needs, Verdict};
 use super::names::Names;
 use super::reschedule::{self, Due};
 use super::update::{self, Change};
-use crate::state::State;
+use crate::state::{AllocView, State};
 
 /// An instance to place.
 #[derive(Debug)]
-pub(super) struct Want {
+pub(super) struct Want<'a> {
     /// Its number.
     pub(super) name_index: u32,
     /// The allocation it replaces, which has ended.
-    pub(super) previous: Option<Arc<Allocation>>,
+    pub(super) previous: Option<AllocView<'a>>,
 }
 
 /// An instance to stop only if another can take its place.
 #[derive(Debug)]
-pub(super) struct Replacement {
+pub(super) struct Replacement<'a> {
     /// The instance.
-    pub(super) old: Arc<Allocation>,
+    pub(super) old: AllocView<'a>,
     /// How it would be stopped.
     pub(super) stop: PlannedStop,
 }
 
 /// What to do for one group.
 #[derive(Debug)]
-pub(super) struct GroupWork {
+pub(super) struct GroupWork<'a> {
     /// Position of the group in the job.
     pub(super) group_at: u16,
     /// Instances that stay.
-    pub(super) keep: Vec<Arc<Allocation>>,
+    pub(super) keep: Vec<AllocView<'a>>,
     /// Some that stay go over to the current version.
     pub(super) in_place: bool,
     /// Instances to replace.
-    pub(super) replace: Vec<Replacement>,
+    pub(super) replace: Vec<Replacement<'a>>,
     /// Instances to place.
-    pub(super) place: Vec<Want>,
+    pub(super) place: Vec<Want<'a>>,
 }
 
 /// What to do for a job.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct Work<'a> {
     /// Allocations to stop, whatever else happens.
     pub(super) stops: Vec<PlannedStop>,
     /// Per group that has something to do.
-    pub(super) groups: Vec<GroupWork>,
+    pub(super) groups: Vec<GroupWork<'a>>,
 }
 
 /// Compares. `job` is `None` if it is gone.
 pub(super) fn reconcile<'a>(
-    state: &State,
-    job: Option<&Job>,
-    allocs: impl Iterator<Item = &'a Arc<Allocation>>,
+    state: &'a State,
+    job: Option<&'a Job>,
+    allocs: impl Iterator<Item = AllocView<'a>>,
     now: Timestamp,
-) -> Work {
+) -> Work<'a> {
     let mut work = Work::default();
-    let mut by_group: BTreeMap<&str, Vec<&Arc<Allocation>>> = BTreeMap::new();
+    let mut by_group: BTreeMap<&str, Vec<AllocView<'a>>> = BTreeMap::new();
     for alloc in allocs {
         by_group.entry(&alloc.group().name).or_default().push(alloc);
     }
@@ -105,25 +104,25 @@ pub(super) fn reconcile<'a>(
     work
 }
 
-fn stop(alloc: &Allocation, why: &str) -> PlannedStop {
+fn stop(alloc: AllocView<'_>, why: &str) -> PlannedStop {
     PlannedStop {
-        alloc_id: alloc.id,
+        alloc_id: alloc.id(),
         description: why.to_owned(),
         client_status: None,
     }
 }
 
 /// One group's share of the comparison.
-struct Reconciler<'a> {
+struct Reconciler<'a, 's> {
     state: &'a State,
     job: &'a Job,
     group: &'a TaskGroup,
     now: Timestamp,
-    stops: &'a mut Vec<PlannedStop>,
+    stops: &'s mut Vec<PlannedStop>,
 }
 
-impl Reconciler<'_> {
-    fn run(mut self, group_at: u16, allocs: &[&Arc<Allocation>]) -> GroupWork {
+impl<'a> Reconciler<'a, '_> {
+    fn run(mut self, group_at: u16, allocs: &[AllocView<'a>]) -> GroupWork<'a> {
         let mut names = Names::default();
         let live = self.live(allocs, &mut names);
         let ended = self.ended(allocs, &mut names);
@@ -134,7 +133,7 @@ impl Reconciler<'_> {
             .take(missing as usize)
             .map(|name_index| Want {
                 name_index,
-                previous: ended.get(&name_index).map(|previous| Arc::clone(previous)),
+                previous: ended.get(&name_index).copied(),
             })
             .collect();
         GroupWork {
@@ -148,32 +147,32 @@ impl Reconciler<'_> {
 
     /// Live instances that are not too many; their names are taken. Of one name the oldest stays; of
     /// names the lowest stay.
-    fn live(&mut self, allocs: &[&Arc<Allocation>], names: &mut Names) -> Vec<Arc<Allocation>> {
-        let mut live: Vec<&Arc<Allocation>> = allocs
+    fn live(&mut self, allocs: &[AllocView<'a>], names: &mut Names) -> Vec<AllocView<'a>> {
+        let mut live: Vec<AllocView<'a>> = allocs
             .iter()
             .copied()
             .filter(|alloc| !alloc.is_terminal())
             .collect();
-        live.sort_by_key(|alloc| (alloc.name_index, alloc.create_index, alloc.id));
+        live.sort_by_key(|alloc| (alloc.name_index(), alloc.key()));
         live.retain(|alloc| {
-            let lost = self.is_lost(&alloc.node_id);
+            let lost = self.is_lost(&alloc.node_id());
             if lost {
                 self.stops.push(PlannedStop {
                     client_status: Some(ClientStatus::Lost),
-                    ..stop(alloc, "its node is gone")
+                    ..stop(*alloc, "its node is gone")
                 });
             }
             !lost
         });
         live.retain(|alloc| {
-            let stays = alloc.name_index < self.group.count && names.take(alloc.name_index);
+            let stays = alloc.name_index() < self.group.count && names.take(alloc.name_index());
             if !stays {
                 self.stops
-                    .push(stop(alloc, "the job asks for fewer instances"));
+                    .push(stop(*alloc, "the job asks for fewer instances"));
             }
             stays
         });
-        live.into_iter().map(Arc::clone).collect()
+        live
     }
 
     fn is_lost(&self, node_id: &NodeId) -> bool {
@@ -185,14 +184,10 @@ impl Reconciler<'_> {
 
     /// Instances that ended and were not told to: those that are done, failed for good or wait for their
     /// time keep their names; of the others the newest of each name is what its replacement refers to.
-    fn ended<'a>(
-        &self,
-        allocs: &[&'a Arc<Allocation>],
-        names: &mut Names,
-    ) -> BTreeMap<u32, &'a Arc<Allocation>> {
-        let mut replaceable: BTreeMap<u32, &Arc<Allocation>> = BTreeMap::new();
+    fn ended(&self, allocs: &[AllocView<'a>], names: &mut Names) -> BTreeMap<u32, AllocView<'a>> {
+        let mut replaceable: BTreeMap<u32, AllocView<'a>> = BTreeMap::new();
         let ended = allocs.iter().copied().filter(|alloc| {
-            alloc.client_status.is_terminal() && alloc.next.is_none() && self.counts(alloc)
+            alloc.client_status().is_terminal() && alloc.next().is_none() && self.counts(*alloc)
         });
         for alloc in ended {
             match reschedule::due(self.state, alloc) {
@@ -201,8 +196,8 @@ impl Reconciler<'_> {
                 Due::At(_) | Due::Never if alloc.server_terminal() => {}
                 Due::At(at) if at <= self.now => newest(&mut replaceable, alloc),
                 Due::At(_) | Due::Never => {
-                    if alloc.name_index < self.group.count {
-                        names.take(alloc.name_index);
+                    if alloc.name_index() < self.group.count {
+                        names.take(alloc.name_index());
                     }
                 }
             }
@@ -212,20 +207,20 @@ impl Reconciler<'_> {
 
     /// Whether what it did counts: for a batch job only under the current version, for a service as long
     /// as its group needs no replacing.
-    fn counts(&self, alloc: &Allocation) -> bool {
+    fn counts(&self, alloc: AllocView<'_>) -> bool {
         let current = &self.job.current;
         let is_service = match current.spec.job_type {
             JobType::Service | JobType::System => true,
             JobType::Batch | JobType::SysBatch => false,
         };
-        alloc.job.create_index == current.create_index
-            && (alloc.job.version == current.version
+        alloc.job().create_index == current.create_index
+            && (alloc.job().version == current.version
                 || (is_service && self.change(alloc) == Change::InPlace))
     }
 
-    fn change(&self, alloc: &Allocation) -> Change {
+    fn change(&self, alloc: AllocView<'_>) -> Change {
         update::change(
-            (&alloc.job.spec, alloc.group()),
+            (&alloc.job().spec, alloc.group()),
             (&self.job.current.spec, self.group),
         )
     }
@@ -234,23 +229,23 @@ impl Reconciler<'_> {
     /// an older version.
     fn by_version(
         &self,
-        live: Vec<Arc<Allocation>>,
-    ) -> (Vec<Arc<Allocation>>, Vec<Replacement>, bool) {
+        live: Vec<AllocView<'a>>,
+    ) -> (Vec<AllocView<'a>>, Vec<Replacement<'a>>, bool) {
         let current = &self.job.current;
         let needs = Needs::new(&current.spec, self.group);
         let (mut keep, mut replace, mut in_place) = (Vec::new(), Vec::new(), false);
         for alloc in live {
-            let same = alloc.job.version == current.version
-                && alloc.job.create_index == current.create_index;
+            let same = alloc.job().version == current.version
+                && alloc.job().create_index == current.create_index;
             if same {
                 keep.push(alloc);
-            } else if self.change(&alloc) == Change::InPlace
-                && self.may_stay(&needs, &alloc.node_id)
+            } else if self.change(alloc) == Change::InPlace
+                && self.may_stay(&needs, &alloc.node_id())
             {
                 in_place = true;
                 keep.push(alloc);
             } else {
-                let stop = stop(&alloc, "the job was updated");
+                let stop = stop(alloc, "the job was updated");
                 replace.push(Replacement { old: alloc, stop });
             }
         }
@@ -266,10 +261,9 @@ impl Reconciler<'_> {
     }
 }
 
-fn newest<'a>(by_name: &mut BTreeMap<u32, &'a Arc<Allocation>>, alloc: &'a Arc<Allocation>) {
-    let age = |alloc: &Allocation| (alloc.create_index, alloc.id);
-    let one = by_name.entry(alloc.name_index).or_insert(alloc);
-    if age(one) < age(alloc) {
+fn newest<'a>(by_name: &mut BTreeMap<u32, AllocView<'a>>, alloc: AllocView<'a>) {
+    let one = by_name.entry(alloc.name_index()).or_insert(alloc);
+    if one.key() < alloc.key() {
         *one = alloc;
     }
 }

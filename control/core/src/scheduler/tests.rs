@@ -210,8 +210,8 @@ fn a_failed_service_waits_and_moves_elsewhere() {
          after 29
          after 1",
         expect![[r#"
-            place web[0] n1 score 0.041
-            place web[0] n2 score 0.041 after n1"#]],
+            place web[0] n2 score 0.041
+            place web[0] n1 score 0.041 after n2"#]],
     );
 }
 
@@ -278,8 +278,8 @@ fn constraints_and_places_narrow_the_choice() {
          job i pool=all where=${node.pool},=,gpu",
         expect![[r#"
             place a[0] n3 score 0.041
-            place b[0..=1] n3 score 0.080
-            place b[2] n2 score 0.041
+            place b[0] n2 score 0.041
+            place b[1..=2] n3 score 0.080
             place c[0] n3 score 0.153
             place d[0] n2 score 0.080
             wait e x1: ${node.unique.name} = n9 on 3
@@ -298,11 +298,11 @@ fn a_fixed_port_is_held_once() {
          job web count=3 port=8080
          stop web",
         expect![[r#"
-            place web[0] n1 score 0.041 http:8080
-            place web[1] n2 score 0.041 http:8080
+            place web[0] n2 score 0.041 http:8080
+            place web[1] n1 score 0.041 http:8080
             wait web x1: ports on 2
-            stop web[1] on n2: the job is stopped
-            stop web[0] on n1: the job is stopped"#]],
+            stop web[0] on n2: the job is stopped
+            stop web[1] on n1: the job is stopped"#]],
     );
 }
 

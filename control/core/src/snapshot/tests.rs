@@ -1,11 +1,13 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::{job, node};
 use muster_domain::job::JobType;
 
 use super::*;
 use crate::fixture::Cluster;
+use crate::state::State;
 
 /// A state with something in every table, gaps among the columns, and versions that only an allocation
 /// knows.
@@ -79,7 +81,7 @@ fn allocations_share_their_version_again() {
         .allocs()
         .of_job(&key)
         .filter(|alloc| !alloc.is_terminal());
-    assert!(allocs.all(|alloc| Arc::ptr_eq(&alloc.job, &job.current)));
+    assert!(allocs.all(|alloc| Arc::ptr_eq(alloc.job(), &job.current)));
 }
 
 #[test]

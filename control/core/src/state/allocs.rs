@@ -1,19 +1,30 @@
 //! Allocations, with indexes by node, by evaluation, by job and by time of their end.
 //!
-//! What a node uses is kept in [`super::Nodes`]; `State::put_alloc` moves both.
+//! A row is found by its key: the entry that made it and its place among that entry's rows, which is
+//! also what its id says, so no map from ids is needed. Keys ascend in the order in which allocations
+//! are made; every list here is in that order. Indexes hold keys, as runs where siblings follow one
+//! another.
+//!
+//! What a node uses is kept in [`super::Nodes`]; `State` moves both.
+
+mod row;
+mod tasks;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
-use muster_domain::alloc::{Allocation, ClientStatus};
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use imbl::OrdMap;
+use muster_domain::alloc::ClientStatus;
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
 
 use super::digest::Digest;
+use super::paged::Paged;
 use super::prefix;
+use super::runs::Runs;
 
-const LOWEST: AllocId = AllocId([0x00; 16]);
-const HIGHEST: AllocId = AllocId([0xff; 16]);
+pub(crate) use row::{Cohort, Row, RowRecord};
+pub use view::{AllocView, SavedAlloc};
 
 /// Allocations of a group by client status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +45,7 @@ pub struct GroupCounts {
 
 impl GroupCounts {
     /// The count of one status.
-    pub(super) fn of(&mut self, status: ClientStatus) -> &mut u32 {
+    fn of(&mut self, status: ClientStatus) -> &mut u32 {
         match status {
             ClientStatus::Pending => &mut self.pending,
             ClientStatus::Running => &mut self.running,
@@ -53,22 +64,96 @@ pub struct JobSummary {
     pub groups: BTreeMap<String, GroupCounts>,
 }
 
+/// Bits of a key for the place among an entry's rows: as many as one command may place
+/// ([`crate::limits::PLACEMENTS_MAX`]); the others hold every index that a log can reach.
+const ORDINAL_BITS: u32 = 20;
+/// Rows that one entry can make.
+pub(crate) const ORDINALS: u32 = 1 << ORDINAL_BITS;
+
+/// The key of the `ordinal`-th allocation that the entry at `index` makes.
+pub(crate) fn key_at(index: LogIndex, ordinal: u32) -> u64 {
+    debug_assert!(ordinal < ORDINALS, "placements of a command are bounded");
+    index.0 << ORDINAL_BITS | u64::from(ordinal)
+}
+
+/// The key that an id says; `None` if no allocation can have it.
+pub(crate) fn key_of(alloc_id: &AllocId) -> Option<u64> {
+    let (index, ordinal) = alloc_id.origin()?;
+    let fits = ordinal < ORDINALS && index.0 >> (u64::BITS - ORDINAL_BITS) == 0;
+    fits.then(|| key_at(index, ordinal))
+}
+
+pub(crate) fn id_of(key: u64) -> AllocId {
+    let ordinal = u32::try_from(key & u64::from(ORDINALS - 1)).unwrap_or_default();
+    AllocId::at(created(key), ordinal)
+}
+
+fn created(key: u64) -> LogIndex {
+    LogIndex(key >> ORDINAL_BITS)
+}
+
+/// What is on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NodeAllocs {
+    node_id: NodeId,
+    /// Ascending; at least one.
+    keys: Arc<Vec<u64>>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct JobAllocs {
-    ids: OrdSet<AllocId>,
+    keys: Runs,
     live: u32,
     summary: JobSummary,
+}
+
+/// What a write changes beside the row.
+struct Before {
+    hash: u64,
+    status: ClientStatus,
+    is_terminal: bool,
+    modify_time: Timestamp,
+    cohort: Arc<Cohort>,
+}
+
+impl Before {
+    fn of(key: u64, row: &Row) -> Self {
+        Self {
+            hash: row.hash(key),
+            status: row.client_status,
+            is_terminal: row.is_terminal(),
+            modify_time: row.modify_time,
+            cohort: Arc::clone(&row.cohort),
+        }
+    }
+
+    fn counts_like(&self, other: &Self) -> bool {
+        self.status == other.status
+            && self.is_terminal == other.is_terminal
+            && (!self.is_terminal || self.modify_time == other.modify_time)
+            && Arc::ptr_eq(&self.cohort, &other.cohort)
+    }
+}
+
+/// What an update did to the use of its node.
+#[derive(Debug)]
+pub(super) struct Updated<'a> {
+    /// The row afterwards.
+    pub(super) view: AllocView<'a>,
+    /// What it ran as before, if it was live.
+    pub(super) was_live_as: Option<Arc<Cohort>>,
 }
 
 /// The table of allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocs {
-    rows: OrdMap<AllocId, Arc<Allocation>>,
-    by_node: OrdSet<(NodeId, AllocId)>,
-    by_eval: OrdSet<(EvalId, AllocId)>,
-    by_job: OrdMap<JobKey, Arc<JobAllocs>>,
+    rows: Paged<Row>,
+    /// By the node's number.
+    by_node: Paged<NodeAllocs>,
+    by_eval: OrdMap<EvalId, Runs>,
+    by_job: OrdMap<Arc<JobKey>, Arc<JobAllocs>>,
     /// Terminal ones by the time of their last change.
-    terminal: OrdSet<(Timestamp, AllocId)>,
+    terminal: OrdMap<Timestamp, Runs>,
     index: LogIndex,
     hash: u64,
 }
@@ -76,48 +161,78 @@ pub struct Allocs {
 impl Allocs {
     /// The allocation called so.
     #[must_use]
-    pub fn get(&self, alloc_id: &AllocId) -> Option<&Arc<Allocation>> {
-        self.rows.get(alloc_id)
+    pub fn get(&self, alloc_id: &AllocId) -> Option<AllocView<'_>> {
+        self.at(key_of(alloc_id)?)
     }
 
-    /// All, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Allocation>> {
-        self.rows.values()
+    /// The allocation of this key.
+    pub(crate) fn at(&self, key: u64) -> Option<AllocView<'_>> {
+        let row = self.rows.get(key)?;
+        Some(self.view(key, row))
     }
 
-    /// Those whose id begins with `text`.
+    fn view<'a>(&'a self, key: u64, row: &'a Row) -> AllocView<'a> {
+        AllocView {
+            table: self,
+            key,
+            row,
+        }
+    }
+
+    /// All, in the order they were made.
+    pub fn iter(&self) -> impl Iterator<Item = AllocView<'_>> {
+        self.rows.iter().map(|(key, row)| self.view(key, row))
+    }
+
+    /// Those whose id begins with `text`, by id. Looks at every allocation: ids are scattered.
     #[must_use]
-    pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Allocation>> {
+    pub fn with_prefix(&self, text: &str) -> Vec<AllocView<'_>> {
         let Some((low, high)) = prefix::bounds(text) else {
             return Vec::new();
         };
-        self.rows
-            .range(AllocId(low)..=AllocId(high))
-            .map(|(_, row)| row)
-            .collect()
+        let range = AllocId(low)..=AllocId(high);
+        let mut found: Vec<(AllocId, AllocView<'_>)> = self
+            .iter()
+            .map(|alloc| (alloc.id(), alloc))
+            .filter(|(alloc_id, _)| range.contains(alloc_id))
+            .collect();
+        found.sort_unstable_by_key(|(alloc_id, _)| *alloc_id);
+        found.into_iter().map(|(_, alloc)| alloc).collect()
     }
 
-    /// Those on one node, by id.
-    pub fn of_node(&self, node_id: &NodeId) -> impl Iterator<Item = &Arc<Allocation>> + use<'_> {
+    /// `allocs` in the order of their ids, as lists show them.
+    pub fn by_id<'a>(allocs: impl Iterator<Item = AllocView<'a>>) -> Vec<AllocView<'a>> {
+        let mut allocs: Vec<AllocView<'_>> = allocs.collect();
+        allocs.sort_by_cached_key(|alloc| alloc.id());
+        allocs
+    }
+
+    /// Those on one node. `number` is the node's; see [`super::Nodes::number`].
+    pub fn on(&self, number: NodeNumber) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         self.by_node
-            .range((*node_id, LOWEST)..=(*node_id, HIGHEST))
-            .filter_map(|(_, alloc_id)| self.rows.get(alloc_id))
-    }
-
-    /// Those placed by one evaluation, by id.
-    pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = &Arc<Allocation>> + use<'_> {
-        self.by_eval
-            .range((*eval_id, LOWEST)..=(*eval_id, HIGHEST))
-            .filter_map(|(_, alloc_id)| self.rows.get(alloc_id))
-    }
-
-    /// Those of one job, by id.
-    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Allocation>> + use<'_> {
-        self.by_job
-            .get(key)
+            .get(u64::from(number.0))
             .into_iter()
-            .flat_map(|job| job.ids.iter())
-            .filter_map(|alloc_id| self.rows.get(alloc_id))
+            .flat_map(|node| node.keys.iter())
+            .filter_map(|key| self.at(*key))
+    }
+
+    /// Those placed by one evaluation.
+    pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
+        self.among(self.by_eval.get(eval_id))
+    }
+
+    /// Those of one job.
+    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
+        self.among(self.by_job.get(key).map(|job| &job.keys))
+    }
+
+    fn among<'a>(
+        &'a self,
+        keys: Option<&'a Runs>,
+    ) -> impl Iterator<Item = AllocView<'a>> + use<'a> {
+        keys.into_iter()
+            .flat_map(Runs::iter)
+            .filter_map(|key| self.at(key))
     }
 
     /// Counts by group and client status; `None` if the job never had an allocation that is kept.
@@ -150,126 +265,187 @@ impl Allocs {
         self.index
     }
 
+    /// The node that its allocations mean by `number`; all zeros if they mean none.
+    pub(super) fn node_id(&self, number: NodeNumber) -> NodeId {
+        self.by_node
+            .get(u64::from(number.0))
+            .map_or(NodeId([0; 16]), |node| node.node_id)
+    }
+
+    /// Whether any allocation is on the node of this number.
+    pub(super) fn is_on(&self, number: NodeNumber) -> bool {
+        self.by_node.get(u64::from(number.0)).is_some()
+    }
+
+    /// Nodes that allocations are on, by number.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeNumber, NodeId)> {
+        self.by_node.iter().map(|(number, node)| {
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            (NodeNumber(number), node.node_id)
+        })
+    }
+
+    /// What of a row only its cohort says, for a snapshot.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, &Row)> {
+        self.rows.iter()
+    }
+
     /// The hash of its rows and its index; see [`super::StateHash`].
     pub(super) fn hash(&self) -> u64 {
         self.hash.wrapping_add(Digest::of(&self.index))
     }
 
-    /// Writes a row and gives back the one it replaces.
-    pub(super) fn put(&mut self, alloc: Arc<Allocation>) -> Option<Arc<Allocation>> {
-        self.index = self.index.max(alloc.modify_index);
-        self.hash = self.hash.wrapping_add(row_hash(&alloc));
-        let old = self.rows.insert(alloc.id, Arc::clone(&alloc));
-        if let Some(old) = &old {
-            self.uncount(old);
-        } else {
-            self.by_node.insert((alloc.node_id, alloc.id));
-            self.by_eval.insert((alloc.eval_id, alloc.id));
-        }
-        let job = Arc::make_mut(self.by_job.entry(alloc.job_key()).or_default());
-        job.ids.insert(alloc.id);
-        match job.summary.groups.get_mut(&alloc.group().name) {
-            Some(counts) => *counts.of(alloc.client_status) += 1,
+    /// Writes a row that is not there. `node_id` is the node that `row.node` means.
+    pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) {
+        self.index = self.index.max(row.modify_index);
+        let now = Before::of(key, &row);
+        self.hash = self.hash.wrapping_add(now.hash);
+        self.put_on_node(row.node, node_id, key);
+        let cohort = &now.cohort;
+        match self.by_eval.get_mut(&cohort.eval_id) {
+            Some(keys) => keys.insert(key),
             None => {
-                let mut counts = GroupCounts::default();
-                *counts.of(alloc.client_status) += 1;
-                job.summary
-                    .groups
-                    .insert(alloc.group().name.clone(), counts);
+                let mut keys = Runs::default();
+                keys.insert(key);
+                self.by_eval.insert(cohort.eval_id, keys);
             }
         }
-        if alloc.is_terminal() {
-            self.terminal.insert((alloc.modify_time, alloc.id));
+        self.count(key, &now, true);
+        self.rows.insert(key, row);
+    }
+
+    fn put_on_node(&mut self, number: NodeNumber, node_id: NodeId, key: u64) {
+        let number = u64::from(number.0);
+        if let Some(node) = self.by_node.get_mut(number) {
+            let keys = Arc::make_mut(&mut node.keys);
+            match keys.last() {
+                Some(last) if *last > key => {
+                    let at = keys.partition_point(|other| *other < key);
+                    keys.insert(at, key);
+                }
+                Some(_) | None => keys.push(key),
+            }
         } else {
-            job.live += 1;
+            let keys = Arc::new(vec![key]);
+            self.by_node.insert(number, NodeAllocs { node_id, keys });
         }
-        old
+    }
+
+    /// Changes a row that is there.
+    pub(super) fn update(
+        &mut self,
+        key: u64,
+        change: impl FnOnce(&mut Row),
+    ) -> Option<Updated<'_>> {
+        let row = self.rows.get_mut(key)?;
+        let before = Before::of(key, row);
+        change(row);
+        let after = Before::of(key, row);
+        self.index = self.index.max(row.modify_index);
+        self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
+        if !before.counts_like(&after) {
+            self.uncount(key, &before, false);
+            self.count(key, &after, false);
+        }
+        Some(Updated {
+            view: self.at(key)?,
+            was_live_as: (!before.is_terminal).then_some(before.cohort),
+        })
     }
 
     /// Forgets a row. [`Self::index`] is not moved: see [`Self::set_index`].
-    pub(super) fn remove(&mut self, alloc_id: &AllocId) -> Option<Arc<Allocation>> {
-        let old = self.rows.remove(alloc_id)?;
-        self.uncount(&old);
-        self.by_node.remove(&(old.node_id, old.id));
-        self.by_eval.remove(&(old.eval_id, old.id));
-        let key = old.job_key();
-        let empty = self.by_job.get_mut(&key).is_some_and(|job| {
-            let job = Arc::make_mut(job);
-            job.ids.remove(alloc_id);
-            job.ids.is_empty()
+    pub(super) fn remove(&mut self, key: u64) -> Option<Row> {
+        let row = self.rows.remove(key)?;
+        let before = Before::of(key, &row);
+        self.hash = self.hash.wrapping_sub(before.hash);
+        let number = u64::from(row.node.0);
+        let is_last = self.by_node.get_mut(number).is_some_and(|node| {
+            let keys = Arc::make_mut(&mut node.keys);
+            if let Ok(at) = keys.binary_search(&key) {
+                keys.remove(at);
+            }
+            keys.is_empty()
         });
-        if empty {
-            self.by_job.remove(&key);
+        if is_last {
+            self.by_node.remove(number);
         }
-        Some(old)
+        let eval_id = &before.cohort.eval_id;
+        let is_last = self.by_eval.get_mut(eval_id).is_some_and(|keys| {
+            keys.remove(key);
+            keys.is_empty()
+        });
+        if is_last {
+            self.by_eval.remove(eval_id);
+        }
+        self.uncount(key, &before, true);
+        Some(row)
     }
 
-    fn uncount(&mut self, old: &Allocation) {
-        self.hash = self.hash.wrapping_sub(row_hash(old));
-        if old.is_terminal() {
-            self.terminal.remove(&(old.modify_time, old.id));
+    /// Counts a row for its job, and among the terminal ones if it is.
+    fn count(&mut self, key: u64, row: &Before, is_new: bool) {
+        if !self.by_job.contains_key(&row.cohort.key) {
+            self.by_job
+                .insert(Arc::clone(&row.cohort.key), Arc::default());
         }
-        if let Some(job) = self.by_job.get_mut(&old.job_key()) {
+        if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
             let job = Arc::make_mut(job);
-            if !old.is_terminal() {
-                job.live -= 1;
+            if is_new {
+                job.keys.insert(key);
             }
-            let group = &old.group().name;
+            let group = &row.cohort.group().name;
+            match job.summary.groups.get_mut(group) {
+                Some(counts) => *counts.of(row.status) += 1,
+                None => {
+                    let mut counts = GroupCounts::default();
+                    *counts.of(row.status) += 1;
+                    job.summary.groups.insert(group.clone(), counts);
+                }
+            }
+            job.live += u32::from(!row.is_terminal);
+        }
+        if row.is_terminal {
+            match self.terminal.get_mut(&row.modify_time) {
+                Some(keys) => keys.insert(key),
+                None => {
+                    let mut keys = Runs::default();
+                    keys.insert(key);
+                    self.terminal.insert(row.modify_time, keys);
+                }
+            }
+        }
+    }
+
+    fn uncount(&mut self, key: u64, row: &Before, is_gone: bool) {
+        if row.is_terminal {
+            let is_last = self.terminal.get_mut(&row.modify_time).is_some_and(|keys| {
+                keys.remove(key);
+                keys.is_empty()
+            });
+            if is_last {
+                self.terminal.remove(&row.modify_time);
+            }
+        }
+        let is_last = self.by_job.get_mut(&row.cohort.key).is_some_and(|job| {
+            let job = Arc::make_mut(job);
+            job.live -= u32::from(!row.is_terminal);
+            let group = &row.cohort.group().name;
             if let Some(counts) = job.summary.groups.get_mut(group) {
-                *counts.of(old.client_status) -= 1;
+                *counts.of(row.status) -= 1;
                 if *counts == GroupCounts::default() {
                     job.summary.groups.remove(group);
                 }
             }
+            if is_gone {
+                job.keys.remove(key);
+            }
+            job.keys.is_empty()
+        });
+        if is_last {
+            self.by_job.remove(&row.cohort.key);
         }
     }
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }
-}
-
-fn row_hash(alloc: &Allocation) -> u64 {
-    let Allocation {
-        id,
-        eval_id,
-        node_id,
-        job,
-        group_at,
-        name_index,
-        ports,
-        metrics,
-        score,
-        desired,
-        desired_description,
-        client_status,
-        client_description,
-        task_states,
-        previous,
-        next,
-        create_index,
-        modify_index,
-        alloc_modify_index,
-        create_time,
-        modify_time,
-    } = alloc;
-    let mut digest = Digest::default();
-    digest.value(&(id, eval_id, node_id, &job.spec.namespace, &job.spec.id));
-    digest.value(&(
-        job.job_modify_index,
-        group_at,
-        name_index,
-        ports,
-        metrics,
-        score,
-    ));
-    digest.value(&(
-        desired,
-        desired_description,
-        client_status,
-        client_description,
-    ));
-    digest.value(&(task_states, previous, next, create_index, modify_index));
-    digest.value(&(alloc_modify_index, create_time, modify_time));
-    digest.finish()
 }

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_domain::alloc::{Allocation, ClientStatus, DesiredStatus};
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::EvalStatus;
-use muster_domain::id::{AllocId, JobKey, NodeId};
+use muster_domain::id::{AllocId, JobKey, NodeNumber};
 use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 
-use super::{Answers, Evals, Jobs, Nodes, State};
+use super::{AllocView, Answers, Evals, Jobs, Nodes, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -29,37 +29,33 @@ pub fn broken(state: &State) -> Vec<String> {
 
 fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
     for alloc in state.allocs.iter() {
-        let name = format!("allocation {}", alloc.id);
-        if usize::from(alloc.group_at) >= alloc.job.spec.groups.len() {
-            broken.push(format!("{name} runs a group its job does not have"));
-            continue;
-        }
-        if state.evals.get(&alloc.eval_id).is_none() {
+        let name = format!("allocation {}", alloc.id());
+        if state.evals.get(&alloc.eval_id()).is_none() {
             broken.push(format!(
                 "{name} was placed by an evaluation that is gone: {}",
-                alloc.eval_id
+                alloc.eval_id()
             ));
         }
-        if alloc.client_status == ClientStatus::Lost && alloc.desired == DesiredStatus::Run {
+        if alloc.client_status() == ClientStatus::Lost && alloc.desired() == DesiredStatus::Run {
             broken.push(format!("{name} is lost but still wanted"));
         }
         if alloc.is_terminal() {
             continue;
         }
-        match state.nodes.get(&alloc.node_id) {
+        match state.nodes.get(&alloc.node_id()) {
             None => broken.push(format!(
                 "{name} is live on a node that is gone: {}",
-                alloc.node_id
+                alloc.node_id()
             )),
             Some(node) if node.status == NodeStatus::Down => {
                 broken.push(format!(
                     "{name} is live on a node that is down: {}",
-                    alloc.node_id
+                    alloc.node_id()
                 ));
             }
             Some(_) => {}
         }
-        if let Some(next) = alloc.next {
+        if let Some(next) = alloc.next() {
             broken.push(format!("{name} is live but replaced by {next}"));
         }
     }
@@ -67,18 +63,18 @@ fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
 
 /// No two live allocations have the same name.
 fn instances_run_once(state: &State, broken: &mut Vec<String>) {
-    let mut seen: BTreeMap<(JobKey, &str, u32), AllocId> = BTreeMap::new();
+    let mut seen: BTreeMap<(&JobKey, &str, u32), AllocId> = BTreeMap::new();
     for alloc in live(state) {
         let name = (
-            alloc.job_key(),
+            &**alloc.job_key(),
             alloc.group().name.as_str(),
-            alloc.name_index,
+            alloc.name_index(),
         );
-        if let Some(other) = seen.insert(name, alloc.id) {
+        if let Some(other) = seen.insert(name, alloc.id()) {
             broken.push(format!(
                 "{} runs twice: {other} and {}",
                 alloc.name(),
-                alloc.id
+                alloc.id()
             ));
         }
     }
@@ -86,13 +82,14 @@ fn instances_run_once(state: &State, broken: &mut Vec<String>) {
 
 /// True of what the control plane places; an agent that reports less than before can break it.
 fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
-    let mut ports: BTreeSet<(NodeId, u16)> = BTreeSet::new();
+    let mut ports: BTreeSet<(NodeNumber, u16)> = BTreeSet::new();
     for alloc in live(state) {
-        for port in &alloc.ports {
-            if !ports.insert((alloc.node_id, port.value)) {
+        for port in alloc.ports() {
+            if !ports.insert((alloc.node(), port.value)) {
                 broken.push(format!(
                     "port {} of node {} is held twice",
-                    port.value, alloc.node_id
+                    port.value,
+                    alloc.node_id()
                 ));
             }
         }
@@ -148,15 +145,25 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     let mut nodes = Nodes::default();
     for (number, column) in state.nodes.columns().enumerate() {
         if let Some(node) = state.nodes.get(&column.node_id).filter(|_| column.occupied) {
-            nodes.put_at((**node).clone(), u32::try_from(number).unwrap_or(u32::MAX));
+            let number = NodeNumber(u32::try_from(number).unwrap_or(u32::MAX));
+            nodes.put_at((**node).clone(), number);
+        }
+    }
+    for (number, node_id) in state.allocs.nodes() {
+        match nodes.number(&node_id) {
+            None => nodes.hold(node_id, number),
+            Some(other) if other == number => {}
+            Some(other) => broken.push(format!(
+                "allocations mean node {node_id} by {number:?}, but it has {other:?}"
+            )),
         }
     }
     let mut anew = State {
         nodes,
         ..State::default()
     };
-    for alloc in state.allocs.iter() {
-        anew.put_alloc((**alloc).clone());
+    for (key, row) in state.allocs.rows() {
+        anew.insert_alloc_on(key, row.clone(), state.allocs.node_id(row.node()));
     }
     anew.allocs.set_index(state.allocs.index());
     anew.nodes.set_index(state.nodes.index());
@@ -220,10 +227,6 @@ fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-fn live(state: &State) -> impl Iterator<Item = &Allocation> {
-    state
-        .allocs
-        .iter()
-        .map(|alloc| &**alloc)
-        .filter(|alloc| !alloc.is_terminal())
+fn live(state: &State) -> impl Iterator<Item = AllocView<'_>> {
+    state.allocs.iter().filter(|alloc| !alloc.is_terminal())
 }

@@ -1,17 +1,17 @@
 //! The machines: rows by id, and columns for the scheduler.
 //!
 //! A row says what a node is; its column says what the scheduler asks of all nodes at once: capacity,
-//! use, class, whether it takes work. Columns are dense: a node keeps its number until it is forgotten,
-//! and the number then goes to the next registered one. What a node uses is the sum over its
-//! allocations that are not terminal; `State::put_alloc` keeps it so.
+//! use, class, whether it takes work. Columns are dense: a node keeps its number until it is forgotten and
+//! the last allocation that means it too; the number then goes to the next registered one. A column says
+//! since which entry the number is its node's, so that a plan made before is recognised. What a node
+//! uses is the sum over its allocations that are not terminal; `State` keeps it so.
 
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet, Vector};
-use muster_domain::alloc::Allocation;
-use muster_domain::id::{LogIndex, NodeId};
+use muster_domain::id::{LogIndex, NodeId, NodeNumber};
 use muster_domain::node::{Node, NodeSpec};
-use muster_domain::resources::Amount;
+use muster_domain::resources::{AllocatedPort, Amount};
 
 use super::digest::Digest;
 use super::prefix;
@@ -80,6 +80,8 @@ pub struct Column {
     pub occupied: bool,
     /// Ready and eligible.
     pub takes_work: bool,
+    /// The entry that gave the number to this node. A plan from before means another node.
+    pub since: LogIndex,
     /// What tasks may use.
     pub total: Amount,
     /// What allocations that are not terminal ask for, together.
@@ -93,6 +95,7 @@ impl Column {
         class: NodeClass(0),
         occupied: false,
         takes_work: false,
+        since: LogIndex(0),
         total: Amount {
             cpu_mhz: 0,
             memory_mb: 0,
@@ -112,10 +115,18 @@ impl Column {
     }
 }
 
+/// Columns in a page. A scheduler that follows changes looks at one pointer a page and reads whole pages
+/// that changed, about 6 KiB; a write after a snapshot copies one.
+pub const PAGE_COLUMNS: usize = 64;
+
+/// Neighbouring columns. A page is never changed while anybody else holds it, so a page with the same
+/// address as one that is held says the same.
+pub type ColumnPage = [Column; PAGE_COLUMNS];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NodeRow {
     node: Arc<Node>,
-    number: u32,
+    number: NodeNumber,
     hash: u64,
 }
 
@@ -123,11 +134,15 @@ struct NodeRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
     rows: OrdMap<NodeId, NodeRow>,
-    columns: Vector<Column>,
-    /// Numbers that no node has.
-    vacant: OrdSet<u32>,
+    pages: Vector<Arc<ColumnPage>>,
+    /// Numbers given out so far: the first so many columns mean something.
+    numbers: u32,
+    /// Numbers below that no node has and no allocation means.
+    vacant: OrdSet<NodeNumber>,
+    /// Numbers of nodes that are gone but that allocations still mean.
+    held: OrdMap<NodeId, NodeNumber>,
     /// Ports held, sorted; only nodes that hold any.
-    ports: OrdMap<NodeId, Arc<Vec<u16>>>,
+    ports: OrdMap<NodeNumber, Arc<Vec<u16>>>,
     index: LogIndex,
     hash: u64,
 }
@@ -194,27 +209,56 @@ impl Nodes {
 
     /// Ports held on it, sorted.
     #[must_use]
-    pub fn ports(&self, node_id: &NodeId) -> &[u16] {
+    pub fn ports(&self, number: NodeNumber) -> &[u16] {
         self.ports
-            .get(node_id)
+            .get(&number)
             .map_or(&[], |ports| ports.as_slice())
     }
 
     /// The columns by number; some are vacant.
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
-        self.columns.iter()
+        let columns = self.pages.iter().flat_map(|page| page.iter());
+        columns.take(self.numbers as usize)
+    }
+
+    /// The columns by number, in pages; the last is filled up with vacant ones. Whoever keeps the pages
+    /// of an older state sees by their addresses which changed.
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = &Arc<ColumnPage>> {
+        self.pages.iter()
     }
 
     /// Its number among the columns.
     #[must_use]
-    pub fn number(&self, node_id: &NodeId) -> Option<usize> {
-        self.rows.get(node_id).map(|row| row.number as usize)
+    pub fn number(&self, node_id: &NodeId) -> Option<NodeNumber> {
+        self.rows.get(node_id).map(|row| row.number)
+    }
+
+    /// Its number, also if it is gone and only allocations mean it.
+    #[must_use]
+    pub fn number_of_any(&self, node_id: &NodeId) -> Option<NodeNumber> {
+        self.number(node_id)
+            .or_else(|| self.held.get(node_id).copied())
     }
 
     /// Its column.
     #[must_use]
     pub fn column(&self, node_id: &NodeId) -> Option<&Column> {
-        self.columns.get(self.number(node_id)?)
+        self.column_at(self.number(node_id)?)
+    }
+
+    /// The column of this number, vacant or not.
+    #[must_use]
+    pub fn column_at(&self, number: NodeNumber) -> Option<&Column> {
+        if number.0 >= self.numbers {
+            return None;
+        }
+        let page = self.pages.get(number.at() / PAGE_COLUMNS)?;
+        page.get(number.at() % PAGE_COLUMNS)
+    }
+
+    fn column_mut(&mut self, number: NodeNumber) -> Option<&mut Column> {
+        let page = self.pages.get_mut(number.at() / PAGE_COLUMNS)?;
+        Arc::make_mut(page).get_mut(number.at() % PAGE_COLUMNS)
     }
 
     /// The hash of its rows and its index; see [`super::StateHash`].
@@ -222,40 +266,32 @@ impl Nodes {
         self.hash.wrapping_add(Digest::of(&self.index))
     }
 
-    /// Writes a row; a new one gets the lowest vacant number.
+    /// Writes a row. A new one gets the number it had, if allocations still mean it by that, else the
+    /// lowest vacant one.
     pub(crate) fn put(&mut self, node: Node) {
-        let number = match self.rows.get(&node.spec.id) {
-            Some(row) => row.number,
-            None => self.vacant.get_min().copied().unwrap_or_else(|| {
-                u32::try_from(self.columns.len()).expect("fewer than four billion nodes")
-            }),
-        };
+        let number = self
+            .number_of_any(&node.spec.id)
+            .or_else(|| self.vacant.get_min().copied())
+            .unwrap_or(NodeNumber(self.numbers));
         self.put_at(node, number);
     }
 
     /// Writes a row under `number`, as a snapshot says.
-    pub(crate) fn put_at(&mut self, node: Node, number: u32) {
-        let at = number as usize;
-        while self.columns.len() <= at {
-            let vacant = u32::try_from(self.columns.len()).unwrap_or(u32::MAX);
-            self.vacant.insert(vacant);
-            self.columns.push_back(Column::VACANT);
-        }
-        self.vacant.remove(&number);
+    pub(crate) fn put_at(&mut self, node: Node, number: NodeNumber) {
+        self.claim(number);
+        self.held.remove(&node.spec.id);
         self.index = self.index.max(node.modify_index);
-        let used = self
-            .columns
-            .get(at)
-            .map_or_else(Amount::default, |column| column.used);
-        let column = Column {
-            node_id: node.spec.id,
-            class: NodeClass::of(&node.spec),
-            occupied: true,
-            takes_work: node.takes_work(),
-            total: node.spec.usable(),
-            used,
-        };
-        self.columns.set(at, column);
+        if let Some(column) = self.column_mut(number) {
+            *column = Column {
+                node_id: node.spec.id,
+                class: NodeClass::of(&node.spec),
+                occupied: true,
+                takes_work: node.takes_work(),
+                since: node.create_index,
+                total: node.spec.usable(),
+                used: column.used,
+            };
+        }
         let row = NodeRow {
             hash: row_hash(number, &node),
             number,
@@ -267,62 +303,102 @@ impl Nodes {
         }
     }
 
-    /// Forgets a row.
-    pub(crate) fn remove(&mut self, node_id: &NodeId, index: LogIndex) {
-        if let Some(row) = self.rows.remove(node_id) {
-            self.hash = self.hash.wrapping_sub(row.hash);
-            self.columns.set(row.number as usize, Column::VACANT);
-            self.vacant.insert(row.number);
-            self.drop_vacant_tail();
-            self.ports.remove(node_id);
-            self.index = index;
+    /// Makes sure that nobody else gets `number`.
+    fn claim(&mut self, number: NodeNumber) {
+        while self.numbers <= number.0 {
+            self.vacant.insert(NodeNumber(self.numbers));
+            self.numbers += 1;
+        }
+        while self.pages.len() * PAGE_COLUMNS <= number.at() {
+            self.pages
+                .push_back(Arc::new([Column::VACANT; PAGE_COLUMNS]));
+        }
+        self.vacant.remove(&number);
+    }
+
+    /// Forgets a row. Its number is held while allocations mean it: `is_meant` says whether any do.
+    pub(crate) fn remove(&mut self, node_id: &NodeId, is_meant: bool, index: LogIndex) {
+        let Some(row) = self.rows.remove(node_id) else {
+            return;
+        };
+        self.hash = self.hash.wrapping_sub(row.hash);
+        self.index = index;
+        self.ports.remove(&row.number);
+        if let Some(column) = self.column_mut(row.number) {
+            *column = Column::VACANT;
+        }
+        if is_meant {
+            self.held.insert(*node_id, row.number);
+        } else {
+            self.vacate(row.number);
         }
     }
 
-    /// Numbers end with the last node, so that the columns follow from the rows alone.
-    fn drop_vacant_tail(&mut self) {
-        while self.columns.last().is_some_and(|column| !column.occupied) {
-            self.columns.pop_back();
-            if let Ok(number) = u32::try_from(self.columns.len()) {
-                self.vacant.remove(&number);
+    /// Says that allocations mean a node by `number` that is gone.
+    pub(crate) fn hold(&mut self, node_id: NodeId, number: NodeNumber) {
+        self.claim(number);
+        self.held.insert(node_id, number);
+    }
+
+    /// Says that no allocation means the node any more. If it is gone, its number is free.
+    pub(crate) fn release(&mut self, node_id: &NodeId) {
+        if let Some(number) = self.held.remove(node_id) {
+            self.vacate(number);
+        }
+    }
+
+    /// Nodes that are gone and whose numbers allocations still mean.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, NodeNumber)> {
+        self.held
+            .iter()
+            .map(|(node_id, number)| (*node_id, *number))
+    }
+
+    /// Numbers end with the last that means something, so that the columns follow from the rows alone.
+    fn vacate(&mut self, number: NodeNumber) {
+        self.vacant.insert(number);
+        while let Some(last) = self.numbers.checked_sub(1) {
+            if self.vacant.remove(&NodeNumber(last)).is_none() {
+                break;
             }
+            self.numbers = last;
+        }
+        let pages = (self.numbers as usize).div_ceil(PAGE_COLUMNS);
+        while self.pages.len() > pages {
+            self.pages.pop_back();
         }
     }
 
-    /// Adds what `alloc` holds.
-    pub(super) fn take(&mut self, alloc: &Allocation) {
-        self.adjust(&alloc.node_id, |used| used.plus(alloc.group().ask()));
-        if !alloc.ports.is_empty() {
-            let ports = self.ports.entry(alloc.node_id).or_default();
-            let ports = Arc::make_mut(ports);
-            ports.extend(alloc.ports.iter().map(|port| port.value));
-            ports.sort_unstable();
+    /// Adds what an allocation holds.
+    pub(super) fn take(&mut self, number: NodeNumber, ask: Amount, ports: &[AllocatedPort]) {
+        if let Some(column) = self.column_mut(number) {
+            column.used = column.used.plus(ask);
+        }
+        if !ports.is_empty() {
+            let held = Arc::make_mut(self.ports.entry(number).or_default());
+            held.extend(ports.iter().map(|port| port.value));
+            held.sort_unstable();
         }
     }
 
-    /// Takes away what `alloc` holds.
-    pub(super) fn give_back(&mut self, alloc: &Allocation) {
-        self.adjust(&alloc.node_id, |used| used.minus(alloc.group().ask()));
-        if alloc.ports.is_empty() {
+    /// Takes away what an allocation holds.
+    pub(super) fn give_back(&mut self, number: NodeNumber, ask: Amount, ports: &[AllocatedPort]) {
+        if let Some(column) = self.column_mut(number) {
+            column.used = column.used.minus(ask);
+        }
+        if ports.is_empty() {
             return;
         }
-        if let Some(ports) = self.ports.get_mut(&alloc.node_id) {
-            let ports = Arc::make_mut(ports);
-            for port in &alloc.ports {
-                if let Ok(at) = ports.binary_search(&port.value) {
-                    ports.remove(at);
+        if let Some(held) = self.ports.get_mut(&number) {
+            let held = Arc::make_mut(held);
+            for port in ports {
+                if let Ok(at) = held.binary_search(&port.value) {
+                    held.remove(at);
                 }
             }
-            if ports.is_empty() {
-                self.ports.remove(&alloc.node_id);
+            if held.is_empty() {
+                self.ports.remove(&number);
             }
-        }
-    }
-
-    fn adjust(&mut self, node_id: &NodeId, change: impl FnOnce(Amount) -> Amount) {
-        let number = self.number(node_id);
-        if let Some(column) = number.and_then(|at| self.columns.get_mut(at)) {
-            column.used = change(column.used);
         }
     }
 
@@ -332,7 +408,7 @@ impl Nodes {
     }
 }
 
-fn row_hash(number: u32, node: &Node) -> u64 {
+fn row_hash(number: NodeNumber, node: &Node) -> u64 {
     let Node {
         spec,
         status,

@@ -1,17 +1,17 @@
 //! Room on nodes, as a plan is checked against a state without writing it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use muster_domain::alloc::Allocation;
-use muster_domain::id::NodeId;
+use muster_domain::id::{LogIndex, NodeNumber};
 use muster_domain::resources::{AllocatedPort, Amount};
 
-use super::State;
+use super::{AllocView, State};
 
 /// Why an instance does not fit a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// The node is unknown, not ready or not eligible.
+    /// The node is unknown, not ready or not eligible, or the number has another node than was meant.
     NotTaking,
     /// This ran out.
     Exhausted(&'static str),
@@ -21,12 +21,13 @@ pub(crate) enum NoRoom {
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     state: &'a State,
-    touched: BTreeMap<NodeId, NodeRoom>,
+    touched: BTreeMap<NodeNumber, NodeRoom>,
 }
 
 #[derive(Debug)]
 struct NodeRoom {
     takes_work: bool,
+    since: LogIndex,
     total: Amount,
     used: Amount,
     ports: Vec<u16>,
@@ -42,13 +43,13 @@ impl<'a> Room<'a> {
     }
 
     /// Sets free what `alloc` holds, if it holds anything.
-    pub(crate) fn give_back(&mut self, alloc: &Allocation) {
+    pub(crate) fn give_back(&mut self, alloc: AllocView<'_>) {
         if alloc.is_terminal() {
             return;
         }
-        if let Some(node) = self.node(alloc.node_id) {
-            node.used = node.used.minus(alloc.group().ask());
-            for port in &alloc.ports {
+        if let Some(node) = self.node(alloc.node()) {
+            node.used = node.used.minus(alloc.ask());
+            for port in alloc.ports() {
                 if let Ok(at) = node.ports.binary_search(&port.value) {
                     node.ports.remove(at);
                 }
@@ -56,36 +57,38 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Takes what one instance asks for.
+    /// Takes what one instance asks for from the node that had this number when the log was at `seen`.
     pub(crate) fn take(
         &mut self,
-        node_id: NodeId,
+        number: NodeNumber,
+        seen: LogIndex,
         ask: Amount,
         ports: &[AllocatedPort],
     ) -> Result<(), NoRoom> {
-        match self.node(node_id) {
-            Some(node) if node.takes_work => node.take(ask, ports),
+        match self.node(number) {
+            Some(node) if node.takes_work && node.since <= seen => node.take(ask, ports),
             Some(_) | None => Err(NoRoom::NotTaking),
         }
     }
 
     /// Undoes [`Self::give_back`], if nobody took the room meanwhile. Says whether it did.
-    pub(crate) fn take_again(&mut self, alloc: &Allocation) -> bool {
-        self.node(alloc.node_id)
-            .is_some_and(|node| node.take(alloc.group().ask(), &alloc.ports).is_ok())
+    pub(crate) fn take_again(&mut self, alloc: AllocView<'_>) -> bool {
+        self.node(alloc.node())
+            .is_some_and(|node| node.take(alloc.ask(), alloc.ports()).is_ok())
     }
 
-    fn node(&mut self, node_id: NodeId) -> Option<&mut NodeRoom> {
+    fn node(&mut self, number: NodeNumber) -> Option<&mut NodeRoom> {
         let nodes = &self.state.nodes;
-        match self.touched.entry(node_id) {
-            std::collections::btree_map::Entry::Occupied(entry) => Some(entry.into_mut()),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let column = nodes.column(&node_id)?;
+        match self.touched.entry(number) {
+            Entry::Occupied(entry) => Some(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let column = nodes.column_at(number).filter(|column| column.occupied)?;
                 Some(entry.insert(NodeRoom {
                     takes_work: column.takes_work,
+                    since: column.since,
                     total: column.total,
                     used: column.used,
-                    ports: nodes.ports(&node_id).to_vec(),
+                    ports: nodes.ports(number).to_vec(),
                 }))
             }
         }

@@ -13,7 +13,7 @@ use muster_domain::alloc::{
     TaskPhase, TaskState,
 };
 
-use muster_domain::id::{AllocId, NodeId};
+use muster_domain::id::{AllocId, NodeId, NodeNumber};
 use muster_domain::plan::{GroupPlacements, PlacementRun, PlannedStop};
 use muster_domain::resources::AllocatedPort;
 
@@ -43,7 +43,7 @@ fn metrics() -> Arc<PlacementMetrics> {
 
 fn plan() -> Plan {
     let run = PlacementRun {
-        node_id: NODE,
+        node: NodeNumber(7),
         first_index: 0,
         count: 9,
         score: Score(500_000),
@@ -187,6 +187,13 @@ fn commands() -> Vec<(&'static str, Command)> {
             Command::ReportAllocs {
                 node_id: NODE,
                 reports: vec![report()],
+                at: AT,
+            },
+        ),
+        (
+            "report_nodes",
+            Command::ReportNodes {
+                reports: vec![(NODE, vec![report()])],
                 at: AT,
             },
         ),

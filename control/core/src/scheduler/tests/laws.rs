@@ -141,7 +141,7 @@ fn take(cluster: &mut Cluster, step: Step) {
                 .state
                 .allocs()
                 .iter()
-                .map(|alloc| alloc.id)
+                .map(|alloc| alloc.id())
                 .collect();
             if !allocs.is_empty() {
                 cluster.report(allocs[pick % allocs.len()], status);
@@ -211,7 +211,12 @@ proptest! {
         let plans = cluster.run(spec);
 
         let runs = plans.iter().flat_map(|plan| &plan.groups).flat_map(|group| &group.placements);
-        let mut chosen: Vec<(NodeId, u32)> = runs.map(|run| (run.node_id, run.count)).collect();
+        let mut chosen: Vec<(NodeId, u32)> = runs
+            .map(|run| {
+                let column = cluster.state.nodes().column_at(run.node).unwrap();
+                (column.node_id, run.count)
+            })
+            .collect();
         chosen.sort_unstable();
         prop_assert_eq!(chosen, expected);
     }

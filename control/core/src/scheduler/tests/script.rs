@@ -166,7 +166,7 @@ fn constraint(text: &str) -> Constraint {
 fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
     for stop in &plan.stops {
         let alloc = cluster.state.allocs().get(&stop.alloc_id).unwrap();
-        let (name, node) = (short(alloc), node_name(cluster, &alloc.node_id));
+        let (name, node) = (short(&alloc.unpack()), node_name(cluster, &alloc.node_id()));
         writeln!(out, "stop {name} on {node}: {}", stop.description).unwrap();
     }
     for group in &plan.groups {
@@ -185,7 +185,8 @@ fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
             } else {
                 format!("{first}..={last}")
             };
-            let node = node_name(cluster, &run.node_id);
+            let column = cluster.state.nodes().column_at(run.node).unwrap();
+            let node = node_name(cluster, &column.node_id);
             write!(
                 out,
                 "place {}[{span}] {node} score {:.3}",
@@ -203,7 +204,7 @@ fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
             }
             if let Some(previous) = &run.previous {
                 let previous = cluster.state.allocs().get(previous).unwrap();
-                write!(out, " after {}", node_name(cluster, &previous.node_id)).unwrap();
+                write!(out, " after {}", node_name(cluster, &previous.node_id())).unwrap();
             }
             writeln!(out).unwrap();
         }

@@ -1,0 +1,253 @@
+//! Records into a state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_domain::alloc::PlacementMetrics;
+use muster_domain::id::{NodeId, NodeNumber};
+use muster_domain::job::{Job, JobVersion};
+use muster_domain::node::Node;
+
+use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION};
+use crate::state::{Cohort, JobRow, RowRecord, State};
+
+/// Why a stream of records is no state.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError<E> {
+    /// A record could not be read.
+    #[error("record {at} of the snapshot cannot be read")]
+    Read {
+        /// Its place in the stream.
+        at: u64,
+        /// Why.
+        #[source]
+        source: E,
+    },
+    /// It was written by a newer version.
+    #[error(
+        "the snapshot has format {found}, this version reads up to {VERSION}: start a newer muster"
+    )]
+    Version {
+        /// Its format.
+        found: u32,
+    },
+    /// It does not begin with a header, or ends early.
+    #[error("the snapshot is cut: {records} records, and no proper {missing}")]
+    Cut {
+        /// Records read.
+        records: u64,
+        /// What is missing.
+        missing: &'static str,
+    },
+    /// A record refers to one that was not before it.
+    #[error("record {at} of the snapshot refers to a {what} that is not there")]
+    Dangling {
+        /// Its place in the stream.
+        at: u64,
+        /// What it refers to.
+        what: &'static str,
+    },
+    /// Its rows are not those that it was made of.
+    #[error(
+        "the snapshot does not give back the state that it was made of: {} differ",
+        tables.join(", ")
+    )]
+    Differs {
+        /// The tables that differ.
+        tables: Vec<&'static str>,
+    },
+}
+
+/// The state that the records describe.
+///
+/// # Errors
+///
+/// [`RestoreError`]; nothing of a broken stream is used.
+pub fn restore<E>(
+    records: impl IntoIterator<Item = Result<Record, E>>,
+) -> Result<State, RestoreError<E>> {
+    let mut restoring = Restoring::default();
+    for record in records {
+        let at = restoring.read;
+        let record = record.map_err(|source| RestoreError::Read { at, source })?;
+        restoring.take(record)?;
+    }
+    restoring.finish()
+}
+
+/// A state being restored, for whoever gets its records piece by piece.
+#[derive(Debug, Default)]
+pub struct Restoring {
+    state: State,
+    header: Option<Header>,
+    versions: Vec<Arc<JobVersion>>,
+    metrics: Vec<Arc<PlacementMetrics>>,
+    cohorts: Vec<Arc<Cohort>>,
+    /// Nodes that are gone.
+    held: BTreeMap<NodeNumber, NodeId>,
+    read: u64,
+    ended: bool,
+}
+
+impl Restoring {
+    /// Takes the next record.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`]; the restoring is over then.
+    pub fn take<E>(&mut self, record: Record) -> Result<(), RestoreError<E>> {
+        if self.ended || (self.header.is_none() && !matches!(record, Record::Header(_))) {
+            return Err(RestoreError::Cut {
+                records: self.read,
+                missing: "header",
+            });
+        }
+        match record {
+            Record::Header(header) if header.version > VERSION => {
+                return Err(RestoreError::Version {
+                    found: header.version,
+                });
+            }
+            Record::Header(header) => self.header = Some(header),
+            Record::JobVersion(version) => self.versions.push(version),
+            Record::Metrics(metrics) => self.metrics.push(metrics),
+            Record::Cohort(cohort) => self.cohort(&cohort)?,
+            Record::Node(node) => self.node(*node),
+            Record::Held(HeldRecord { number, node_id }) => {
+                self.held.insert(number, node_id);
+                self.state.nodes.hold(node_id, number);
+            }
+            Record::Job(job) => self.job(&job)?,
+            Record::Eval(eval) => self.state.evals.put(Arc::unwrap_or_clone(eval)),
+            Record::Alloc(row) => self.alloc(*row)?,
+            Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
+            Record::End { records } => {
+                self.ended = records == self.read;
+            }
+        }
+        self.read += 1;
+        Ok(())
+    }
+
+    /// The state, if that was all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`].
+    pub fn finish<E>(self) -> Result<State, RestoreError<E>> {
+        let Some(header) = self.header.filter(|_| self.ended) else {
+            return Err(RestoreError::Cut {
+                records: self.read,
+                missing: "end",
+            });
+        };
+        let mut state = self.state;
+        state.applied = header.applied;
+        state.nodes.set_index(header.nodes_index);
+        state.jobs.set_index(header.jobs_index);
+        state.allocs.set_index(header.allocs_index);
+        state.evals.set_index(header.evals_index);
+        let differing = state.hash().differing(&header.hash);
+        if differing.is_empty() {
+            Ok(state)
+        } else {
+            Err(RestoreError::Differs { tables: differing })
+        }
+    }
+
+    fn dangling<E>(&self, what: &'static str) -> RestoreError<E> {
+        RestoreError::Dangling {
+            at: self.read,
+            what,
+        }
+    }
+
+    fn node(&mut self, record: NodeRecord) {
+        let NodeRecord {
+            number,
+            spec,
+            status,
+            status_at,
+            eligibility,
+            create_index,
+            modify_index,
+        } = record;
+        let node = Node {
+            spec,
+            status,
+            status_at,
+            eligibility,
+            create_index,
+            modify_index,
+        };
+        self.state.nodes.put_at(node, number);
+    }
+
+    fn version<E>(&self, at: u32) -> Result<Arc<JobVersion>, RestoreError<E>> {
+        let version = self.versions.get(at as usize).map(Arc::clone);
+        version.ok_or_else(|| self.dangling("job version"))
+    }
+
+    fn job<E>(&mut self, record: &JobRecord) -> Result<(), RestoreError<E>> {
+        let JobRecord {
+            current,
+            older,
+            stop,
+            status,
+            modify_index,
+            plan_index,
+        } = record;
+        let older = older
+            .iter()
+            .map(|at| self.version(*at))
+            .collect::<Result<_, _>>()?;
+        let job = Job {
+            current: self.version(*current)?,
+            stop: *stop,
+            status: *status,
+            modify_index: *modify_index,
+        };
+        self.state.jobs.put(JobRow {
+            job: Arc::new(job),
+            older,
+            plan_index: *plan_index,
+        });
+        Ok(())
+    }
+
+    fn cohort<E>(&mut self, record: &CohortRecord) -> Result<(), RestoreError<E>> {
+        let CohortRecord {
+            job,
+            group_at,
+            eval_id,
+            metrics,
+            create_time,
+        } = record;
+        let job = self.version(*job)?;
+        let metrics = self.metrics.get(*metrics as usize).map(Arc::clone);
+        let metrics = metrics.ok_or_else(|| self.dangling("metrics record"))?;
+        let cohort = Cohort::new(job, *group_at, *eval_id, metrics, *create_time);
+        let cohort = cohort.ok_or_else(|| self.dangling("task group"))?;
+        self.cohorts.push(cohort);
+        Ok(())
+    }
+
+    fn alloc<E>(&mut self, record: RowRecord) -> Result<(), RestoreError<E>> {
+        let cohort = self.cohorts.get(record.cohort as usize).map(Arc::clone);
+        let cohort = cohort.ok_or_else(|| self.dangling("cohort"))?;
+        let (key, row) = record
+            .into_row(cohort)
+            .ok_or_else(|| self.dangling("task of the group"))?;
+        let column = self.state.nodes.column_at(row.node());
+        let node_id = column
+            .filter(|column| column.occupied)
+            .map(|column| column.node_id)
+            .or_else(|| self.held.get(&row.node()).copied())
+            .ok_or_else(|| self.dangling("node"))?;
+        if self.state.allocs.at(key).is_some() {
+            return Err(self.dangling("free key"));
+        }
+        self.state.insert_alloc_on(key, row, node_id);
+        Ok(())
+    }
+}

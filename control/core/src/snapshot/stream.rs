@@ -1,0 +1,208 @@
+//! A state into records.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use muster_domain::alloc::PlacementMetrics;
+use muster_domain::eval::Evaluation;
+use muster_domain::id::{NodeId, NodeNumber};
+use muster_domain::job::{Job, JobVersion};
+use muster_domain::node::Node;
+
+use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION};
+use crate::state::{Answer, Cohort, JobRow, Row, RowRecord, State};
+
+/// The records of `state`, in order.
+pub fn records(state: &State) -> impl Iterator<Item = Record> {
+    let State {
+        applied,
+        nodes,
+        jobs,
+        allocs,
+        evals,
+        answers,
+    } = state;
+    let header = Header {
+        version: VERSION,
+        applied: *applied,
+        nodes_index: nodes.index(),
+        jobs_index: jobs.index(),
+        allocs_index: allocs.index(),
+        evals_index: evals.index(),
+        hash: state.hash(),
+    };
+    let nodes_rows = nodes.iter().map(move |node| {
+        let number = nodes.number(&node.spec.id);
+        Item::Node(number.expect("every row has a number"), node)
+    });
+    let held = nodes
+        .held()
+        .map(|(node_id, number)| Item::Held(node_id, number));
+    let source = nodes_rows
+        .chain(held)
+        .chain(jobs.rows().map(|(_, row)| Item::Job(row)))
+        .chain(evals.iter().map(Item::Eval))
+        .chain(allocs.rows().map(|(key, row)| Item::Alloc(key, row)))
+        .chain(answers.iter().map(Item::Answer));
+    Records {
+        source: Some(source),
+        shared: SharedPlaces::default(),
+        ready: VecDeque::from([Record::Header(header)]),
+        given: 0,
+    }
+}
+
+/// A row.
+enum Item<'a> {
+    Node(NodeNumber, &'a Arc<Node>),
+    Held(NodeId, NodeNumber),
+    Job(&'a Arc<JobRow>),
+    Eval(&'a Arc<Evaluation>),
+    Alloc(u64, &'a Row),
+    Answer(&'a Arc<Answer>),
+}
+
+/// Records under way.
+struct Records<I> {
+    /// `None` once it is at its end.
+    source: Option<I>,
+    shared: SharedPlaces,
+    ready: VecDeque<Record>,
+    given: u64,
+}
+
+impl<'a, I: Iterator<Item = Item<'a>>> Iterator for Records<I> {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        while self.ready.is_empty() {
+            match self.source.as_mut()?.next() {
+                Some(item) => self.take(&item),
+                None => {
+                    self.source = None;
+                    self.ready.push_back(Record::End {
+                        records: self.given,
+                    });
+                }
+            }
+        }
+        self.given += 1;
+        self.ready.pop_front()
+    }
+}
+
+impl<I> Records<I> {
+    fn take(&mut self, item: &Item<'_>) {
+        let record = match *item {
+            Item::Alloc(key, row) => {
+                let cohort = self.shared.cohort(row.cohort(), &mut self.ready);
+                Record::Alloc(Box::new(RowRecord::of(key, row, cohort)))
+            }
+            Item::Node(number, node) => Record::Node(Box::new(node_record(number, node))),
+            Item::Held(node_id, number) => Record::Held(HeldRecord { number, node_id }),
+            Item::Job(row) => {
+                let record = self.shared.job_record(row, &mut self.ready);
+                Record::Job(record)
+            }
+            Item::Eval(eval) => Record::Eval(Arc::clone(eval)),
+            Item::Answer(answer) => Record::Answer(Arc::clone(answer)),
+        };
+        self.ready.push_back(record);
+    }
+}
+
+/// Places in the stream of what is shared, by address. The state is borrowed, so no address is used
+/// twice; numbers follow the order of the first use.
+#[derive(Default)]
+struct SharedPlaces {
+    versions: BTreeMap<usize, u32>,
+    metrics: BTreeMap<usize, u32>,
+    cohorts: BTreeMap<usize, u32>,
+}
+
+fn next(places: &BTreeMap<usize, u32>) -> u32 {
+    u32::try_from(places.len()).expect("fewer objects than 32 bits count")
+}
+
+impl SharedPlaces {
+    fn version(&mut self, version: &Arc<JobVersion>, ready: &mut VecDeque<Record>) -> u32 {
+        let place = next(&self.versions);
+        let address = Arc::as_ptr(version).addr();
+        *self.versions.entry(address).or_insert_with(|| {
+            ready.push_back(Record::JobVersion(Arc::clone(version)));
+            place
+        })
+    }
+
+    fn metrics(&mut self, metrics: &Arc<PlacementMetrics>, ready: &mut VecDeque<Record>) -> u32 {
+        let place = next(&self.metrics);
+        let address = Arc::as_ptr(metrics).addr();
+        *self.metrics.entry(address).or_insert_with(|| {
+            ready.push_back(Record::Metrics(Arc::clone(metrics)));
+            place
+        })
+    }
+
+    fn cohort(&mut self, cohort: &Arc<Cohort>, ready: &mut VecDeque<Record>) -> u32 {
+        let address = Arc::as_ptr(cohort).addr();
+        if let Some(place) = self.cohorts.get(&address) {
+            return *place;
+        }
+        let place = next(&self.cohorts);
+        let record = CohortRecord {
+            job: self.version(cohort.job(), ready),
+            group_at: cohort.group_at(),
+            eval_id: cohort.eval_id(),
+            metrics: self.metrics(cohort.metrics(), ready),
+            create_time: cohort.create_time(),
+        };
+        ready.push_back(Record::Cohort(record));
+        self.cohorts.insert(address, place);
+        place
+    }
+
+    fn job_record(&mut self, row: &JobRow, ready: &mut VecDeque<Record>) -> JobRecord {
+        let JobRow {
+            job,
+            older,
+            plan_index,
+        } = row;
+        let Job {
+            current,
+            stop,
+            status,
+            modify_index,
+        } = &**job;
+        JobRecord {
+            current: self.version(current, ready),
+            older: older
+                .iter()
+                .map(|version| self.version(version, ready))
+                .collect(),
+            stop: *stop,
+            status: *status,
+            modify_index: *modify_index,
+            plan_index: *plan_index,
+        }
+    }
+}
+
+fn node_record(number: NodeNumber, node: &Node) -> NodeRecord {
+    let Node {
+        spec,
+        status,
+        status_at,
+        eligibility,
+        create_index,
+        modify_index,
+    } = node;
+    NodeRecord {
+        number,
+        spec: Arc::clone(spec),
+        status: *status,
+        status_at: *status_at,
+        eligibility: *eligibility,
+        create_index: *create_index,
+        modify_index: *modify_index,
+    }
+}

@@ -1,0 +1,455 @@
+//! A row of the table of allocations, as few bytes as it takes.
+//!
+//! What the instances that one plan places for one group have in common is in their [`Cohort`]; what
+//! few rows have is in [`Extra`]. A field that is rare belongs there, one that siblings share into the
+//! cohort; only what differs on every row and changes as it runs belongs into [`Row`].
+
+use std::sync::Arc;
+
+use muster_domain::alloc::{
+    AllocReport, ClientStatus, DesiredStatus, PlacementMetrics, Score, TaskState, phrase,
+};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
+use muster_domain::job::{JobVersion, TaskGroup};
+use muster_domain::resources::{AllocatedPort, Amount};
+
+use super::tasks::Tasks;
+use crate::state::digest::Digest;
+
+/// What the instances that one plan places for one group have in common.
+#[derive(Debug)]
+pub(crate) struct Cohort {
+    pub(super) job: Arc<JobVersion>,
+    pub(super) group_at: u16,
+    pub(super) eval_id: EvalId,
+    pub(super) metrics: Arc<PlacementMetrics>,
+    pub(super) create_time: Timestamp,
+    /// The job's key, which the version has only in parts.
+    pub(super) key: Arc<JobKey>,
+    /// What one instance asks for, added up.
+    pub(super) ask: Amount,
+    hash: u64,
+}
+
+/// By content; two cohorts may say the same after a snapshot.
+impl PartialEq for Cohort {
+    fn eq(&self, other: &Self) -> bool {
+        let same_job = Arc::ptr_eq(&self.job, &other.job) || self.job == other.job;
+        std::ptr::eq(self, other)
+            || (self.hash == other.hash
+                && same_job
+                && self.group_at == other.group_at
+                && self.eval_id == other.eval_id
+                && self.create_time == other.create_time
+                && self.metrics == other.metrics)
+    }
+}
+
+impl Eq for Cohort {}
+
+impl Cohort {
+    /// `None` if the version has no such group.
+    pub(crate) fn new(
+        job: Arc<JobVersion>,
+        group_at: u16,
+        eval_id: EvalId,
+        metrics: Arc<PlacementMetrics>,
+        create_time: Timestamp,
+    ) -> Option<Arc<Self>> {
+        let ask = job.spec.groups.get(usize::from(group_at))?.ask();
+        let key = Arc::new(job.spec.key());
+        let version = (job.version, job.create_index, job.job_modify_index);
+        let hash = Digest::of(&(&*key, version, group_at, eval_id, &*metrics, create_time));
+        Some(Arc::new(Self {
+            job,
+            group_at,
+            eval_id,
+            metrics,
+            create_time,
+            key,
+            ask,
+            hash,
+        }))
+    }
+
+    /// The same instances as group `group_at` of another version of their job.
+    pub(crate) fn of_version(&self, job: Arc<JobVersion>, group_at: u16) -> Option<Arc<Self>> {
+        let metrics = Arc::clone(&self.metrics);
+        Self::new(job, group_at, self.eval_id, metrics, self.create_time)
+    }
+
+    pub(crate) fn job(&self) -> &Arc<JobVersion> {
+        &self.job
+    }
+
+    pub(crate) fn group_at(&self) -> u16 {
+        self.group_at
+    }
+
+    pub(crate) fn eval_id(&self) -> EvalId {
+        self.eval_id
+    }
+
+    pub(crate) fn metrics(&self) -> &Arc<PlacementMetrics> {
+        &self.metrics
+    }
+
+    pub(crate) fn create_time(&self) -> Timestamp {
+        self.create_time
+    }
+
+    /// What one of them takes of its node.
+    pub(crate) fn ask(&self) -> Amount {
+        self.ask
+    }
+
+    /// The group they run.
+    pub(super) fn group(&self) -> &TaskGroup {
+        &self.job.spec.groups[usize::from(self.group_at)]
+    }
+}
+
+/// What few allocations have. Issue by issue more comes here: a row without any of it pays eight bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Extra {
+    /// Ports it holds.
+    pub(super) ports: Vec<AllocatedPort>,
+    /// The allocation it replaces.
+    pub(super) previous: Option<AllocId>,
+    /// The allocation that replaces it.
+    pub(super) next: Option<AllocId>,
+    /// Why it is to stop, where that is no phrase.
+    pub(super) desired_text: String,
+    /// What its agent says, where that is no phrase.
+    pub(super) client_text: String,
+}
+
+/// In place of a phrase's number: the text is in the [`Extra`].
+const IN_EXTRA: u8 = u8::MAX;
+
+/// An allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(super) cohort: Arc<Cohort>,
+    pub(super) extra: Option<Arc<Extra>>,
+    pub(super) modify_index: LogIndex,
+    pub(super) alloc_modify_index: LogIndex,
+    pub(super) modify_time: Timestamp,
+    pub(super) node: NodeNumber,
+    pub(super) name_index: u32,
+    pub(super) score: Score,
+    pub(super) desired: DesiredStatus,
+    pub(super) client_status: ClientStatus,
+    desired_phrase: u8,
+    client_phrase: u8,
+    pub(super) tasks: Tasks,
+}
+
+/// The promise of the table: a row is three cache lines at most, half of it task states.
+const _: () = assert!(size_of::<Row>() <= 96);
+
+impl Row {
+    /// An instance of `cohort` placed by the entry `index`.
+    pub(crate) fn placed(
+        cohort: &Arc<Cohort>,
+        node: NodeNumber,
+        name_index: u32,
+        score: Score,
+        index: LogIndex,
+    ) -> Self {
+        Self {
+            cohort: Arc::clone(cohort),
+            extra: None,
+            modify_index: index,
+            alloc_modify_index: index,
+            modify_time: cohort.create_time,
+            node,
+            name_index,
+            score,
+            desired: DesiredStatus::Run,
+            client_status: ClientStatus::Pending,
+            desired_phrase: 0,
+            client_phrase: 0,
+            tasks: Tasks::default(),
+        }
+    }
+
+    /// Gives it what few have.
+    pub(crate) fn with(mut self, ports: Vec<AllocatedPort>, previous: Option<AllocId>) -> Self {
+        if !ports.is_empty() || previous.is_some() {
+            self.change_extra(|extra| {
+                extra.ports = ports;
+                extra.previous = previous;
+            });
+        }
+        self
+    }
+
+    /// Sets what the control plane wants, and why.
+    pub(crate) fn set_desired(&mut self, desired: DesiredStatus, why: &str) {
+        self.desired = desired;
+        self.desired_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
+        let text = if self.desired_phrase == IN_EXTRA {
+            why
+        } else {
+            ""
+        };
+        if self.extra().is_some_and(|extra| extra.desired_text != text) || !text.is_empty() {
+            self.change_extra(|extra| text.clone_into(&mut extra.desired_text));
+        }
+    }
+
+    /// Sets what became of it, and why.
+    pub(crate) fn set_client(&mut self, status: ClientStatus, why: &str) {
+        self.client_status = status;
+        self.client_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
+        let text = if self.client_phrase == IN_EXTRA {
+            why
+        } else {
+            ""
+        };
+        if self.extra().is_some_and(|extra| extra.client_text != text) || !text.is_empty() {
+            self.change_extra(|extra| text.clone_into(&mut extra.client_text));
+        }
+    }
+
+    /// Takes over what its agent says. Whether that is news, says [`Self::is_news`].
+    pub(crate) fn set_reported(&mut self, report: &AllocReport) {
+        self.set_client(report.client_status, &report.client_description);
+        self.tasks = self.pack(&report.task_states);
+    }
+
+    /// Sets what replaces it.
+    pub(crate) fn set_next(&mut self, next: AllocId) {
+        self.change_extra(|extra| extra.next = Some(next));
+    }
+
+    /// Moves it to another version of its job.
+    pub(crate) fn set_cohort(&mut self, cohort: Arc<Cohort>) {
+        let states = self.task_states();
+        self.cohort = cohort;
+        self.tasks = self.pack(&states);
+    }
+
+    /// Marks it changed by the entry `index`.
+    pub(crate) fn touch(&mut self, index: LogIndex, at: Timestamp) {
+        self.modify_index = index;
+        self.modify_time = at;
+    }
+
+    /// Marks it changed so that its agent must see it.
+    pub(crate) fn touch_for_agent(&mut self, index: LogIndex, at: Timestamp) {
+        self.touch(index, at);
+        self.alloc_modify_index = index;
+    }
+
+    /// Marks it changed in a way that is no event in its life.
+    pub(crate) fn touch_silently(&mut self, index: LogIndex) {
+        self.modify_index = index;
+    }
+
+    /// Whether `report` says anything that is not known.
+    pub(super) fn is_news(&self, report: &AllocReport) -> bool {
+        self.client_status != report.client_status
+            || self.client_description() != report.client_description
+            || self.tasks != self.pack(&report.task_states)
+    }
+
+    fn pack(&self, states: &[TaskState]) -> Tasks {
+        Tasks::pack(states, self.cohort.group(), self.cohort.create_time)
+    }
+
+    pub(super) fn task_states(&self) -> Vec<TaskState> {
+        // What was packed here or checked on the way in is never malformed.
+        self.tasks
+            .unpack(self.cohort.group(), self.cohort.create_time)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn extra(&self) -> Option<&Extra> {
+        self.extra.as_deref()
+    }
+
+    fn change_extra(&mut self, change: impl FnOnce(&mut Extra)) {
+        let mut extra = self.extra().cloned().unwrap_or_default();
+        change(&mut extra);
+        self.extra = (extra != Extra::default()).then(|| Arc::new(extra));
+    }
+
+    pub(super) fn desired_description(&self) -> &str {
+        let text = phrase::text(self.desired_phrase);
+        text.unwrap_or_else(|| self.extra().map_or("", |extra| &extra.desired_text))
+    }
+
+    pub(super) fn client_description(&self) -> &str {
+        let text = phrase::text(self.client_phrase);
+        text.unwrap_or_else(|| self.extra().map_or("", |extra| &extra.client_text))
+    }
+
+    pub(crate) fn node(&self) -> NodeNumber {
+        self.node
+    }
+
+    pub(crate) fn ask(&self) -> Amount {
+        self.cohort.ask
+    }
+
+    pub(crate) fn job_key(&self) -> &Arc<JobKey> {
+        &self.cohort.key
+    }
+
+    pub(crate) fn cohort(&self) -> &Arc<Cohort> {
+        &self.cohort
+    }
+
+    /// Whether its agent said, or the control plane for it, that nothing of it runs any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.client_status.is_terminal()
+    }
+
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.server_terminal() || self.client_status.is_terminal()
+    }
+
+    pub(super) fn server_terminal(&self) -> bool {
+        match self.desired {
+            DesiredStatus::Run => false,
+            DesiredStatus::Stop | DesiredStatus::Evict => true,
+        }
+    }
+
+    pub(crate) fn ports(&self) -> &[AllocatedPort] {
+        self.extra().map_or(&[], |extra| &extra.ports)
+    }
+
+    /// Its share of the table's hash.
+    pub(super) fn hash(&self, key: u64) -> u64 {
+        let Self {
+            cohort,
+            extra,
+            modify_index,
+            alloc_modify_index,
+            modify_time,
+            node,
+            name_index,
+            score,
+            desired,
+            client_status,
+            desired_phrase,
+            client_phrase,
+            tasks,
+        } = self;
+        let mut digest = Digest::default();
+        digest.word(cohort.hash);
+        digest.word(key);
+        digest.word(modify_index.0);
+        digest.word(alloc_modify_index.0);
+        digest.word(modify_time.0);
+        digest.word(u64::from(node.0) << 32 | u64::from(*name_index));
+        digest.word(u64::from(score.0.cast_unsigned()));
+        let statuses = [*desired as u8, *client_status as u8];
+        digest.bytes(&[statuses[0], statuses[1], *desired_phrase, *client_phrase]);
+        digest.bytes(tasks.as_slice());
+        if let Some(extra) = extra {
+            digest.value(&**extra);
+        }
+        digest.finish()
+    }
+}
+
+/// A row as it lies in snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RowRecord {
+    /// Its cohort's place in the stream.
+    pub(crate) cohort: u32,
+    key: u64,
+    node: NodeNumber,
+    name_index: u32,
+    score: Score,
+    desired: DesiredStatus,
+    client_status: ClientStatus,
+    desired_phrase: u8,
+    client_phrase: u8,
+    /// By how much later than `key`'s entry.
+    modified_after: u64,
+    alloc_modified_after: u64,
+    modify_time: Timestamp,
+    extra: Option<Box<Extra>>,
+    tasks: Vec<u8>,
+}
+
+impl RowRecord {
+    pub(crate) fn of(key: u64, row: &Row, cohort: u32) -> Self {
+        let Row {
+            cohort: _,
+            extra,
+            modify_index,
+            alloc_modify_index,
+            modify_time,
+            node,
+            name_index,
+            score,
+            desired,
+            client_status,
+            desired_phrase,
+            client_phrase,
+            tasks,
+        } = row;
+        let made = super::created(key).0;
+        Self {
+            cohort,
+            key,
+            node: *node,
+            name_index: *name_index,
+            score: *score,
+            desired: *desired,
+            client_status: *client_status,
+            desired_phrase: *desired_phrase,
+            client_phrase: *client_phrase,
+            modified_after: modify_index.0.wrapping_sub(made),
+            alloc_modified_after: alloc_modify_index.0.wrapping_sub(made),
+            modify_time: *modify_time,
+            extra: extra.as_ref().map(|extra| Box::new((**extra).clone())),
+            tasks: tasks.as_slice().to_vec(),
+        }
+    }
+
+    /// The row and its key; `None` if its task states are malformed.
+    pub(crate) fn into_row(self, cohort: Arc<Cohort>) -> Option<(u64, Row)> {
+        let Self {
+            cohort: _,
+            key,
+            node,
+            name_index,
+            score,
+            desired,
+            client_status,
+            desired_phrase,
+            client_phrase,
+            modified_after,
+            alloc_modified_after,
+            modify_time,
+            extra,
+            tasks,
+        } = self;
+        let tasks = Tasks::from_bytes(&tasks);
+        tasks.unpack(cohort.group(), cohort.create_time).ok()?;
+        let made = super::created(key).0;
+        let row = Row {
+            cohort,
+            extra: extra.map(|extra| Arc::new(*extra)),
+            modify_index: LogIndex(made.wrapping_add(modified_after)),
+            alloc_modify_index: LogIndex(made.wrapping_add(alloc_modified_after)),
+            modify_time,
+            node,
+            name_index,
+            score,
+            desired,
+            client_status,
+            desired_phrase,
+            client_phrase,
+            tasks,
+        };
+        Some((key, row))
+    }
+}

@@ -1,0 +1,150 @@
+use muster_domain::fixture::job;
+use muster_domain::job::JobSpec;
+use proptest::prelude::*;
+
+use super::*;
+
+const BASE: Timestamp = Timestamp(1_700_000_000_000_000_000);
+
+fn spec() -> JobSpec {
+    job("web").build()
+}
+
+fn event(after_ms: u64, kind: TaskEventKind, message: &str) -> TaskEvent {
+    TaskEvent {
+        at: BASE.plus(Duration::from_millis(after_ms)),
+        kind,
+        message: message.to_owned(),
+    }
+}
+
+/// What an agent says of a task that it started.
+fn running(name: &str) -> TaskState {
+    let mut state = TaskState::pending(name);
+    state.phase = TaskPhase::Running;
+    state.push(event(41, TaskEventKind::Received, "the agent has the task"));
+    let setup = "cgroup, FIFOs and directories are being made";
+    state.push(event(43, TaskEventKind::Setup, setup));
+    state.push(event(59, TaskEventKind::Started, "the process runs"));
+    state.started_at = Some(BASE.plus(Duration::from_millis(59)));
+    state
+}
+
+#[test]
+fn a_task_that_runs_needs_no_allocation() {
+    let spec = spec();
+    let group = &spec.groups[0];
+    let states = [running(&group.tasks[0].name)];
+
+    let tasks = Tasks::pack(&states, group, BASE);
+
+    assert!(
+        matches!(tasks, Tasks::Inline { len, .. } if len <= 24),
+        "{tasks:?}"
+    );
+    assert_eq!(tasks.unpack(group, BASE).unwrap(), states);
+}
+
+#[test]
+fn bytes_that_lie_are_malformed() {
+    let spec = spec();
+    let group = &spec.groups[0];
+    let whole = Tasks::pack(&[running("other")], group, BASE);
+
+    for cut in 1..whole.as_slice().len() {
+        let cut = Tasks::from_bytes(&whole.as_slice()[..cut]);
+        assert_eq!(cut.unpack(group, BASE), Err(Malformed));
+    }
+    let many = Tasks::from_bytes(&[0xff, 0xff, 0xff, 0xff, 0x0e]);
+    assert_eq!(many.unpack(group, BASE), Err(Malformed));
+}
+
+fn any_time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![any::<u64>(), BASE.0 - 9..BASE.0 + 90_000_000_000].prop_map(Timestamp)
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        Just("the process runs".to_owned()),
+        ".{0,60}"
+    ]
+}
+
+fn any_kind() -> impl Strategy<Value = TaskEventKind> {
+    prop_oneof![
+        Just(TaskEventKind::Received),
+        Just(TaskEventKind::Setup),
+        Just(TaskEventKind::Started),
+        Just(TaskEventKind::Recovered),
+        Just(TaskEventKind::DriverFailure),
+        (any::<i32>(), any::<i32>(), any::<bool>(), any::<bool>()).prop_map(
+            |(code, signal, oom_killed, unknown)| TaskEventKind::Terminated(Exit {
+                code,
+                signal,
+                oom_killed,
+                unknown
+            })
+        ),
+        (any::<u64>(), 0_u32..1_000_000_000).prop_map(|(seconds, nanos)| {
+            TaskEventKind::Restarting {
+                delay: Duration::new(seconds, nanos),
+            }
+        }),
+        Just(TaskEventKind::NotRestarting),
+        Just(TaskEventKind::Killing),
+        Just(TaskEventKind::Killed),
+        Just(TaskEventKind::SiblingFailed),
+    ]
+}
+
+fn any_state() -> impl Strategy<Value = TaskState> {
+    let phase = prop_oneof![
+        Just(TaskPhase::Pending),
+        Just(TaskPhase::Running),
+        Just(TaskPhase::Dead)
+    ];
+    let name = prop_oneof![Just("main".to_owned()), "[a-z]{0,5}"];
+    let event = (any_time(), any_kind(), any_text()).prop_map(|(at, kind, message)| TaskEvent {
+        at,
+        kind,
+        message,
+    });
+    let times = (
+        proptest::option::of(any_time()),
+        proptest::option::of(any_time()),
+        proptest::option::of(any_time()),
+    );
+    let events = proptest::collection::vec(event, 0..6);
+    (name, phase, any::<bool>(), any::<u32>(), times, events).prop_map(
+        |(name, phase, failed, restarts, times, events)| TaskState {
+            name,
+            phase,
+            failed,
+            restarts,
+            last_restart: times.0,
+            started_at: times.1,
+            finished_at: times.2,
+            events,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_packed_is_unpacked(states in proptest::collection::vec(any_state(), 0..4)) {
+        let spec = spec();
+        let group = &spec.groups[0];
+
+        let tasks = Tasks::pack(&states, group, BASE);
+
+        prop_assert_eq!(tasks.unpack(group, BASE).unwrap(), states);
+        prop_assert_eq!(Tasks::from_bytes(tasks.as_slice()), tasks);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let spec = spec();
+        drop(Tasks::from_bytes(&bytes).unpack(&spec.groups[0], BASE));
+    }
+}

@@ -1,0 +1,254 @@
+//! How everybody reads an allocation.
+
+use std::sync::Arc;
+
+use muster_domain::alloc::{
+    AllocReport, Allocation, ClientStatus, DesiredAlloc, DesiredStatus, PlacementMetrics, Score,
+    TaskState, alloc_name,
+};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::job::{JobVersion, TaskGroup};
+use muster_domain::resources::{AllocatedPort, Amount};
+
+use super::{Allocs, Cohort, Row, created, id_of};
+
+/// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
+/// state. See [`Allocation`] for what each field means.
+#[derive(Clone, Copy)]
+pub struct AllocView<'a> {
+    pub(super) table: &'a Allocs,
+    pub(super) key: u64,
+    pub(super) row: &'a Row,
+}
+
+impl std::fmt::Debug for AllocView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.unpack().fmt(f)
+    }
+}
+
+#[expect(
+    missing_docs,
+    reason = "the fields of `Allocation`, which says what they are"
+)]
+impl<'a> AllocView<'a> {
+    pub fn id(self) -> AllocId {
+        id_of(self.key)
+    }
+
+    /// Its place in the order in which allocations are made.
+    pub(crate) fn key(self) -> u64 {
+        self.key
+    }
+
+    pub fn eval_id(self) -> EvalId {
+        self.row.cohort.eval_id
+    }
+
+    /// The number of its node, which no other node gets while the allocation is there.
+    pub fn node(self) -> NodeNumber {
+        self.row.node
+    }
+
+    pub fn node_id(self) -> NodeId {
+        self.table.node_id(self.row.node)
+    }
+
+    pub fn job(self) -> &'a Arc<JobVersion> {
+        &self.row.cohort.job
+    }
+
+    pub(crate) fn cohort(self) -> &'a Arc<Cohort> {
+        &self.row.cohort
+    }
+
+    pub fn job_key(self) -> &'a Arc<JobKey> {
+        &self.row.cohort.key
+    }
+
+    pub fn group_at(self) -> u16 {
+        self.row.cohort.group_at
+    }
+
+    pub fn group(self) -> &'a TaskGroup {
+        self.row.cohort.group()
+    }
+
+    /// What it takes of its node.
+    pub fn ask(self) -> Amount {
+        self.row.cohort.ask
+    }
+
+    pub fn name_index(self) -> u32 {
+        self.row.name_index
+    }
+
+    pub fn name(self) -> String {
+        alloc_name(&self.job().spec.id, &self.group().name, self.name_index())
+    }
+
+    pub fn ports(self) -> &'a [AllocatedPort] {
+        self.row.ports()
+    }
+
+    pub fn metrics(self) -> &'a Arc<PlacementMetrics> {
+        &self.row.cohort.metrics
+    }
+
+    pub fn score(self) -> Score {
+        self.row.score
+    }
+
+    pub fn desired(self) -> DesiredStatus {
+        self.row.desired
+    }
+
+    pub fn desired_description(self) -> &'a str {
+        self.row.desired_description()
+    }
+
+    pub fn client_status(self) -> ClientStatus {
+        self.row.client_status
+    }
+
+    pub fn client_description(self) -> &'a str {
+        self.row.client_description()
+    }
+
+    /// Unpacked anew each time.
+    pub fn task_states(self) -> Vec<TaskState> {
+        self.row.task_states()
+    }
+
+    pub fn previous(self) -> Option<AllocId> {
+        self.row.extra().and_then(|extra| extra.previous)
+    }
+
+    pub fn next(self) -> Option<AllocId> {
+        self.row.extra().and_then(|extra| extra.next)
+    }
+
+    pub fn create_index(self) -> LogIndex {
+        created(self.key)
+    }
+
+    pub fn modify_index(self) -> LogIndex {
+        self.row.modify_index
+    }
+
+    pub fn alloc_modify_index(self) -> LogIndex {
+        self.row.alloc_modify_index
+    }
+
+    pub fn create_time(self) -> Timestamp {
+        self.row.cohort.create_time
+    }
+
+    pub fn modify_time(self) -> Timestamp {
+        self.row.modify_time
+    }
+
+    /// Whether nothing of it runs and nothing will, or it was told to stop.
+    pub fn is_terminal(self) -> bool {
+        self.row.is_terminal()
+    }
+
+    /// Whether the control plane wants it gone.
+    pub fn server_terminal(self) -> bool {
+        self.row.server_terminal()
+    }
+
+    /// Whether `report` says anything that the row does not.
+    pub(crate) fn is_news(self, report: &AllocReport) -> bool {
+        self.row.is_news(report)
+    }
+
+    /// The allocation by itself, in a few bytes, to be kept beyond the state.
+    pub fn save(self) -> SavedAlloc {
+        SavedAlloc {
+            node_id: self.node_id(),
+            key: self.key,
+            row: self.row.clone(),
+        }
+    }
+
+    /// The allocation with all its fields laid out.
+    pub fn unpack(self) -> Allocation {
+        unpack(self.key, self.node_id(), self.row)
+    }
+
+    /// What to tell its agent.
+    pub fn to_desired(self) -> DesiredAlloc {
+        DesiredAlloc {
+            alloc_id: self.id(),
+            alloc_modify_index: self.alloc_modify_index(),
+            desired: self.desired(),
+            name_index: self.name_index(),
+            group_at: self.group_at(),
+            ports: self.ports().to_vec(),
+            client_status: self.client_status(),
+            job: Arc::clone(self.job()),
+        }
+    }
+}
+
+/// An allocation as it was, without its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedAlloc {
+    node_id: NodeId,
+    key: u64,
+    row: Row,
+}
+
+impl SavedAlloc {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> AllocId {
+        id_of(self.key)
+    }
+
+    /// Where it runs.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.node_id
+    }
+
+    /// The job's version it runs.
+    #[must_use]
+    pub fn job(&self) -> &Arc<JobVersion> {
+        &self.row.cohort.job
+    }
+
+    /// All its fields laid out.
+    #[must_use]
+    pub fn unpack(&self) -> Allocation {
+        unpack(self.key, self.node_id, &self.row)
+    }
+}
+
+fn unpack(key: u64, node_id: NodeId, row: &Row) -> Allocation {
+    let cohort = &*row.cohort;
+    Allocation {
+        id: id_of(key),
+        eval_id: cohort.eval_id,
+        node_id,
+        job: Arc::clone(&cohort.job),
+        group_at: cohort.group_at,
+        name_index: row.name_index,
+        ports: row.ports().to_vec(),
+        metrics: Arc::clone(&cohort.metrics),
+        score: row.score,
+        desired: row.desired,
+        desired_description: row.desired_description().to_owned(),
+        client_status: row.client_status,
+        client_description: row.client_description().to_owned(),
+        task_states: row.task_states(),
+        previous: row.extra().and_then(|extra| extra.previous),
+        next: row.extra().and_then(|extra| extra.next),
+        create_index: created(key),
+        modify_index: row.modify_index,
+        alloc_modify_index: row.alloc_modify_index,
+        create_time: cohort.create_time,
+        modify_time: row.modify_time,
+    }
+}

@@ -1,0 +1,58 @@
+//! Texts that a million rows repeat, as numbers.
+//!
+//! Whoever writes one of these texts need not know of the list; a text that is not on it costs its
+//! length. Numbers lie in snapshots: append only.
+
+/// The texts, by number. The first is the empty one.
+const PHRASES: &[&str] = &[
+    "",
+    // Descriptions of allocations by their agents.
+    "no task has started",
+    "tasks are running",
+    "all tasks have ended",
+    // Messages of task events.
+    "the agent has the task",
+    "cgroup, FIFOs and directories are being made",
+    "the process runs",
+    "found running after a restart of the agent",
+    "stopped while no process ran",
+    "the task was stopped",
+    "another task of the allocation failed",
+    "exit code 0",
+    // Reasons of the control plane to stop.
+    "the job is stopped",
+    "the job was updated",
+    "the job no longer has its group",
+    "the job asks for fewer instances",
+    "its node is down",
+    "its node is gone",
+];
+
+/// The number of `text`, if it is on the list.
+#[must_use]
+pub fn number(text: &str) -> Option<u8> {
+    let at = PHRASES.iter().position(|phrase| *phrase == text)?;
+    u8::try_from(at).ok()
+}
+
+/// The text of `number`.
+#[must_use]
+pub fn text(number: u8) -> Option<&'static str> {
+    PHRASES.get(usize::from(number)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phrase_is_found_by_its_number() {
+        for (at, phrase) in PHRASES.iter().enumerate() {
+            let at = u8::try_from(at).unwrap();
+
+            assert_eq!(number(phrase), Some(at));
+            assert_eq!(text(at), Some(*phrase));
+        }
+        assert!(PHRASES.len() < usize::from(u8::MAX));
+    }
+}
