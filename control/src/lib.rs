@@ -12,6 +12,7 @@
 //! | `listen` | takes QUIC connections and tells agents from servers |
 //! | [`peers`] | other servers: connections to them, requests among them, joining |
 //! | `published` | the newest state, for readers |
+//! | [`snapshot`] | saved snapshots: save, restore, inspect |
 //! | `data_dir` | who may use the data directory |
 //! | [`limits`] | bounds |
 //!
@@ -33,6 +34,7 @@ pub mod peers;
 mod published;
 mod raft;
 pub mod server;
+pub mod snapshot;
 
 pub use data_dir::OpenDataDirError;
 pub use raft::{ChangeServersError, OpenLogError, ReadSnapshotError, StartRaftError};

@@ -38,22 +38,6 @@ pub const EVENT_ROWS_INLINE_MAX: usize = 64;
 /// their states at an index while writes go on.
 pub const STATE_HASHES_KEPT: usize = 16 * 1024;
 
-/// Bytes of log entries kept in memory for followers and for the apply loop.
-pub const LOG_CACHE_BYTES: usize = 64 << 20;
-/// Bytes of one log file. Purging works by whole files.
-pub const LOG_FILE_BYTES: usize = 64 << 20;
-/// Bytes of the buffer that reads the log at start.
-pub const LOG_READ_BUFFER_BYTES: usize = 1 << 20;
-/// How long the log's writer gathers records for one `fdatasync`. The library's default of 1 ms costs
-/// 1 ms on each lone write; 0 turns group commit off.
-pub const LOG_GATHER_WAIT: Duration = Duration::from_micros(20);
-/// Entries between two snapshots.
-pub const SNAPSHOT_EVERY: u64 = 16 * 1024;
-/// Entries kept before the newest snapshot: the distance of two, so that the log still connects to
-/// the older of the two snapshots kept, should the newer be damaged.
-pub const LOG_KEPT_ENTRIES: u64 = 2 * SNAPSHOT_EVERY;
-/// Snapshots kept.
-pub const SNAPSHOTS_KEPT: usize = 2;
 /// Bytes of one record in a snapshot, and of one log entry.
 pub const ENTRY_BYTES_MAX: usize = muster_wire::limits::ENTRY_BYTES_MAX;
 
@@ -119,6 +103,8 @@ pub const PEER_PAUSE_DOUBLINGS_MAX: u32 = 3;
 pub const PEER_SILENCE: Duration = Duration::from_secs(1);
 /// How long a snapshot may take to reach a follower and be installed there.
 pub const SNAPSHOT_INSTALL_TIMEOUT: Duration = Duration::from_mins(10);
+/// How long a snapshot that was asked for is waited for before it is asked for again.
+pub const SNAPSHOT_ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the sole voter may take to lead after its start.
 pub const LEAD_WAIT: Duration = Duration::from_secs(30);
 

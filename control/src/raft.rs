@@ -3,12 +3,14 @@
 //! Nothing outside `raft/` names openraft. A write returns when its entry is on disk, committed and
 //! applied here.
 
+mod compaction;
 mod forward;
 mod log;
 mod machine;
 pub(crate) mod membership;
 mod network;
 mod read;
+mod restore;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ use self::log::LogStore;
 use self::machine::Machine;
 use self::network::Network;
 use self::read::Reads;
+use self::restore::LastRestored;
 use self::snapshot::{Restored, SnapshotStore};
 use self::types::{Logged, TypeConfig};
 use crate::data_dir::DataDir;
@@ -44,7 +47,11 @@ use crate::published::Published;
 
 pub use log::{DiskHealth, OpenLogError};
 pub use membership::ChangeServersError;
-pub use snapshot::ReadSnapshotError;
+pub use restore::RestoreSnapshotError;
+pub use snapshot::{
+    ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo,
+    inspect,
+};
 
 /// Bytes of an entry besides its command.
 const ENTRY_OVERHEAD_BYTES: usize = 4096;
@@ -185,10 +192,13 @@ pub(crate) struct Raft {
     disk: watch::Receiver<DiskHealth>,
     forwarder: Forwarder,
     reads: Reads,
+    snapshots: SnapshotStore,
+    restored: LastRestored,
     /// Where snapshots of the leader arrive.
     incoming: PathBuf,
     /// Held while one arrives.
     receiving: tokio::sync::Mutex<()>,
+    _compaction: AbortOnDropHandle<()>,
     _watcher: AbortOnDropHandle<()>,
 }
 
@@ -206,7 +216,9 @@ impl Raft {
         };
         let log_bytes_cut = log.bytes_cut();
         let disk = log.disk();
-        let machine = Machine::new(Arc::clone(&published), snapshots, restored);
+        let machine = Machine::new(Arc::clone(&published), snapshots.clone(), restored);
+        let restored = machine.restored();
+        let log_watch = log.watch();
         let server_id = config.data_dir.server_id();
         let peers = config.peers.clone();
         let raft = openraft::Raft::new(
@@ -228,6 +240,9 @@ impl Raft {
             reads: Reads::start(&raft, &peers, &leadership),
             leadership,
             failed,
+            restored,
+            _compaction: compaction::spawn(raft.clone(), log_watch, snapshots.clone()),
+            snapshots,
             incoming: config.data_dir.snapshots().join("incoming"),
             receiving: tokio::sync::Mutex::new(()),
             raft,
@@ -454,20 +469,24 @@ impl Raft {
             .borrow_watched()
             .last_applied
             .map_or(0, |log_id| log_id.index);
-        self.raft
-            .trigger()
-            .snapshot()
-            .await
-            .map_err(|error| stopped(error.to_string()))?;
-        self.raft
-            .wait(Some(limits::SNAPSHOT_INSTALL_TIMEOUT))
-            .metrics(
-                |metrics| metrics.snapshot.is_some_and(|at| at.index >= upto),
-                "snapshot",
-            )
-            .await
-            .map_err(|error| stopped(error.to_string()))?;
-        Ok(LogIndex(upto))
+        let taken = |metrics: &openraft::RaftMetrics<TypeConfig>| {
+            metrics.snapshot.is_some_and(|at| at.index >= upto)
+        };
+        let deadline = Instant::now() + limits::SNAPSHOT_INSTALL_TIMEOUT;
+        loop {
+            self.raft
+                .trigger()
+                .snapshot()
+                .await
+                .map_err(|error| stopped(error.to_string()))?;
+            // While one is being taken, asking for another has no effect: so it is asked again.
+            let waited = Some(limits::SNAPSHOT_ASK_AGAIN);
+            match self.raft.wait(waited).metrics(taken, "snapshot").await {
+                Ok(_) => return Ok(LogIndex(upto)),
+                Err(openraft::metrics::WaitError::Timeout(..)) if Instant::now() < deadline => {}
+                Err(error) => return Err(stopped(error.to_string())),
+            }
+        }
     }
 
     /// Stands for election no more: this server was removed.
@@ -502,8 +521,9 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
         election_timeout_min: millis(limits::RAFT_ELECTION_MIN),
         election_timeout_max: millis(limits::RAFT_ELECTION_MAX),
         install_snapshot_timeout: millis(limits::SNAPSHOT_INSTALL_TIMEOUT),
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(limits::SNAPSHOT_EVERY),
-        max_in_snapshot_log_to_keep: limits::LOG_KEPT_ENTRIES,
+        // Both are decided in `compaction`, by bytes and time as well.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
         // A server that was cut off and comes back makes nobody stand for election.
         enable_pre_vote: Some(true),
         max_payload_entries: limits::ENTRIES_PER_APPEND_MAX,
@@ -537,7 +557,7 @@ fn open_storage(
     }
     let reached = restored
         .as_ref()
-        .and_then(|restored| restored.meta.last_log_id);
+        .and_then(|restored| restored.contents.meta.last_log_id);
     match log.purged() {
         Some(purged) if reached.is_none_or(|reached| reached.index < purged.index) => {
             Err(StartRaftError::Snapshot {

@@ -51,6 +51,24 @@ impl State {
         self.applied
     }
 
+    /// Says that this state, read from a saved snapshot, became the state with the entry at `index`: whoever
+    /// waits for a change of a table sees one.
+    pub fn restored_at(&mut self, index: LogIndex) {
+        let Self {
+            applied,
+            nodes,
+            jobs,
+            allocs,
+            evals,
+            answers: _,
+        } = self;
+        *applied = index;
+        nodes.set_index(index);
+        jobs.set_index(index);
+        allocs.set_index(index);
+        evals.set_index(index);
+    }
+
     /// The machines.
     #[must_use]
     pub fn nodes(&self) -> &Nodes {

@@ -124,17 +124,23 @@ impl Default for LogSizes {
 }
 
 /// The log. Clones share it; the last one to go ends its writer.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct LogStore {
-    shared: Arc<Shared>,
-    dir: Arc<Dir>,
+    watch: LogWatch,
     bytes_cut: u64,
     _ending: Arc<Ending>,
 }
 
-impl Debug for LogStore {
+/// A look at the log that does not keep it open.
+#[derive(Clone)]
+pub(crate) struct LogWatch {
+    shared: Arc<Shared>,
+    dir: Arc<Dir>,
+}
+
+impl Debug for LogWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LogStore")
+        f.debug_struct("LogWatch")
             .field("dir", &self.dir.path())
             .finish_non_exhaustive()
     }
@@ -144,6 +150,12 @@ impl Debug for LogStore {
 struct Ending {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Debug for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ending").finish_non_exhaustive()
+    }
 }
 
 impl Drop for Ending {
@@ -198,8 +210,10 @@ impl LogStore {
             writer: Mutex::new(Some(thread)),
         };
         Ok(Self {
-            shared,
-            dir: Arc::new(opened),
+            watch: LogWatch {
+                shared,
+                dir: Arc::new(opened),
+            },
             bytes_cut,
             _ending: Arc::new(ending),
         })
@@ -211,42 +225,29 @@ impl LogStore {
         self.bytes_cut
     }
 
+    /// A look at it.
+    pub(crate) fn watch(&self) -> LogWatch {
+        self.watch.clone()
+    }
+
     /// Whether there is room to grow, and changes of it.
     pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
-        self.shared.health.subscribe()
+        self.watch.disk()
     }
 
     /// The last entry that was purged; what a snapshot must at least reach.
     pub(crate) fn purged(&self) -> Option<LogId> {
-        self.shared.lock().entries.positions.purged
-    }
-
-    /// Bytes of the entries after `index`, roughly as in memory.
-    pub(crate) fn bytes_after(&self, index: u64) -> u64 {
-        self.shared.lock().entries.bytes_after(index)
-    }
-
-    /// Gives the reserve up for something that makes room. Until [`Self::take_back_reserve`] the log takes
-    /// no room.
-    pub(crate) fn lend_reserve(&self) -> io::Result<()> {
-        self.shared.lock().reserve_lent = true;
-        self.dir.give_up_reserve()
-    }
-
-    /// The log may take room again, and the reserve first.
-    pub(crate) fn take_back_reserve(&self) {
-        self.shared.lock().reserve_lent = false;
-        self.shared.wake();
+        self.watch.purged()
     }
 
     /// Changes what is in memory by `change` and hands the records to the writer, in one step.
     fn ask(&self, change: impl FnOnce(&mut Inner) -> io::Result<Request>) -> io::Result<()> {
-        let mut inner = self.shared.lock();
+        let mut inner = self.watch.shared.lock();
         inner.check()?;
         let request = change(&mut inner)?;
         inner.push(request);
         drop(inner);
-        self.shared.wake();
+        self.watch.shared.wake();
         Ok(())
     }
 
@@ -276,9 +277,9 @@ impl LogStore {
     /// Waits while too much waits for the disk.
     async fn wait_for_queue(&self) -> io::Result<()> {
         loop {
-            let shorter = self.shared.shorter.notified();
+            let shorter = self.watch.shared.shorter.notified();
             {
-                let inner = self.shared.lock();
+                let inner = self.watch.shared.lock();
                 inner.check()?;
                 if inner.queued_bytes < limits::LOG_QUEUE_BYTES {
                     return Ok(());
@@ -290,7 +291,7 @@ impl LogStore {
 
     /// The entries of `[from, to)` that there are.
     async fn entries(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
-        let found = self.shared.lock().entries.range(from, to);
+        let found = self.watch.shared.lock().entries.range(from, to);
         let in_memory = found.iter().all(|one| matches!(one, Found::Cached(_)));
         let read = move || {
             found
@@ -307,6 +308,36 @@ impl LogStore {
         tokio::task::spawn_blocking(read)
             .await
             .map_err(io::Error::other)?
+    }
+}
+
+impl LogWatch {
+    /// Whether there is room to grow, and changes of it.
+    pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
+        self.shared.health.subscribe()
+    }
+
+    /// The last entry that was purged; what a snapshot must at least reach.
+    pub(crate) fn purged(&self) -> Option<LogId> {
+        self.shared.lock().entries.positions.purged
+    }
+
+    /// Bytes of the entries after `index`, roughly as in memory.
+    pub(crate) fn bytes_after(&self, index: u64) -> u64 {
+        self.shared.lock().entries.bytes_after(index)
+    }
+
+    /// Gives the reserve up for something that makes room. Until [`Self::take_back_reserve`] the log takes
+    /// no room.
+    pub(crate) fn lend_reserve(&self) -> io::Result<()> {
+        self.shared.lock().reserve_lent = true;
+        self.dir.give_up_reserve()
+    }
+
+    /// The log may take room again, and the reserve first.
+    pub(crate) fn take_back_reserve(&self) {
+        self.shared.lock().reserve_lent = false;
+        self.shared.wake();
     }
 }
 
@@ -365,7 +396,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.shared.lock().entries.positions.vote)
+        Ok(self.watch.shared.lock().entries.positions.vote)
     }
 }
 
@@ -377,7 +408,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
-        let inner = self.shared.lock();
+        let inner = self.watch.shared.lock();
         Ok(LogState {
             last_purged_log_id: inner.entries.positions.purged,
             last_log_id: inner.entries.positions.last,
@@ -392,7 +423,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let Some(committed) = committed else {
             return Ok(());
         };
-        let mut inner = self.shared.lock();
+        let mut inner = self.watch.shared.lock();
         inner.check()?;
         let positions = &mut inner.entries.positions;
         if positions.last.is_none_or(|last| last < committed) {
@@ -406,7 +437,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        Ok(self.shared.lock().entries.positions.committed)
+        Ok(self.watch.shared.lock().entries.positions.committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
@@ -452,7 +483,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let from = last.map_or(0, |log_id| log_id.index + 1);
-        if from >= self.shared.lock().entries.next_index().unwrap_or(0) {
+        if from >= self.watch.shared.lock().entries.next_index().unwrap_or(0) {
             return Ok(());
         }
         self.write_durably(Record::Truncate(last)).await

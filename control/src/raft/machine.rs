@@ -15,7 +15,8 @@ use openraft::EntryPayload;
 use openraft::OptionalSend;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 
-use super::snapshot::{Restored, SnapshotFile, SnapshotStore};
+use super::restore::{self, LastRestored, Restoring};
+use super::snapshot::{self, Contents, Restored, SnapshotFile, SnapshotStore};
 use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::events;
 use crate::limits;
@@ -29,6 +30,9 @@ pub(crate) struct Machine {
     state: State,
     last_applied: Option<LogId>,
     membership: StoredMembership,
+    /// A saved snapshot of which some chunks have arrived.
+    restoring: Option<Restoring>,
+    restored: LastRestored,
     published: Arc<Published>,
     snapshots: SnapshotStore,
 }
@@ -36,8 +40,7 @@ pub(crate) struct Machine {
 /// A state as it was, on its way to a file.
 #[derive(Debug)]
 pub(crate) struct Builder {
-    state: State,
-    meta: SnapshotMeta,
+    contents: Arc<Contents>,
     snapshots: SnapshotStore,
 }
 
@@ -52,6 +55,8 @@ impl Machine {
             state: State::default(),
             last_applied: None,
             membership: StoredMembership::default(),
+            restoring: None,
+            restored: LastRestored::default(),
             published,
             snapshots,
         };
@@ -62,12 +67,23 @@ impl Machine {
     }
 
     fn take(&mut self, restored: Restored) {
-        let Restored { meta, state, file } = restored;
+        let Restored { contents, file } = restored;
         tracing::info!(file = %file.path.display(), "restored the state from a snapshot");
-        self.state = state;
+        let Contents {
+            meta,
+            state,
+            restoring,
+        } = &*contents;
+        self.state = state.clone();
         self.last_applied = meta.last_log_id;
-        self.membership = meta.last_membership;
+        self.membership = meta.last_membership.clone();
+        self.restoring.clone_from(restoring);
         self.published.jump(self.state.clone(), self.index());
+    }
+
+    /// Which restore was carried out last.
+    pub(super) fn restored(&self) -> LastRestored {
+        self.restored.clone()
     }
 
     /// The last entry applied.
@@ -93,6 +109,19 @@ impl Machine {
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
                 None
             }
+            EntryPayload::Normal(logged) if logged.format == restore::FORMAT => {
+                match restore::step(&mut self.restoring, &logged.body)? {
+                    restore::Outcome::Noted => {}
+                    restore::Outcome::Restore { attempt, contents } => {
+                        self.publish(std::mem::take(entries));
+                        self.state = contents.state;
+                        self.state.restored_at(index);
+                        self.published.jump(self.state.clone(), index);
+                        self.restored.set(attempt);
+                    }
+                }
+                None
+            }
             EntryPayload::Normal(logged) => {
                 let command = decode(index, &logged)?;
                 let cause = events::cause(&command);
@@ -106,15 +135,27 @@ impl Machine {
     }
 
     fn builder(&self) -> Builder {
-        Builder {
-            state: self.state.clone(),
+        let contents = Contents {
             meta: SnapshotMeta {
                 last_log_id: self.last_applied,
                 last_membership: self.membership.clone(),
             },
+            state: self.state.clone(),
+            restoring: self.restoring.clone(),
+        };
+        Builder {
+            contents: Arc::new(contents),
             snapshots: self.snapshots.clone(),
         }
     }
+}
+
+/// Whether `error` says that there is no room.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// The command in `logged`.
@@ -194,29 +235,36 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
-        let snapshots = self.snapshots.clone();
-        let (newest, _) = blocking(move || snapshots.newest()).await?;
-        Ok(newest.map(|restored| Snapshot {
-            meta: restored.meta,
-            snapshot: restored.file,
-        }))
+        let newest = self.snapshots.current();
+        Ok(newest.map(|(meta, snapshot)| Snapshot { meta, snapshot }))
     }
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFile;
 
+    /// A full disk is waited out: openraft takes an error for the end.
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let (snapshots, meta, state) = (
-            self.snapshots.clone(),
-            self.meta.clone(),
-            self.state.clone(),
-        );
-        let file = blocking(move || snapshots.write(&meta, &state)).await?;
-        Ok(Snapshot {
-            meta: self.meta.clone(),
-            snapshot: file,
-        })
+        let mut told = false;
+        loop {
+            let (snapshots, contents) = (self.snapshots.clone(), Arc::clone(&self.contents));
+            match snapshot::in_background(move || snapshots.write(&contents)).await {
+                Ok(snapshot) => {
+                    return Ok(Snapshot {
+                        meta: self.contents.meta.clone(),
+                        snapshot,
+                    });
+                }
+                Err(error) if is_full(&error) => {
+                    if !told {
+                        tracing::error!(%error, "there is no room for a snapshot; it is tried again until there is");
+                        told = true;
+                    }
+                    tokio::time::sleep(snapshot::limits::FULL_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 

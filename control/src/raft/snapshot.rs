@@ -1,54 +1,197 @@
 //! Snapshot files: the state as records, so that it is never needed twice in memory.
 //!
 //! ```text
-//! magic "MUSTSNAP" | u32 format | u32 length of meta | meta | zstd( (u32 length | record)* | u32::MAX | u64 records ) | u32 crc
+//! magic "MUSTSNAP" | u32 format | u32 length | head | zstd( (u32 length | record)* | u32::MAX | u64 records ) | u32 crc
 //! ```
 //!
-//! Numbers are little endian; the checksum (CRC-32, IEEE) covers every byte before it. Meta is the last
-//! log position and the membership. A file is written under a temporary name, synced, renamed, and its
+//! Numbers are little endian; the checksum (CRC-32, IEEE) covers every byte before it. The head is the last
+//! log position, the membership, and the version of each table: what a newer server wrote is refused by name
+//! before anything is read. A file is written under a temporary name, synced piece by piece, renamed, and its
 //! directory synced: a snapshot with its final name is whole, or the disk lied and its checksum says so.
 //! Files are named by position, so the newest has the greatest name. [`limits::SNAPSHOTS_KEPT`] are kept.
+//!
+//! A snapshot is written by a thread of its own, from a state that stays as it is while entries are applied.
+//! One that is received is read and checked before Raft hears of it; installing it is exchanging pointers.
 
 mod format;
+pub(super) mod limits;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muster_control_core::state::State;
+use bytes::Bytes;
+use tokio::sync::oneshot;
 
+use super::log::failpoint;
 use super::types::SnapshotMeta;
-use crate::limits;
 
-pub use format::ReadSnapshotError;
+pub(crate) use format::{Contents, read_from};
+pub use format::{ReadSnapshotError, SnapshotInfo, TableInfo, inspect};
 
 const SUFFIX: &str = ".snap";
 const TEMPORARY_SUFFIX: &str = ".tmp";
+/// A saved snapshot on its way back.
+const RECEIVED: &str = "received";
 
 /// A complete snapshot on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotFile {
     /// Where it is.
     pub(crate) path: PathBuf,
+    /// What it holds, if it was read already.
+    contents: Option<Arc<Contents>>,
 }
 
 /// A snapshot read back.
 #[derive(Debug)]
 pub(crate) struct Restored {
-    /// Its position and membership.
-    pub(crate) meta: SnapshotMeta,
-    /// Its state.
-    pub(crate) state: State,
+    /// What it holds.
+    pub(crate) contents: Arc<Contents>,
     /// The file it came from.
     pub(crate) file: SnapshotFile,
 }
 
-/// The directory of snapshots.
+/// The directory of snapshots. Clones share what they know of it.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotStore {
     dir: PathBuf,
+    newest: Arc<Mutex<Option<(SnapshotMeta, SnapshotFile)>>>,
+    /// Held by a restore.
+    pub(crate) restoring: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl SnapshotFile {
+    /// The snapshot of position `meta` that has arrived at `path`: read, checked, and kept for the machine.
+    /// Blocks on the disk.
+    pub(crate) fn received(path: &Path, meta: &SnapshotMeta) -> Result<Self, ReadSnapshotError> {
+        let contents = format::read(path)?;
+        if contents.meta != *meta {
+            return Err(ReadSnapshotError::Damaged {
+                path: path.to_owned(),
+                reason: format!(
+                    "it is of {:?}, not of {:?}",
+                    contents.meta.last_log_id, meta.last_log_id
+                ),
+            });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            contents: Some(Arc::new(contents)),
+        })
+    }
+
+    fn at(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            contents: None,
+        }
+    }
+
+    /// Reads its bytes. The file stays readable though a newer one takes its place.
+    pub(crate) fn reader(&self) -> io::Result<SnapshotReader> {
+        let file = File::open(&self.path)?;
+        let bytes = file.metadata()?.len();
+        Ok(SnapshotReader { file, bytes })
+    }
+}
+
+/// Reads a snapshot's bytes.
+#[derive(Debug)]
+pub struct SnapshotReader {
+    file: File,
+    bytes: u64,
+}
+
+impl SnapshotReader {
+    /// Bytes of the whole.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Begins again.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn rewind(&mut self) -> io::Result<()> {
+        self.file.rewind()
+    }
+
+    /// The next bytes, a bounded number; `None` at the end. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn next_chunk(&mut self) -> io::Result<Option<Bytes>> {
+        let mut chunk = Vec::with_capacity(limits::CHUNK_BYTES);
+        let most = limits::CHUNK_BYTES as u64;
+        let read = (&mut self.file).take(most).read_to_end(&mut chunk)?;
+        Ok((read > 0).then(|| chunk.into()))
+    }
+}
+
+/// Takes a saved snapshot's bytes. Dropped before it is finished, it leaves nothing.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    file: File,
+    saved: SavedSnapshot,
+}
+
+/// A saved snapshot that was read and checked. Its file goes with it.
+#[derive(Debug)]
+pub struct SavedSnapshot {
+    path: PathBuf,
+    index: u64,
+}
+
+impl SnapshotWriter {
+    /// Adds bytes. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn write_chunk(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Reads and checks all that was written. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadSnapshotError`], with the file gone.
+    pub fn finish(self) -> Result<SavedSnapshot, ReadSnapshotError> {
+        let Self { file, mut saved } = self;
+        drop(file);
+        let contents = format::read(&saved.path)?;
+        saved.index = contents.state.applied().0;
+        Ok(saved)
+    }
+}
+
+impl SavedSnapshot {
+    /// The last entry in it.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Reads its bytes.
+    pub(crate) fn reader(&self) -> io::Result<SnapshotReader> {
+        SnapshotFile::at(&self.path).reader()
+    }
+}
+
+impl Drop for SavedSnapshot {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "a received snapshot is removed at the next start");
+        }
+    }
 }
 
 impl SnapshotStore {
@@ -66,6 +209,8 @@ impl SnapshotStore {
         }
         Ok(Self {
             dir: dir.to_owned(),
+            newest: Arc::default(),
+            restoring: Arc::default(),
         })
     }
 
@@ -79,21 +224,53 @@ impl SnapshotStore {
                 .is_some_and(|extension| extension == &SUFFIX[1..])
         });
         paths.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(paths
-            .into_iter()
-            .map(|path| SnapshotFile { path })
-            .collect())
+        Ok(paths.iter().map(|path| SnapshotFile::at(path)).collect())
     }
 
-    /// Writes `state` as the newest snapshot and removes those that are not kept. Blocks on the disk.
-    pub(crate) fn write(&self, meta: &SnapshotMeta, state: &State) -> io::Result<SnapshotFile> {
-        let path = self.path_of(meta);
+    /// The last entries in the snapshots that are kept, newest first.
+    pub(crate) fn indexes(&self) -> io::Result<Vec<u64>> {
+        let files = self.files()?;
+        let index = |file: &SnapshotFile| {
+            let name = file.path.file_stem()?.to_str()?;
+            name.split('-').next()?.parse().ok()
+        };
+        Ok(files.iter().filter_map(index).collect())
+    }
+
+    /// Removes all snapshots but the newest, to make room.
+    pub(crate) fn keep_one(&self) -> io::Result<()> {
+        self.prune(1)
+    }
+
+    /// Writes `contents` as the newest snapshot and removes those that are not kept. Blocks on the disk.
+    pub(crate) fn write(&self, contents: &Contents) -> io::Result<SnapshotFile> {
+        let path = self.path_of(&contents.meta);
         let temporary = path.with_extension(&TEMPORARY_SUFFIX[1..]);
-        let file = fs::File::create(&temporary)?;
-        format::write(&file, meta, state)?;
+        let written = Self::write_whole(&temporary, contents);
+        if let Err(error) = written {
+            // It may have filled the disk: the next attempt needs that room.
+            drop(fs::remove_file(&temporary));
+            return Err(error);
+        }
+        self.take_over(&temporary, &path, &contents.meta)
+    }
+
+    fn write_whole(temporary: &Path, contents: &Contents) -> io::Result<()> {
+        failpoint::hit("snapshot.create", temporary)?;
+        let file = File::create(temporary)?;
+        let mut out = BufWriter::with_capacity(
+            limits::SYNC_BYTES,
+            Synced {
+                file: &file,
+                path: temporary,
+            },
+        );
+        format::write(&mut out, contents)?;
+        out.flush()?;
+        drop(out);
+        failpoint::hit("snapshot.written", temporary)?;
         file.sync_all()?;
-        drop(file);
-        self.take_over(&temporary, &path)
+        failpoint::hit("snapshot.synced", temporary)
     }
 
     /// Makes `received`, a complete file of position `meta`, the newest snapshot. Blocks on the disk.
@@ -104,32 +281,66 @@ impl SnapshotStore {
     ) -> io::Result<SnapshotFile> {
         let path = self.path_of(meta);
         if received.path == path {
-            return Ok(received.clone());
+            self.note(meta, &path);
+            return Ok(SnapshotFile::at(&path));
         }
-        fs::File::open(&received.path)?.sync_all()?;
-        self.take_over(&received.path, &path)
+        File::open(&received.path)?.sync_all()?;
+        failpoint::hit("snapshot.adopt", &path)?;
+        self.take_over(&received.path, &path, meta)
     }
 
     /// Reads `file`. Blocks on the disk.
     pub(crate) fn read(file: &SnapshotFile) -> Result<Restored, ReadSnapshotError> {
-        let (meta, state) = format::read(&file.path)?;
+        let contents = match &file.contents {
+            Some(contents) => Arc::clone(contents),
+            None => Arc::new(format::read(&file.path)?),
+        };
         Ok(Restored {
-            meta,
-            state,
-            file: file.clone(),
+            contents,
+            file: SnapshotFile::at(&file.path),
         })
     }
 
-    /// The newest snapshot that can be read, and the newer ones that cannot.
+    /// The newest snapshot that can be read, and the newer ones that cannot. Blocks on the disk.
     pub(crate) fn newest(&self) -> io::Result<(Option<Restored>, Vec<ReadSnapshotError>)> {
         let mut broken = Vec::new();
         for file in self.files()? {
             match Self::read(&file) {
-                Ok(restored) => return Ok((Some(restored), broken)),
+                Ok(restored) => {
+                    self.note(&restored.contents.meta, &file.path);
+                    return Ok((Some(restored), broken));
+                }
                 Err(error) => broken.push(error),
             }
         }
         Ok((None, broken))
+    }
+
+    /// The newest snapshot, as far as this process has read or written it.
+    pub(crate) fn current(&self) -> Option<(SnapshotMeta, SnapshotFile)> {
+        self.lock().clone()
+    }
+
+    /// Takes a saved snapshot's bytes, piece by piece.
+    pub(crate) fn receive(&self) -> io::Result<SnapshotWriter> {
+        let name = format!(
+            "{RECEIVED}-{:016x}{TEMPORARY_SUFFIX}",
+            rand::random::<u64>()
+        );
+        let path = self.dir.join(name);
+        Ok(SnapshotWriter {
+            file: File::create(&path)?,
+            saved: SavedSnapshot { path, index: 0 },
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(SnapshotMeta, SnapshotFile)>> {
+        // Replaced in one assignment: a poisoned lock holds a whole value all the same.
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, meta: &SnapshotMeta, path: &Path) {
+        *self.lock() = Some((meta.clone(), SnapshotFile::at(path)));
     }
 
     fn path_of(&self, meta: &SnapshotMeta) -> PathBuf {
@@ -139,16 +350,72 @@ impl SnapshotStore {
         self.dir.join(format!("{index:020}-{term:010}{SUFFIX}"))
     }
 
-    fn take_over(&self, temporary: &Path, path: &Path) -> io::Result<SnapshotFile> {
+    fn take_over(
+        &self,
+        temporary: &Path,
+        path: &Path,
+        meta: &SnapshotMeta,
+    ) -> io::Result<SnapshotFile> {
         fs::rename(temporary, path)?;
-        fs::File::open(&self.dir)?.sync_all()?;
-        for old in self.files()?.into_iter().skip(limits::SNAPSHOTS_KEPT) {
+        failpoint::hit("snapshot.renamed", path)?;
+        File::open(&self.dir)?.sync_all()?;
+        failpoint::hit("snapshot.durable", path)?;
+        self.note(meta, path);
+        self.prune(limits::SNAPSHOTS_KEPT)?;
+        failpoint::hit("snapshot.pruned", path)?;
+        Ok(SnapshotFile::at(path))
+    }
+
+    fn prune(&self, kept: usize) -> io::Result<()> {
+        for old in self.files()?.into_iter().skip(kept) {
             if let Err(error) = fs::remove_file(&old.path) {
                 tracing::warn!(path = %old.path.display(), %error, "an old snapshot cannot be removed");
             }
         }
-        Ok(SnapshotFile {
-            path: path.to_owned(),
-        })
+        Ok(())
     }
+}
+
+/// A file that is synced as it is written: its buffer decides the size of the pieces.
+struct Synced<'a> {
+    file: &'a File,
+    path: &'a Path,
+}
+
+impl Write for Synced<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(limits::SYNC_BYTES)];
+        failpoint::hit("snapshot.write", self.path)?;
+        self.file.write_all(piece)?;
+        self.file.sync_data()?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs `work` on a thread that asks little of the processor.
+pub(super) async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (sender, receiver) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("muster-snapshot".to_owned())
+        .spawn(move || {
+            let thread = rustix::thread::gettid();
+            if let Err(error) =
+                rustix::process::setpriority_process(Some(thread), limits::WRITER_NICE)
+            {
+                tracing::debug!(%error, "a snapshot is written at full speed");
+            }
+            // Who asked may be gone: the file is there all the same.
+            drop(sender.send(work()));
+        })?;
+    receiver.await.unwrap_or_else(|_| {
+        Err(io::Error::other(
+            "the thread that wrote a snapshot has panicked",
+        ))
+    })
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-async fn start(dir: &TempDir) -> Result<(Raft, Arc<Published>), StartRaftError> {
+pub(super) async fn start(dir: &TempDir) -> Result<(Raft, Arc<Published>), StartRaftError> {
     let (published, _) = Published::new();
     let published = Arc::new(published);
     let data_dir = Arc::new(DataDir::open(dir.path()).unwrap());
@@ -41,7 +41,7 @@ fn peers(data_dir: &DataDir) -> Peers {
     Peers::new(endpoint, &identity, me).unwrap()
 }
 
-fn register(name: &str) -> Command {
+pub(super) fn register(name: &str) -> Command {
     Command::RegisterJob {
         spec: Box::new(job(name).build()),
         at: Timestamp(1),

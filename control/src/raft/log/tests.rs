@@ -457,11 +457,11 @@ async fn the_reserve_is_given_up_and_taken_back() {
         index += 1;
     }
 
-    log.lend_reserve().unwrap();
+    log.watch().lend_reserve().unwrap();
     drop(armed);
     tokio::time::sleep(2 * limits::DISK_FULL_PROBE).await;
     let lent = (reserve.exists(), log.disk().borrow().clone());
-    log.take_back_reserve();
+    log.watch().take_back_reserve();
 
     health(&log, false).await;
     assert!(!lent.0);

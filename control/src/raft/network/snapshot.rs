@@ -235,9 +235,29 @@ impl Raft {
             .map_err(|source| file_error(&path, source))?;
         drop(file);
         copied?;
+        let received = {
+            let (path, meta) = (path.clone(), header.meta.clone());
+            let read = move || SnapshotFile::received(&path, &meta);
+            tokio::task::spawn_blocking(read).await
+        };
+        let received = match received {
+            Ok(Ok(received)) => received,
+            Ok(Err(error)) => {
+                // The next attempt begins from nothing.
+                drop(tokio::fs::remove_file(&path).await);
+                return Err(ReceiveSnapshotError::Install {
+                    reason: crate::chain(&error),
+                });
+            }
+            Err(error) => {
+                return Err(ReceiveSnapshotError::Install {
+                    reason: error.to_string(),
+                });
+            }
+        };
         let snapshot = SnapshotOf::<TypeConfig, SnapshotFile> {
             meta: header.meta,
-            snapshot: SnapshotFile { path: path.clone() },
+            snapshot: received,
         };
         let installed = self.raft.install_full_snapshot(header.vote, snapshot).await;
         // Installed, it has another name; refused, it is of no use.

@@ -1,27 +1,83 @@
 //! The bytes of a snapshot file.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use muster_control_core::snapshot::{self, Record, RestoreError};
 use muster_control_core::state::State;
+use muster_domain::id::LogIndex;
 use muster_wire::codec;
+use serde::{Deserialize, Serialize};
 
-use crate::limits;
+use super::limits;
+use crate::raft::restore::Restoring;
 use crate::raft::types::SnapshotMeta;
 
 const MAGIC: &[u8; 8] = b"MUSTSNAP";
 /// The format written, and the newest understood.
 pub(super) const FORMAT: u32 = 1;
+/// The tables of a snapshot and the newest version of each that is understood, which is the one written.
+/// In the order of the variants of [`Record`], whose number is the first byte of its encoding. A table whose
+/// rows are encoded otherwise gets a higher version, and a server that does not know it says so.
+pub(super) const TABLES: [(&str, u32); Record::KINDS.len()] = Record::KINDS;
 /// Instead of a record's length: no record follows.
 const END: u32 = u32::MAX;
+/// Instead of a record's length: a part of a snapshot that is being restored follows.
+const RESTORING: u32 = u32::MAX - 1;
 /// Bytes of the checksum at the end.
 const CRC_BYTES: u64 = 4;
 /// zstd's fastest regular level: a snapshot is written once and read seldom.
 const COMPRESSION_LEVEL: i32 = 1;
-/// Bytes of the position and membership: some dozen servers with their addresses.
-const META_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of the position, the membership and the tables: some dozen servers with their addresses.
+const HEAD_BYTES_MAX: u32 = 1 << 20;
+
+/// What stands before the records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    meta: SnapshotMeta,
+    /// Name and version of each table.
+    tables: Vec<(String, u32)>,
+}
+
+/// What a snapshot holds.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) meta: SnapshotMeta,
+    pub(crate) state: State,
+    /// A restore that was going on.
+    pub(crate) restoring: Option<Restoring>,
+}
+
+/// What a snapshot is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// The format of the file.
+    pub format: u32,
+    /// The last entry in it.
+    pub index: LogIndex,
+    /// The term of that entry.
+    pub term: u64,
+    /// Number, name and voice (whether it votes) of the servers.
+    pub members: Vec<(u64, String, bool)>,
+    /// Its tables.
+    pub tables: Vec<TableInfo>,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// One table of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// The version of its rows.
+    pub version: u32,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of the rows before they are compressed.
+    pub bytes: u64,
+}
 
 /// Why a snapshot could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +98,25 @@ pub enum ReadSnapshotError {
         path: PathBuf,
         /// Its format.
         found: u32,
+    },
+    /// A newer server wrote a table of it.
+    #[error(
+        "snapshot {}: table `{table}` has version {found}, {}: start the newer version that wrote it",
+        path.display(),
+        known.map_or_else(
+            || "and this server does not know that table".to_owned(),
+            |known| format!("this server understands up to {known}")
+        )
+    )]
+    NewerTable {
+        /// The file.
+        path: PathBuf,
+        /// The table.
+        table: String,
+        /// Its version.
+        found: u32,
+        /// The newest version that is understood; `None` if the table is not known.
+        known: Option<u32>,
     },
     /// It is not what was written.
     #[error("snapshot {} is damaged: {reason}", path.display())]
@@ -88,21 +163,37 @@ impl<R: Read> Read for Summing<R> {
     }
 }
 
-/// Writes a snapshot to `file`. The caller syncs it.
-pub(super) fn write(file: &File, meta: &SnapshotMeta, state: &State) -> io::Result<()> {
-    let mut out = Summing::new(BufWriter::new(file));
+/// Writes a snapshot of `contents` to `out`.
+pub(super) fn write(out: impl Write, contents: &Contents) -> io::Result<()> {
+    let Contents {
+        meta,
+        state,
+        restoring,
+    } = contents;
+    let mut out = Summing::new(out);
     out.write_all(MAGIC)?;
     out.write_all(&FORMAT.to_le_bytes())?;
-    write_counted(&mut out, &codec::encode(meta).map_err(io::Error::other)?)?;
+    let head = Head {
+        meta: meta.clone(),
+        tables: TABLES
+            .map(|(name, version)| (name.to_owned(), version))
+            .to_vec(),
+    };
+    write_counted(&mut out, &codec::encode(&head).map_err(io::Error::other)?)?;
 
     let mut records = zstd::stream::write::Encoder::new(out, COMPRESSION_LEVEL)?;
     let mut count: u64 = 0;
     for record in snapshot::records(state) {
-        write_counted(
-            &mut records,
-            &codec::encode(&record).map_err(io::Error::other)?,
-        )?;
+        let body = codec::encode(&record).map_err(io::Error::other)?;
+        assert!(table_of(&body).is_some(), "every record belongs to a table");
+        write_counted(&mut records, &body)?;
         count += 1;
+    }
+    if let Some(restoring) = restoring {
+        for part in restoring.parts()? {
+            records.write_all(&RESTORING.to_le_bytes())?;
+            write_counted(&mut records, &part)?;
+        }
     }
     records.write_all(&END.to_le_bytes())?;
     records.write_all(&count.to_le_bytes())?;
@@ -113,10 +204,16 @@ pub(super) fn write(file: &File, meta: &SnapshotMeta, state: &State) -> io::Resu
     inner.flush()
 }
 
+/// The place in [`TABLES`] of the record encoded in `body`.
+fn table_of(body: &[u8]) -> Option<usize> {
+    let number = usize::from(*body.first()?);
+    (number < TABLES.len()).then_some(number)
+}
+
 fn write_counted(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len())
         .ok()
-        .filter(|_| bytes.len() <= limits::ENTRY_BYTES_MAX)
+        .filter(|_| bytes.len() <= limits::RECORD_BYTES_MAX)
         .ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -128,42 +225,65 @@ fn write_counted(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Reads the snapshot at `path`.
-pub(super) fn read(path: &Path) -> Result<(SnapshotMeta, State), ReadSnapshotError> {
-    let file = Reading { path };
-    let handle = File::open(path).map_err(|source| file.io(source))?;
-    let size = handle.metadata().map_err(|source| file.io(source))?.len();
-    let Some(summed) = size.checked_sub(CRC_BYTES) else {
-        return Err(file.damaged("it is too short"));
-    };
-    let mut handle = BufReader::new(handle);
-    let mut input = Summing::new((&mut handle).take(summed));
+pub(super) fn read(path: &Path) -> Result<Contents, ReadSnapshotError> {
+    let name = Reading { path };
+    let handle = File::open(path).map_err(|source| name.io(source))?;
+    let size = handle.metadata().map_err(|source| name.io(source))?.len();
+    read_from(BufReader::new(handle), size, path)
+}
 
-    if file.bytes::<8>(&mut input)? != *MAGIC {
-        return Err(file.damaged("it is no snapshot of ours"));
-    }
-    let found = u32::from_le_bytes(file.bytes(&mut input)?);
-    if found > FORMAT {
-        return Err(ReadSnapshotError::Newer {
-            path: path.to_owned(),
-            found,
-        });
-    }
-    let length = u32::from_le_bytes(file.bytes(&mut input)?);
-    if length > META_BYTES_MAX {
-        return Err(file.damaged(&format!("its header claims {length} bytes")));
-    }
-    let meta = file.value(&mut input, length)?;
+/// Reads a snapshot of `size` bytes from `input`; errors call it `path`.
+pub(crate) fn read_from(
+    input: impl Read,
+    size: u64,
+    path: &Path,
+) -> Result<Contents, ReadSnapshotError> {
+    let name = Reading { path };
+    let mut restoring = None;
+    let (head, state) = name.whole(input, size, |name, records| {
+        name.records(records, &mut restoring)
+    })?;
+    Ok(Contents {
+        meta: head.meta,
+        state,
+        restoring,
+    })
+}
 
-    let mut records = zstd::stream::read::Decoder::new(input).map_err(|source| file.io(source))?;
-    let state = file.records(&mut records)?;
-    // What zstd has not asked for is still part of the sum.
-    let mut input = records.finish();
-    io::copy(&mut input, &mut io::sink()).map_err(|source| file.io(source))?;
-    let sum = input.into_inner().crc.finalize();
-    if u32::from_le_bytes(file.bytes(&mut handle)?) != sum {
-        return Err(file.damaged("its checksum is wrong"));
-    }
-    Ok((meta, state))
+/// What a snapshot of `size` bytes is, all of which is read and checked. Errors call it `path`.
+///
+/// # Errors
+///
+/// [`ReadSnapshotError`].
+pub fn inspect(
+    input: impl Read,
+    size: u64,
+    path: &Path,
+) -> Result<SnapshotInfo, ReadSnapshotError> {
+    let name = Reading { path };
+    let (head, counts) = name.whole(input, size, Reading::counts)?;
+    let last = head.meta.last_log_id;
+    let membership = head.meta.last_membership.membership();
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    Ok(SnapshotInfo {
+        format: FORMAT,
+        index: LogIndex(last.map_or(0, |log_id| log_id.index)),
+        term: last.map_or(0, |log_id| log_id.committed_leader_id().term),
+        members: membership
+            .nodes()
+            .map(|(id, node)| (*id, node.name.clone(), voters.contains(id)))
+            .collect(),
+        tables: (head.tables.into_iter().zip(counts))
+            .filter(|((name, _), _)| name != "header" && name != "end")
+            .map(|((name, version), (rows, bytes))| TableInfo {
+                name,
+                version,
+                rows,
+                bytes,
+            })
+            .collect(),
+        bytes: size,
+    })
 }
 
 /// Reads parts of one file and names it in errors.
@@ -193,7 +313,10 @@ impl Reading<'_> {
         }
     }
 
-    fn bytes<const N: usize>(self, input: &mut impl Read) -> Result<[u8; N], ReadSnapshotError> {
+    fn bytes<const N: usize>(
+        self,
+        input: &mut (impl Read + ?Sized),
+    ) -> Result<[u8; N], ReadSnapshotError> {
         let mut bytes = [0; N];
         input
             .read_exact(&mut bytes)
@@ -206,24 +329,102 @@ impl Reading<'_> {
         input: &mut impl Read,
         length: u32,
     ) -> Result<T, ReadSnapshotError> {
-        if length as usize > limits::ENTRY_BYTES_MAX {
+        let bytes = self.raw(input, length)?;
+        self.decoded(&bytes)
+    }
+
+    fn decoded<T: serde::de::DeserializeOwned>(self, bytes: &[u8]) -> Result<T, ReadSnapshotError> {
+        codec::decode(bytes).map_err(|error| self.damaged(&error.to_string()))
+    }
+
+    fn raw(
+        self,
+        input: &mut (impl Read + ?Sized),
+        length: u32,
+    ) -> Result<Vec<u8>, ReadSnapshotError> {
+        let length = length as usize;
+        if length > limits::RECORD_BYTES_MAX {
             return Err(self.damaged(&format!("a record claims {length} bytes")));
         }
         // Not allocated ahead: a damaged length must not cost memory.
         let mut bytes = Vec::new();
         input
-            .take(u64::from(length))
+            .take(length as u64)
             .read_to_end(&mut bytes)
             .map_err(|source| self.io(source))?;
-        codec::decode(&bytes).map_err(|error| self.damaged(&error.to_string()))
+        if bytes.len() < length {
+            return Err(self.damaged("it ends early"));
+        }
+        Ok(bytes)
     }
 
-    fn records(self, input: &mut impl Read) -> Result<State, ReadSnapshotError> {
+    /// Reads all of a file, its records by `take`, and checks its sum.
+    fn whole<T>(
+        self,
+        mut handle: impl Read,
+        size: u64,
+        take: impl FnOnce(Self, &mut dyn Read) -> Result<T, ReadSnapshotError>,
+    ) -> Result<(Head, T), ReadSnapshotError> {
+        let Some(summed) = size.checked_sub(CRC_BYTES) else {
+            return Err(self.damaged("it is too short"));
+        };
+        let mut input = Summing::new((&mut handle).take(summed));
+        let head = self.head(&mut input)?;
+        let mut records =
+            zstd::stream::read::Decoder::new(input).map_err(|source| self.io(source))?;
+        let taken = take(self, &mut records)?;
+        // What zstd has not asked for is still part of the sum.
+        let mut input = records.finish();
+        io::copy(&mut input, &mut io::sink()).map_err(|source| self.io(source))?;
+        let sum = input.into_inner().crc.finalize();
+        if u32::from_le_bytes(self.bytes(&mut handle)?) != sum {
+            return Err(self.damaged("its checksum is wrong"));
+        }
+        Ok((head, taken))
+    }
+
+    /// Reads what stands before the records; refuses what a newer server wrote.
+    fn head(self, input: &mut impl Read) -> Result<Head, ReadSnapshotError> {
+        if self.bytes::<8>(input)? != *MAGIC {
+            return Err(self.damaged("it is no snapshot of ours"));
+        }
+        let found = u32::from_le_bytes(self.bytes(input)?);
+        if found > FORMAT {
+            return Err(ReadSnapshotError::Newer {
+                path: self.path.to_owned(),
+                found,
+            });
+        }
+        let length = u32::from_le_bytes(self.bytes(input)?);
+        if length > HEAD_BYTES_MAX {
+            return Err(self.damaged(&format!("its header claims {length} bytes")));
+        }
+        let head: Head = self.value(input, length)?;
+        for (place, (table, found)) in head.tables.iter().enumerate() {
+            let known = TABLES.get(place).filter(|(name, _)| name == table);
+            if known.is_none_or(|(_, known)| found > known) {
+                return Err(ReadSnapshotError::NewerTable {
+                    path: self.path.to_owned(),
+                    table: table.clone(),
+                    found: *found,
+                    known: known.map(|(_, version)| *version),
+                });
+            }
+        }
+        Ok(head)
+    }
+
+    fn records(
+        self,
+        input: &mut dyn Read,
+        restoring: &mut Option<Restoring>,
+    ) -> Result<State, ReadSnapshotError> {
         let mut count: u64 = 0;
+        let mut parts = Vec::new();
         let records = std::iter::from_fn(|| {
-            let record = self.record(input).transpose();
-            count += u64::from(record.is_some());
-            record
+            let body = self.body(input, &mut parts).transpose()?;
+            count += 1;
+            Some(body.and_then(|body| self.decoded::<Record>(&body)))
         });
         let state = snapshot::restore(records).map_err(|error| match error {
             RestoreError::Read { source, .. } => source,
@@ -232,13 +433,45 @@ impl Reading<'_> {
         if u64::from_le_bytes(self.bytes(input)?) != count {
             return Err(self.damaged("records are missing"));
         }
+        *restoring =
+            Restoring::of_parts(parts).map_err(|error| self.damaged(&error.to_string()))?;
         Ok(state)
     }
 
-    fn record(self, input: &mut impl Read) -> Result<Option<Record>, ReadSnapshotError> {
-        match u32::from_le_bytes(self.bytes(input)?) {
-            END => Ok(None),
-            length => self.value(input, length).map(Some),
+    /// Rows and bytes of each table.
+    fn counts(self, input: &mut dyn Read) -> Result<Vec<(u64, u64)>, ReadSnapshotError> {
+        let mut counts = vec![(0, 0); TABLES.len()];
+        let mut all: u64 = 0;
+        let mut parts = Vec::new();
+        while let Some(body) = self.body(input, &mut parts)? {
+            let table =
+                table_of(&body).ok_or_else(|| self.damaged("a record belongs to no table"))?;
+            counts[table].0 += 1;
+            counts[table].1 += body.len() as u64;
+            all += 1;
+            parts.clear();
+        }
+        if u64::from_le_bytes(self.bytes(input)?) != all {
+            return Err(self.damaged("records are missing"));
+        }
+        Ok(counts)
+    }
+
+    /// The next record's encoding; `None` after the last. Parts of a restore go to `parts`.
+    fn body(
+        self,
+        input: &mut dyn Read,
+        parts: &mut Vec<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, ReadSnapshotError> {
+        loop {
+            match u32::from_le_bytes(self.bytes(input)?) {
+                END => return Ok(None),
+                RESTORING => {
+                    let length = u32::from_le_bytes(self.bytes(input)?);
+                    parts.push(self.raw(input, length)?);
+                }
+                length => return self.raw(input, length).map(Some),
+            }
         }
     }
 }
