@@ -25,6 +25,20 @@ pub enum Trigger {
     QueuedAllocs,
     /// An evaluation failed too often; this is its follow-up.
     FailedFollowUp,
+    /// A node is being emptied.
+    NodeDrain,
+    /// A deployment goes on.
+    DeploymentWatcher,
+    /// An allocation made room for a more important one.
+    Preemption,
+    /// A periodic job was launched.
+    PeriodicJob,
+    /// A group was scaled.
+    JobScale,
+    /// A node that is out of reach has been so for too long.
+    MaxDisconnect,
+    /// A node came back that was out of reach.
+    Reconnect,
 }
 
 impl Trigger {
@@ -39,6 +53,13 @@ impl Trigger {
             Self::AllocStop => "alloc-stop",
             Self::QueuedAllocs => "queued-allocs",
             Self::FailedFollowUp => "failed-follow-up",
+            Self::NodeDrain => "node-drain",
+            Self::DeploymentWatcher => "deployment-watcher",
+            Self::Preemption => "preemption",
+            Self::PeriodicJob => "periodic-job",
+            Self::JobScale => "job-scaling",
+            Self::MaxDisconnect => "max-disconnect-timeout",
+            Self::Reconnect => "reconnect",
         }
     }
 }

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::id::{LogIndex, NodeId, Timestamp};
 use crate::job::{
-    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, EphemeralDisk, GroupNetwork, JobSpec,
-    JobType, JobVersion, LogConfig, NetworkMode, Operand, PortAsk, RestartPolicy, Task, TaskGroup,
+    Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, Disconnect,
+    EphemeralDisk, GroupNetwork, JobSpec, JobType, JobVersion, LogConfig, MigrateStrategy,
+    NetworkMode, Operand, PortAsk, ReschedulePolicy, RestartPolicy, Task, TaskGroup,
+    UpdateStrategy,
 };
-use crate::node::{DriverInfo, NodeResources, NodeSpec};
+use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSpec};
 use crate::resources::{Amount, CpuMhz, Mb, TaskResources};
 
 /// A service job of one group `main` with one task `main`: 100 MHz, 64 MiB, 10 MiB of disk.
@@ -22,7 +25,13 @@ pub fn job(id: &str) -> JobBuilder {
         priority: 50,
         datacenters: vec!["*".to_owned()],
         node_pool: DEFAULT_NODE_POOL.to_owned(),
+        all_at_once: false,
         constraints: Vec::new(),
+        affinities: Vec::new(),
+        spreads: Vec::new(),
+        periodic: None,
+        parameterized: None,
+        launched: None,
         meta: BTreeMap::new(),
         groups: vec![group("main")],
     })
@@ -35,8 +44,24 @@ pub fn group(name: &str) -> TaskGroup {
         name: name.to_owned(),
         count: 1,
         constraints: Vec::new(),
+        affinities: Vec::new(),
+        spreads: Vec::new(),
         restart: RestartPolicy::default_for(JobType::Service),
-        ephemeral_disk: EphemeralDisk { size: Mb(10) },
+        reschedule: ReschedulePolicy::default_for(JobType::Service),
+        // All at once: what the job is tested for comes without a deployment.
+        update: Some(UpdateStrategy {
+            max_parallel: 0,
+            ..UpdateStrategy::default()
+        }),
+        migrate: Some(MigrateStrategy::default()),
+        disconnect: Disconnect::default(),
+        scaling: None,
+        volumes: BTreeMap::new(),
+        shutdown_delay: Duration::ZERO,
+        ephemeral_disk: EphemeralDisk {
+            size: Mb(10),
+            ..EphemeralDisk::default()
+        },
         network: None,
         meta: BTreeMap::new(),
         tasks: vec![task("main")],
@@ -55,9 +80,16 @@ pub fn task(name: &str) -> Task {
         resources: TaskResources {
             cpu: CpuMhz(100),
             memory: Mb(64),
-            memory_max: None,
+            ..TaskResources::default()
         },
         constraints: Vec::new(),
+        affinities: Vec::new(),
+        restart: RestartPolicy::default_for(JobType::Service),
+        lifecycle: None,
+        leader: false,
+        payload_file: String::new(),
+        volume_mounts: Vec::new(),
+        shutdown_delay: Duration::ZERO,
         kill_timeout: Task::DEFAULT_KILL_TIMEOUT,
         kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
         logs: LogConfig::default(),
@@ -76,6 +108,14 @@ impl JobBuilder {
         self.0.job_type = job_type;
         for group in &mut self.0.groups {
             group.restart = RestartPolicy::default_for(job_type);
+            group.reschedule = ReschedulePolicy::default_for(job_type);
+            if job_type != JobType::Service {
+                group.update = None;
+            }
+            group.migrate = (job_type == JobType::Service).then(MigrateStrategy::default);
+            for task in &mut group.tasks {
+                task.restart = group.restart;
+            }
         }
         self
     }
@@ -131,6 +171,7 @@ impl JobBuilder {
             label: label.to_owned(),
             fixed,
             to: 0,
+            host_network: DEFAULT_HOST_NETWORK.to_owned(),
         });
         self
     }
@@ -197,8 +238,18 @@ pub fn node(name: &str) -> NodeBuilder {
                 disk_mb: 100 * 1024,
             },
             cores: 4,
+            core_ids: (0..4).collect(),
         },
         reserved: Amount::default(),
+        reserved_cores: Vec::new(),
+        reserved_ports: Vec::new(),
+        addresses: vec![HostAddress {
+            network: DEFAULT_HOST_NETWORK.to_owned(),
+            address: "127.0.0.1".to_owned(),
+            reserved_ports: Vec::new(),
+        }],
+        volumes: BTreeMap::new(),
+        devices: Vec::new(),
         drivers: BTreeMap::from([
             ("mock".to_owned(), driver.clone()),
             ("native".to_owned(), driver),

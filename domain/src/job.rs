@@ -6,7 +6,9 @@
 
 mod constraint;
 mod group;
+mod launch;
 mod task;
+mod update;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -17,11 +19,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{JobKey, LogIndex, Timestamp};
 
-pub use constraint::{Constraint, Operand};
+pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
-    EphemeralDisk, GroupNetwork, NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup,
+    DEFAULT_HOST_NETWORK, EphemeralDisk, GroupNetwork, NetworkMode, PortAsk, RestartMode,
+    RestartPolicy, TaskGroup,
 };
-pub use task::{LogConfig, Task};
+pub use launch::{
+    DISPATCH_LAUNCH_INFIX, Launched, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse, Periodic,
+    Scaling, VolumeAsk, VolumeAsks, VolumeMount,
+};
+pub use task::{Lifecycle, LifecycleHook, LogConfig, Task};
+pub use update::{
+    DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
+    UpdateStrategy,
+};
 pub use validate::{ValidJob, validate};
 
 /// The namespace of a job that names none.
@@ -93,8 +104,20 @@ pub struct JobSpec {
     pub datacenters: Vec<String>,
     /// The node pool it is confined to; [`DEFAULT_NODE_POOL`] unless said.
     pub node_pool: String,
+    /// Place all instances of a plan or none.
+    pub all_at_once: bool,
     /// Constraints on every group.
     pub constraints: Vec<Constraint>,
+    /// Affinities of every group.
+    pub affinities: Vec<Affinity>,
+    /// Spreads of every group.
+    pub spreads: Vec<Spread>,
+    /// Launched by time.
+    pub periodic: Option<Periodic>,
+    /// Run only as what is dispatched from it.
+    pub parameterized: Option<Parameterized>,
+    /// The job that made it, if another one did.
+    pub launched: Option<Launched>,
     /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
     pub meta: BTreeMap<String, String>,
     /// At least one.

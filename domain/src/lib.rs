@@ -7,8 +7,10 @@
 //! | [`resources`] | what a task asks for and a node offers |
 //! | [`node`] | a machine: fingerprint and status |
 //! | [`alloc`] | an allocation: a task group placed on a node |
+//! | [`deployment`] | a version of a job taking the place of an older one |
 //! | [`eval`] | an evaluation: a reason to look at a job |
 //! | [`plan`] | what a scheduler wants to change |
+//! | [`scheduling`] | settings of the scheduler |
 //! | [`fault`] | one thing wrong with an input, with its path |
 //! | [`limits`] | bounds on everything a user can send |
 //!
@@ -17,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod deployment;
 pub mod eval;
 pub mod fault;
 #[cfg(any(test, feature = "fixture"))]
@@ -28,3 +31,4 @@ pub mod node;
 pub mod pack;
 pub mod plan;
 pub mod resources;
+pub mod scheduling;

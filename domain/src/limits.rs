@@ -31,3 +31,17 @@ pub const MEMORY_MB_MIN: u32 = 4;
 pub const TASK_EVENTS_MAX: usize = 10;
 /// Bytes of the key of a write. A UUID has 36; programs like to put their own names before it.
 pub const WRITE_KEY_BYTES_MAX: usize = 128;
+/// Bytes that a dispatch carries. Nomad's bound; larger data belongs in files.
+pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
+/// Cron expressions of a periodic job.
+pub const CRONS_MAX: usize = 64;
+/// Volumes of a group or of a task.
+pub const VOLUMES_MAX: usize = 64;
+/// Kinds of devices of a task.
+pub const DEVICES_MAX: usize = 32;
+/// Cores a task may have for itself: more than any machine has today.
+pub const CORES_MAX: u16 = 4096;
+/// Longest delay before a kill: a day, as for `kill_timeout`.
+pub const DELAY_MAX: std::time::Duration = std::time::Duration::from_hours(24);
+/// Bytes of why a deployment or a node is what it is.
+pub const REASON_BYTES_MAX: usize = 1024;

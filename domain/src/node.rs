@@ -13,6 +13,12 @@ use crate::id::{LogIndex, NodeId, Timestamp};
 use crate::limits;
 use crate::resources::Amount;
 
+mod device;
+mod drain;
+
+pub use device::{DeviceGroup, DeviceInstance, HostAddress, HostVolume};
+pub use drain::{Drain, DrainSpec};
+
 /// What an agent found on its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSpec {
@@ -34,6 +40,16 @@ pub struct NodeSpec {
     pub resources: NodeResources,
     /// What the operator keeps from tasks.
     pub reserved: Amount,
+    /// Cores that are kept from tasks.
+    pub reserved_cores: Vec<u16>,
+    /// Ports that are kept from tasks on every address, sorted.
+    pub reserved_ports: Vec<u16>,
+    /// The node's addresses by the name of their host network; `default` is the one that tasks use.
+    pub addresses: Vec<HostAddress>,
+    /// Host volumes by name.
+    pub volumes: BTreeMap<String, HostVolume>,
+    /// Devices, by kind.
+    pub devices: Vec<DeviceGroup>,
     /// Drivers by name.
     pub drivers: BTreeMap<String, DriverInfo>,
     /// Muster's version on the node.
@@ -93,6 +109,16 @@ pub struct NodeResources {
     pub total: Amount,
     /// Cores.
     pub cores: u32,
+    /// Cores that tasks may have for themselves, by their number, sorted; empty where that is not possible.
+    pub core_ids: Vec<u16>,
+}
+
+impl NodeResources {
+    /// What one core is worth.
+    #[must_use]
+    pub fn mhz_per_core(&self) -> u64 {
+        self.total.cpu_mhz / u64::from(self.cores.max(1))
+    }
 }
 
 /// A driver as the agent found it.
@@ -117,6 +143,8 @@ pub enum NodeStatus {
     Ready,
     /// Heartbeats stopped; its allocations are lost.
     Down,
+    /// Heartbeats stopped; some of its allocations may come back with it.
+    Disconnected,
 }
 
 impl NodeStatus {
@@ -127,6 +155,7 @@ impl NodeStatus {
             Self::Initializing => "initializing",
             Self::Ready => "ready",
             Self::Down => "down",
+            Self::Disconnected => "disconnected",
         }
     }
 }
@@ -162,6 +191,8 @@ pub struct Node {
     pub status_at: Timestamp,
     /// Whether it takes new allocations.
     pub eligibility: Eligibility,
+    /// How it is being emptied, if it is.
+    pub drain: Option<Drain>,
     /// The entry that registered it.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
@@ -172,6 +203,8 @@ impl Node {
     /// Whether the scheduler may place on it.
     #[must_use]
     pub fn takes_work(&self) -> bool {
-        self.status == NodeStatus::Ready && self.eligibility == Eligibility::Eligible
+        self.status == NodeStatus::Ready
+            && self.eligibility == Eligibility::Eligible
+            && self.drain.is_none()
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::{Affinity, Constraint};
+
 /// CPU in MHz of one core.
 ///
 /// Placement subtracts it from what the node's fingerprint offers. The agent does not reserve it:
@@ -26,22 +28,58 @@ impl Mb {
 }
 
 /// What one task asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResources {
-    /// CPU share; 100 unless said.
+    /// CPU share; 100 unless said. With `cores`, what the cores given are worth, which placement decides.
     pub cpu: CpuMhz,
+    /// Cores for this task alone; 0 means a share of all.
+    pub cores: u16,
     /// Memory limit; 300 unless said.
     pub memory: Mb,
     /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`.
     pub memory_max: Option<Mb>,
+    /// Devices.
+    pub devices: Vec<DeviceAsk>,
+}
+
+impl TaskResources {
+    /// What it adds to its group's sum; disk is the group's own.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        Amount {
+            cpu_mhz: if self.cores == 0 {
+                u64::from(self.cpu.0)
+            } else {
+                0
+            },
+            memory_mb: u64::from(self.memory.0),
+            disk_mb: 0,
+        }
+    }
+}
+
+/// Devices of one kind that a task asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAsk {
+    /// `type`, `vendor/type` or `vendor/type/name`, such as `nvidia/gpu`.
+    pub name: String,
+    /// How many; 1 unless said.
+    pub count: u32,
+    /// Conditions on the device: `${device.attr.NAME}`, `${device.model}`, `${device.vendor}`,
+    /// `${device.type}`, `${device.ids}`.
+    pub constraints: Vec<Constraint>,
+    /// What the device had better be.
+    pub affinities: Vec<Affinity>,
 }
 
 impl Default for TaskResources {
     fn default() -> Self {
         Self {
             cpu: CpuMhz(100),
+            cores: 0,
             memory: Mb(300),
             memory_max: None,
+            devices: Vec::new(),
         }
     }
 }
@@ -75,6 +113,16 @@ impl Amount {
             cpu_mhz: self.cpu_mhz.saturating_sub(other.cpu_mhz),
             memory_mb: self.memory_mb.saturating_sub(other.memory_mb),
             disk_mb: self.disk_mb.saturating_sub(other.disk_mb),
+        }
+    }
+
+    /// The larger of both, in each dimension.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            cpu_mhz: self.cpu_mhz.max(other.cpu_mhz),
+            memory_mb: self.memory_mb.max(other.memory_mb),
+            disk_mb: self.disk_mb.max(other.disk_mb),
         }
     }
 

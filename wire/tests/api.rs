@@ -43,6 +43,7 @@ fn node() -> Node {
         status: NodeStatus::Ready,
         status_at: AT,
         eligibility: Eligibility::Eligible,
+        drain: None,
         create_index: LogIndex(2),
         modify_index: LogIndex(3),
     }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use muster_domain::id::NodeId;
-use muster_domain::node::{NodeResources, NodeSpec};
+use muster_domain::job::DEFAULT_HOST_NETWORK;
+use muster_domain::node::{HostAddress, NodeResources, NodeSpec};
 use muster_domain::resources::Amount;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -91,6 +92,15 @@ impl Publisher {
             meta: config.meta.clone(),
             resources: NodeResources::default(),
             reserved: config.reserved,
+            reserved_cores: Vec::new(),
+            reserved_ports: Vec::new(),
+            addresses: vec![HostAddress {
+                network: DEFAULT_HOST_NETWORK.to_owned(),
+                address: address.clone(),
+                reserved_ports: Vec::new(),
+            }],
+            volumes: BTreeMap::new(),
+            devices: Vec::new(),
             drivers: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             address,
@@ -152,7 +162,12 @@ impl Publisher {
         NodeSpec {
             attributes,
             drivers,
-            resources: NodeResources { total, cores },
+            resources: NodeResources {
+                total,
+                cores,
+                // Until the agent pins tasks to cores, none is offered.
+                core_ids: Vec::new(),
+            },
             ..self.base.clone()
         }
     }

@@ -115,7 +115,7 @@ fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFai
 }
 
 async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgroup, StartFailure> {
-    let resources = task.task().resources;
+    let resources = &task.task().resources;
     let limits = Limits {
         cpu_mhz: resources.cpu.0,
         memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
@@ -302,7 +302,7 @@ fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
 }
 
 fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
-    let resources = task.task().resources;
+    let resources = &task.task().resources;
     let limit = resources.memory_max.unwrap_or(resources.memory);
     TaskResources {
         cpu_mhz: resources.cpu.0.into(),

@@ -238,7 +238,7 @@ fn with_memory(
             .ok()
             .flatten()
     });
-    let resources = task.task().resources;
+    let resources = &task.task().resources;
     let asked = resources.memory_max.unwrap_or(resources.memory);
     judge_memory(exit, count, record, asked.bytes())
 }

@@ -104,7 +104,7 @@ impl Heartbeats {
         for node in state.nodes().iter() {
             match node.status {
                 NodeStatus::Initializing | NodeStatus::Ready => self.track(node.spec.id, now),
-                NodeStatus::Down => {}
+                NodeStatus::Down | NodeStatus::Disconnected => {}
             }
         }
     }

@@ -12,6 +12,7 @@ mod feasible;
 mod fleet;
 mod generic;
 mod names;
+mod preempt;
 mod rank;
 mod reconcile;
 pub(crate) mod reschedule;

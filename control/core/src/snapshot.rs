@@ -19,7 +19,7 @@ use muster_domain::alloc::PlacementMetrics;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{JobStatus, JobVersion};
-use muster_domain::node::{Eligibility, NodeSpec, NodeStatus};
+use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Answer, RowRecord, StateHash};
@@ -124,6 +124,7 @@ pub struct NodeRecord {
     status: NodeStatus,
     status_at: Timestamp,
     eligibility: Eligibility,
+    drain: Option<Drain>,
     create_index: LogIndex,
     modify_index: LogIndex,
 }

@@ -1,36 +1,62 @@
-//! Constraints: conditions a node must meet.
+//! Constraints and affinities: conditions a node must meet, or had better meet.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a constraint compares. Words and meaning are Nomad's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// How two sides compare. Words and meaning are Nomad's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Operand {
     /// `=`, `==`, `is`: equal as text.
     Equal,
     /// `!=`, `not`: not equal as text.
     NotEqual,
+    /// `<`: lower, byte by byte, also for numbers.
+    Less,
+    /// `<=`: lower or equal, byte by byte.
+    LessOrEqual,
+    /// `>`: higher, byte by byte.
+    Greater,
+    /// `>=`: higher or equal, byte by byte.
+    GreaterOrEqual,
     /// `regexp`: the left side matches the regular expression on the right.
     Regexp,
+    /// `version`: the left side is a version that meets the list of conditions on the right.
+    Version,
+    /// `semver`: the same by the rules of Semantic Versioning.
+    Semver,
+    /// `is_set`: the left side exists.
+    IsSet,
+    /// `is_not_set`: the left side does not exist.
+    IsNotSet,
+    /// `set_contains`, `set_contains_all`: the list on the left has every item of the one on the right.
+    SetContainsAll,
+    /// `set_contains_any`: the list on the left has one item of the one on the right.
+    SetContainsAny,
+    /// `distinct_hosts`: no two instances on one node. About all instances, so not of one node alone.
+    DistinctHosts,
+    /// `distinct_property`: at most so many instances for each value of the left side.
+    DistinctProperty,
 }
 
 impl Operand {
-    /// Operands of Nomad that this version refuses by name rather than ignores.
-    pub const UNSUPPORTED: [&'static str; 13] = [
-        "<",
-        "<=",
-        ">",
-        ">=",
-        "version",
-        "semver",
-        "is_set",
-        "is_not_set",
-        "set_contains",
-        "set_contains_all",
-        "set_contains_any",
-        "distinct_hosts",
-        "distinct_property",
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::Equal,
+        Self::NotEqual,
+        Self::Less,
+        Self::LessOrEqual,
+        Self::Greater,
+        Self::GreaterOrEqual,
+        Self::Regexp,
+        Self::Version,
+        Self::Semver,
+        Self::IsSet,
+        Self::IsNotSet,
+        Self::SetContainsAll,
+        Self::SetContainsAny,
+        Self::DistinctHosts,
+        Self::DistinctProperty,
     ];
 
     /// The canonical word.
@@ -39,7 +65,19 @@ impl Operand {
         match self {
             Self::Equal => "=",
             Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterOrEqual => ">=",
             Self::Regexp => "regexp",
+            Self::Version => "version",
+            Self::Semver => "semver",
+            Self::IsSet => "is_set",
+            Self::IsNotSet => "is_not_set",
+            Self::SetContainsAll => "set_contains",
+            Self::SetContainsAny => "set_contains_any",
+            Self::DistinctHosts => "distinct_hosts",
+            Self::DistinctProperty => "distinct_property",
         }
     }
 
@@ -47,10 +85,10 @@ impl Operand {
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
-            "=" | "==" | "is" | "" => Some(Self::Equal),
-            "!=" | "not" => Some(Self::NotEqual),
-            "regexp" => Some(Self::Regexp),
-            _ => None,
+            "==" | "is" | "" => Some(Self::Equal),
+            "not" => Some(Self::NotEqual),
+            "set_contains_all" => Some(Self::SetContainsAll),
+            word => Self::ALL.into_iter().find(|known| known.word() == word),
         }
     }
 }
@@ -65,7 +103,7 @@ impl fmt::Display for Operand {
 ///
 /// Targets are literals or references: `${attr.NAME}`, `${meta.NAME}`, `${node.class}`,
 /// `${node.datacenter}`, `${node.pool}`, `${node.unique.id}`, `${node.unique.name}`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Constraint {
     /// Left side, usually a reference.
     pub left: String,
@@ -79,4 +117,58 @@ impl fmt::Display for Constraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.left, self.operand, self.right)
     }
+}
+
+/// A condition that a node had better meet, or had better not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Affinity {
+    /// Left side, usually a reference.
+    pub left: String,
+    /// The comparison; not one of the `distinct_` ones.
+    pub operand: Operand,
+    /// Right side, usually a literal.
+    pub right: String,
+    /// -100 to 100, not 0: below 0 the node had better not meet it. 50 unless said.
+    pub weight: i8,
+}
+
+impl Affinity {
+    /// The weight of an affinity that names none.
+    pub const DEFAULT_WEIGHT: i8 = 50;
+}
+
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} {} (weight {})",
+            self.left, self.operand, self.right, self.weight
+        )
+    }
+}
+
+/// How instances are spread over the values of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Spread {
+    /// The attribute: a reference.
+    pub attribute: String,
+    /// 1 to 100, against the other spreads; 50 unless said.
+    pub weight: u8,
+    /// How many instances each value should have; empty means the same number for all values. What the
+    /// targets leave of 100 percent is for all other values together.
+    pub targets: Vec<SpreadTarget>,
+}
+
+impl Spread {
+    /// The weight of a spread that names none.
+    pub const DEFAULT_WEIGHT: u8 = 50;
+}
+
+/// The part of the instances that one value should have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SpreadTarget {
+    /// The attribute's value.
+    pub value: String,
+    /// 0 to 100.
+    pub percent: u8,
 }

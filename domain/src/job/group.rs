@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Constraint, JobType, Task};
+use super::{
+    Affinity, Constraint, Disconnect, JobType, Lifecycle, LifecycleHook, MigrateStrategy,
+    ReschedulePolicy, Scaling, Spread, Task, UpdateStrategy, VolumeAsks,
+};
 use crate::resources::{Amount, Mb};
 
 /// Tasks that share a node, an allocation directory and a network.
@@ -17,8 +20,27 @@ pub struct TaskGroup {
     pub count: u32,
     /// Conditions on the node, besides the job's.
     pub constraints: Vec<Constraint>,
+    /// What the node had better be, besides the job's affinities.
+    pub affinities: Vec<Affinity>,
+    /// How instances are spread, besides the job's spreads.
+    pub spreads: Vec<Spread>,
     /// What happens when a task of the group ends by itself.
     pub restart: RestartPolicy,
+    /// What happens when the group has failed on its node.
+    pub reschedule: ReschedulePolicy,
+    /// How a new version replaces an older one. `None` for batch jobs, and where it was not asked for:
+    /// everything at once, without a deployment.
+    pub update: Option<UpdateStrategy>,
+    /// How it leaves a node that is drained. `None` for jobs that are not services.
+    pub migrate: Option<MigrateStrategy>,
+    /// What happens when its node is out of reach.
+    pub disconnect: Disconnect,
+    /// Bounds for scaling.
+    pub scaling: Option<Scaling>,
+    /// Host volumes by their name in the job.
+    pub volumes: VolumeAsks,
+    /// Time between the end of its services' announcement and the kill of its tasks.
+    pub shutdown_delay: Duration,
     /// Disk shared by the group's tasks.
     pub ephemeral_disk: EphemeralDisk,
     /// Network and ports; `None` means the host's network and no ports.
@@ -30,18 +52,31 @@ pub struct TaskGroup {
 }
 
 impl TaskGroup {
-    /// What one instance asks for.
+    /// What one instance asks for: the most that may run at the same time.
+    ///
+    /// Sidecars that start first run all the time; other tasks that start first, the main tasks with
+    /// those that start after them, and those that come last follow each other.
     #[must_use]
     pub fn ask(&self) -> Amount {
-        let mut sum = Amount {
+        let disk = Amount {
             disk_mb: u64::from(self.ephemeral_disk.size.0),
             ..Amount::default()
         };
-        for task in &self.tasks {
-            sum.cpu_mhz += u64::from(task.resources.cpu.0);
-            sum.memory_mb += u64::from(task.resources.memory.0);
-        }
-        sum
+        let sum = |phase: fn(Option<Lifecycle>) -> bool| {
+            self.tasks
+                .iter()
+                .filter(|task| phase(task.lifecycle))
+                .fold(Amount::default(), |sum, task| {
+                    sum.plus(task.resources.amount())
+                })
+        };
+        let always = sum(Lifecycle::is_always);
+        let first = sum(|lifecycle| {
+            lifecycle.is_some_and(|it| it.hook == LifecycleHook::Prestart && !it.sidecar)
+        });
+        let main = sum(|lifecycle| lifecycle.is_none_or(|it| it.hook == LifecycleHook::Poststart));
+        let last = sum(|lifecycle| lifecycle.is_some_and(|it| it.hook == LifecycleHook::Poststop));
+        disk.plus(always).plus(first.max(main).max(last))
     }
 
     /// The task called `name`.
@@ -56,11 +91,19 @@ impl TaskGroup {
 pub struct EphemeralDisk {
     /// Counted in placement; 300 MiB unless said.
     pub size: Mb,
+    /// A replacement had better go to the same node, where it gets the data.
+    pub sticky: bool,
+    /// The data follow to another node.
+    pub migrate: bool,
 }
 
 impl Default for EphemeralDisk {
     fn default() -> Self {
-        Self { size: Mb(300) }
+        Self {
+            size: Mb(300),
+            sticky: false,
+            migrate: false,
+        }
     }
 }
 
@@ -131,6 +174,30 @@ impl RestartMode {
 pub enum NetworkMode {
     /// The host's network stack.
     Host,
+    /// A network stack of its own, connected by a bridge.
+    Bridge,
+    /// A network stack of its own, connected to nothing.
+    None,
+}
+
+impl NetworkMode {
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Bridge => "bridge",
+            Self::None => "none",
+        }
+    }
+
+    /// The mode that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Host, Self::Bridge, Self::None]
+            .into_iter()
+            .find(|mode| mode.word() == word)
+    }
 }
 
 /// Network and ports of a group.
@@ -151,4 +218,9 @@ pub struct PortAsk {
     pub fixed: Option<u16>,
     /// The port inside the allocation's network; 0 means the same.
     pub to: u16,
+    /// The name of the node's address it is on; `default` unless said.
+    pub host_network: String,
 }
+
+/// The host network of a port that names none.
+pub const DEFAULT_HOST_NETWORK: &str = "default";

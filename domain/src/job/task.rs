@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Constraint;
+use super::{Affinity, Constraint, RestartPolicy, VolumeMount};
 use crate::resources::{Mb, TaskResources};
 
 /// One process tree, run by a driver.
@@ -26,6 +26,20 @@ pub struct Task {
     pub resources: TaskResources,
     /// Conditions on the node, besides the job's and the group's.
     pub constraints: Vec<Constraint>,
+    /// What the node had better be, besides the job's and the group's affinities.
+    pub affinities: Vec<Affinity>,
+    /// What happens when it ends by itself; the group's policy unless said.
+    pub restart: RestartPolicy,
+    /// When it runs, if it is not a main task.
+    pub lifecycle: Option<Lifecycle>,
+    /// Whether the other main tasks are stopped when it ends.
+    pub leader: bool,
+    /// The file in the task's `local` directory that gets the payload of a dispatch; empty for none.
+    pub payload_file: String,
+    /// Volumes of the group.
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Time between the end of its services' announcement and its kill.
+    pub shutdown_delay: Duration,
     /// From the kill signal to force; 5 s unless said.
     pub kill_timeout: Duration,
     /// The signal that asks it to stop; `SIGTERM` unless said.
@@ -58,5 +72,54 @@ impl Default for LogConfig {
             max_files: 10,
             max_file_size: Mb(10),
         }
+    }
+}
+
+/// When a task that is not a main task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LifecycleHook {
+    /// Before the main tasks.
+    Prestart,
+    /// After the main tasks have started.
+    Poststart,
+    /// After the main tasks have ended.
+    Poststop,
+}
+
+impl LifecycleHook {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Prestart, Self::Poststart, Self::Poststop];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Prestart => "prestart",
+            Self::Poststart => "poststart",
+            Self::Poststop => "poststop",
+        }
+    }
+
+    /// The hook that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|hook| hook.word() == word)
+    }
+}
+
+/// When a task runs that is not a main task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lifecycle {
+    /// When it starts.
+    pub hook: LifecycleHook,
+    /// Whether it runs beside the main tasks from then on. The others run to their end.
+    pub sidecar: bool,
+}
+
+impl Lifecycle {
+    /// Whether such a task runs from the first moment to the last.
+    #[must_use]
+    pub fn is_always(this: Option<Self>) -> bool {
+        this.is_some_and(|it| it.hook == LifecycleHook::Prestart && it.sidecar)
     }
 }

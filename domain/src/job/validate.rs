@@ -1,11 +1,18 @@
 //! What a job must be before it is accepted.
 
-use std::collections::BTreeSet;
+mod launch;
+mod update;
 
-use super::{Constraint, GroupNetwork, JobSpec, JobType, Operand, RestartPolicy, Task, TaskGroup};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{
+    Affinity, Constraint, GroupNetwork, JobSpec, JobType, Lifecycle, LifecycleHook, Operand,
+    RestartPolicy, Spread, Task, TaskGroup,
+};
 use crate::fault::Fault;
 use crate::limits;
-use crate::resources::TaskResources;
+use crate::resources::{DeviceAsk, TaskResources};
 
 /// A job that was found valid. Only [`validate`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +59,13 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         priority,
         datacenters,
         node_pool,
+        all_at_once: _,
         constraints,
+        affinities,
+        spreads,
+        periodic: _,
+        parameterized: _,
+        launched: _,
         meta,
         groups,
     } = spec;
@@ -61,13 +74,6 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     check_name(&format!("{at} → name"), name, faults);
     check_name(&format!("{at} → namespace"), namespace, faults);
     check_name(&format!("{at} → node_pool"), node_pool, faults);
-    match job_type {
-        JobType::Service | JobType::Batch => {}
-        JobType::System | JobType::SysBatch => faults.push(Fault::new(
-            format!("{at} → type"),
-            format!("`{job_type}` jobs are not supported yet: use `service` or `batch`"),
-        )),
-    }
     if !(1..=limits::PRIORITY_MAX).contains(priority) {
         faults.push(Fault::new(
             format!("{at} → priority"),
@@ -84,6 +90,9 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         check_value(&format!("{at} → datacenters"), datacenter, faults);
     }
     check_constraints(&at, constraints, faults);
+    check_affinities(&at, affinities, faults);
+    check_spreads(&at, *job_type, spreads, faults);
+    launch::check(&at, spec, faults);
     check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
     if groups.is_empty() {
         faults.push(Fault::new(
@@ -104,16 +113,25 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         faults,
     );
     for group in groups {
-        check_group(group, faults);
+        check_group(*job_type, group, faults);
     }
 }
 
-fn check_group(group: &TaskGroup, faults: &mut Vec<Fault>) {
+fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
     let TaskGroup {
         name,
         count,
         constraints,
+        affinities,
+        spreads,
         restart,
+        reschedule,
+        update,
+        migrate,
+        disconnect,
+        scaling,
+        volumes,
+        shutdown_delay,
         ephemeral_disk,
         network,
         meta,
@@ -128,7 +146,22 @@ fn check_group(group: &TaskGroup, faults: &mut Vec<Fault>) {
         ));
     }
     check_constraints(&at, constraints, faults);
+    check_affinities(&at, affinities, faults);
+    check_spreads(&at, job_type, spreads, faults);
     check_restart(&at, restart, faults);
+    update::check_reschedule(&at, job_type, reschedule, faults);
+    if let Some(update) = update {
+        update::check_update(&at, job_type, *count, update, faults);
+    }
+    if let Some(migrate) = migrate {
+        update::check_migrate(&at, job_type, migrate, faults);
+    }
+    update::check_disconnect(&at, job_type, disconnect, faults);
+    if let Some(scaling) = scaling {
+        launch::check_scaling(&at, *count, scaling, faults);
+    }
+    launch::check_volumes(&at, volumes, faults);
+    check_delay(&at, *shutdown_delay, faults);
     if ephemeral_disk.size.0 < 10 {
         faults.push(Fault::new(
             format!("{at} → ephemeral_disk.size"),
@@ -159,6 +192,39 @@ fn check_group(group: &TaskGroup, faults: &mut Vec<Fault>) {
     );
     for task in tasks {
         check_task(&at, task, faults);
+        launch::check_mounts(&at, volumes, task, faults);
+    }
+    check_phases(&at, tasks, faults);
+}
+
+/// A group needs a task that is neither before nor after the others, and one leader at most.
+fn check_phases(at: &str, tasks: &[Task], faults: &mut Vec<Fault>) {
+    if !tasks.is_empty() && tasks.iter().all(|task| task.lifecycle.is_some()) {
+        faults.push(Fault::new(
+            at,
+            "has only tasks with a `lifecycle` block: one must be a main task, without it",
+        ));
+    }
+    let leaders = tasks.iter().filter(|task| task.leader);
+    if leaders.clone().count() > 1 {
+        let names: Vec<&str> = leaders.map(|task| task.name.as_str()).collect();
+        faults.push(Fault::new(
+            at,
+            format!(
+                "has {} leaders ({}): one is allowed",
+                names.len(),
+                names.join(", ")
+            ),
+        ));
+    }
+}
+
+fn check_delay(at: &str, delay: Duration, faults: &mut Vec<Fault>) {
+    if delay > limits::DELAY_MAX {
+        faults.push(Fault::new(
+            format!("{at} → shutdown_delay"),
+            format!("{delay:?} is above {:?}", limits::DELAY_MAX),
+        ));
     }
 }
 
@@ -171,6 +237,13 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
         env,
         resources,
         constraints,
+        affinities,
+        restart,
+        lifecycle,
+        leader,
+        payload_file,
+        volume_mounts: _,
+        shutdown_delay,
         kill_timeout,
         kill_signal,
         logs,
@@ -207,6 +280,11 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     }
     check_resources(&at, resources, faults);
     check_constraints(&at, constraints, faults);
+    check_affinities(&at, affinities, faults);
+    check_restart(&at, restart, faults);
+    check_delay(&at, *shutdown_delay, faults);
+    launch::check_payload_file(&at, payload_file, faults);
+    check_lifecycle(&at, *lifecycle, *leader, faults);
     if kill_timeout.as_secs() > 24 * 3600 {
         faults.push(Fault::new(format!("{at} → kill_timeout"), "is above 24 h"));
     }
@@ -225,13 +303,46 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
 }
 
+fn check_lifecycle(at: &str, lifecycle: Option<Lifecycle>, leader: bool, faults: &mut Vec<Fault>) {
+    let Some(lifecycle) = lifecycle else { return };
+    if leader {
+        faults.push(Fault::new(
+            format!("{at} → leader"),
+            "a task with a `lifecycle` block cannot lead: the leader is a main task",
+        ));
+    }
+    if lifecycle.sidecar && lifecycle.hook == LifecycleHook::Poststop {
+        faults.push(Fault::new(
+            format!("{at} → lifecycle.sidecar"),
+            "a task that runs after the others runs beside none: leave it out",
+        ));
+    }
+}
+
 fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>) {
     let TaskResources {
         cpu,
+        cores,
         memory,
         memory_max,
+        devices,
     } = resources;
-    if cpu.0 == 0 {
+    for device in devices {
+        check_device(at, device, faults);
+    }
+    check_count(
+        &format!("{at} → resources.device"),
+        devices.len(),
+        limits::DEVICES_MAX,
+        faults,
+    );
+    if *cores > limits::CORES_MAX {
+        faults.push(Fault::new(
+            format!("{at} → resources.cores"),
+            format!("{cores} is above {}", limits::CORES_MAX),
+        ));
+    }
+    if cpu.0 == 0 && *cores == 0 {
         faults.push(Fault::new(
             format!("{at} → resources.cpu"),
             "must be at least 1 MHz",
@@ -317,21 +428,164 @@ fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Faul
         let at = format!("{at} → constraint[{ordinal}]");
         check_value(&at, &constraint.left, faults);
         check_value(&at, &constraint.right, faults);
-        if constraint.left.is_empty() {
-            faults.push(Fault::new(at.clone(), "has no attribute to compare"));
-        }
-        match constraint.operand {
-            Operand::Regexp => {
-                if let Err(error) = regex_lite::Regex::new(&constraint.right) {
-                    faults.push(Fault::new(
-                        at,
-                        format!("`{}` is no regular expression: {error}", constraint.right),
-                    ));
-                }
+        check_operand(&at, constraint, faults);
+    }
+}
+
+fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
+    let Constraint {
+        left,
+        operand,
+        right,
+    } = constraint;
+    match operand {
+        Operand::Regexp => {
+            if let Err(error) = regex_lite::Regex::new(right) {
+                faults.push(Fault::new(
+                    at,
+                    format!("`{right}` is no regular expression: {error}"),
+                ));
             }
-            Operand::Equal | Operand::NotEqual => {}
+        }
+        Operand::Version | Operand::Semver | Operand::SetContainsAll | Operand::SetContainsAny => {
+            if right.is_empty() {
+                faults.push(Fault::new(
+                    at,
+                    format!("`{operand}` needs a value to compare with"),
+                ));
+            }
+        }
+        Operand::DistinctHosts => {
+            if !matches!(right.as_str(), "" | "true" | "false") {
+                faults.push(Fault::new(
+                    at,
+                    format!("distinct_hosts is true or false, not `{right}`"),
+                ));
+            }
+        }
+        Operand::DistinctProperty => {
+            let limit: Result<u64, _> = right.parse();
+            if !right.is_empty() && !matches!(limit, Ok(limit) if limit > 0) {
+                faults.push(Fault::new(
+                    at,
+                    format!("distinct_property takes a number of instances, not `{right}`"),
+                ));
+            }
+        }
+        Operand::Equal
+        | Operand::NotEqual
+        | Operand::Less
+        | Operand::LessOrEqual
+        | Operand::Greater
+        | Operand::GreaterOrEqual
+        | Operand::IsSet
+        | Operand::IsNotSet => {}
+    }
+    if left.is_empty() && *operand != Operand::DistinctHosts {
+        faults.push(Fault::new(at, "has no attribute to compare"));
+    }
+}
+
+fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) {
+    check_count(
+        &format!("{at} → affinity"),
+        affinities.len(),
+        limits::CONSTRAINTS_MAX,
+        faults,
+    );
+    for (ordinal, affinity) in affinities.iter().enumerate() {
+        let at = format!("{at} → affinity[{ordinal}]");
+        let Affinity {
+            left,
+            operand,
+            right,
+            weight,
+        } = affinity;
+        check_value(&at, left, faults);
+        check_value(&at, right, faults);
+        if !(-100..=100).contains(weight) || *weight == 0 {
+            faults.push(Fault::new(
+                format!("{at} → weight"),
+                format!("{weight} is not within -100 to 100, or is 0, which says nothing"),
+            ));
+        }
+        if matches!(operand, Operand::DistinctHosts | Operand::DistinctProperty) {
+            faults.push(Fault::new(
+                at,
+                format!("`{operand}` is a constraint: write a `constraint` block"),
+            ));
+            continue;
+        }
+        let constraint = Constraint {
+            left: left.clone(),
+            operand: *operand,
+            right: right.clone(),
+        };
+        check_operand(&at, &constraint, faults);
+    }
+}
+
+fn check_spreads(at: &str, job_type: JobType, spreads: &[Spread], faults: &mut Vec<Fault>) {
+    check_count(
+        &format!("{at} → spread"),
+        spreads.len(),
+        limits::CONSTRAINTS_MAX,
+        faults,
+    );
+    if !spreads.is_empty() && matches!(job_type, JobType::System | JobType::SysBatch) {
+        faults.push(Fault::new(
+            format!("{at} → spread"),
+            format!(
+                "a `{job_type}` job runs on every node, so nothing can be spread: leave it out"
+            ),
+        ));
+    }
+    for (ordinal, spread) in spreads.iter().enumerate() {
+        let at = format!("{at} → spread[{ordinal}]");
+        check_value(&at, &spread.attribute, faults);
+        if spread.attribute.is_empty() {
+            faults.push(Fault::new(at.clone(), "has no attribute to spread over"));
+        }
+        if !(1..=100).contains(&spread.weight) {
+            faults.push(Fault::new(
+                format!("{at} → weight"),
+                format!("{} is outside 1 to 100", spread.weight),
+            ));
+        }
+        check_unique(
+            &at,
+            "target",
+            spread.targets.iter().map(|target| target.value.as_str()),
+            faults,
+        );
+        let percent: u32 = spread
+            .targets
+            .iter()
+            .map(|target| u32::from(target.percent))
+            .sum();
+        if percent > 100 {
+            faults.push(Fault::new(
+                at,
+                format!("its targets make {percent} percent together: 100 is all"),
+            ));
         }
     }
+}
+
+fn check_device(at: &str, device: &DeviceAsk, faults: &mut Vec<Fault>) {
+    let at = format!("{at} → device \"{}\"", device.name);
+    check_name(&at, &device.name, faults);
+    if device.name.split('/').count() > 3 {
+        faults.push(Fault::new(
+            at.clone(),
+            "is `type`, `vendor/type` or `vendor/type/name`",
+        ));
+    }
+    if device.count == 0 {
+        faults.push(Fault::new(format!("{at} → count"), "must be at least 1"));
+    }
+    check_constraints(&at, &device.constraints, faults);
+    check_affinities(&at, &device.affinities, faults);
 }
 
 fn is_signal(name: &str) -> bool {

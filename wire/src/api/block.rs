@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use muster_domain::fault::Fault;
@@ -277,6 +278,18 @@ impl<'v> Block<'v> {
         })
     }
 
+    /// A whole number within `bounds`, which may be below 0.
+    pub(super) fn signed<T>(&mut self, name: &'static str, bounds: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + fmt::Display + PartialOrd,
+    {
+        let expected = format!("a whole number from {} to {}", bounds.start(), bounds.end());
+        self.typed(name, &expected, |value| {
+            let number = value.as_i64().and_then(|number| T::try_from(number).ok());
+            number.filter(|number| bounds.contains(number))
+        })
+    }
+
     /// A duration: nanoseconds, or a text such as `30s`.
     pub(super) fn duration(&mut self, name: &'static str) -> Option<Duration> {
         self.typed(
@@ -344,6 +357,32 @@ impl<'v> Block<'v> {
         let items = list.iter().enumerate();
         items
             .filter_map(|(ordinal, item)| Block::new(format!("{at}[{ordinal}]"), item, found))
+            .collect()
+    }
+
+    /// An object of at most `max` named objects. A larger one is a fault and not read.
+    pub(super) fn named_blocks(
+        &mut self,
+        name: &'static str,
+        max: usize,
+    ) -> Vec<(String, Block<'v>)> {
+        let Some(map) = self.typed(name, "an object of objects", Value::as_object) else {
+            return Vec::new();
+        };
+        if map.len() > max {
+            self.fault_because(name, || {
+                format!("{} are too many: at most {max}", map.len())
+            });
+            return Vec::new();
+        }
+        let at = self.path(name);
+        let found = self.found;
+        let items = map.iter();
+        items
+            .filter_map(|(key, item)| {
+                let block = Block::new(format!("{at}.{}", shown(key)), item, found)?;
+                Some((key.clone(), block))
+            })
             .collect()
     }
 

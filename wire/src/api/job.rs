@@ -5,11 +5,15 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
+mod launch;
 pub mod request;
+mod steps;
 mod summary;
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use muster_domain::job as domain;
 use muster_domain::job::DEFAULT_REGION;
 use serde::{Deserialize, Serialize};
@@ -19,6 +23,11 @@ use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::resources::{Network, Port, Resources};
 
+pub use launch::{
+    DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,
+    VolumeMount,
+};
+pub use steps::{Affinity, Disconnect, Migrate, Reschedule, Spread, SpreadTarget, Update};
 pub use summary::{Children, GroupSummary, JobListStub, JobSummary};
 
 /// A job as `GET /v1/job/:id` answers and `PUT /v1/jobs` takes it.
@@ -43,16 +52,19 @@ pub struct Job {
     pub node_pool: String,
     #[serde(with = "null")]
     pub constraints: Vec<Constraint>,
-    pub affinities: Null,
-    pub spreads: Null,
+    #[serde(with = "null")]
+    pub affinities: Vec<Affinity>,
+    #[serde(with = "null")]
+    pub spreads: Vec<Spread>,
     #[serde(with = "null")]
     pub task_groups: Vec<TaskGroup>,
     pub update: Null,
     pub multiregion: Null,
-    pub periodic: Null,
-    pub parameterized_job: Null,
+    pub periodic: Option<Periodic>,
+    pub parameterized_job: Option<Parameterized>,
     pub dispatched: bool,
-    pub payload: Null,
+    /// Base64.
+    pub payload: Option<String>,
     #[serde(with = "null")]
     pub meta: BTreeMap<String, String>,
     pub consul_token: String,
@@ -84,7 +96,13 @@ impl Job {
             priority,
             datacenters,
             node_pool,
+            all_at_once,
             constraints,
+            affinities,
+            spreads,
+            periodic,
+            parameterized,
+            launched,
             meta,
             groups,
         } = spec;
@@ -97,8 +115,24 @@ impl Job {
             priority: *priority,
             datacenters: datacenters.clone(),
             node_pool: node_pool.clone(),
+            all_at_once: *all_at_once,
             constraints: constraints.iter().map(Constraint::from).collect(),
+            affinities: affinities.iter().map(Affinity::from).collect(),
+            spreads: spreads.iter().map(Spread::from).collect(),
             task_groups: groups.iter().map(TaskGroup::from).collect(),
+            periodic: periodic.as_ref().map(Periodic::from),
+            parameterized_job: parameterized.as_ref().map(Parameterized::from),
+            parent_id: launched
+                .as_ref()
+                .map(|launched| launched.parent_id.clone())
+                .unwrap_or_default(),
+            dispatched: launched
+                .as_ref()
+                .is_some_and(|launched| launched.dispatched),
+            payload: launched
+                .as_ref()
+                .filter(|launched| !launched.payload.is_empty())
+                .map(|launched| BASE64_STANDARD.encode(&launched.payload)),
             meta: meta.clone(),
             ..Self::default()
         }
@@ -156,27 +190,35 @@ impl From<&domain::Constraint> for Constraint {
 pub struct TaskGroup {
     pub name: String,
     pub count: u32,
-    pub update: Null,
-    pub migrate: Null,
+    pub update: Option<Update>,
+    pub migrate: Option<Migrate>,
     #[serde(with = "null")]
     pub constraints: Vec<Constraint>,
-    pub scaling: Null,
+    pub scaling: Option<Scaling>,
     pub restart_policy: Option<RestartPolicy>,
     #[serde(with = "null")]
     pub tasks: Vec<Task>,
     pub ephemeral_disk: Option<EphemeralDisk>,
     #[serde(with = "null")]
     pub meta: BTreeMap<String, String>,
-    pub reschedule_policy: Null,
-    pub affinities: Null,
-    pub spreads: Null,
+    pub reschedule_policy: Option<Reschedule>,
+    #[serde(with = "null")]
+    pub affinities: Vec<Affinity>,
+    #[serde(with = "null")]
+    pub spreads: Vec<Spread>,
     #[serde(with = "null")]
     pub networks: Vec<Network>,
     pub consul: Null,
     pub services: Null,
-    pub volumes: Null,
-    pub shutdown_delay: Null,
-    pub stop_after_client_disconnect: Null,
+    #[serde(with = "null")]
+    pub volumes: BTreeMap<String, Volume>,
+    /// Nanoseconds.
+    pub shutdown_delay: Option<i64>,
+    /// Nanoseconds.
+    pub stop_after_client_disconnect: Option<i64>,
+    /// Nanoseconds.
+    pub max_client_disconnect: Option<i64>,
+    pub disconnect: Option<Disconnect>,
 }
 
 impl From<&domain::TaskGroup> for TaskGroup {
@@ -185,22 +227,48 @@ impl From<&domain::TaskGroup> for TaskGroup {
             name,
             count,
             constraints,
+            affinities,
+            spreads,
             restart,
+            reschedule,
+            update,
+            migrate,
+            disconnect,
+            scaling,
+            volumes,
+            shutdown_delay,
             ephemeral_disk,
             network,
             meta,
             tasks,
         } = group;
-        let restart = RestartPolicy::from(restart);
         Self {
             name: name.clone(),
             count: *count,
             constraints: constraints.iter().map(Constraint::from).collect(),
-            tasks: tasks.iter().map(|task| Task::new(task, &restart)).collect(),
-            restart_policy: Some(restart),
+            affinities: affinities.iter().map(Affinity::from).collect(),
+            spreads: spreads.iter().map(Spread::from).collect(),
+            tasks: tasks.iter().map(Task::from).collect(),
+            restart_policy: Some(RestartPolicy::from(restart)),
+            reschedule_policy: Some(Reschedule::from(reschedule)),
+            update: update.as_ref().map(Update::from),
+            migrate: migrate.as_ref().map(Migrate::from),
+            disconnect: disconnect
+                .lost_after
+                .is_some()
+                .then(|| Disconnect::from(disconnect)),
+            stop_after_client_disconnect: disconnect.stop_on_client_after.map(nanos),
+            max_client_disconnect: disconnect.lost_after.map(nanos),
+            scaling: scaling.as_ref().map(Scaling::from),
+            volumes: volumes
+                .iter()
+                .map(|(name, volume)| (name.clone(), Volume::new(name, volume)))
+                .collect(),
+            shutdown_delay: (!shutdown_delay.is_zero()).then(|| nanos(*shutdown_delay)),
             ephemeral_disk: Some(EphemeralDisk {
+                sticky: ephemeral_disk.sticky,
                 size_mb: ephemeral_disk.size.0,
-                ..EphemeralDisk::default()
+                migrate: ephemeral_disk.migrate,
             }),
             meta: meta.clone(),
             networks: network.iter().map(asked_network).collect(),
@@ -211,18 +279,15 @@ impl From<&domain::TaskGroup> for TaskGroup {
 
 fn asked_network(network: &domain::GroupNetwork) -> Network {
     let domain::GroupNetwork { mode, ports } = network;
-    let mode = match mode {
-        domain::NetworkMode::Host => "host",
-    };
     let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
     let shape = |port: &domain::PortAsk| Port {
         label: port.label.clone(),
         value: port.fixed.unwrap_or(0),
         to: i32::from(port.to),
-        host_network: String::new(),
+        host_network: port.host_network.clone(),
     };
     Network {
-        mode: mode.to_owned(),
+        mode: mode.word().to_owned(),
         reserved_ports: fixed.into_iter().map(shape).collect(),
         dynamic_ports: dynamic.into_iter().map(shape).collect(),
         ..Network::default()
@@ -277,11 +342,12 @@ pub struct Task {
     pub templates: Null,
     #[serde(with = "null")]
     pub constraints: Vec<Constraint>,
-    pub affinities: Null,
+    #[serde(with = "null")]
+    pub affinities: Vec<Affinity>,
     pub resources: Option<Resources>,
     pub restart_policy: Option<RestartPolicy>,
-    pub dispatch_payload: Null,
-    pub lifecycle: Null,
+    pub dispatch_payload: Option<DispatchPayload>,
+    pub lifecycle: Option<Lifecycle>,
     #[serde(with = "null")]
     pub meta: BTreeMap<String, String>,
     /// Nanoseconds.
@@ -290,7 +356,8 @@ pub struct Task {
     pub artifacts: Null,
     pub leader: bool,
     pub shutdown_delay: i64,
-    pub volume_mounts: Null,
+    #[serde(with = "null")]
+    pub volume_mounts: Vec<VolumeMount>,
     pub scaling_policies: Null,
     pub kill_signal: String,
     pub kind: String,
@@ -298,8 +365,8 @@ pub struct Task {
     pub csi_plugin_config: Null,
 }
 
-impl Task {
-    fn new(task: &domain::Task, restart: &RestartPolicy) -> Self {
+impl From<&domain::Task> for Task {
+    fn from(task: &domain::Task) -> Self {
         let domain::Task {
             name,
             driver,
@@ -308,6 +375,13 @@ impl Task {
             env,
             resources,
             constraints,
+            affinities,
+            restart,
+            lifecycle,
+            leader,
+            payload_file,
+            volume_mounts,
+            shutdown_delay,
             kill_timeout,
             kill_signal,
             logs,
@@ -320,8 +394,16 @@ impl Task {
             config: serde_json::from_str(config_json).unwrap_or_default(),
             env: env.clone(),
             constraints: constraints.iter().map(Constraint::from).collect(),
+            affinities: affinities.iter().map(Affinity::from).collect(),
             resources: Some(Resources::from(resources)),
-            restart_policy: Some(restart.clone()),
+            restart_policy: Some(RestartPolicy::from(restart)),
+            lifecycle: lifecycle.map(Lifecycle::from),
+            leader: *leader,
+            dispatch_payload: (!payload_file.is_empty()).then(|| DispatchPayload {
+                file: payload_file.clone(),
+            }),
+            volume_mounts: volume_mounts.iter().map(VolumeMount::from).collect(),
+            shutdown_delay: nanos(*shutdown_delay),
             meta: meta.clone(),
             kill_timeout: nanos(*kill_timeout),
             log_config: Some(LogConfig {

@@ -179,6 +179,7 @@ impl From<&domain::Node> for Node {
             status,
             status_at,
             eligibility,
+            drain: _,
             create_index,
             modify_index,
         } = node;
@@ -239,14 +240,18 @@ pub struct NodeResources {
 
 impl NodeResources {
     fn new(spec: &domain::NodeSpec) -> Self {
-        let domain::NodeResources { total, cores } = &spec.resources;
+        let domain::NodeResources {
+            total,
+            cores,
+            core_ids,
+        } = &spec.resources;
         let address = ip(&spec.address);
         let bits = if address.contains(':') { 128 } else { 32 };
         Self {
             cpu: NodeCpu {
                 cpu_shares: total.cpu_mhz,
                 total_cpu_cores: *cores,
-                reservable_cpu_cores: (0..*cores).collect(),
+                reservable_cpu_cores: core_ids.iter().map(|core| u32::from(*core)).collect(),
             },
             memory: NodeMemory {
                 memory_mb: total.memory_mb,

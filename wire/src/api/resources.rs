@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use muster_domain::job::TaskGroup;
-use muster_domain::resources::{AllocatedPort, Amount, TaskResources};
+use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, TaskResources};
 use serde::{Deserialize, Serialize};
 
+use crate::api::job::{Affinity, Constraint};
 use crate::api::null::{self, Null};
 
 /// What a task asks for, or a sum of it.
@@ -27,18 +28,46 @@ pub struct Resources {
     pub iops: u32,
     #[serde(with = "null")]
     pub networks: Vec<Network>,
-    pub devices: Null,
+    #[serde(with = "null")]
+    pub devices: Vec<Device>,
+}
+
+/// Devices that a task asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Device {
+    pub name: String,
+    pub count: u32,
+    #[serde(with = "null")]
+    pub constraints: Vec<Constraint>,
+    #[serde(with = "null")]
+    pub affinities: Vec<Affinity>,
+}
+
+impl From<&DeviceAsk> for Device {
+    fn from(device: &DeviceAsk) -> Self {
+        Self {
+            name: device.name.clone(),
+            count: device.count,
+            constraints: device.constraints.iter().map(Constraint::from).collect(),
+            affinities: device.affinities.iter().map(Affinity::from).collect(),
+        }
+    }
 }
 
 impl From<&TaskResources> for Resources {
     fn from(resources: &TaskResources) -> Self {
         let TaskResources {
             cpu,
+            cores,
             memory,
             memory_max,
+            devices,
         } = resources;
         Self {
             cpu: u64::from(cpu.0),
+            cores: u32::from(*cores),
+            devices: devices.iter().map(Device::from).collect(),
             memory_mb: u64::from(memory.0),
             memory_max_mb: memory_max.map_or(0, |max| u64::from(max.0)),
             ..Self::default()
@@ -116,9 +145,11 @@ impl AllocatedResources {
         let tasks = group.tasks.iter().map(|task| {
             let TaskResources {
                 cpu,
+                cores: _,
                 memory,
                 memory_max,
-            } = task.resources;
+                devices: _,
+            } = &task.resources;
             let held = AllocatedTask {
                 cpu: AllocatedCpu {
                     cpu_shares: u64::from(cpu.0),

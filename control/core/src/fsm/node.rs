@@ -34,6 +34,7 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
             status: NodeStatus::Initializing,
             status_at: change.at,
             eligibility: Eligibility::Eligible,
+            drain: None,
             create_index: change.index,
             modify_index: change.index,
         },
@@ -74,7 +75,7 @@ pub(super) fn set_status(
             change.effect(Effect::NodeGone(node_id));
             lose_allocs(change, node_id);
         }
-        NodeStatus::Initializing => {}
+        NodeStatus::Initializing | NodeStatus::Disconnected => {}
     }
     Ok(Response::Done)
 }

@@ -15,7 +15,7 @@ use muster_domain::node::NodeSpec;
 
 use crate::state::NodeClass;
 
-pub(super) use constraint::Condition;
+pub(super) use constraint::{Condition, value_of};
 
 /// What a group needs of a node, prepared once.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl<'a> Needs<'a> {
         constraints.extend(group.tasks.iter().flat_map(|task| &task.constraints));
         let mut seen = std::collections::BTreeSet::new();
         constraints.retain(|constraint| seen.insert(*constraint));
-        let conditions: Vec<_> = constraints.into_iter().map(Condition::new).collect();
+        let conditions: Vec<_> = constraints.into_iter().map(Condition::of).collect();
         let by_node = conditions.iter().any(Condition::names_one_node);
         Self {
             job,

@@ -4,9 +4,11 @@
 //! the mean, as Nomad does, so a node may gain from having none. A component is a file in `rank/` and a
 //! line in [`Ranking::score`]. Of equal nodes the one next after the seed's place goes first.
 
+mod affinity;
 mod anti_affinity;
 mod binpack;
 mod reschedule_penalty;
+mod spread;
 mod tournament;
 
 use std::collections::BTreeMap;

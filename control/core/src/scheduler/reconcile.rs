@@ -178,7 +178,7 @@ impl<'a> Reconciler<'a, '_> {
     fn is_lost(&self, node_id: &NodeId) -> bool {
         match self.state.nodes().get(node_id).map(|node| node.status) {
             Some(NodeStatus::Initializing | NodeStatus::Ready) => false,
-            Some(NodeStatus::Down) | None => true,
+            Some(NodeStatus::Down | NodeStatus::Disconnected) | None => true,
         }
     }
 
@@ -190,7 +190,7 @@ impl<'a> Reconciler<'a, '_> {
             alloc.client_status().is_terminal() && alloc.next().is_none() && self.counts(*alloc)
         });
         for alloc in ended {
-            match reschedule::due(self.state, alloc) {
+            match reschedule::due(alloc) {
                 // Lost allocations were told to stop when their node went down.
                 Due::Now => newest(&mut replaceable, alloc),
                 Due::At(_) | Due::Never if alloc.server_terminal() => {}

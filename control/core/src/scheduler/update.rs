@@ -21,7 +21,16 @@ pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -
         name: _,
         count: _,
         constraints: _,
+        affinities,
+        spreads,
         restart: _,
+        reschedule: _,
+        update: _,
+        migrate: _,
+        disconnect: _,
+        scaling: _,
+        volumes,
+        shutdown_delay: _,
         ephemeral_disk,
         network,
         meta,
@@ -29,6 +38,11 @@ pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -
     } = old.1;
     let same = old.0.meta == new.0.meta
         && old.0.name == new.0.name
+        && old.0.affinities == new.0.affinities
+        && old.0.spreads == new.0.spreads
+        && *affinities == new.1.affinities
+        && *spreads == new.1.spreads
+        && *volumes == new.1.volumes
         && *ephemeral_disk == new.1.ephemeral_disk
         && *network == new.1.network
         && *meta == new.1.meta
@@ -54,6 +68,13 @@ fn same_process(old: &Task, new: &Task) -> bool {
         env,
         resources,
         constraints: _,
+        affinities,
+        restart: _,
+        lifecycle: _,
+        leader: _,
+        payload_file,
+        volume_mounts,
+        shutdown_delay: _,
         kill_timeout: _,
         kill_signal: _,
         logs: _,
@@ -64,5 +85,8 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *user == new.user
         && *env == new.env
         && *resources == new.resources
+        && *affinities == new.affinities
+        && *payload_file == new.payload_file
+        && *volume_mounts == new.volume_mounts
         && *meta == new.meta
 }

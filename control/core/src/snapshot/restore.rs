@@ -169,6 +169,7 @@ impl Restoring {
             status,
             status_at,
             eligibility,
+            drain,
             create_index,
             modify_index,
         } = record;
@@ -177,6 +178,7 @@ impl Restoring {
             status,
             status_at,
             eligibility,
+            drain,
             create_index,
             modify_index,
         };

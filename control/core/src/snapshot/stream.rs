@@ -193,6 +193,7 @@ fn node_record(number: NodeNumber, node: &Node) -> NodeRecord {
         status,
         status_at,
         eligibility,
+        drain,
         create_index,
         modify_index,
     } = node;
@@ -202,6 +203,7 @@ fn node_record(number: NodeNumber, node: &Node) -> NodeRecord {
         status: *status,
         status_at: *status_at,
         eligibility: *eligibility,
+        drain: *drain,
         create_index: *create_index,
         modify_index: *modify_index,
     }

@@ -414,9 +414,10 @@ fn row_hash(number: NodeNumber, node: &Node) -> u64 {
         status,
         status_at,
         eligibility,
+        drain,
         create_index,
         modify_index,
     } = node;
-    let row = (number, &**spec, status, status_at, eligibility);
+    let row = (number, &**spec, status, status_at, eligibility, drain);
     Digest::of(&(row, create_index, modify_index))
 }

@@ -8,16 +8,20 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    Constraint, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DEFAULT_REGION,
-    EphemeralDisk, GroupNetwork, JobSpec, JobType, LogConfig, NetworkMode, Operand, PortAsk,
-    RestartMode, RestartPolicy, Task, TaskGroup,
+    Affinity, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
+    DEFAULT_PRIORITY, DEFAULT_REGION, EphemeralDisk, GroupNetwork, JobSpec, JobType, Lifecycle,
+    LifecycleHook, LogConfig, NetworkMode, Operand, PortAsk, RestartMode, RestartPolicy, Spread,
+    SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
-use muster_domain::resources::{CpuMhz, Mb, TaskResources};
+use muster_domain::resources::{CpuMhz, DeviceAsk, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, Findings, Known};
 use crate::limits::FAULTS_MAX;
+
+mod launch;
+mod update;
 
 pub use crate::api::block::SyntaxError;
 
@@ -48,13 +52,9 @@ const JOB: Known = Known {
         "JobModifyIndex",
         "VersionTag",
     ],
-    harmless: &["AllAtOnce", "Update", "Migrate", "Reschedule", "UI"],
+    harmless: &["UI"],
     unsupported: &[
-        "Affinities",
-        "Spreads",
         "Multiregion",
-        "Periodic",
-        "ParameterizedJob",
         "Payload",
         "DispatchIdempotencyToken",
         "ConsulToken",
@@ -66,41 +66,18 @@ const JOB: Known = Known {
 };
 const GROUP: Known = Known {
     derived: &[],
-    harmless: &[
-        "Update",
-        "Migrate",
-        "ReschedulePolicy",
-        "PreventRescheduleOnLost",
-    ],
-    unsupported: &[
-        "Affinities",
-        "Spreads",
-        "Consul",
-        "Services",
-        "Volumes",
-        "Scaling",
-        "ShutdownDelay",
-        "Disconnect",
-        "StopAfterClientDisconnect",
-        "MaxClientDisconnect",
-        "MaxRunDuration",
-    ],
+    harmless: &["PreventRescheduleOnLost"],
+    unsupported: &["Consul", "Services", "MaxRunDuration"],
 };
 const TASK: Known = Known {
     derived: &[],
     harmless: &["Identity", "Identities"],
     unsupported: &[
-        "Affinities",
         "Services",
         "Vault",
         "Consul",
         "Templates",
-        "DispatchPayload",
-        "Lifecycle",
         "Artifacts",
-        "Leader",
-        "ShutdownDelay",
-        "VolumeMounts",
         "ScalingPolicies",
         "Kind",
         "CSIPluginConfig",
@@ -112,7 +89,7 @@ const TASK: Known = Known {
 const RESOURCES: Known = Known {
     derived: &["DiskMB", "IOPS"],
     harmless: &[],
-    unsupported: &["Cores", "Networks", "Devices", "NUMA", "SecretsMB"],
+    unsupported: &["Networks", "NUMA", "SecretsMB"],
 };
 const RESTART: Known = Known {
     derived: &[],
@@ -122,7 +99,7 @@ const RESTART: Known = Known {
 const DISK: Known = Known {
     derived: &[],
     harmless: &[],
-    unsupported: &["Sticky", "Migrate"],
+    unsupported: &[],
 };
 const LOGS: Known = Known {
     derived: &["Enabled"],
@@ -142,7 +119,23 @@ const NETWORK: Known = Known {
 const PORT: Known = Known {
     derived: &[],
     harmless: &[],
-    unsupported: &["HostNetwork", "IgnoreCollision"],
+    unsupported: &["IgnoreCollision"],
+};
+
+const VOLUME: Known = Known {
+    derived: &[],
+    harmless: &["AccessMode", "AttachmentMode"],
+    unsupported: &["MountOptions", "PerAlloc", "Sticky"],
+};
+const MOUNT: Known = Known {
+    derived: &[],
+    harmless: &[],
+    unsupported: &["SELinuxLabel"],
+};
+const PLAIN: Known = Known {
+    derived: &[],
+    harmless: &[],
+    unsupported: &[],
 };
 
 /// One more than a reader keeps: its last says how many it has dropped.
@@ -239,7 +232,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         Some(word) => JobType::from_word(&word).unwrap_or_else(|| {
             job.fault(
                 "Type",
-                format!("`{word}` is no job type: use `service` or `batch`"),
+                format!("`{word}` is no job type: use `service`, `batch`, `system` or `sysbatch`"),
             );
             JobType::Service
         }),
@@ -251,6 +244,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if datacenters.is_empty() {
         datacenters.push("*".to_owned());
     }
+    let steps = update::JobSteps::read(&mut job, job_type);
     let spec = JobSpec {
         namespace: job
             .word("Namespace")
@@ -263,25 +257,40 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         node_pool: job
             .word("NodePool")
             .unwrap_or_else(|| DEFAULT_NODE_POOL.to_owned()),
+        all_at_once: job.boolean("AllAtOnce").unwrap_or(false),
         constraints: read_constraints(&mut job),
+        affinities: read_affinities(&mut job),
+        spreads: read_spreads(&mut job),
+        periodic: launch::read_periodic(&mut job),
+        parameterized: launch::read_parameterized(&mut job),
+        launched: None,
         meta: job.texts("Meta"),
         groups: job
             .blocks("TaskGroups", limits::GROUPS_MAX)
             .into_iter()
-            .map(|group| read_group(group, job_type))
+            .map(|group| read_group(group, job_type, &steps))
             .collect(),
     };
     job.finish(&JOB);
     spec
 }
 
-fn read_group(mut group: Block<'_>, job_type: JobType) -> TaskGroup {
+fn read_group(mut group: Block<'_>, job_type: JobType, steps: &update::JobSteps) -> TaskGroup {
     let restart = read_restart(&mut group, RestartPolicy::default_for(job_type));
     let read = TaskGroup {
         name: group.word("Name").unwrap_or_default(),
         count: group.number("Count", u32::MAX).unwrap_or(1),
         constraints: read_constraints(&mut group),
+        affinities: read_affinities(&mut group),
+        spreads: read_spreads(&mut group),
         restart,
+        reschedule: steps.reschedule(&mut group),
+        update: steps.update(&mut group),
+        migrate: steps.migrate(&mut group),
+        disconnect: update::read_disconnect(&mut group),
+        scaling: launch::read_scaling(&mut group),
+        volumes: read_volumes(&mut group),
+        shutdown_delay: group.duration("ShutdownDelay").unwrap_or_default(),
         ephemeral_disk: read_disk(&mut group),
         network: read_network(&mut group),
         meta: group.texts("Meta"),
@@ -332,8 +341,34 @@ fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
     let size = disk
         .number("SizeMB", u32::MAX)
         .map_or(EphemeralDisk::default().size, Mb);
+    let read = EphemeralDisk {
+        size,
+        sticky: disk.boolean("Sticky").unwrap_or(false),
+        migrate: disk.boolean("Migrate").unwrap_or(false),
+    };
     disk.finish(&DISK);
-    EphemeralDisk { size }
+    read
+}
+
+fn read_volumes(group: &mut Block<'_>) -> VolumeAsks {
+    let mut volumes = VolumeAsks::new();
+    for (name, mut volume) in group.named_blocks("Volumes", limits::VOLUMES_MAX) {
+        match volume.word("Type").as_deref() {
+            None | Some("host") => {}
+            Some(other) => volume.fault(
+                "Type",
+                format!("`{other}` is not supported: use `host`, a directory that the node offers"),
+            ),
+        }
+        drop(volume.word("Name"));
+        let ask = VolumeAsk {
+            source: volume.word("Source").unwrap_or_default(),
+            read_only: volume.boolean("ReadOnly").unwrap_or(false),
+        };
+        volume.finish(&VOLUME);
+        volumes.insert(name, ask);
+    }
+    volumes
 }
 
 fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
@@ -349,13 +384,20 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
     } else {
         networks.swap_remove(0)
     };
-    match network.word("Mode").as_deref() {
-        None | Some("host") => {}
-        Some(other) => network.fault(
-            "Mode",
-            format!("`{other}` is not supported yet: use `host`"),
-        ),
-    }
+    let mode = match network.word("Mode") {
+        None => NetworkMode::Host,
+        Some(word) => match NetworkMode::from_word(&word) {
+            Some(mode @ NetworkMode::Host) => mode,
+            Some(mode @ (NetworkMode::Bridge | NetworkMode::None)) => {
+                network.fault("Mode", format!("`{word}` is not supported yet: use `host`"));
+                mode
+            }
+            None => {
+                network.fault("Mode", format!("`{word}` is no network mode: use `host`"));
+                NetworkMode::Host
+            }
+        },
+    };
     let mut ports = Vec::new();
     for (list, is_fixed) in [("ReservedPorts", true), ("DynamicPorts", false)] {
         for mut port in network.blocks(list, limits::PORTS_MAX) {
@@ -373,15 +415,15 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
                 label: port.word("Label").unwrap_or_default(),
                 fixed: is_fixed.then(|| value.unwrap_or(0)),
                 to,
+                host_network: port
+                    .word("HostNetwork")
+                    .unwrap_or_else(|| DEFAULT_HOST_NETWORK.to_owned()),
             });
             port.finish(&PORT);
         }
     }
     network.finish(&NETWORK);
-    Some(GroupNetwork {
-        mode: NetworkMode::Host,
-        ports,
-    })
+    Some(GroupNetwork { mode, ports })
 }
 
 /// The port inside; -1 is Nomad's way to say "the same".
@@ -395,16 +437,7 @@ fn read_to(port: &mut Block<'_>) -> u16 {
 fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
     let mut constraints = Vec::new();
     for mut block in parent.blocks("Constraints", limits::CONSTRAINTS_MAX) {
-        let word = block.string("Operand").unwrap_or_default();
-        let operand = Operand::from_word(&word).unwrap_or_else(|| {
-            let reason = if Operand::UNSUPPORTED.contains(&word.as_str()) {
-                format!("`{word}` is not supported yet: use `=`, `!=` or `regexp`")
-            } else {
-                format!("`{word}` is no operand: use `=`, `!=` or `regexp`")
-            };
-            block.fault("Operand", reason);
-            Operand::Equal
-        });
+        let operand = read_operand(&mut block);
         constraints.push(Constraint {
             left: block.string("LTarget").unwrap_or_default(),
             operand,
@@ -415,13 +448,58 @@ fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
     constraints
 }
 
-fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
-    if read_restart(&mut task, group_restart) != group_restart {
-        task.fault(
-            "RestartPolicy",
-            "a policy of one task is not supported yet: write it at the group, or leave it out",
-        );
+fn read_operand(block: &mut Block<'_>) -> Operand {
+    let word = block.string("Operand").unwrap_or_default();
+    Operand::from_word(&word).unwrap_or_else(|| {
+        let known: Vec<&str> = Operand::ALL.iter().map(|operand| operand.word()).collect();
+        let reason = format!("`{word}` is no operand: use one of {}", known.join(", "));
+        block.fault("Operand", reason);
+        Operand::Equal
+    })
+}
+
+fn read_affinities(parent: &mut Block<'_>) -> Vec<Affinity> {
+    let mut affinities = Vec::new();
+    for mut block in parent.blocks("Affinities", limits::CONSTRAINTS_MAX) {
+        let operand = read_operand(&mut block);
+        affinities.push(Affinity {
+            left: block.string("LTarget").unwrap_or_default(),
+            operand,
+            right: block.string("RTarget").unwrap_or_default(),
+            weight: block
+                .signed("Weight", -100..=100)
+                .unwrap_or(Affinity::DEFAULT_WEIGHT),
+        });
+        block.finish(&PLAIN);
     }
+    affinities
+}
+
+fn read_spreads(parent: &mut Block<'_>) -> Vec<Spread> {
+    let mut spreads = Vec::new();
+    for mut block in parent.blocks("Spreads", limits::CONSTRAINTS_MAX) {
+        let mut targets = Vec::new();
+        for mut target in block.blocks("SpreadTarget", limits::CONSTRAINTS_MAX) {
+            targets.push(SpreadTarget {
+                value: target.string("Value").unwrap_or_default(),
+                percent: target.number("Percent", 100).unwrap_or(0),
+            });
+            target.finish(&PLAIN);
+        }
+        spreads.push(Spread {
+            attribute: block.string("Attribute").unwrap_or_default(),
+            weight: block
+                .number("Weight", 100)
+                .unwrap_or(Spread::DEFAULT_WEIGHT),
+            targets,
+        });
+        block.finish(&PLAIN);
+    }
+    spreads
+}
+
+fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
+    let restart = read_restart(&mut task, group_restart);
     let read = Task {
         name: task.word("Name").unwrap_or_default(),
         driver: task.word("Driver").unwrap_or_default(),
@@ -430,6 +508,13 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
         env: task.texts("Env"),
         resources: read_resources(&mut task),
         constraints: read_constraints(&mut task),
+        affinities: read_affinities(&mut task),
+        restart,
+        lifecycle: read_lifecycle(&mut task),
+        leader: task.boolean("Leader").unwrap_or(false),
+        payload_file: read_payload_file(&mut task),
+        volume_mounts: read_mounts(&mut task),
+        shutdown_delay: task.duration("ShutdownDelay").unwrap_or_default(),
         kill_timeout: task
             .duration("KillTimeout")
             .unwrap_or(Task::DEFAULT_KILL_TIMEOUT),
@@ -444,6 +529,51 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
     }
     task.finish(&TASK);
     read
+}
+
+fn read_lifecycle(task: &mut Block<'_>) -> Option<Lifecycle> {
+    let mut block = task.block("Lifecycle")?;
+    let word = block.word("Hook").unwrap_or_default();
+    let hook = LifecycleHook::from_word(&word);
+    if hook.is_none() {
+        let reason = format!("`{word}` is no hook: use `prestart`, `poststart` or `poststop`");
+        block.fault("Hook", reason);
+    }
+    let sidecar = block.boolean("Sidecar").unwrap_or(false);
+    block.finish(&PLAIN);
+    hook.map(|hook| Lifecycle { hook, sidecar })
+}
+
+fn read_payload_file(task: &mut Block<'_>) -> String {
+    let Some(mut block) = task.block("DispatchPayload") else {
+        return String::new();
+    };
+    let file = block.word("File").unwrap_or_default();
+    if file.is_empty() {
+        block.fault("File", "is missing");
+    }
+    block.finish(&PLAIN);
+    file
+}
+
+fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
+    let mut mounts = Vec::new();
+    for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
+        match block.word("PropagationMode").as_deref() {
+            None | Some("private") => {}
+            Some(other) => block.fault(
+                "PropagationMode",
+                format!("`{other}` is not supported: mounts of a task are private to it"),
+            ),
+        }
+        mounts.push(VolumeMount {
+            volume: block.word("Volume").unwrap_or_default(),
+            destination: block.word("Destination").unwrap_or_default(),
+            read_only: block.boolean("ReadOnly").unwrap_or(false),
+        });
+        block.finish(&MOUNT);
+    }
+    mounts
 }
 
 fn read_config(task: &mut Block<'_>) -> String {
@@ -463,8 +593,14 @@ fn read_resources(task: &mut Block<'_>) -> TaskResources {
     let Some(mut block) = task.block("Resources") else {
         return default;
     };
+    let cores = block.number("Cores", u16::MAX).unwrap_or(0);
     let read = TaskResources {
-        cpu: block.number("CPU", u32::MAX).map_or(default.cpu, CpuMhz),
+        cpu: match block.number("CPU", u32::MAX) {
+            // With cores of its own a task names no share.
+            None | Some(0) if cores > 0 => CpuMhz(0),
+            cpu => cpu.map_or(default.cpu, CpuMhz),
+        },
+        cores,
         memory: block
             .number("MemoryMB", u32::MAX)
             .map_or(default.memory, Mb),
@@ -472,9 +608,24 @@ fn read_resources(task: &mut Block<'_>) -> TaskResources {
             .number("MemoryMaxMB", u32::MAX)
             .filter(|mb| *mb > 0)
             .map(Mb),
+        devices: read_devices(&mut block),
     };
     block.finish(&RESOURCES);
     read
+}
+
+fn read_devices(resources: &mut Block<'_>) -> Vec<DeviceAsk> {
+    let mut devices = Vec::new();
+    for mut block in resources.blocks("Devices", limits::DEVICES_MAX) {
+        devices.push(DeviceAsk {
+            name: block.word("Name").unwrap_or_default(),
+            count: block.number("Count", u32::MAX).unwrap_or(1),
+            constraints: read_constraints(&mut block),
+            affinities: read_affinities(&mut block),
+        });
+        block.finish(&PLAIN);
+    }
+    devices
 }
 
 fn read_logs(task: &mut Block<'_>) -> LogConfig {

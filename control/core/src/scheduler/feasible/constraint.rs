@@ -4,8 +4,11 @@
 //! text but does not count as found; an unknown reference reads as nothing at all.
 
 mod re2;
+mod version;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
 
 use muster_domain::job::{Constraint, Operand};
 use muster_domain::node::NodeSpec;
@@ -20,15 +23,75 @@ fn refuses(needs: &Needs<'_>, node: &NodeSpec) -> Option<String> {
         .conditions
         .iter()
         .find(|condition| !condition.holds(node))
-        .map(|condition| condition.constraint.to_string())
+        .map(Condition::to_string)
 }
 
-/// A constraint with its regular expression compiled.
+/// A condition with its right side prepared.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Condition<'a> {
-    constraint: &'a Constraint,
-    /// Compiled where it is a literal; `None` where it must be resolved first, or is none.
-    pattern: Option<Regex>,
+    left: &'a str,
+    operand: Operand,
+    right: &'a str,
+    /// Prepared where it is a literal; else it is prepared for each node.
+    prepared: Option<Right>,
+}
+
+/// A right side, ready to compare.
+#[derive(Debug)]
+enum Right {
+    Pattern(Regex),
+    Version(version::Conditions),
+    Set(BTreeSet<String>),
+    /// Not what the operand takes; nothing compares with it.
+    Invalid,
+}
+
+impl Right {
+    fn of(operand: Operand, text: &str) -> Option<Self> {
+        match operand {
+            Operand::Regexp => Some(re2::compile(text).map_or(Self::Invalid, Self::Pattern)),
+            Operand::Version => Some(Self::conditions(text, version::Rules::Version)),
+            Operand::Semver => Some(Self::conditions(text, version::Rules::Semver)),
+            Operand::SetContainsAll | Operand::SetContainsAny => {
+                Some(Self::Set(items(text).map(str::to_owned).collect()))
+            }
+            Operand::Equal
+            | Operand::NotEqual
+            | Operand::Less
+            | Operand::LessOrEqual
+            | Operand::Greater
+            | Operand::GreaterOrEqual
+            | Operand::IsSet
+            | Operand::IsNotSet
+            | Operand::DistinctHosts
+            | Operand::DistinctProperty => None,
+        }
+    }
+
+    fn conditions(text: &str, rules: version::Rules) -> Self {
+        version::Conditions::parse(text, rules).map_or(Self::Invalid, Self::Version)
+    }
+
+    fn accepts(&self, operand: Operand, left: &str) -> bool {
+        match self {
+            Self::Pattern(pattern) => pattern.is_match(left),
+            Self::Version(conditions) => conditions.accept(left),
+            Self::Set(wanted) => {
+                let have: BTreeSet<&str> = items(left).collect();
+                let has = |item: &String| have.contains(item.as_str());
+                if operand == Operand::SetContainsAny {
+                    wanted.iter().any(has)
+                } else {
+                    wanted.iter().all(has)
+                }
+            }
+            Self::Invalid => false,
+        }
+    }
+}
+
+fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim)
 }
 
 /// What one side of a constraint reads as on a node.
@@ -40,43 +103,69 @@ struct Side<'a> {
 }
 
 impl<'a> Condition<'a> {
-    pub(super) fn new(constraint: &'a Constraint) -> Self {
-        let literal = constraint.operand == Operand::Regexp && !is_reference(&constraint.right);
-        let pattern = literal.then(|| re2::compile(&constraint.right)).flatten();
+    pub(in crate::scheduler) fn new(left: &'a str, operand: Operand, right: &'a str) -> Self {
+        let prepared = if is_reference(right) {
+            None
+        } else {
+            Right::of(operand, right)
+        };
         Self {
-            constraint,
-            pattern,
+            left,
+            operand,
+            right,
+            prepared,
         }
+    }
+
+    pub(super) fn of(constraint: &'a Constraint) -> Self {
+        Self::new(&constraint.left, constraint.operand, &constraint.right)
     }
 
     /// Whether its answer can differ within a class of nodes.
     pub(super) fn names_one_node(&self) -> bool {
-        names_one_node(&self.constraint.left) || names_one_node(&self.constraint.right)
+        names_one_node(self.left) || names_one_node(self.right)
     }
 
-    fn holds(&self, node: &NodeSpec) -> bool {
-        let left = resolve(&self.constraint.left, node);
-        let right = resolve(&self.constraint.right, node);
-        match self.constraint.operand {
-            Operand::Equal => left.found && right.found && left.text == right.text,
+    /// Whether `node` meets it. The ones about all instances are judged elsewhere and hold here.
+    pub(in crate::scheduler) fn holds(&self, node: &NodeSpec) -> bool {
+        let left = resolve(self.left, node);
+        let right = resolve(self.right, node);
+        self.compares(&left, &right)
+    }
+
+    fn compares(&self, left: &Side<'_>, right: &Side<'_>) -> bool {
+        let both = left.found && right.found;
+        match self.operand {
+            Operand::Equal => both && left.text == right.text,
             Operand::NotEqual => left.text != right.text,
-            Operand::Regexp => {
-                left.found
-                    && right.found
-                    && self.matches(left.text.as_deref(), right.text.as_deref())
+            Operand::Less => both && left.text < right.text,
+            Operand::LessOrEqual => both && left.text <= right.text,
+            Operand::Greater => both && left.text > right.text,
+            Operand::GreaterOrEqual => both && left.text >= right.text,
+            Operand::IsSet => left.found,
+            Operand::IsNotSet => !left.found,
+            Operand::DistinctHosts | Operand::DistinctProperty => true,
+            Operand::Regexp
+            | Operand::Version
+            | Operand::Semver
+            | Operand::SetContainsAll
+            | Operand::SetContainsAny => {
+                let (Some(left), Some(right), true) = (&left.text, &right.text, both) else {
+                    return false;
+                };
+                match &self.prepared {
+                    Some(prepared) => prepared.accepts(self.operand, left),
+                    None => Right::of(self.operand, right)
+                        .is_some_and(|right| right.accepts(self.operand, left)),
+                }
             }
         }
     }
+}
 
-    fn matches(&self, left: Option<&str>, right: Option<&str>) -> bool {
-        let (Some(left), Some(right)) = (left, right) else {
-            return false;
-        };
-        match &self.pattern {
-            Some(pattern) => pattern.is_match(left),
-            // An invalid pattern matches nothing.
-            None => re2::compile(right).is_some_and(|pattern| pattern.is_match(left)),
-        }
+impl fmt::Display for Condition<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.left, self.operand, self.right)
     }
 }
 
@@ -88,6 +177,15 @@ fn names_one_node(target: &str) -> bool {
     ["${node.unique.", "${attr.unique.", "${meta.unique."]
         .iter()
         .any(|prefix| target.starts_with(prefix))
+}
+
+/// What the reference `target` reads as on `node`; `None` if it is not there.
+pub(in crate::scheduler) fn value_of<'a>(
+    target: &'a str,
+    node: &'a NodeSpec,
+) -> Option<Cow<'a, str>> {
+    let Side { text, found } = resolve(target, node);
+    text.filter(|_| found)
 }
 
 fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {

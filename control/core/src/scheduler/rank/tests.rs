@@ -144,3 +144,176 @@ fn the_winner_is_the_first_of_the_best() {
     assert_eq!(Tournament::new(&[], 7).winner(), None);
     assert_eq!(Tournament::new(&[0.0], 7).winner(), Some(0));
 }
+
+fn parse_spreads(list: &serde_json::Value) -> Vec<muster_domain::job::Spread> {
+    let list = list.as_array().into_iter().flatten();
+    list.map(|spread| muster_domain::job::Spread {
+        attribute: spread["attribute"].as_str().unwrap().to_owned(),
+        weight: u8::try_from(spread["weight"].as_u64().unwrap()).unwrap(),
+        targets: spread["targets"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|target| muster_domain::job::SpreadTarget {
+                value: target["value"].as_str().unwrap().to_owned(),
+                percent: u8::try_from(target["percent"].as_u64().unwrap()).unwrap(),
+            })
+            .collect(),
+    })
+    .collect()
+}
+
+fn texts(value: &serde_json::Value) -> BTreeMap<String, String> {
+    let pairs = value.as_object().into_iter().flatten();
+    pairs
+        .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()))
+        .collect()
+}
+
+fn parse_node(node: &serde_json::Value) -> muster_domain::node::NodeSpec {
+    let text = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
+    let mut spec = muster_domain::fixture::node(&text("name")).build();
+    spec.id = text("id").parse().unwrap();
+    spec.datacenter = text("datacenter");
+    spec.class = text("class");
+    spec.attributes = texts(&node["attributes"]);
+    spec.meta = texts(&node["meta"]);
+    spec
+}
+
+/// Each component alone, and the mean of all.
+#[test]
+fn spread_affinity_and_penalties_are_nomads() {
+    let test = "spread_affinity_and_penalties_are_nomads";
+    let Some(cases) = cases(test, "spread_and_affinity.jsonl") else {
+        return;
+    };
+    let mut differ = Vec::new();
+    for case in &cases {
+        let nodes: Vec<_> = case["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(parse_node)
+            .collect();
+        let count = u32::try_from(case["task_group_count"].as_u64().unwrap()).unwrap();
+        let mut spreads = spread::uses(
+            &parse_spreads(&case["job_spreads"]),
+            &parse_spreads(&case["group_spreads"]),
+            count,
+        );
+        let mut collisions: BTreeMap<NodeId, u32> = BTreeMap::new();
+        for alloc in case["allocs"].as_array().unwrap() {
+            let of_group =
+                alloc["job_id"] == case["job_id"] && alloc["task_group"] == case["task_group"];
+            let ended = alloc["desired_status"] != "run"
+                || ["complete", "failed", "lost"]
+                    .contains(&alloc["client_status"].as_str().unwrap());
+            let place = alloc["where"].as_str().unwrap();
+            let goes = ["stopped_by_plan", "preempted_by_plan"].contains(&place);
+            if !of_group || ended {
+                continue;
+            }
+            let node_id: NodeId = alloc["node_id"].as_str().unwrap().parse().unwrap();
+            if !goes {
+                *collisions.entry(node_id).or_default() += 1;
+            }
+            if alloc["namespace"] != case["namespace"] {
+                continue;
+            }
+            if let Some(node) = nodes.iter().find(|node| node.id == node_id) {
+                for spread in &mut spreads {
+                    let attribute = spread.attribute.clone();
+                    if let Some(value) = super::super::feasible::value_of(&attribute, node) {
+                        match place {
+                            "planned" => spread.is_planned(&value),
+                            "stopped_by_plan" => {
+                                spread.runs(&value);
+                                spread.is_stopped(&value);
+                            }
+                            _ => spread.runs(&value),
+                        }
+                    }
+                }
+            }
+        }
+        for (node, (recorded, given)) in nodes.iter().zip(
+            case["results"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .zip(case["nodes"].as_array().unwrap()),
+        ) {
+            let affinities = ["job_affinities", "group_affinities", "task_affinities"]
+                .into_iter()
+                .flat_map(|list| case[list].as_array().into_iter().flatten());
+            let met = affinities.map(|affinity| {
+                let text = |field: &str| affinity[field].as_str().unwrap();
+                let operand = muster_domain::job::Operand::from_word(text("operand")).unwrap();
+                let condition = super::super::feasible::Condition::new(
+                    text("l_target"),
+                    operand,
+                    text("r_target"),
+                );
+                let weight = i8::try_from(affinity["weight"].as_i64().unwrap()).unwrap();
+                (weight, condition.holds(node))
+            });
+            let penalty = case["penalty_nodes"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|id| id.as_str() == Some(&node.id.to_string()));
+            let boosts = spreads.iter().map(|spread| {
+                spread.boost(super::super::feasible::value_of(&spread.attribute, node).as_deref())
+            });
+            let ours = [
+                ("binpack_score", given["binpack_score"].as_f64()),
+                (
+                    "job_anti_affinity",
+                    anti_affinity::score(collisions.get(&node.id).copied().unwrap_or(0), count),
+                ),
+                (
+                    "node_reschedule_penalty",
+                    penalty.then_some(reschedule_penalty::SCORE),
+                ),
+                ("node_affinity", affinity::score(met)),
+                ("allocation_spread", spread::score(boosts)),
+            ];
+            for (name, ours) in &ours[1..] {
+                let theirs = match &recorded[*name] {
+                    serde_json::Value::String(text) if text == "-Inf" => Some(f64::NEG_INFINITY),
+                    other => other.as_f64(),
+                };
+                let same = match (ours, theirs) {
+                    (None, None) => true,
+                    (Some(ours), Some(theirs)) => {
+                        (ours - theirs).abs() < 1e-9 * theirs.abs().max(1.0)
+                            || theirs == f64::NEG_INFINITY
+                    }
+                    (None, Some(theirs)) => theirs == f64::NEG_INFINITY,
+                    _ => false,
+                };
+                if !same {
+                    differ.push(format!(
+                        "case {} {} {name}: {ours:?}, not {theirs:?}",
+                        case["case"], node.name
+                    ));
+                }
+            }
+            // A target of no instances is the worst a spread can say here, not minus infinity.
+            if recorded["allocation_spread"] == "-Inf" {
+                continue;
+            }
+            let scores: Vec<f64> = ours.iter().filter_map(|(_, score)| *score).collect();
+            if scores.len() as u64 != recorded["scores_counted"].as_u64().unwrap() {
+                differ.push(format!(
+                    "case {} {}: counted {}",
+                    case["case"],
+                    node.name,
+                    scores.len()
+                ));
+            }
+        }
+    }
+    assert_eq!(differ.len(), 0, "{:#?}", &differ[..differ.len().min(30)]);
+}

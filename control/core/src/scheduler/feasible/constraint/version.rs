@@ -1,0 +1,246 @@
+//! Versions and conditions on them.
+//!
+//! Two sets of rules. `version` is lenient: a version with a pre-release part meets an ordering only
+//! where the condition names a pre-release of the same version. `semver` orders pre-releases before
+//! their release, as Semantic Versioning does. Both read versions of any number of parts, and `v` before
+//! them; what follows a `+` does not count.
+
+use std::cmp::Ordering;
+
+/// By which rules versions are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rules {
+    Version,
+    Semver,
+}
+
+/// A list of conditions, all of which must hold.
+#[derive(Debug)]
+pub(super) struct Conditions {
+    rules: Rules,
+    list: Vec<(Comparison, Version)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Greater,
+    Less,
+    GreaterOrEqual,
+    LessOrEqual,
+    /// `~>`: the last part named may be higher.
+    Pessimistic,
+}
+
+impl Comparison {
+    /// Longer signs first, so that none is taken for the beginning of another.
+    const SIGNS: [(&'static str, Self); 7] = [
+        ("!=", Self::NotEqual),
+        (">=", Self::GreaterOrEqual),
+        ("<=", Self::LessOrEqual),
+        ("~>", Self::Pessimistic),
+        ("=", Self::Equal),
+        (">", Self::Greater),
+        ("<", Self::Less),
+    ];
+}
+
+impl Conditions {
+    /// The conditions in `text`, separated by commas; `None` if one of them is not one.
+    pub(super) fn parse(text: &str, rules: Rules) -> Option<Self> {
+        let one = |text: &str| {
+            let text = text.trim();
+            let (comparison, rest) = Comparison::SIGNS
+                .into_iter()
+                .find_map(|(sign, comparison)| Some((comparison, text.strip_prefix(sign)?)))
+                .unwrap_or((Comparison::Equal, text));
+            if comparison == Comparison::Pessimistic && rules == Rules::Semver {
+                return None;
+            }
+            Some((comparison, Version::parse(rest.trim(), rules)?))
+        };
+        let list: Option<Vec<_>> = text.split(',').map(one).collect();
+        Some(Self { rules, list: list? })
+    }
+
+    /// Whether `text` is a version that meets all conditions.
+    pub(super) fn accept(&self, text: &str) -> bool {
+        Version::parse(text, Rules::Version).is_some_and(|version| {
+            self.list
+                .iter()
+                .all(|(comparison, wanted)| holds(self.rules, &version, *comparison, wanted))
+        })
+    }
+}
+
+fn holds(rules: Rules, version: &Version, comparison: Comparison, wanted: &Version) -> bool {
+    let order = version.order(wanted);
+    match comparison {
+        Comparison::Equal => return order == Ordering::Equal,
+        Comparison::NotEqual => return order != Ordering::Equal,
+        Comparison::Greater
+        | Comparison::Less
+        | Comparison::GreaterOrEqual
+        | Comparison::LessOrEqual
+        | Comparison::Pessimistic => {}
+    }
+    if rules == Rules::Version && !version.may_be_ordered_against(wanted) {
+        return false;
+    }
+    match comparison {
+        Comparison::Greater => order == Ordering::Greater,
+        Comparison::Less => order == Ordering::Less,
+        Comparison::GreaterOrEqual => order != Ordering::Less,
+        Comparison::LessOrEqual => order != Ordering::Greater,
+        Comparison::Pessimistic => order != Ordering::Less && version.is_within(wanted),
+        Comparison::Equal | Comparison::NotEqual => false,
+    }
+}
+
+/// A version.
+#[derive(Debug)]
+struct Version {
+    /// At least three.
+    parts: Vec<u64>,
+    /// How many were written.
+    written: usize,
+    /// Empty for a release.
+    pre_release: String,
+}
+
+impl Version {
+    /// The version `text` is; `None` if it is none.
+    fn parse(text: &str, rules: Rules) -> Option<Self> {
+        let text = text.strip_suffix('?').unwrap_or(text);
+        let text = text.strip_prefix('v').unwrap_or(text);
+        let (text, build) = match text.split_once('+') {
+            Some((text, build)) => (text, Some(build)),
+            None => (text, None),
+        };
+        if build.is_some_and(|build| !are_identifiers(build)) {
+            return None;
+        }
+        let end = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
+        let (numbers, rest) = text.split_at(end);
+        let pre_release = match rest.strip_prefix('-') {
+            _ if rest.is_empty() => "",
+            Some(after) if are_identifiers(after) => after,
+            // The dash may be missing before a letter, and a lone one is an identifier itself; but not by
+            // the rules of Semantic Versioning.
+            Some(_) | None
+                if rules == Rules::Version
+                    && are_identifiers(rest)
+                    && !rest.starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                rest
+            }
+            Some(_) | None => return None,
+        };
+        let parts: Option<Vec<u64>> = numbers.split('.').map(|part| part.parse().ok()).collect();
+        let mut parts = parts?;
+        let written = parts.len();
+        parts.resize(written.max(3), 0);
+        Some(Self {
+            parts,
+            written,
+            pre_release: pre_release.to_owned(),
+        })
+    }
+
+    fn order(&self, other: &Self) -> Ordering {
+        let longest = self.parts.len().max(other.parts.len());
+        let part = |version: &Self, at: usize| version.parts.get(at).copied().unwrap_or(0);
+        (0..longest)
+            .map(|at| part(self, at).cmp(&part(other, at)))
+            .find(|order| order.is_ne())
+            .unwrap_or_else(|| order_pre_releases(&self.pre_release, &other.pre_release))
+    }
+
+    /// Whether an ordering against `wanted` can hold for it: a pre-release is only compared with a
+    /// pre-release of the same version.
+    fn may_be_ordered_against(&self, wanted: &Self) -> bool {
+        match (self.pre_release.is_empty(), wanted.pre_release.is_empty()) {
+            (true, _) => true,
+            (false, true) => false,
+            (false, false) => self.parts == wanted.parts,
+        }
+    }
+
+    /// Whether it differs from `wanted`, which it is not below, in the last written part at most.
+    fn is_within(&self, wanted: &Self) -> bool {
+        if !wanted.pre_release.is_empty() && self.pre_release.is_empty() {
+            return false;
+        }
+        let fixed = wanted.written - 1;
+        let last = wanted.parts.len() - 1;
+        self.parts.len() >= wanted.parts.len()
+            && self.parts[..fixed] == wanted.parts[..fixed]
+            && self.parts[last] >= wanted.parts[last]
+    }
+}
+
+/// Whether `text` is identifiers of letters, digits, dashes and tildes, separated by dots.
+fn are_identifiers(text: &str) -> bool {
+    text.split('.').all(|part| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'~'))
+    })
+}
+
+/// A release comes after its pre-releases; these compare identifier by identifier.
+fn order_pre_releases(this: &str, other: &str) -> Ordering {
+    match (this.is_empty(), other.is_empty()) {
+        (true, true) => return Ordering::Equal,
+        (true, false) => return Ordering::Greater,
+        (false, true) => return Ordering::Less,
+        (false, false) => {}
+    }
+    let (mut left, mut right) = (this.split('.'), other.split('.'));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return Ordering::Equal,
+            (left, right) => {
+                let order = order_identifiers(left.unwrap_or(""), right.unwrap_or(""));
+                if order.is_ne() {
+                    return order;
+                }
+            }
+        }
+    }
+}
+
+/// Numbers before words; where one is missing, the other decides: a number makes it the later one, a
+/// word the earlier one.
+fn order_identifiers(left: &str, right: &str) -> Ordering {
+    if left == right {
+        return Ordering::Equal;
+    }
+    let (left_number, right_number) = (left.parse::<i64>(), right.parse::<i64>());
+    match (left, right) {
+        ("", _) => {
+            if right_number.is_ok() {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        }
+        (_, "") => {
+            if left_number.is_ok() {
+                Ordering::Greater
+            } else {
+                Ordering::Less
+            }
+        }
+        _ => match (left_number, right_number) {
+            (Ok(left), Ok(right)) => left.cmp(&right),
+            (Ok(_), Err(_)) => Ordering::Less,
+            (Err(_), Ok(_)) => Ordering::Greater,
+            (Err(_), Err(_)) => left.cmp(right),
+        },
+    }
+}

@@ -1,0 +1,173 @@
+//! Which allocations of a node make room for a more important one.
+//!
+//! The rule is Nomad's. Only allocations of jobs whose priority is at least [`DELTA_MIN`] below the
+//! asking job's may go. The lowest priority goes first; within one, whatever comes closest to what is
+//! still needed, with a penalty for a group of which the plan evicts its `migrate.max_parallel` or
+//! more elsewhere.
+//! When enough is free, a second look spares whatever turned out superfluous.
+//!
+//! Where Nomad's answer depends on the order of a map, ours does not: of equal candidates the youngest
+//! goes first. And where Nomad forgets the usage of the asking job's own allocations, it is counted.
+
+use muster_domain::id::AllocId;
+use muster_domain::resources::Amount;
+
+/// How far below the asking job's priority a victim's must be.
+pub(super) const DELTA_MIN: u8 = 10;
+/// The penalty of an allocation for each one of its group that goes beyond `migrate.max_parallel`.
+const PARALLEL_PENALTY: f64 = 50.0;
+
+/// An allocation that may go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Candidate {
+    /// Its id.
+    pub(super) id: AllocId,
+    /// The priority of its job.
+    pub(super) priority: u8,
+    /// What it holds.
+    pub(super) amount: Amount,
+    /// `migrate.max_parallel` of its group; 0 if there is none.
+    pub(super) max_parallel: u32,
+    /// Allocations of its group that the plan evicts already, anywhere.
+    pub(super) evicted: u32,
+    /// The entry that placed it: the higher, the younger.
+    pub(super) age: u64,
+}
+
+/// Whether a job of priority `asking` may take the place of one of priority `running`.
+pub(super) fn may_evict(asking: u8, running: u8) -> bool {
+    asking.saturating_sub(running) >= DELTA_MIN
+}
+
+/// The positions in `candidates` of those that go so that `ask` fits beside what stays. `free` is what
+/// nobody holds. `None` if not even all of them make enough room. At least one goes: who asks knows that
+/// `free` alone does not suffice.
+pub(super) fn choose(
+    asking_priority: u8,
+    ask: Amount,
+    free: Amount,
+    candidates: &[Candidate],
+) -> Option<Vec<usize>> {
+    let mut rest: Vec<usize> = (0..candidates.len())
+        .filter(|at| may_evict(asking_priority, candidates[*at].priority))
+        .collect();
+    let mut chosen: Vec<usize> = Vec::new();
+    let mut room = free;
+    let mut needed = Needed::of(ask);
+    loop {
+        let lowest = rest.iter().map(|at| candidates[*at].priority).min()?;
+        let next = rest
+            .iter()
+            .enumerate()
+            .filter(|(_, at)| candidates[**at].priority == lowest)
+            .min_by(|(_, left), (_, right)| {
+                let cost = |at: usize| {
+                    let candidate = &candidates[at];
+                    needed.distance(candidate.amount) + penalty(candidate)
+                };
+                let (left_of, right_of) = (&candidates[**left], &candidates[**right]);
+                cost(**left)
+                    .total_cmp(&cost(**right))
+                    .then_with(|| youngest_first(left_of, right_of))
+            })
+            .map(|(position, _)| position)?;
+        let at = rest.swap_remove(next);
+        room = room.plus(candidates[at].amount);
+        needed.take(candidates[at].amount);
+        chosen.push(at);
+        if ask.exceeds(room).is_none() {
+            return Some(without_superfluous(ask, free, candidates, chosen));
+        }
+    }
+}
+
+/// The farthest from the full ask first, until it is met; the others are spared.
+fn without_superfluous(
+    ask: Amount,
+    free: Amount,
+    candidates: &[Candidate],
+    mut chosen: Vec<usize>,
+) -> Vec<usize> {
+    let needed = Needed::of(ask);
+    chosen.sort_by(|left, right| {
+        let distance = |at: &usize| needed.distance(candidates[*at].amount);
+        distance(right)
+            .total_cmp(&distance(left))
+            .then_with(|| youngest_first(&candidates[*left], &candidates[*right]))
+    });
+    let mut room = free;
+    let enough = chosen
+        .iter()
+        .position(|at| {
+            room = room.plus(candidates[*at].amount);
+            ask.exceeds(room).is_none()
+        })
+        .map_or(chosen.len(), |last| last + 1);
+    chosen.truncate(enough);
+    chosen
+}
+
+fn youngest_first(left: &Candidate, right: &Candidate) -> std::cmp::Ordering {
+    right.age.cmp(&left.age).then(left.id.cmp(&right.id))
+}
+
+fn penalty(candidate: &Candidate) -> f64 {
+    let Candidate {
+        evicted,
+        max_parallel,
+        ..
+    } = *candidate;
+    if max_parallel > 0 && evicted >= max_parallel {
+        (f64::from(evicted) + 1.0 - f64::from(max_parallel)) * PARALLEL_PENALTY
+    } else {
+        0.0
+    }
+}
+
+/// What is still needed in each dimension; may be below zero.
+#[derive(Clone, Copy, Debug)]
+struct Needed {
+    cpu: f64,
+    memory: f64,
+    disk: f64,
+}
+
+impl Needed {
+    fn of(ask: Amount) -> Self {
+        Self {
+            cpu: ask.cpu_mhz as f64,
+            memory: ask.memory_mb as f64,
+            disk: ask.disk_mb as f64,
+        }
+    }
+
+    fn take(&mut self, amount: Amount) {
+        let Amount {
+            cpu_mhz,
+            memory_mb,
+            disk_mb,
+        } = amount;
+        self.cpu -= cpu_mhz as f64;
+        self.memory -= memory_mb as f64;
+        self.disk -= disk_mb as f64;
+    }
+
+    /// How far `amount` is from what is needed, relative to it. A dimension of which nothing is needed
+    /// does not count.
+    fn distance(self, amount: Amount) -> f64 {
+        let square = |needed: f64, held: u64| {
+            if needed > 0.0 {
+                ((needed - held as f64) / needed).powi(2)
+            } else {
+                0.0
+            }
+        };
+        let sum = square(self.memory, amount.memory_mb)
+            + square(self.cpu, amount.cpu_mhz)
+            + square(self.disk, amount.disk_mb);
+        sum.sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests;

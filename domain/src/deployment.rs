@@ -1,0 +1,126 @@
+//! Deployments: a version of a job taking the place of an older one, step by step.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AllocId, DeploymentId, JobKey, LogIndex, Timestamp};
+
+/// What became of a deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DeploymentStatus {
+    /// Under way.
+    Running,
+    /// An operator has stopped it for now.
+    Paused,
+    /// Every group is healthy.
+    Successful,
+    /// It was given up.
+    Failed,
+    /// A newer version or the end of the job makes it needless.
+    Cancelled,
+}
+
+impl DeploymentStatus {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Successful => "successful",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether it is under way or may go on.
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        match self {
+            Self::Running | Self::Paused => true,
+            Self::Successful | Self::Failed | Self::Cancelled => false,
+        }
+    }
+}
+
+/// A version of a job taking the place of an older one: a row of the state table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// Its id.
+    pub id: DeploymentId,
+    /// The job.
+    pub job: JobKey,
+    /// The version it brings.
+    pub job_version: u64,
+    /// The entry that registered that version.
+    pub job_modify_index: LogIndex,
+    /// The entry that first registered a job of this key.
+    pub job_create_index: LogIndex,
+    /// What became of it.
+    pub status: DeploymentStatus,
+    /// Why, for people.
+    pub status_description: String,
+    /// Its groups, by name.
+    pub groups: Vec<DeploymentGroup>,
+    /// The entry that made it.
+    pub create_index: LogIndex,
+    /// The last entry that changed this row.
+    pub modify_index: LogIndex,
+    /// When it was made.
+    pub create_time: Timestamp,
+    /// When it last changed.
+    pub modify_time: Timestamp,
+}
+
+impl Deployment {
+    /// The group called `name`.
+    #[must_use]
+    pub fn group(&self, name: &str) -> Option<&DeploymentGroup> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// Whether a group waits for its canaries to be promoted.
+    #[must_use]
+    pub fn requires_promotion(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.desired_canaries > 0 && !group.promoted)
+    }
+
+    /// Whether every group that waits for promotion is promoted by itself.
+    #[must_use]
+    pub fn has_auto_promote(&self) -> bool {
+        self.groups
+            .iter()
+            .filter(|group| group.desired_canaries > 0)
+            .all(|group| group.auto_promote)
+    }
+}
+
+/// A group within a deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeploymentGroup {
+    /// Its name.
+    pub name: String,
+    /// Go back to the last stable version on failure.
+    pub auto_revert: bool,
+    /// Promote canaries as soon as all are healthy.
+    pub auto_promote: bool,
+    /// Time until the next instance must have become healthy, in nanoseconds; 0 for none.
+    pub progress_deadline_ns: u64,
+    /// When the next instance must have become healthy; 0 if nothing is awaited yet.
+    pub require_progress_by: Timestamp,
+    /// Its canaries were promoted.
+    pub promoted: bool,
+    /// Its canaries.
+    pub placed_canaries: Vec<AllocId>,
+    /// Canaries wanted.
+    pub desired_canaries: u32,
+    /// Instances wanted.
+    pub desired_total: u32,
+    /// Instances of the new version placed.
+    pub placed: u32,
+    /// Of those, the healthy ones.
+    pub healthy: u32,
+    /// Of those, the unhealthy ones.
+    pub unhealthy: u32,
+}

@@ -1,0 +1,115 @@
+//! Jobs that make other jobs: by time, and on request.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A job that is launched by time. Each launch is a job of its own, `<id>/periodic-<unix seconds>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Periodic {
+    /// Whether it is launched by time; one that is not can be forced. True unless said.
+    pub enabled: bool,
+    /// Cron expressions; the earliest next one counts.
+    pub specs: Vec<String>,
+    /// Do not launch while an earlier launch runs.
+    pub prohibit_overlap: bool,
+    /// A name of the IANA time zone database; `UTC` unless said.
+    pub time_zone: String,
+}
+
+/// What comes before the time in the id of a launch.
+pub const PERIODIC_LAUNCH_INFIX: &str = "/periodic-";
+/// What comes before time and random part in the id of a dispatched job.
+pub const DISPATCH_LAUNCH_INFIX: &str = "/dispatch-";
+
+/// Whether a dispatch carries a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PayloadUse {
+    /// It may.
+    Optional,
+    /// It must.
+    Required,
+    /// It must not.
+    Forbidden,
+}
+
+impl PayloadUse {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Optional, Self::Required, Self::Forbidden];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Optional => "optional",
+            Self::Required => "required",
+            Self::Forbidden => "forbidden",
+        }
+    }
+
+    /// The use that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.word() == word)
+    }
+}
+
+/// A job that is a template: it runs only as what is dispatched from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameterized {
+    /// Whether a dispatch carries a payload.
+    pub payload: PayloadUse,
+    /// Keys of metadata that a dispatch must carry.
+    pub meta_required: Vec<String>,
+    /// Keys of metadata that a dispatch may carry.
+    pub meta_optional: Vec<String>,
+}
+
+/// Where a job comes from that another one made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launched {
+    /// The id of the periodic or parameterized job, in the same namespace.
+    pub parent_id: String,
+    /// Whether it was dispatched; else it was launched by time.
+    pub dispatched: bool,
+    /// What the dispatch carried.
+    pub payload: Vec<u8>,
+    /// The token by which a repeated dispatch is known; empty if none was given.
+    pub idempotency_token: String,
+}
+
+/// Bounds between which a group is scaled, and what a scaler wants to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// Least instances.
+    pub min: u32,
+    /// Most instances.
+    pub max: u32,
+    /// Whether scalers should look at it.
+    pub enabled: bool,
+    /// The scaler's own settings: a JSON object, kept as text.
+    pub policy_json: String,
+}
+
+/// What a host volume is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeAsk {
+    /// The name under which the node offers it.
+    pub source: String,
+    /// Whether tasks may only read it.
+    pub read_only: bool,
+}
+
+/// A group's volumes by their name in the job.
+pub type VolumeAsks = BTreeMap<String, VolumeAsk>;
+
+/// A volume of the group at a place of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMount {
+    /// The name in the group.
+    pub volume: String,
+    /// The place in the task.
+    pub destination: String,
+    /// Whether the task may only read it.
+    pub read_only: bool,
+}

@@ -1,0 +1,259 @@
+//! How instances are replaced: by new versions, off a node, and after failures.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::JobType;
+
+/// What makes an allocation healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HealthCheck {
+    /// Its tasks run and its service checks pass.
+    Checks,
+    /// Its tasks run.
+    TaskStates,
+    /// Somebody says so.
+    Manual,
+}
+
+impl HealthCheck {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Checks, Self::TaskStates, Self::Manual];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Checks => "checks",
+            Self::TaskStates => "task_states",
+            Self::Manual => "manual",
+        }
+    }
+
+    /// The check that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|check| check.word() == word)
+    }
+}
+
+/// How a new version of a job replaces an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateStrategy {
+    /// Time between two steps of a job without deployments (system jobs).
+    pub stagger: Duration,
+    /// Instances replaced at once; 0 means all, without a deployment.
+    pub max_parallel: u32,
+    /// What makes an instance healthy.
+    pub health_check: HealthCheck,
+    /// Time an instance must stay healthy before it counts.
+    pub min_healthy_time: Duration,
+    /// Time an instance has to become healthy.
+    pub healthy_deadline: Duration,
+    /// Time until the next instance must have become healthy; 0 means that one unhealthy instance
+    /// fails the deployment.
+    pub progress_deadline: Duration,
+    /// Go back to the last stable version if the deployment fails.
+    pub auto_revert: bool,
+    /// Promote canaries as soon as all are healthy.
+    pub auto_promote: bool,
+    /// Instances of the new version to start beside the old ones, before any is replaced.
+    pub canary: u32,
+}
+
+impl Default for UpdateStrategy {
+    /// Nomad's defaults.
+    fn default() -> Self {
+        Self {
+            stagger: Duration::from_secs(30),
+            max_parallel: 1,
+            health_check: HealthCheck::Checks,
+            min_healthy_time: Duration::from_secs(10),
+            healthy_deadline: Duration::from_mins(5),
+            progress_deadline: Duration::from_mins(10),
+            auto_revert: false,
+            auto_promote: false,
+            canary: 0,
+        }
+    }
+}
+
+/// How instances leave a node that is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrateStrategy {
+    /// Instances under way at once.
+    pub max_parallel: u32,
+    /// What makes a replacement healthy.
+    pub health_check: HealthCheck,
+    /// Time it must stay healthy before the next one goes.
+    pub min_healthy_time: Duration,
+    /// Time it has to become healthy.
+    pub healthy_deadline: Duration,
+}
+
+impl Default for MigrateStrategy {
+    /// Nomad's defaults.
+    fn default() -> Self {
+        Self {
+            max_parallel: 1,
+            health_check: HealthCheck::Checks,
+            min_healthy_time: Duration::from_secs(10),
+            healthy_deadline: Duration::from_mins(5),
+        }
+    }
+}
+
+/// How the delay before a replacement grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DelayFunction {
+    /// Not at all.
+    Constant,
+    /// It doubles.
+    Exponential,
+    /// It is the sum of the two before.
+    Fibonacci,
+}
+
+impl DelayFunction {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Constant, Self::Exponential, Self::Fibonacci];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Exponential => "exponential",
+            Self::Fibonacci => "fibonacci",
+        }
+    }
+
+    /// The function that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|function| function.word() == word)
+    }
+}
+
+/// Whether and when an instance that failed is replaced, on another node if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReschedulePolicy {
+    /// Replacements allowed within `interval`; not looked at if `unlimited`.
+    pub attempts: u32,
+    /// The window in which replacements are counted.
+    pub interval: Duration,
+    /// The delay before the first replacement.
+    pub delay: Duration,
+    /// How the delay grows.
+    pub delay_function: DelayFunction,
+    /// What it grows to.
+    pub max_delay: Duration,
+    /// Replace for ever.
+    pub unlimited: bool,
+}
+
+impl ReschedulePolicy {
+    /// Nomad's default for a job of type `job_type`; instances of system jobs are not replaced.
+    #[must_use]
+    pub fn default_for(job_type: JobType) -> Self {
+        match job_type {
+            JobType::Service => Self {
+                attempts: 0,
+                interval: Duration::ZERO,
+                delay: Duration::from_secs(30),
+                delay_function: DelayFunction::Exponential,
+                max_delay: Duration::from_hours(1),
+                unlimited: true,
+            },
+            JobType::Batch => Self {
+                attempts: 1,
+                interval: Duration::from_hours(24),
+                delay: Duration::from_secs(5),
+                delay_function: DelayFunction::Constant,
+                max_delay: Duration::ZERO,
+                unlimited: false,
+            },
+            JobType::System | JobType::SysBatch => Self {
+                attempts: 0,
+                interval: Duration::ZERO,
+                delay: Duration::ZERO,
+                delay_function: DelayFunction::Constant,
+                max_delay: Duration::ZERO,
+                unlimited: false,
+            },
+        }
+    }
+
+    /// Whether it replaces anything at all.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.unlimited || self.attempts > 0
+    }
+}
+
+/// Which of two instances goes on when a node that was out of reach comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReconcileStrategy {
+    /// The one on the node with the better score.
+    BestScore,
+    /// The one that runs longer.
+    LongestRunning,
+    /// The one that came back.
+    KeepOriginal,
+    /// Its replacement.
+    KeepReplacement,
+}
+
+impl ReconcileStrategy {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::BestScore,
+        Self::LongestRunning,
+        Self::KeepOriginal,
+        Self::KeepReplacement,
+    ];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::BestScore => "best_score",
+            Self::LongestRunning => "longest_running",
+            Self::KeepOriginal => "keep_original",
+            Self::KeepReplacement => "keep_replacement",
+        }
+    }
+
+    /// The strategy that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.word() == word)
+    }
+}
+
+/// What happens to an instance whose node is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disconnect {
+    /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once.
+    pub lost_after: Option<Duration>,
+    /// The agent stops the instance after this long without a server. `None`: never.
+    pub stop_on_client_after: Option<Duration>,
+    /// Replace it while it is unknown; true unless said.
+    pub replace: bool,
+    /// Which one goes on when it comes back.
+    pub reconcile: ReconcileStrategy,
+}
+
+impl Default for Disconnect {
+    fn default() -> Self {
+        Self {
+            lost_after: None,
+            stop_on_client_after: None,
+            replace: true,
+            reconcile: ReconcileStrategy::BestScore,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Updates, migrations, reschedules and nodes out of reach.
+
+use std::time::Duration;
+
+use crate::fault::Fault;
+use crate::job::{Disconnect, JobType, MigrateStrategy, ReschedulePolicy, UpdateStrategy};
+
+/// The least delay before a replacement, and the least interval: Nomad's.
+const DELAY_MIN: Duration = Duration::from_secs(5);
+
+/// Whether replacements fit their window.
+pub(super) fn check_reschedule(
+    at: &str,
+    job_type: JobType,
+    policy: &ReschedulePolicy,
+    faults: &mut Vec<Fault>,
+) {
+    let at = format!("{at} → reschedule");
+    if !policy.is_enabled() {
+        return;
+    }
+    if matches!(job_type, JobType::System | JobType::SysBatch) {
+        faults.push(Fault::new(
+            at,
+            format!("a `{job_type}` job has an instance on every node, so none goes to another: leave it out"),
+        ));
+        return;
+    }
+    if policy.unlimited && policy.attempts > 0 {
+        faults.push(Fault::new(
+            at.clone(),
+            "has `attempts` and is `unlimited`: choose one",
+        ));
+    }
+    if policy.delay < DELAY_MIN {
+        faults.push(Fault::new(
+            format!("{at} → delay"),
+            format!("{:?} is below {DELAY_MIN:?}", policy.delay),
+        ));
+    }
+    let grows = policy.delay_function != crate::job::DelayFunction::Constant;
+    if grows && policy.max_delay < policy.delay {
+        faults.push(Fault::new(
+            format!("{at} → max_delay"),
+            format!("{:?} is below delay ({:?})", policy.max_delay, policy.delay),
+        ));
+    }
+    if !policy.unlimited && policy.interval < DELAY_MIN {
+        faults.push(Fault::new(
+            format!("{at} → interval"),
+            format!("{:?} is below {DELAY_MIN:?}", policy.interval),
+        ));
+    }
+    if !policy.unlimited && !grows && policy.delay.saturating_mul(policy.attempts) > policy.interval
+    {
+        faults.push(Fault::new(
+            at,
+            format!(
+                "{} attempts with a delay of {:?} do not fit in an interval of {:?}",
+                policy.attempts, policy.delay, policy.interval
+            ),
+        ));
+    }
+}
+
+/// Whether the times of an update can be met.
+pub(super) fn check_update(
+    at: &str,
+    job_type: JobType,
+    count: u32,
+    update: &UpdateStrategy,
+    faults: &mut Vec<Fault>,
+) {
+    let at = format!("{at} → update");
+    match job_type {
+        JobType::Service | JobType::System => {}
+        JobType::Batch | JobType::SysBatch => {
+            faults.push(Fault::new(
+                at,
+                format!("a `{job_type}` job runs to its end and is not updated: leave it out"),
+            ));
+            return;
+        }
+    }
+    if update.healthy_deadline <= update.min_healthy_time {
+        faults.push(Fault::new(
+            format!("{at} → healthy_deadline"),
+            format!(
+                "{:?} is not above min_healthy_time ({:?})",
+                update.healthy_deadline, update.min_healthy_time
+            ),
+        ));
+    }
+    if !update.progress_deadline.is_zero() && update.progress_deadline <= update.healthy_deadline {
+        faults.push(Fault::new(
+            format!("{at} → progress_deadline"),
+            format!(
+                "{:?} is not above healthy_deadline ({:?}); 0 means none",
+                update.progress_deadline, update.healthy_deadline
+            ),
+        ));
+    }
+    if update.auto_promote && update.canary == 0 {
+        faults.push(Fault::new(
+            format!("{at} → auto_promote"),
+            "needs canaries: set `canary`",
+        ));
+    }
+    if count > 0 && update.max_parallel == 0 && update.canary > 0 {
+        faults.push(Fault::new(
+            format!("{at} → canary"),
+            "needs a deployment, which max_parallel = 0 rules out",
+        ));
+    }
+}
+
+/// Whether a migration can go on.
+pub(super) fn check_migrate(
+    at: &str,
+    job_type: JobType,
+    migrate: &MigrateStrategy,
+    faults: &mut Vec<Fault>,
+) {
+    let at = format!("{at} → migrate");
+    if job_type != JobType::Service {
+        faults.push(Fault::new(
+            at,
+            format!(
+                "only instances of services migrate, not those of a `{job_type}` job: leave it out"
+            ),
+        ));
+        return;
+    }
+    if migrate.max_parallel == 0 {
+        faults.push(Fault::new(
+            format!("{at} → max_parallel"),
+            "must be at least 1, or nothing would ever leave a node",
+        ));
+    }
+    if migrate.healthy_deadline <= migrate.min_healthy_time {
+        faults.push(Fault::new(
+            format!("{at} → healthy_deadline"),
+            format!(
+                "{:?} is not above min_healthy_time ({:?})",
+                migrate.healthy_deadline, migrate.min_healthy_time
+            ),
+        ));
+    }
+}
+
+/// Whether what is to happen out of reach can be meant.
+pub(super) fn check_disconnect(
+    at: &str,
+    job_type: JobType,
+    disconnect: &Disconnect,
+    faults: &mut Vec<Fault>,
+) {
+    let at = format!("{at} → disconnect");
+    if disconnect.lost_after.is_some() && disconnect.stop_on_client_after.is_some() {
+        faults.push(Fault::new(
+            at.clone(),
+            "has lost_after and stop_on_client_after: an instance that the agent stops cannot come back",
+        ));
+    }
+    if disconnect.lost_after.is_some_and(|after| after.is_zero()) {
+        faults.push(Fault::new(
+            format!("{at} → lost_after"),
+            "must be above 0; leave it out to have instances lost at once",
+        ));
+    }
+    if disconnect.stop_on_client_after.is_some()
+        && matches!(job_type, JobType::System | JobType::SysBatch)
+    {
+        faults.push(Fault::new(
+            format!("{at} → stop_on_client_after"),
+            format!("is for service and batch jobs, not for `{job_type}`"),
+        ));
+    }
+}

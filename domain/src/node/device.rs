@@ -1,0 +1,71 @@
+//! What a node has besides cpu, memory and disk.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Devices of one vendor, type and name. They differ in nothing but their id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceGroup {
+    /// Such as `nvidia`.
+    pub vendor: String,
+    /// Such as `gpu`.
+    pub kind: String,
+    /// Such as `1080ti`.
+    pub name: String,
+    /// Facts about them.
+    pub attributes: BTreeMap<String, String>,
+    /// The devices.
+    pub instances: Vec<DeviceInstance>,
+}
+
+impl DeviceGroup {
+    /// Whether an ask for `name` means this group: `type`, `vendor/type` or `vendor/type/name`.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        let mut parts = name.split('/');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(kind), None, ..) => kind == self.kind,
+            (Some(vendor), Some(kind), None, _) => vendor == self.vendor && kind == self.kind,
+            (Some(vendor), Some(kind), Some(name), None) => {
+                vendor == self.vendor && kind == self.kind && name == self.name
+            }
+            _ => false,
+        }
+    }
+
+    /// `vendor/type/name`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.vendor, self.kind, self.name)
+    }
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceInstance {
+    /// Its id, unique within its group.
+    pub id: String,
+    /// Whether it can be used.
+    pub healthy: bool,
+}
+
+/// A directory of the node that tasks may ask for by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostVolume {
+    /// Where it is.
+    pub path: String,
+    /// Whether it may only be read.
+    pub read_only: bool,
+}
+
+/// An address of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAddress {
+    /// The name of its host network.
+    pub network: String,
+    /// The address.
+    pub address: String,
+    /// Ports that are kept from tasks on it, sorted.
+    pub reserved_ports: Vec<u16>,
+}

@@ -1,0 +1,76 @@
+//! Settings of the scheduler that operators change while it runs.
+
+use serde::{Deserialize, Serialize};
+
+/// Which of two nodes with room is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Algorithm {
+    /// The fuller one.
+    #[default]
+    Binpack,
+    /// The emptier one.
+    Spread,
+}
+
+impl Algorithm {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Binpack => "binpack",
+            Self::Spread => "spread",
+        }
+    }
+
+    /// The algorithm that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Binpack, Self::Spread]
+            .into_iter()
+            .find(|algorithm| algorithm.word() == word)
+    }
+}
+
+/// Which jobs may take the place of less important ones.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one switch for each type of job, as in the API"
+)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreemptionConfig {
+    /// System jobs.
+    pub system: bool,
+    /// Sysbatch jobs.
+    pub sysbatch: bool,
+    /// Batch jobs.
+    pub batch: bool,
+    /// Services.
+    pub service: bool,
+}
+
+impl Default for PreemptionConfig {
+    /// System jobs only, as Nomad has it.
+    fn default() -> Self {
+        Self {
+            system: true,
+            sysbatch: false,
+            batch: false,
+            service: false,
+        }
+    }
+}
+
+/// Settings of the scheduler: one row of the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedulerConfig {
+    /// Which of two nodes with room is better.
+    pub algorithm: Algorithm,
+    /// Which jobs may take the place of less important ones.
+    pub preemption: PreemptionConfig,
+    /// Whether tasks may have more memory than they reserve (`memory_max`).
+    pub memory_oversubscription: bool,
+    /// Refuse jobs, except from operators.
+    pub reject_job_registration: bool,
+    /// Look at no evaluations.
+    pub pause_broker: bool,
+}

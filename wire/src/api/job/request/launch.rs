@@ -1,0 +1,86 @@
+//! Reads how a job makes others, and how a group is scaled.
+
+use muster_domain::job::{Parameterized, PayloadUse, Periodic, Scaling};
+use serde_json::Value;
+
+use crate::api::block::{Block, Known};
+
+const PERIODIC: Known = Known {
+    derived: &[],
+    harmless: &[],
+    unsupported: &[],
+};
+const SCALING: Known = Known {
+    derived: &["ID", "Target", "Namespace", "CreateIndex", "ModifyIndex"],
+    harmless: &[],
+    unsupported: &[],
+};
+
+/// The `Periodic` block.
+pub(super) fn read_periodic(job: &mut Block<'_>) -> Option<Periodic> {
+    let mut block = job.block("Periodic")?;
+    match block.word("SpecType").as_deref() {
+        None | Some("cron") => {}
+        Some(other) => block.fault(
+            "SpecType",
+            format!("`{other}` is not supported: use `cron`"),
+        ),
+    }
+    let mut specs = block.strings("Specs");
+    specs.extend(block.word("Spec"));
+    let read = Periodic {
+        enabled: block.boolean("Enabled").unwrap_or(true),
+        specs,
+        prohibit_overlap: block.boolean("ProhibitOverlap").unwrap_or(false),
+        time_zone: block.word("TimeZone").unwrap_or_else(|| "UTC".to_owned()),
+    };
+    block.finish(&PERIODIC);
+    Some(read)
+}
+
+/// The `ParameterizedJob` block.
+pub(super) fn read_parameterized(job: &mut Block<'_>) -> Option<Parameterized> {
+    let mut block = job.block("ParameterizedJob")?;
+    let payload = match block.word("Payload") {
+        None => PayloadUse::Optional,
+        Some(word) => PayloadUse::from_word(&word).unwrap_or_else(|| {
+            let reason = format!("`{word}` is none of `optional`, `required`, `forbidden`");
+            block.fault("Payload", reason);
+            PayloadUse::Optional
+        }),
+    };
+    let read = Parameterized {
+        payload,
+        meta_required: block.strings("MetaRequired"),
+        meta_optional: block.strings("MetaOptional"),
+    };
+    block.finish(&PERIODIC);
+    Some(read)
+}
+
+/// The `Scaling` block of a group.
+pub(super) fn read_scaling(group: &mut Block<'_>) -> Option<Scaling> {
+    let mut block = group.block("Scaling")?;
+    match block.word("Type").as_deref() {
+        None | Some("horizontal") => {}
+        Some(other) => block.fault(
+            "Type",
+            format!("`{other}` is not supported: use `horizontal`"),
+        ),
+    }
+    let max = block.number("Max", u32::MAX);
+    if max.is_none() {
+        block.fault("Max", "is missing");
+    }
+    let read = Scaling {
+        min: block.number("Min", u32::MAX).unwrap_or(0),
+        max: max.unwrap_or(u32::MAX),
+        enabled: block.boolean("Enabled").unwrap_or(true),
+        policy_json: block
+            .value("Policy")
+            .unwrap_or(&Value::Object(serde_json::Map::new()))
+            .to_string(),
+    };
+    block.finish(&SCALING);
+    Some(read)
+}

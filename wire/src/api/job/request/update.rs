@@ -1,0 +1,195 @@
+//! Reads how instances are replaced. What a group does not say is what the job says, and what that does
+//! not say is Nomad's default for the type of job.
+
+use muster_domain::job::{
+    DelayFunction, Disconnect, HealthCheck, JobType, MigrateStrategy, ReconcileStrategy,
+    ReschedulePolicy, UpdateStrategy,
+};
+
+use super::PLAIN;
+use crate::api::block::Block;
+
+/// What the job says for all its groups.
+#[derive(Debug)]
+pub(super) struct JobSteps {
+    job_type: JobType,
+    update: Option<UpdateStrategy>,
+    migrate: Option<MigrateStrategy>,
+    reschedule: ReschedulePolicy,
+}
+
+impl JobSteps {
+    pub(super) fn read(job: &mut Block<'_>, job_type: JobType) -> Self {
+        let (update, migrate) = match job_type {
+            JobType::Service => (
+                Some(UpdateStrategy::default()),
+                Some(MigrateStrategy::default()),
+            ),
+            JobType::Batch | JobType::System | JobType::SysBatch => (None, None),
+        };
+        // A job that was sent back as it was read names an update of nothing.
+        let asked = job
+            .block("Update")
+            .map(|block| read_update(block, update.unwrap_or_default()))
+            .filter(|asked| !is_blank(asked));
+        Self {
+            job_type,
+            update: asked.or(update),
+            migrate: read_migrate(job, migrate),
+            reschedule: read_reschedule(job, "Reschedule", ReschedulePolicy::default_for(job_type)),
+        }
+    }
+
+    /// How a new version of the group replaces an older one.
+    pub(super) fn update(&self, group: &mut Block<'_>) -> Option<UpdateStrategy> {
+        let asked = group
+            .block("Update")
+            .map(|block| read_update(block, self.update.unwrap_or_default()));
+        asked.or(self.update)
+    }
+
+    /// How the group leaves a node.
+    pub(super) fn migrate(&self, group: &mut Block<'_>) -> Option<MigrateStrategy> {
+        read_migrate(group, self.migrate)
+    }
+
+    /// What happens when the group has failed on its node.
+    pub(super) fn reschedule(&self, group: &mut Block<'_>) -> ReschedulePolicy {
+        debug_assert!(
+            !matches!(self.job_type, JobType::System | JobType::SysBatch)
+                || !ReschedulePolicy::default_for(self.job_type).is_enabled()
+        );
+        read_reschedule(group, "ReschedulePolicy", self.reschedule)
+    }
+}
+
+/// Nomad answers with such an update for a job that has none.
+fn is_blank(update: &UpdateStrategy) -> bool {
+    update.max_parallel == 0 && update.min_healthy_time.is_zero() && update.stagger.is_zero()
+}
+
+fn read_update(mut block: Block<'_>, default: UpdateStrategy) -> UpdateStrategy {
+    let read = UpdateStrategy {
+        stagger: block.duration("Stagger").unwrap_or(default.stagger),
+        max_parallel: block
+            .number("MaxParallel", u32::MAX)
+            .unwrap_or(default.max_parallel),
+        health_check: read_health(&mut block, default.health_check),
+        min_healthy_time: block
+            .duration("MinHealthyTime")
+            .unwrap_or(default.min_healthy_time),
+        healthy_deadline: block
+            .duration("HealthyDeadline")
+            .unwrap_or(default.healthy_deadline),
+        progress_deadline: block
+            .duration("ProgressDeadline")
+            .unwrap_or(default.progress_deadline),
+        auto_revert: block.boolean("AutoRevert").unwrap_or(default.auto_revert),
+        auto_promote: block.boolean("AutoPromote").unwrap_or(default.auto_promote),
+        canary: block.number("Canary", u32::MAX).unwrap_or(default.canary),
+    };
+    block.finish(&PLAIN);
+    read
+}
+
+fn read_health(block: &mut Block<'_>, default: HealthCheck) -> HealthCheck {
+    let Some(word) = block.word("HealthCheck") else {
+        return default;
+    };
+    HealthCheck::from_word(&word).unwrap_or_else(|| {
+        let reason =
+            format!("`{word}` is no health check: use `checks`, `task_states` or `manual`");
+        block.fault("HealthCheck", reason);
+        default
+    })
+}
+
+fn read_migrate(
+    parent: &mut Block<'_>,
+    default: Option<MigrateStrategy>,
+) -> Option<MigrateStrategy> {
+    let Some(mut block) = parent.block("Migrate") else {
+        return default;
+    };
+    let default = default.unwrap_or_default();
+    let read = MigrateStrategy {
+        max_parallel: block
+            .number("MaxParallel", u32::MAX)
+            .unwrap_or(default.max_parallel),
+        health_check: read_health(&mut block, default.health_check),
+        min_healthy_time: block
+            .duration("MinHealthyTime")
+            .unwrap_or(default.min_healthy_time),
+        healthy_deadline: block
+            .duration("HealthyDeadline")
+            .unwrap_or(default.healthy_deadline),
+    };
+    block.finish(&PLAIN);
+    Some(read)
+}
+
+fn read_reschedule(
+    parent: &mut Block<'_>,
+    name: &'static str,
+    default: ReschedulePolicy,
+) -> ReschedulePolicy {
+    let Some(mut block) = parent.block(name) else {
+        return default;
+    };
+    let function = match block.word("DelayFunction") {
+        None => default.delay_function,
+        Some(word) => DelayFunction::from_word(&word).unwrap_or_else(|| {
+            let reason = format!(
+                "`{word}` is no delay function: use `constant`, `exponential` or `fibonacci`"
+            );
+            block.fault("DelayFunction", reason);
+            default.delay_function
+        }),
+    };
+    let read = ReschedulePolicy {
+        attempts: block
+            .number("Attempts", u32::MAX)
+            .unwrap_or(default.attempts),
+        interval: block.duration("Interval").unwrap_or(default.interval),
+        delay: block.duration("Delay").unwrap_or(default.delay),
+        delay_function: function,
+        max_delay: block.duration("MaxDelay").unwrap_or(default.max_delay),
+        unlimited: block.boolean("Unlimited").unwrap_or(default.unlimited),
+    };
+    block.finish(&PLAIN);
+    read
+}
+
+/// The `disconnect` block, or the two fields that came before it.
+pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
+    let default = Disconnect {
+        lost_after: group.duration("MaxClientDisconnect"),
+        stop_on_client_after: group.duration("StopAfterClientDisconnect"),
+        ..Disconnect::default()
+    };
+    let Some(mut block) = group.block("Disconnect") else {
+        return default;
+    };
+    let reconcile = match block.word("Reconcile") {
+        None => default.reconcile,
+        Some(word) => ReconcileStrategy::from_word(&word).unwrap_or_else(|| {
+            let known: Vec<&str> = ReconcileStrategy::ALL.iter().map(|it| it.word()).collect();
+            block.fault(
+                "Reconcile",
+                format!("`{word}` is no strategy: use one of {}", known.join(", ")),
+            );
+            default.reconcile
+        }),
+    };
+    let lost_after = block.duration("LostAfter").filter(|after| !after.is_zero());
+    let read = Disconnect {
+        lost_after: lost_after.or(default.lost_after),
+        stop_on_client_after: block
+            .duration("StopOnClientAfter")
+            .or(default.stop_on_client_after),
+        replace: block.boolean("Replace").unwrap_or(default.replace),
+        reconcile,
+    };
+    block.finish(&PLAIN);
+    read
+}
