@@ -1,139 +1,348 @@
-//! The model of an agent: what it runs, and what it would report.
+//! An agent: the pure agent around a mock driver, and its link to a server.
+//!
+//! Stands for the shell `agent`: what is decided is decided by `agent-core`; here effects are carried out
+//! on a [`Host`], reports wait until they are committed, and a session is held with one server after the
+//! other.
 
-use std::collections::BTreeMap;
+mod link;
+mod outbox;
+mod tasks;
 
-use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
-use muster_domain::id::{AllocId, LogIndex};
-use muster_domain::job::JobType;
-use muster_domain::node::NodeSpec;
+use std::collections::{BTreeMap, VecDeque};
 
-/// An allocation as the agent knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// The newest message about it.
-    pub modify_index: LogIndex,
-    /// What is wanted.
-    pub desired: DesiredStatus,
-    /// What it does.
-    pub status: ClientStatus,
-    /// Runs to completion.
-    pub is_batch: bool,
+use muster_agent_core::alloc::{AllocRunner, Event as AllocEvent};
+use muster_agent_core::node::{Change, Desired, News};
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+
+use crate::bug::Bug;
+use crate::env::{Env, Event};
+use crate::host::{Host, HostEvent};
+use crate::limits;
+
+use link::Link;
+use outbox::Outbox;
+
+/// An allocation that exists.
+#[derive(Debug)]
+struct Runner {
+    core: AllocRunner,
+    desired: DesiredAlloc,
+    /// Its record was lost: what runs of it is taken for what was asked for.
+    adopted: bool,
 }
 
-/// What a message made the agent do about an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaction {
-    /// Nothing.
-    Ignored,
-    /// It is to be started.
-    Starts,
-    /// It is to be stopped.
-    Stops,
-    /// There is nothing to stop; say so.
-    Reports,
-}
-
-/// An agent and its machine.
+/// An agent's memory.
 #[derive(Debug)]
 pub struct Agent {
-    /// Its fingerprint.
-    pub spec: NodeSpec,
-    /// It can speak to the server.
-    pub connected: bool,
-    /// Counts its connections; messages of older ones are dropped.
-    pub session: u64,
-    /// Allocations by id.
-    pub allocs: BTreeMap<AllocId, Held>,
+    desired: Desired,
+    runners: BTreeMap<AllocId, Runner>,
+    outbox: Outbox,
+    link: Link,
+    /// When the store writes what it was given.
+    flush_at: Option<Timestamp>,
+    swept: bool,
+    /// The first set of the session is whole.
+    whole: bool,
+    /// Messages of the past, to be repeated.
+    history: VecDeque<News>,
 }
 
 impl Agent {
-    /// An agent that has not connected.
+    /// What the agent runs, and whether it is known to all.
     #[must_use]
-    pub fn new(spec: NodeSpec) -> Self {
-        Self {
-            spec,
-            connected: false,
-            session: 0,
-            allocs: BTreeMap::new(),
-        }
+    pub fn is_told(&self) -> bool {
+        self.outbox.is_empty() && self.link.is_live()
     }
 
-    /// Takes a message about one allocation. Older ones than the newest change nothing.
-    pub fn take(&mut self, wanted: &DesiredAlloc) -> Reaction {
-        let is_batch = match wanted.job.spec.job_type {
-            JobType::Batch | JobType::SysBatch => true,
-            JobType::Service | JobType::System => false,
-        };
-        let Some(held) = self.allocs.get_mut(&wanted.alloc_id) else {
-            let status = if wanted.desired == DesiredStatus::Run {
-                wanted.client_status
-            } else {
-                ClientStatus::Complete
-            };
-            let held = Held {
-                modify_index: wanted.alloc_modify_index,
-                desired: wanted.desired,
-                status,
-                is_batch,
-            };
-            self.allocs.insert(wanted.alloc_id, held);
-            return match (wanted.desired, wanted.client_status.is_terminal()) {
-                (_, true) => Reaction::Ignored,
-                (DesiredStatus::Run, false) => Reaction::Starts,
-                (DesiredStatus::Stop | DesiredStatus::Evict, false) => Reaction::Reports,
-            };
-        };
-        if wanted.alloc_modify_index <= held.modify_index {
-            return Reaction::Ignored;
-        }
-        held.modify_index = wanted.alloc_modify_index;
-        let was = std::mem::replace(&mut held.desired, wanted.desired);
-        if was == DesiredStatus::Run && wanted.desired != DesiredStatus::Run {
-            return if held.status.is_terminal() {
-                Reaction::Reports
-            } else {
-                Reaction::Stops
-            };
-        }
-        Reaction::Ignored
-    }
-
-    /// An allocation came into another status. `None`: it has ended already, or is gone.
-    pub fn turn(&mut self, alloc_id: &AllocId, status: ClientStatus) -> Option<AllocReport> {
-        let held = self.allocs.get_mut(alloc_id)?;
-        if held.status.is_terminal() {
-            return None;
-        }
-        held.status = status;
-        Some(report(*alloc_id, status))
-    }
-
-    /// Everything it would report, as it does when it connects.
-    #[must_use]
-    pub fn reports(&self) -> Vec<AllocReport> {
-        self.allocs
+    /// Allocations that are not over.
+    pub fn live(&self) -> impl Iterator<Item = AllocId> + use<'_> {
+        self.runners
             .iter()
-            .map(|(alloc_id, held)| report(*alloc_id, held.status))
-            .collect()
-    }
-
-    /// The machine restarts: nothing runs any more.
-    pub fn reboot(&mut self) {
-        for held in self
-            .allocs
-            .values_mut()
-            .filter(|held| !held.status.is_terminal())
-        {
-            held.status = ClientStatus::Failed;
-        }
+            .filter(|(_, runner)| !runner.core.is_terminal())
+            .map(|(alloc_id, _)| *alloc_id)
     }
 }
 
-fn report(alloc_id: AllocId, client_status: ClientStatus) -> AllocReport {
-    AllocReport {
-        alloc_id,
-        client_status,
-        client_description: String::new(),
-        task_states: Vec::new(),
+impl Host {
+    /// An agent starts with what the last one stored.
+    pub fn start_agent(&mut self, env: &mut Env) {
+        self.store = self.stored.clone();
+        let known = self.store.allocs.values();
+        let agent = Agent {
+            desired: Desired::restore(known.map(|(desired, _)| desired.clone())),
+            runners: BTreeMap::new(),
+            outbox: Outbox::default(),
+            link: Link::begin(env),
+            flush_at: None,
+            swept: false,
+            whole: false,
+            history: VecDeque::new(),
+        };
+        self.agent = Some(agent);
+        let restored: Vec<_> = self.store.allocs.values().cloned().collect();
+        for (desired, snapshot) in restored {
+            let core = match snapshot {
+                Some(snapshot) => AllocRunner::restore(&desired, snapshot, env.now),
+                None => AllocRunner::new(&desired, env.now),
+            };
+            match core {
+                Ok(core) => self.run_restored(core, desired, env),
+                Err(error) => env.oracle.fault(&error.to_string()),
+            }
+        }
     }
+
+    fn run_restored(&mut self, core: AllocRunner, desired: DesiredAlloc, env: &mut Env) {
+        if let Some(agent) = &mut self.agent {
+            // Nobody knows whether the last report of the earlier agent arrived.
+            agent.outbox.put(core.report());
+        }
+        self.run(core, desired, false, env);
+    }
+
+    fn run(&mut self, core: AllocRunner, desired: DesiredAlloc, adopted: bool, env: &mut Env) {
+        let alloc_id = desired.alloc_id;
+        let runner = Runner {
+            core,
+            desired,
+            adopted,
+        };
+        if let Some(agent) = &mut self.agent {
+            agent.runners.insert(alloc_id, runner);
+        }
+        self.drive(alloc_id, env);
+    }
+
+    /// Something happened in the machine.
+    pub fn handle_event(&mut self, event: HostEvent, env: &mut Env) {
+        match event {
+            HostEvent::Ends {
+                boot,
+                task,
+                attempt,
+                exit,
+            } => {
+                if boot == self.boot {
+                    self.end(task, attempt, exit, env);
+                }
+            }
+            HostEvent::Prepared {
+                life,
+                alloc_id,
+                failed,
+            } => {
+                let event = if failed {
+                    let reason = "the disk is full".to_owned();
+                    AllocEvent::PrepareFailed { reason }
+                } else {
+                    AllocEvent::Prepared
+                };
+                self.tell_runner(life, alloc_id, event, env);
+            }
+            HostEvent::Answered { life, task, input } => {
+                let (alloc_id, task_at) = task;
+                let event = AllocEvent::Task { task_at, input };
+                self.tell_runner(life, alloc_id, event, env);
+            }
+            HostEvent::Start {
+                life,
+                task,
+                attempt,
+            } => self.start_task(life, task, attempt, env),
+            HostEvent::Recover {
+                life,
+                task,
+                attempt,
+            } => self.recover_task(life, task, attempt, env),
+            HostEvent::Destroyed { life, alloc_id } => {
+                self.tell_runner(life, alloc_id, AllocEvent::Destroyed, env);
+            }
+            HostEvent::Sweep { life } if life == self.life => self.sweep(),
+            HostEvent::Sweep { .. } => {}
+        }
+    }
+
+    fn tell_runner(&mut self, life: u64, alloc_id: AllocId, event: AllocEvent, env: &mut Env) {
+        if life != self.life {
+            return;
+        }
+        let runners = self.agent.as_mut().map(|agent| &mut agent.runners);
+        if let Some(runner) = runners.and_then(|runners| runners.get_mut(&alloc_id)) {
+            runner.core.handle_event(event, env.now);
+            self.drive(alloc_id, env);
+        }
+    }
+
+    /// The control plane says what it wants.
+    fn handle_news(&mut self, news: News, env: &mut Env) {
+        let (host, life) = (self.at, self.life);
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        env.trace.note(env.now, news.index.0);
+        if env.has(Bug::OlderDesired) {
+            agent.desired = forgetful(&agent.desired);
+        }
+        let merged = agent.desired.apply(news.clone());
+        agent.whole |= merged.whole;
+        if merged.whole && !agent.swept {
+            agent.swept = true;
+            let delay = if std::mem::take(&mut self.store_lost) {
+                limits::SWEEP_DELAY_AFTER_LOSS
+            } else {
+                std::time::Duration::ZERO
+            };
+            let what = HostEvent::Sweep { life };
+            env.at(env.now.plus(delay), Event::Host { host, what });
+        }
+        if merged.ask_again {
+            agent.link.begin_again(env);
+        }
+        for change in merged.changes {
+            self.change(change, env);
+        }
+        self.repeat_history(news, env);
+    }
+
+    /// What was said before changes nothing when it is said again.
+    fn repeat_history(&mut self, news: News, env: &mut Env) {
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        // The end of a set counts for the session it was sent in.
+        agent.history.push_back(News {
+            complete: None,
+            ..news
+        });
+        if agent.history.len() > limits::HISTORY_MAX {
+            agent.history.pop_front();
+        }
+        if !env.dice.chance(10) || env.has(Bug::OlderDesired) || !agent.whole {
+            return;
+        }
+        let at = env.dice.below(agent.history.len());
+        let again = agent.history[at].clone();
+        let index = again.index;
+        let merged = agent.desired.apply(again);
+        if !merged.changes.is_empty() {
+            env.oracle.fault(&format!(
+                "host {}: the message of {} changed something when it came again: {:?}",
+                self.at, index.0, merged.changes
+            ));
+        }
+    }
+
+    fn change(&mut self, change: Change, env: &mut Env) {
+        match change {
+            // What is found here runs already, whatever the lost store and the servers do not know.
+            Change::Start(desired) if !self.has_processes(desired.alloc_id) => {
+                let core = AllocRunner::new(&desired, env.now);
+                self.begin(core, *desired, false, env);
+            }
+            Change::Start(desired) | Change::Unremembered(desired) => {
+                let core = AllocRunner::adopt(&desired, env.now);
+                self.begin(core, *desired, true, env);
+            }
+            Change::Update(desired) => self.update(*desired, env),
+            Change::Gone(alloc_id) => {
+                let life = self.life;
+                self.tell_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        core: Result<AllocRunner, muster_agent_core::alloc::MalformedAllocError>,
+        desired: DesiredAlloc,
+        adopted: bool,
+        env: &mut Env,
+    ) {
+        self.store_desired(&desired, env);
+        match core {
+            Ok(core) => self.run(core, desired, adopted, env),
+            Err(error) => env.oracle.fault(&error.to_string()),
+        }
+    }
+
+    fn update(&mut self, desired: DesiredAlloc, env: &mut Env) {
+        let (life, alloc_id, wanted) = (self.life, desired.alloc_id, desired.desired);
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let Some(runner) = agent.runners.get_mut(&alloc_id) else {
+            return;
+        };
+        match runner.core.handle_update(&desired) {
+            Ok(()) => {
+                runner.desired = desired.clone();
+                self.store_desired(&desired, env);
+            }
+            Err(error) => env.oracle.fault(&error.to_string()),
+        }
+        let event = AllocEvent::DesiredChanged(wanted);
+        self.tell_runner(life, alloc_id, event, env);
+    }
+
+    fn store_desired(&mut self, desired: &DesiredAlloc, env: &mut Env) {
+        let entry = self.store.allocs.entry(desired.alloc_id);
+        let (stored, _) = entry.or_insert_with(|| (desired.clone(), None));
+        stored.clone_from(desired);
+        self.flush_soon(env);
+    }
+
+    fn flush_soon(&mut self, env: &mut Env) {
+        if let Some(agent) = &mut self.agent
+            && agent.flush_at.is_none()
+        {
+            agent.flush_at = Some(env.now.plus(env.dice.micros(500, 200_000)));
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, env: &mut Env) {
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        if agent.flush_at.is_some_and(|at| at <= env.now) {
+            agent.flush_at = None;
+            self.flush();
+        }
+        let now = env.now;
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let due: Vec<AllocId> = agent
+            .runners
+            .iter()
+            .filter(|(_, runner)| runner.core.poll_timeout().is_some_and(|(at, _)| at <= now))
+            .map(|(alloc_id, _)| *alloc_id)
+            .collect();
+        let life = self.life;
+        for alloc_id in due {
+            self.tell_runner(life, alloc_id, AllocEvent::TimerFired, env);
+        }
+        self.advance_link(env);
+    }
+
+    /// When something is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let agent = self.agent.as_ref()?;
+        let runners = agent
+            .runners
+            .values()
+            .filter_map(|runner| runner.core.poll_timeout().map(|(at, _)| at));
+        let at = runners.fold(agent.link.poll_timeout(), Timestamp::min);
+        Some(agent.flush_at.into_iter().fold(at, Timestamp::min))
+    }
+}
+
+/// The same allocations, as if each had last been changed before everything: the next message wins.
+fn forgetful(desired: &Desired) -> Desired {
+    Desired::restore(desired.iter().map(|alloc| DesiredAlloc {
+        alloc_modify_index: LogIndex(0),
+        ..alloc.clone()
+    }))
 }

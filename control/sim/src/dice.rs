@@ -40,6 +40,11 @@ impl Dice {
         Duration::from_millis(self.0.random_range(low..=high))
     }
 
+    /// A time between two, in microseconds.
+    pub fn micros(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_micros(self.0.random_range(low..=high))
+    }
+
     /// One of `choices`, if there is any.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         choices.get(self.below(choices.len()))

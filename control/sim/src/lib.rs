@@ -1,31 +1,127 @@
-//! A seeded cluster on virtual time.
+//! A seeded cluster on virtual time: several servers, several agents, users, and everything that goes wrong.
 //!
-//! The control plane's own pieces (`fsm`, broker, scheduler, applier, heartbeats, garbage collection)
-//! with one server whose leadership is lost and won, and agents that are a simple model: they start,
-//! finish and fail allocations, fall silent, come back, reboot, and repeat themselves. Messages are
-//! late; reports come twice. After every entry all invariants are checked and a second replica must be
-//! equal. At the end faults stop, and everything must come to rest where it should.
+//! What is decided in Muster is decided in pure code: `fsm`, broker, scheduler, applier and leader duties in
+//! `control-core`, allocation and task runners and the merge of desired state in `agent-core`. The simulator
+//! puts its own shells around that code: a network that delays, loses, doubles, reorders and is cut; disks
+//! that lose what was not synced; servers and agents that die, stand still and start again; a compact model
+//! of the consensus. After every step everything that must be true is checked. At the end faults stop, and
+//! everything must come to rest where it should.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`dice`] | all that is random, from one seed |
-//! | [`agent`] | the model of an agent |
-//! | [`server`] | the leader: proposals, effects, workers, duties |
-//! | [`world`] | time, messages, faults, users |
-//! | [`rest`] | what must be so when all is quiet |
+//! | [`dice`], [`env`](mod@env), [`network`], [`message`] | chance, time, links, what is said |
+//! | [`log`], [`disk`], [`raft`] | the consensus and what it writes |
+//! | [`machine`], [`duties`], [`server`] | a server |
+//! | [`host`], [`agent`] | a machine with its processes, and its agent |
+//! | [`client`] | users |
+//! | [`oracle`], `rest` | what must be true: always, and when all is quiet |
+//! | [`bug`] | deliberate bugs that must be found |
+//! | `world` | the loop, the weather |
 //!
 //! The same seed gives the same trace, byte for byte.
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod brief;
+pub mod bug;
+pub mod client;
 pub mod dice;
+pub mod disk;
+pub mod duties;
+pub mod env;
+pub mod host;
 pub mod limits;
-pub mod rest;
+pub mod log;
+pub mod machine;
+pub mod message;
+pub mod network;
+pub mod oracle;
+pub mod raft;
+mod rest;
 pub mod server;
-pub mod world;
+mod world;
 
-pub use world::{Report, SimConfig, run};
+use std::time::Duration;
+
+pub use bug::Bug;
+use world::World;
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// Decides everything.
+    pub seed: u64,
+    /// Servers: 1, 3 or 5.
+    pub servers: usize,
+    /// Virtual time with faults and users.
+    pub storm: Duration,
+    /// Virtual time in which all must come to rest.
+    pub calm: Duration,
+    /// A deliberate bug.
+    pub bug: Option<Bug>,
+}
+
+impl SimConfig {
+    /// Three minutes of storm; the seed decides how many servers there are. The calm is longer than the
+    /// longest pause before a failed instance is replaced, which doubles with each failure in the storm.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            servers: [3, 3, 5, 3, 1][usize::try_from(seed % 5).unwrap_or(0)],
+            storm: Duration::from_mins(3),
+            calm: Duration::from_mins(20),
+            bug: None,
+        }
+    }
+
+    /// A quarter of an hour of storm.
+    #[must_use]
+    pub fn long(seed: u64) -> Self {
+        Self {
+            storm: Duration::from_mins(15),
+            calm: Duration::from_mins(90),
+            ..Self::new(seed)
+        }
+    }
+
+    /// With a deliberate bug.
+    #[must_use]
+    pub fn with(self, bug: Bug) -> Self {
+        let bug = Some(bug);
+        Self { bug, ..self }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What happened, a line each.
+    pub trace: String,
+    /// Entries in the log.
+    pub entries: u64,
+    /// Instances placed.
+    pub placed: u64,
+    /// Elections won.
+    pub terms: usize,
+    /// Writes acknowledged to users.
+    pub promises: usize,
+    /// Linearizable reads.
+    pub reads: u64,
+    /// Events.
+    pub events: u64,
+    /// Virtual time from the end of the storm to rest.
+    pub calm: Duration,
+    /// What went wrong; empty if nothing did.
+    pub faults: Vec<String>,
+}
+
+/// Runs one seed to its end, or to its first fault.
+#[must_use]
+pub fn run(config: SimConfig) -> Report {
+    World::new(&config).run(&config)
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! `muster-control-sim --seed N --seeds M [--trace]`: runs seeds N to N+M-1, and stops at the first that
-//! breaks.
+//! `muster-control-sim --seed N --seeds M [--servers K] [--long] [--trace] [--bug NAME]`: runs seeds N to
+//! N+M-1, and stops at the first that breaks. One seed alone shows its trace.
 
 #![expect(
     clippy::print_stdout,
@@ -9,40 +9,103 @@
 
 use std::process::ExitCode;
 
-use muster_control_sim::{SimConfig, limits, run};
+use muster_control_sim::{Bug, Report, SimConfig, limits, run};
 
+#[derive(Debug)]
 struct Args {
     seed: u64,
     seeds: u64,
+    servers: Option<usize>,
+    long: bool,
     trace: bool,
+    bug: Option<Bug>,
+}
+
+impl Args {
+    fn config(&self, seed: u64) -> SimConfig {
+        let mut config = if self.long {
+            SimConfig::long(seed)
+        } else {
+            SimConfig::new(seed)
+        };
+        config.servers = self.servers.unwrap_or(config.servers);
+        config.bug = self.bug;
+        config
+    }
+}
+
+/// What many seeds came to.
+#[derive(Debug, Default)]
+struct Sum {
+    entries: u64,
+    placed: u64,
+    terms: usize,
+    promises: usize,
+    reads: u64,
+    events: u64,
+    longest_calm: std::time::Duration,
+}
+
+impl Sum {
+    fn add(&mut self, report: &Report) {
+        self.entries += report.entries;
+        self.placed += report.placed;
+        self.terms += report.terms;
+        self.promises += report.promises;
+        self.reads += report.reads;
+        self.events += report.events;
+        self.longest_calm = self.longest_calm.max(report.calm);
+    }
+}
+
+fn number(word: &str, text: Option<String>) -> Result<u64, String> {
+    let text = text.ok_or_else(|| format!("{word} needs a number"))?;
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{word}: `{text}`: {error}"))
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
     let mut args = Args {
         seed: 1,
         seeds: 1,
+        servers: None,
+        long: false,
         trace: false,
+        bug: None,
     };
     while let Some(word) = words.next() {
-        let mut number = || {
-            let text = words
-                .next()
-                .ok_or_else(|| format!("{word} needs a number"))?;
-            text.parse::<u64>()
-                .map_err(|error| format!("{word}: `{text}`: {error}"))
-        };
         match word.as_str() {
-            "--seed" => args.seed = number()?,
-            "--seeds" => args.seeds = number()?,
+            "--seed" => args.seed = number(&word, words.next())?,
+            "--seeds" => args.seeds = number(&word, words.next())?,
+            "--servers" => args.servers = Some(servers(number(&word, words.next())?)?),
+            "--long" => args.long = true,
             "--trace" => args.trace = true,
+            "--bug" => args.bug = Some(bug(&words.next().unwrap_or_default())?),
             other => {
                 return Err(format!(
-                    "`{other}` is unknown: use --seed N, --seeds M, --trace"
+                    "`{other}` is unknown: use --seed N, --seeds M, --servers 1|3|5, --long, --trace, --bug NAME"
                 ));
             }
         }
     }
     Ok(args)
+}
+
+fn servers(count: u64) -> Result<usize, String> {
+    match count {
+        1 => Ok(1),
+        3 => Ok(3),
+        5 => Ok(5),
+        other => Err(format!("--servers: `{other}`: use 1, 3 or 5")),
+    }
+}
+
+fn bug(name: &str) -> Result<Bug, String> {
+    let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::word).collect();
+    Bug::from_word(name).ok_or_else(|| format!("--bug: `{name}`: use one of {}", names.join(", ")))
 }
 
 fn main() -> ExitCode {
@@ -53,27 +116,51 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let mut sum = Sum::default();
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
-        println!("seed {seed}");
-        let report = run(SimConfig::new(seed));
-        if args.trace {
+        // Before the run: a panic must not hide it.
+        eprint!("\rseed {seed} ");
+        let report = run(args.config(seed));
+        sum.add(&report);
+        if args.trace || args.seeds == 1 {
             print!("{}", report.trace);
         }
-        println!(
-            "  {} entries, {} placed, {} leaderships",
-            report.entries, report.placed, report.leaderships
-        );
         if !report.faults.is_empty() {
-            let lines: Vec<&str> = report.trace.lines().collect();
-            for line in &lines[lines.len().saturating_sub(limits::TRACE_TAIL)..] {
-                println!("  | {line}");
-            }
-            for fault in &report.faults {
-                println!("  FAULT {fault}");
-            }
-            println!("again: muster-control-sim --seed {seed} --trace");
+            tell_faults(&args, seed, &report);
             return ExitCode::FAILURE;
         }
     }
+    eprintln!();
+    println!(
+        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} writes and {} reads of users; at rest within {} s of virtual time",
+        args.seeds,
+        sum.events,
+        sum.entries,
+        sum.terms,
+        sum.placed,
+        sum.promises,
+        sum.reads,
+        sum.longest_calm.as_secs()
+    );
     ExitCode::SUCCESS
+}
+
+fn tell_faults(args: &Args, seed: u64, report: &Report) {
+    println!();
+    let lines: Vec<&str> = report.trace.lines().collect();
+    let shown = if args.seeds == 1 {
+        lines.len()
+    } else {
+        lines.len().saturating_sub(limits::TRACE_TAIL)
+    };
+    for line in &lines[shown..] {
+        println!("  | {line}");
+    }
+    for fault in &report.faults {
+        println!("  FAULT {fault}");
+    }
+    let servers = args.config(seed).servers;
+    let long = if args.long { " --long" } else { "" };
+    let bug = args.bug.map_or(String::new(), |bug| format!(" -- --bug {}", bug.word()));
+    println!("again: cargo xtask sim --seed {seed} --servers {servers}{long}{bug}");
 }

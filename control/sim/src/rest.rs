@@ -3,122 +3,129 @@
 use std::collections::BTreeSet;
 
 use muster_control_core::scheduler;
-use muster_domain::alloc::DesiredStatus;
+use muster_control_core::state::State;
 use muster_domain::eval::EvalStatus;
-use muster_domain::id::AllocId;
-use muster_domain::job::{Job, JobType};
+use muster_domain::id::{AllocId, JobKey};
+use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
 
-use crate::agent::Agent;
-use crate::server::Server;
+use crate::brief;
+use crate::host::Host;
+use crate::oracle::Wanted;
+use crate::world::World;
 
 /// Everything that is not at rest where it should be.
-#[must_use]
-pub fn unrest(server: &Server, agents: &[Agent]) -> Vec<String> {
+pub(crate) fn unrest(world: &World) -> Vec<String> {
     let mut unrest = Vec::new();
-    if server.has_work() {
-        unrest.push("the server still has work".to_owned());
+    servers_agree(world, &mut unrest);
+    for client in world.clients.iter().filter(|client| client.waits()) {
+        unrest.push(format!("a client waits for an answer: {client:?}"));
     }
-    for job in server.state.jobs().iter() {
-        job_is_served(server, job, &mut unrest);
+    let Some(leader) = world.servers.iter().find(|server| server.raft.leads()) else {
+        unrest.push("nobody leads".to_owned());
+        return unrest;
+    };
+    let state = &leader.machine().state;
+    for (key, wanted) in &world.env.oracle.jobs {
+        job_is_served(state, key, *wanted, &mut unrest);
     }
-    evals_have_ended(server, &mut unrest);
-    for agent in agents {
-        agent_agrees(server, agent, &mut unrest);
+    evals_have_ended(state, &mut unrest);
+    for host in &world.hosts {
+        agent_agrees(state, host, &mut unrest);
     }
     unrest
 }
 
-/// A service has all its instances, or waits for room that there is not.
-fn job_is_served(server: &Server, job: &Job, unrest: &mut Vec<String>) {
-    let key = job.key();
-    for group in &job.current.spec.groups {
-        let live = server
-            .state
-            .allocs()
-            .of_job(&key)
-            .filter(|alloc| !alloc.is_terminal());
-        let live = live
-            .filter(|alloc| alloc.group().name == group.name)
-            .count();
-        let wanted = match (job.stop, job.current.spec.job_type) {
-            (true, _) => 0,
-            (false, JobType::Service | JobType::System) => group.count as usize,
-            // What is done or failed for good counts as well.
-            (false, JobType::Batch | JobType::SysBatch) => live.min(group.count as usize),
-        };
-        let waits = server
-            .state
-            .evals()
-            .open_of_job(&key)
-            .find(|eval| eval.status == EvalStatus::Blocked)
-            .map_or(0, |eval| {
-                eval.queued
-                    .iter()
-                    .filter(|(name, _)| *name == group.name)
-                    .map(|(_, count)| *count)
-                    .sum()
-            });
-        if live + waits as usize != wanted && waits == 0 {
-            unrest.push(format!(
-                "job {key} has {live} of {wanted} instances of {}",
-                group.name
-            ));
+/// One leads, without work left, and all have the same state.
+fn servers_agree(world: &World, unrest: &mut Vec<String>) {
+    let leaders = world.servers.iter().filter(|server| server.raft.leads());
+    for leader in leaders {
+        match leader.duties() {
+            None => unrest.push("the leader has not begun its duties".to_owned()),
+            Some(duties) if duties.has_work() => unrest.push("the leader has work".to_owned()),
+            Some(_) => {}
         }
+    }
+    for (at, server) in world.servers.iter().enumerate() {
+        let (applied, committed) = (server.applied(), world.env.oracle.committed_index());
+        if applied != committed {
+            unrest.push(format!("server {at} applied {applied} of {committed}"));
+        }
+    }
+}
+
+/// A service has all its instances, or waits for room that there is not.
+fn job_is_served(state: &State, key: &JobKey, wanted: Wanted, unrest: &mut Vec<String>) {
+    let live = state.allocs().live_of_job(key);
+    let Some(job) = state.jobs().get(key) else {
+        if live > 0 {
+            unrest.push(format!("job {key} is gone and has {live} instances"));
+        }
+        return;
+    };
+    let least = match (wanted.stopped, job.current.spec.job_type) {
+        (true, _) => 0,
+        (false, JobType::Service | JobType::System) => wanted.count,
+        // What is done or failed for good counts as well.
+        (false, JobType::Batch | JobType::SysBatch) => live.min(wanted.count),
+    };
+    let blocked = state
+        .evals()
+        .open_of_job(key)
+        .find(|eval| eval.status == EvalStatus::Blocked);
+    let queued = blocked.map_or(0, |eval| eval.queued.iter().map(|(_, count)| *count).sum());
+    if live > wanted.count || (live + queued != least && queued == 0) {
+        let rows: Vec<String> = state
+            .allocs()
+            .of_job(key)
+            .filter(|alloc| alloc.next().is_none())
+            .map(brief::alloc)
+            .collect();
+        unrest.push(format!(
+            "job {key} has {live} of {least} instances, {queued} wait: {}",
+            rows.join("; ")
+        ));
     }
 }
 
 /// Only blocked evaluations are open, and no node could help them.
-fn evals_have_ended(server: &Server, unrest: &mut Vec<String>) {
-    for eval in server.state.evals().pending() {
+fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
+    for eval in state.evals().pending() {
+        let name = format!("evaluation {} of {}", eval.id.short(), eval.job);
         if eval.status != EvalStatus::Blocked {
-            unrest.push(format!(
-                "evaluation {} of {} is {}",
-                eval.id,
-                eval.job,
-                eval.status.word()
-            ));
+            unrest.push(format!("{name} is {}", eval.status.word()));
             continue;
         }
-        let plan = scheduler::schedule(&server.state, eval, eval.modify_time).plan;
+        let plan = scheduler::schedule(state, eval, eval.modify_time).plan;
         if !plan.is_empty() {
-            unrest.push(format!(
-                "evaluation {} of {} waits although there is room",
-                eval.id, eval.job
-            ));
+            unrest.push(format!("{name} waits although there is room"));
         }
     }
 }
 
-/// What an agent runs is what the server wants it to run.
-fn agent_agrees(server: &Server, agent: &Agent, unrest: &mut Vec<String>) {
-    let name = &agent.spec.name;
-    match server
-        .state
-        .nodes()
-        .get(&agent.spec.id)
-        .map(|node| node.status)
-    {
-        Some(NodeStatus::Ready) => {}
-        other => unrest.push(format!("{name} is connected but {other:?}")),
+/// What an agent runs is what the servers want it to run, and nothing else runs on its machine.
+fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
+    let name = format!("host {}", host.at);
+    let status = state.nodes().get(&host.spec.id).map(|node| node.status);
+    if status != Some(NodeStatus::Ready) {
+        unrest.push(format!("{name} is well but {status:?}"));
     }
-    let wanted: BTreeSet<AllocId> = server
-        .state
-        .allocs()
-        .of_node(&agent.spec.id)
+    match &host.agent {
+        Some(agent) if agent.is_told() => {}
+        Some(_) => unrest.push(format!("{name} has something to report, or nobody to")),
+        None => unrest.push(format!("{name} has no agent")),
+    }
+    let wanted: BTreeSet<AllocId> = state
+        .allocs_on(&host.spec.id)
         .filter(|alloc| !alloc.is_terminal())
-        .map(|alloc| alloc.id)
+        .map(|alloc| alloc.id())
         .collect();
-    let running: BTreeSet<AllocId> = agent
-        .allocs
-        .iter()
-        .filter(|(_, held)| held.desired == DesiredStatus::Run && !held.status.is_terminal())
-        .map(|(alloc_id, _)| *alloc_id)
-        .collect();
+    let running: BTreeSet<AllocId> = host.running().map(|(alloc_id, _)| *alloc_id).collect();
     for alloc_id in wanted.symmetric_difference(&running) {
         let (wants, runs) = (wanted.contains(alloc_id), running.contains(alloc_id));
         unrest.push(format!(
-            "{name}: allocation {alloc_id} is wanted {wants}, runs {runs}"
+            "{name}: {} is wanted {wants}, runs {runs}",
+            alloc_id.short()
         ));
     }
 }

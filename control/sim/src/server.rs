@@ -1,294 +1,416 @@
-//! The leader: what the shell of a server does, without threads and sockets.
+//! A server: its log, its state, its duties while it leads, its agents and clients.
+//!
+//! Stands for the shell `control`: what is pure there is the real thing here, what waits is a stage that is
+//! looked at again whenever something happened.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod request;
+mod session;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use muster_control_core::applier::{self, Merged};
-use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
-use muster_control_core::fsm::{self, Command, Effect, Response};
-use muster_control_core::gc::{Collector, GcConfig};
-use muster_control_core::heartbeat::{HeartbeatConfig, Heartbeats};
-use muster_control_core::scheduler::{self, ScheduleOutcome};
-use muster_control_core::snapshot;
-use muster_control_core::state::{State, check};
-use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
+use muster_control_core::fsm::{Applied, Command, Effect};
+use muster_control_core::scheduler::ScheduleOutcome;
+use muster_control_core::broker::Delivery;
+use muster_domain::id::Timestamp;
 
+use crate::brief;
+use crate::bug::Bug;
+use crate::disk::Disk;
+use crate::duties::{Duties, Purpose};
+use crate::env::{Env, Event};
 use crate::limits;
+use crate::log::{Entry, Payload, Position};
+use crate::machine::Machine;
+use crate::message::{GatheredBeat, Message, Place};
+use crate::raft::Raft;
 
-/// What a proposal was for.
+pub use request::{Asker, SessionWrite};
+use request::{Read, Request};
+use session::Session;
+
+/// Who waits for an entry of this leader.
 #[derive(Debug)]
-pub enum Purpose {
-    /// Nobody waits for it.
-    Plain,
-    /// The applier waits for it.
-    Plans(Box<Merged>),
-    /// The collection goes on with its next slice.
-    Garbage,
+enum Origin {
+    Duty((u64, u64), Purpose),
+    Request(u64),
+    Server { server: usize, request: u64 },
 }
 
-/// A command on its way into the log.
-#[derive(Debug)]
-pub struct Proposal {
-    /// The command.
-    pub command: Command,
-    /// What it was for.
-    pub purpose: Purpose,
-}
-
-/// A server and its log.
+/// A server.
 #[derive(Debug)]
 pub struct Server {
-    /// What the log says.
-    pub state: State,
-    /// The same, by another server that only follows.
-    replica: State,
-    /// Evaluations.
-    pub broker: Broker,
-    /// Nodes that are expected to be heard of.
-    pub heartbeats: Heartbeats,
-    /// The collection's clock.
-    pub collector: Collector,
-    /// Counts leaderships; what belongs to an older one is dropped.
-    pub epoch: u64,
-    /// Outcomes that wait for the applier.
-    waiting: Vec<ScheduleOutcome>,
-    /// A command of the applier is on its way.
-    applying: bool,
-    /// Deliveries that workers have.
-    pub busy: usize,
-    /// Allocations each agent was told of.
-    told: BTreeMap<NodeId, (LogIndex, BTreeSet<AllocId>)>,
-}
-
-fn gc() -> GcConfig {
-    GcConfig {
-        interval: Duration::from_mins(1),
-        eval_threshold: Duration::from_mins(2),
-        batch_eval_threshold: Duration::from_mins(4),
-        job_threshold: Duration::from_mins(3),
-        node_threshold: Duration::from_mins(5),
-    }
+    at: usize,
+    servers: usize,
+    /// Counts its starts; what belongs to an older one is dropped.
+    pub life: u64,
+    /// It runs.
+    pub up: bool,
+    /// It stands still until then.
+    pub paused_until: Timestamp,
+    /// Its wall clock is wrong by this many milliseconds.
+    pub clock_off_ms: i64,
+    /// Its part of the consensus, and its disk.
+    pub raft: Raft,
+    machine: Machine,
+    applied: u64,
+    apply_at: Option<Timestamp>,
+    duties: Option<Duties>,
+    proposals: BTreeMap<u64, (u64, Origin)>,
+    requests: BTreeMap<u64, Request>,
+    reads: BTreeMap<u64, Read>,
+    next_number: u64,
+    sessions: BTreeMap<usize, Session>,
+    gathered: BTreeMap<usize, GatheredBeat>,
+    gather_at: Timestamp,
 }
 
 impl Server {
-    /// A server with an empty log.
+    /// A server that starts from `disk`.
     #[must_use]
-    pub fn new(now: Timestamp) -> Self {
-        Self {
-            state: State::default(),
-            replica: State::default(),
-            broker: Broker::new(BrokerConfig::default()),
-            heartbeats: Heartbeats::new(HeartbeatConfig::default()),
-            collector: Collector::new(gc(), now),
-            epoch: 0,
-            waiting: Vec::new(),
-            applying: false,
-            busy: 0,
-            told: BTreeMap::new(),
-        }
+    pub fn start(at: usize, servers: usize, life: u64, disk: Disk, env: &mut Env) -> Self {
+        let raft = Raft::start(at, servers, life, disk, env);
+        let mut server = Self {
+            at,
+            servers,
+            life,
+            up: true,
+            paused_until: env.now,
+            clock_off_ms: 0,
+            raft,
+            machine: Machine::default(),
+            applied: 0,
+            apply_at: None,
+            duties: None,
+            proposals: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            next_number: life << 32,
+            sessions: BTreeMap::new(),
+            gathered: BTreeMap::new(),
+            gather_at: env.now.plus(limits::BEATS_INTERVAL),
+        };
+        server.raft.installed = server.raft.image().snapshot.clone();
+        server.take_snapshot_in(env);
+        server
     }
 
-    /// Leadership was lost and won: all memory is gone, the log is not. The state comes back from a
-    /// snapshot.
-    ///
-    /// # Errors
-    ///
-    /// If the snapshot does not give the state back.
-    pub fn lead(&mut self, now: Timestamp) -> Result<(), String> {
-        let records = snapshot::records(&self.state).map(Ok::<_, std::convert::Infallible>);
-        let restored = snapshot::restore(records).map_err(|error| error.to_string())?;
-        if restored != self.state {
-            return Err("the state restored from a snapshot differs".to_owned());
-        }
-        self.state = restored;
-        self.epoch += 1;
-        self.waiting.clear();
-        self.applying = false;
-        self.busy = 0;
-        self.told.clear();
-        self.collector = Collector::new(gc(), now);
-        self.broker.lead(&self.state, now);
-        self.heartbeats.lead(&self.state, now);
-        Ok(())
+    /// It dies: memory is gone, and of the disk what was not synced.
+    pub fn crash(&mut self, env: &mut Env) {
+        self.up = false;
+        self.raft.disk.crash(&mut env.dice);
     }
 
-    /// Applies an entry on both replicas and checks them. Nothing is done about effects.
-    ///
-    /// # Errors
-    ///
-    /// Invariants that do not hold.
-    pub fn apply(&mut self, command: &Command) -> Result<(Response, Vec<Effect>), String> {
-        let index = LogIndex(self.state.applied().0 + 1);
-        let result = fsm::apply(&mut self.state, index, command.clone());
-        let other = fsm::apply(&mut self.replica, index, command.clone());
-        if result != other || self.state != self.replica {
-            return Err("two replicas differ".to_owned());
-        }
-        let broken = check::broken(&self.state);
-        if broken.is_empty() {
-            Ok((result.response, result.effects))
-        } else {
-            Err(broken.join("; "))
-        }
+    /// It starts again.
+    pub fn restart(&mut self, env: &mut Env) {
+        let disk = std::mem::take(&mut self.raft.disk);
+        let clock_off_ms = self.clock_off_ms;
+        *self = Self::start(self.at, self.servers, self.life + 1, disk, env);
+        self.clock_off_ms = clock_off_ms;
     }
 
-    /// Carries out effects; gives back nodes whose agents must hear of something.
-    pub fn carry_out(&mut self, effects: &[Effect], now: Timestamp) -> Vec<NodeId> {
-        let index = self.state.applied();
-        let mut changed = Vec::new();
-        for effect in effects {
-            match *effect {
-                Effect::EnqueueEval(eval_id) => {
-                    if let Some(eval) = self.state.evals().get(&eval_id) {
-                        self.broker.enqueue(eval, now);
-                    }
-                }
-                Effect::BlockEval(eval_id) => {
-                    let seen = self
-                        .state
-                        .evals()
-                        .get(&eval_id)
-                        .map(|eval| eval.snapshot_index);
-                    self.broker
-                        .block(&self.state, eval_id, seen.unwrap_or_default(), now);
-                }
-                Effect::ForgetEval(eval_id) => self.broker.forget(&eval_id),
-                Effect::CapacityFreed { node_id } => {
-                    self.broker
-                        .handle_capacity(&self.state, node_id, index, now);
-                }
-                Effect::NodeChanged(node_id) => changed.push(node_id),
-                Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
-                Effect::NodeGone(node_id) => self.heartbeats.untrack(&node_id),
+    /// Its state.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The last entry applied.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Its duties, while it leads.
+    #[must_use]
+    pub fn duties(&self) -> Option<&Duties> {
+        self.duties.as_ref()
+    }
+
+    /// A message has arrived.
+    pub fn handle_message(&mut self, from: Place, message: Message, env: &mut Env) {
+        match (from, message) {
+            (Place::Server(from), Message::Raft(message)) => {
+                self.raft.handle_message(from, message, env);
             }
-        }
-        changed
-    }
-
-    /// A proposal of this leadership was answered; what to propose next.
-    pub fn settle(
-        &mut self,
-        proposal: Proposal,
-        response: &Response,
-        now: Timestamp,
-    ) -> Option<Proposal> {
-        match proposal.purpose {
-            Purpose::Plain => None,
-            Purpose::Garbage => {
-                let command = Collector::next_slice(&proposal.command, response, now)?;
-                Some(Proposal {
-                    command,
-                    purpose: Purpose::Garbage,
-                })
+            (Place::Server(from), Message::Forward { request, command }) => {
+                self.handle_forward(from, request, *command, env);
             }
-            Purpose::Plans(merged) => {
-                self.applying = false;
-                let settled = merged.settle(Some(response));
-                self.broker.settle(&self.state, &settled, now);
-                None
+            (_, Message::Forwarded { request, result }) => {
+                self.handle_forwarded(request, result, env);
+            }
+            (Place::Server(from), Message::ReadIndex { read }) => {
+                self.handle_read_index(from, read, env);
+            }
+            (_, Message::ReadIndexIs { read, index }) => {
+                self.handle_read_index_is(read, index, env);
+            }
+            (Place::Server(from), Message::Beats(beats)) => {
+                self.count_beats(from, beats, env);
+            }
+            (_, Message::BeatsCounted(beats)) => self.acknowledge_beats(&beats, env),
+            (Place::Host(host), Message::FromAgent { session, message }) => {
+                self.handle_agent(host, session, *message, env);
+            }
+            (Place::Client(client), Message::Ask { request, ask }) => {
+                self.handle_ask(client, request, ask, env);
+            }
+            (from, message) => {
+                env.oracle
+                    .fault(&format!("{from:?} sent a server {message:?}"));
             }
         }
     }
 
-    /// An evaluation for a free worker, with the plan it will come up with.
-    pub fn next_work(&mut self, now: Timestamp) -> Option<(Delivery, Option<ScheduleOutcome>)> {
-        if self.busy >= limits::WORKERS {
-            return None;
-        }
-        let delivery = self.broker.dequeue(now)?;
-        self.busy += 1;
-        let eval = self.state.evals().get(&delivery.eval_id).map(Arc::clone);
-        Some((
-            delivery,
-            eval.map(|eval| scheduler::schedule(&self.state, &eval, now)),
-        ))
+    /// The disk has written.
+    pub fn handle_synced(&mut self, upto: u64, env: &mut Env) {
+        self.raft.handle_synced(upto, env);
     }
 
     /// A worker is done.
-    pub fn take_outcome(&mut self, delivery: Delivery, outcome: Option<ScheduleOutcome>) {
-        self.busy -= 1;
-        match outcome {
-            Some(outcome) if self.broker.is_current(&delivery.eval_id, delivery.token) => {
-                self.waiting.push(outcome);
-            }
-            Some(_) => {}
-            None => self.broker.ack(&delivery.eval_id, delivery.token),
-        }
-    }
-
-    /// What the applier proposes, if it is free and has something.
-    pub fn next_plans(&mut self, now: Timestamp) -> Option<Proposal> {
-        if self.applying {
-            return None;
-        }
-        let updates = self.broker.take_updates();
-        if self.waiting.is_empty() && updates.is_empty() {
-            return None;
-        }
-        let more = self
-            .waiting
-            .split_off(self.waiting.len().min(limits::BATCH_MAX));
-        let outcomes = std::mem::replace(&mut self.waiting, more);
-        let mut merged = applier::merge(&self.state, outcomes, updates, now);
-        self.waiting.append(&mut merged.rest);
-        match merged.command.take() {
-            Some(command) => {
-                self.applying = true;
-                Some(Proposal {
-                    command,
-                    purpose: Purpose::Plans(Box::new(merged)),
-                })
-            }
-            None => {
-                let settled = merged.settle(None);
-                self.broker.settle(&self.state, &settled, now);
-                None
-            }
-        }
-    }
-
-    /// Whether anything waits for a worker or for the applier.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        self.busy > 0 || self.applying || !self.waiting.is_empty() || self.broker.ready() > 0
-    }
-
-    /// What the agent of `node_id` must hear: changed allocations, and forgotten ones.
-    pub fn news(
+    pub fn handle_worker_done(
         &mut self,
-        node_id: NodeId,
-    ) -> (Vec<muster_domain::alloc::DesiredAlloc>, Vec<AllocId>) {
-        let (seen, known) = self.told.entry(node_id).or_default();
-        let mut changed = Vec::new();
-        let mut there = BTreeSet::new();
-        for alloc in self.state.allocs().of_node(&node_id) {
-            there.insert(alloc.id);
-            if alloc.alloc_modify_index > *seen {
-                changed.push(muster_control_core::state::desired(alloc));
+        reign: (u64, u64),
+        delivery: Delivery,
+        outcome: Option<Box<ScheduleOutcome>>,
+    ) {
+        if let Some(duties) = self.duties.as_mut().filter(|duties| duties.reign == reign) {
+            duties.take_outcome(delivery, outcome.map(|outcome| *outcome));
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, env: &mut Env) {
+        self.raft.handle_timeout(env);
+        let at = self.wall(env.now);
+        if let Some(duties) = &mut self.duties
+            && duties.poll_timeout() <= env.now
+        {
+            let reign = duties.reign;
+            for command in duties.handle_timeout(&self.machine.state, env.now, at) {
+                if let Command::SetNodeStatus { node_id, .. } = &command {
+                    let purpose = Purpose::Down(*node_id);
+                    self.propose_duty(reign, command, purpose, env);
+                }
             }
         }
-        let gone = known.difference(&there).copied().collect();
-        *seen = self.state.applied();
-        *known = there;
-        (changed, gone)
+        if self.gather_at <= env.now {
+            self.gather_at = env.now.plus(limits::BEATS_INTERVAL);
+            self.send_beats(env);
+        }
     }
 
-    /// A new connection: the agent must hear everything.
-    pub fn forget_told(&mut self, node_id: &NodeId) {
-        self.told.remove(node_id);
-    }
-
-    /// The next time at which something is due.
+    /// When something is due.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        [
-            self.broker.poll_timeout(),
-            self.heartbeats.poll_timeout(),
-            self.collector.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+    pub fn poll_timeout(&self) -> Timestamp {
+        let mut at = self.raft.poll_timeout().min(self.gather_at);
+        at = self.apply_at.into_iter().fold(at, Timestamp::min);
+        if let Some(duties) = &self.duties {
+            at = at.min(duties.poll_timeout());
+        }
+        let requests = self.requests.values().map(Request::poll_timeout);
+        let reads = self.reads.values().map(Read::poll_timeout);
+        let sessions = self.sessions.values().map(Session::poll_timeout);
+        requests.chain(reads).chain(sessions).fold(at, Timestamp::min)
+    }
+
+    /// Does what can be done after something happened.
+    pub fn pump(&mut self, env: &mut Env) {
+        self.take_snapshot_in(env);
+        self.apply_committed(env);
+        self.begin_or_end_duties(env);
+        self.run_duties(env);
+        self.advance_requests(env);
+        self.advance_reads(env);
+        self.advance_sessions(env);
+        self.note_committed(env);
+    }
+
+    fn wall(&self, now: Timestamp) -> Timestamp {
+        Timestamp(now.0.saturating_add_signed(self.clock_off_ms * 1_000_000))
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// Begins from a snapshot that came from the disk or the leader.
+    fn take_snapshot_in(&mut self, env: &mut Env) {
+        let Some(snapshot) = self.raft.installed.take() else {
+            return;
+        };
+        match Machine::restore(&snapshot) {
+            Ok(machine) => self.machine = machine,
+            Err(error) => env.oracle.fault(&error),
+        }
+        self.applied = snapshot.at.index;
+        env.oracle.restored(self.at, snapshot.at, &self.machine);
+        for session in self.sessions.values_mut() {
+            session.wake();
+        }
+    }
+
+    /// Entries are applied a little after they are committed.
+    fn note_committed(&mut self, env: &mut Env) {
+        if self.raft.commit() > self.applied && self.apply_at.is_none() {
+            let lag = if env.trouble(5) {
+                env.dice.micros(1_000, 600_000)
+            } else {
+                env.dice.micros(10, 1_500)
+            };
+            self.apply_at = Some(env.now.plus(lag));
+        }
+    }
+
+    fn apply_committed(&mut self, env: &mut Env) {
+        if self.apply_at.is_none_or(|at| at > env.now) {
+            return;
+        }
+        self.apply_at = None;
+        while self.applied < self.raft.commit() {
+            let Some(entry) = self.raft.image().log.get(self.applied + 1).cloned() else {
+                env.oracle.fault("a committed entry is not in the log");
+                return;
+            };
+            self.apply(&entry, env);
+        }
+        let snapshot = self.raft.image().snapshot.as_ref();
+        let since = self.applied - snapshot.map_or(0, |snapshot| snapshot.at.index);
+        if since >= limits::SNAPSHOT_EVERY
+            && let Some(term) = self.raft.image().log.term_at(self.applied)
+        {
+            let index = self.applied;
+            let snapshot = self.machine.snapshot(Position { term, index });
+            self.raft.compact(snapshot, env);
+        }
+    }
+
+    fn apply(&mut self, entry: &Arc<Entry>, env: &mut Env) {
+        self.applied = entry.at.index;
+        let Payload::Command(command) = &entry.payload else {
+            env.oracle.applied(self.at, entry, None, &self.machine);
+            return;
+        };
+        let clock = self.wall(env.now);
+        let applied = self
+            .machine
+            .apply(entry.at.index, command, clock, env.bug);
+        if env.oracle.applied(self.at, entry, Some(&applied), &self.machine) {
+            env.say(format_args!(
+                "{}: {} -> {}",
+                entry.at.index,
+                brief::command(command),
+                brief::response(&applied.response)
+            ));
+        }
+        self.handle_effects(&applied, env);
+        self.answer(entry, &applied, env);
+    }
+
+    fn handle_effects(&mut self, applied: &Applied, env: &mut Env) {
+        for effect in &applied.effects {
+            if let Effect::NodeChanged(node_id) = effect {
+                let of_node = |session: &&mut Session| session.node_id() == *node_id;
+                if let Some(session) = self.sessions.values_mut().find(of_node) {
+                    session.wake();
+                }
+            }
+        }
+        let Some(duties) = &mut self.duties else {
+            return;
+        };
+        if !env.trouble(2) {
+            duties.handle_effects(&self.machine.state, &applied.effects, env.now);
+        } else if !env.has(Bug::LostEffect) {
+            duties.restart(&self.machine.state, env.now);
+        }
+    }
+
+    /// Tells whoever waits for the entry.
+    fn answer(&mut self, entry: &Entry, applied: &Applied, env: &mut Env) {
+        let Some((term, origin)) = self.proposals.remove(&entry.at.index) else {
+            return;
+        };
+        let held = term == entry.at.term;
+        let result = held.then(|| (entry.at.index, applied.response.clone()));
+        match origin {
+            Origin::Request(request) => self.handle_forwarded(request, result, env),
+            Origin::Server { server, request } => {
+                let (me, to) = (Place::Server(self.at), Place::Server(server));
+                env.send(me, to, Message::Forwarded { request, result });
+            }
+            Origin::Duty(reign, purpose) => {
+                if let Some(duties) = self.duties.as_mut().filter(|duties| duties.reign == reign) {
+                    duties.settle(purpose, &applied.response, &self.machine.state, env.now);
+                }
+            }
+        }
+    }
+
+    /// A leader whose state holds all that was committed before begins its duties.
+    fn begin_or_end_duties(&mut self, env: &mut Env) {
+        let ready = self.raft.first_of_term().filter(|first| {
+            self.applied >= *first || env.has(Bug::DoublePlacement)
+        });
+        match ready {
+            None => self.duties = None,
+            Some(_) if self.duties.is_some() => {}
+            Some(first) => {
+                let reign = (first, self.next_number() << 16);
+                env.say(format_args!("server {} begins its duties", self.at));
+                self.duties = Some(Duties::begin(&self.machine.state, reign, env));
+            }
+        }
+    }
+
+    fn run_duties(&mut self, env: &mut Env) {
+        // What the broker takes for due must be due for the scheduler.
+        let at = self.wall(env.now).max(env.now);
+        let Some(duties) = &mut self.duties else {
+            return;
+        };
+        let state = &self.machine.state;
+        while let Some((delivery, outcome)) = duties.next_work(state, env.now, at) {
+            if env.trouble(2) {
+                duties.lose_worker();
+                continue;
+            }
+            let event = Event::WorkerDone {
+                server: self.at,
+                reign: duties.reign,
+                delivery,
+                outcome: outcome.map(Box::new),
+            };
+            env.after(0, 40, event);
+        }
+        let reign = duties.reign;
+        while let Some(duties) = &mut self.duties
+            && let Some((command, purpose)) =
+                duties.next_proposal(&self.machine.state, env.now, at)
+        {
+            if !self.propose_duty(reign, command, purpose, env) {
+                break;
+            }
+        }
+    }
+
+    /// Proposes something of the duties. If the log takes nothing, the leader steps down soon and the
+    /// duties end.
+    fn propose_duty(
+        &mut self,
+        reign: (u64, u64),
+        command: Command,
+        purpose: Purpose,
+        env: &mut Env,
+    ) -> bool {
+        match self.raft.propose(command, env) {
+            Some(at) => {
+                let origin = Origin::Duty(reign, purpose);
+                self.proposals.insert(at.index, (at.term, origin));
+                true
+            }
+            None => false,
+        }
     }
 }

@@ -1,616 +1,326 @@
-//! Time, messages, faults and users: what happens around the server.
+//! The loop: one event after the other, and the checks after each.
 
-mod fault;
-mod user;
+mod weather;
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::time::Duration;
-
-use muster_control_core::broker::Delivery;
-use muster_control_core::fsm::Command;
-use muster_control_core::heartbeat::Beat;
-use muster_control_core::scheduler::ScheduleOutcome;
-use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
-use muster_domain::node::NodeStatus;
+use muster_domain::id::{NodeId, Timestamp};
 
-use crate::agent::{Agent, Reaction};
+use crate::client::Client;
 use crate::dice::Dice;
+use crate::disk::Disk;
+use crate::env::{Env, Event};
+use crate::host::{Host, HostEvent};
 use crate::limits;
+use crate::message::{Message, Place};
 use crate::rest;
-use crate::server::{Proposal, Purpose, Server};
+use crate::server::Server;
+use crate::{Report, SimConfig};
 
-/// What to simulate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimConfig {
-    /// Decides everything.
-    pub seed: u64,
-    /// Virtual time with faults and users.
-    pub storm: Duration,
-    /// Virtual time in which all must come to rest.
-    pub calm: Duration,
-}
-
-impl SimConfig {
-    /// A quarter of an hour of storm; then the time in which the longest reschedule delay ends.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            storm: Duration::from_mins(15),
-            calm: Duration::from_mins(90),
-        }
-    }
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Everything that happened, a line each.
-    pub trace: String,
-    /// Entries in the log.
-    pub entries: u64,
-    /// Instances placed.
-    pub placed: u64,
-    /// Leaderships.
-    pub leaderships: u64,
-    /// What went wrong; empty if nothing did.
-    pub faults: Vec<String>,
-}
-
+/// Everything there is.
 #[derive(Debug)]
-enum Event {
-    Commit(u64, Proposal),
-    WorkerDone {
-        epoch: u64,
-        delivery: Delivery,
-        outcome: Option<Box<ScheduleOutcome>>,
-    },
-    ToAgent {
-        node: usize,
-        session: u64,
-        index: LogIndex,
-        changed: Vec<DesiredAlloc>,
-        gone: Vec<AllocId>,
-    },
-    Register {
-        node: usize,
-        session: u64,
-    },
-    Reports {
-        node: usize,
-        session: u64,
-        reports: Vec<AllocReport>,
-    },
-    Beat {
-        node: usize,
-        session: u64,
-    },
-    BeatArrives {
-        node: usize,
-        session: u64,
-    },
-    TaskTurns {
-        node: usize,
-        alloc_id: AllocId,
-        status: ClientStatus,
-    },
-    Connect {
-        node: usize,
-    },
-    User,
-    Fault,
+pub(crate) struct World {
+    pub(crate) env: Env,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) clients: Vec<Client>,
+    nodes: Vec<NodeId>,
+    /// When each server and each host has something to do.
+    server_at: Vec<Timestamp>,
+    host_at: Vec<Option<Timestamp>>,
 }
 
-struct World {
-    dice: Dice,
-    now: Timestamp,
-    ends: Timestamp,
-    calm: bool,
-    server: Server,
-    agents: Vec<Agent>,
-    queue: BTreeMap<(Timestamp, u64), Event>,
-    next_event: u64,
-    last_commit: Timestamp,
-    trace: String,
-    placed: u64,
-    faults: Vec<String>,
-}
-
-/// Runs one seed to its end, or to its first fault.
-#[must_use]
-pub fn run(config: SimConfig) -> Report {
-    let mut world = World::new(config);
-    world.run_until(world.ends);
-    if world.faults.is_empty() {
-        world.be_calm();
-        world.run_until(world.now.plus(config.calm));
-    }
-    if world.faults.is_empty() {
-        world.faults = rest::unrest(&world.server, &world.agents);
-    }
-    Report {
-        trace: world.trace,
-        entries: world.server.state.applied().0,
-        placed: world.placed,
-        leaderships: world.server.epoch,
-        faults: world.faults,
-    }
+/// Who has something to do next.
+enum Next {
+    Event,
+    Server(usize),
+    Host(usize),
 }
 
 impl World {
-    fn new(config: SimConfig) -> Self {
+    pub(crate) fn new(config: &SimConfig) -> Self {
         let mut dice = Dice::new(config.seed);
-        let now = Timestamp::from_millis(1_700_000_000_000);
-        let nodes = dice.between(2, 6);
-        let agents = (0..nodes)
-            .map(|node| {
-                let cpu = u64::from(dice.between(1, 4)) * 1_000;
-                let memory = u64::from(dice.between(1, 4)) * 1_024;
-                let spec = fixture::node(&format!("node-{node}"))
-                    .cpu_mhz(cpu)
-                    .memory_mb(memory);
-                let zone = if dice.chance(50) { "a" } else { "b" };
-                Agent::new(spec.attribute("zone", zone).build())
-            })
+        let hosts = (0..dice.below(4) + 2).map(|at| host(at, &mut dice)).collect();
+        let mut env = Env::new(dice, limits::EPOCH, config.bug, config.servers);
+        let servers = (0..config.servers)
+            .map(|at| Server::start(at, config.servers, 1, Disk::default(), &mut env))
             .collect();
         let mut world = Self {
-            server: Server::new(now),
-            dice,
-            now,
-            ends: now.plus(config.storm),
-            calm: false,
-            agents,
-            queue: BTreeMap::new(),
-            next_event: 0,
-            last_commit: now,
-            trace: String::new(),
-            placed: 0,
-            faults: Vec::new(),
+            env,
+            servers,
+            hosts,
+            clients: (0..3).map(Client::new).collect(),
+            nodes: Vec::new(),
+            server_at: vec![limits::EPOCH; config.servers],
+            host_at: Vec::new(),
         };
-        for node in 0..world.agents.len() {
-            world.after(0, 2_000, Event::Connect { node });
+        world.nodes = world.hosts.iter().map(|host| host.spec.id).collect();
+        world.host_at = vec![None; world.hosts.len()];
+        for at in 0..world.hosts.len() {
+            world.env.after(0, 3_000, Event::AgentStarts(at));
         }
-        world.after(0, 500, Event::User);
-        world.after(5_000, 30_000, Event::Fault);
+        for at in 0..world.clients.len() {
+            world.env.after(0, 4_000, Event::Client(at));
+        }
+        world.env.after(4_000, 10_000, Event::Weather);
         world
     }
 
-    fn run_until(&mut self, end: Timestamp) {
-        while self.faults.is_empty() {
-            let event_at = self.queue.first_key_value().map(|((at, _), _)| *at);
-            let timer_at = self.server.poll_timeout().map(|(at, _)| at);
-            let Some(at) = event_at
-                .into_iter()
-                .chain(timer_at)
-                .min()
-                .filter(|at| *at <= end)
-            else {
-                break;
-            };
-            self.now = self.now.max(at);
-            if event_at.is_some_and(|event_at| event_at <= self.now) {
-                if let Some((_, event)) = self.queue.pop_first() {
-                    self.handle(event);
-                }
+    /// A storm, then calm until everything is at rest.
+    pub(crate) fn run(mut self, config: &SimConfig) -> Report {
+        let storm_ends = limits::EPOCH.plus(config.storm);
+        self.run_until(storm_ends);
+        let mut rested_at = None;
+        if !self.has_fault() {
+            self.calm();
+            rested_at = self.come_to_rest(storm_ends.plus(config.calm));
+        }
+        let calm = rested_at.map_or(config.calm, |at: Timestamp| at.since(storm_ends));
+        Report {
+            entries: self.env.oracle.committed_index(),
+            placed: self.env.oracle.placed,
+            terms: self.env.oracle.terms(),
+            promises: self.env.oracle.promises(),
+            reads: self.env.oracle.reads,
+            events: self.env.trace.events(),
+            calm,
+            trace: self.env.trace.text,
+            faults: self.env.oracle.faults,
+        }
+    }
+
+    fn has_fault(&self) -> bool {
+        !self.env.oracle.faults.is_empty()
+    }
+
+    /// Runs until all is at rest twice in a row; what is not by `end` is a fault.
+    fn come_to_rest(&mut self, end: Timestamp) -> Option<Timestamp> {
+        let mut rested_at = None;
+        while self.env.now < end && !self.has_fault() {
+            let at = self.env.now.plus(limits::REST_INTERVAL);
+            self.run_until(at);
+            let unrest = rest::unrest(self);
+            if !unrest.is_empty() {
+                let (count, first) = (unrest.len(), &unrest[0]);
+                let first = first.split(':').next().unwrap_or_default();
+                self.env.say(format_args!("{count} not at rest: {first}"));
+                rested_at = None;
+            } else if rested_at.is_some() {
+                return rested_at;
             } else {
-                self.handle_timers();
-            }
-            self.pump();
-            if self.server.state.applied().0 > limits::ENTRIES_MAX {
-                self.faults.push("it never comes to rest".to_owned());
+                rested_at = Some(at);
             }
         }
-        self.now = self.now.max(end);
-    }
-
-    fn say(&mut self, line: std::fmt::Arguments<'_>) {
-        let ms = self.now.0 / 1_000_000 % 100_000_000;
-        writeln!(self.trace, "{ms} {line}").expect("writing to a String cannot fail");
-    }
-
-    fn after(&mut self, low_ms: u64, high_ms: u64, event: Event) {
-        let at = self.now.plus(self.dice.millis(low_ms, high_ms));
-        self.at(at, event);
-    }
-
-    fn at(&mut self, at: Timestamp, event: Event) {
-        self.queue.insert((at, self.next_event), event);
-        self.next_event += 1;
-    }
-
-    fn propose(&mut self, command: Command) {
-        self.send(Proposal {
-            command,
-            purpose: Purpose::Plain,
-        });
-    }
-
-    /// Entries are applied in the order of their proposal.
-    fn send(&mut self, proposal: Proposal) {
-        let at = self.now.plus(self.dice.millis(0, 8)).max(self.last_commit);
-        self.last_commit = at;
-        self.at(at, Event::Commit(self.server.epoch, proposal));
-    }
-
-    /// What the server does by itself whenever something happened.
-    fn pump(&mut self) {
-        while let Some((delivery, outcome)) = self.server.next_work(self.now) {
-            let epoch = self.server.epoch;
-            if !self.calm && self.dice.chance(2) {
-                // The worker dies; its slot is taken by another, its delivery runs out.
-                self.server.busy -= 1;
-                self.say(format_args!(
-                    "worker dies with {}",
-                    delivery.eval_id.short()
-                ));
-                continue;
+        if !self.has_fault() {
+            self.env.oracle.faults = rest::unrest(self);
+            if self.env.oracle.faults.is_empty() {
+                self.env.oracle.fault("it comes to rest, but not for long");
             }
-            let outcome = outcome.map(Box::new);
-            self.after(
-                0,
-                40,
-                Event::WorkerDone {
-                    epoch,
-                    delivery,
-                    outcome,
-                },
-            );
         }
-        if let Some(proposal) = self.server.next_plans(self.now) {
-            self.send(proposal);
-        }
+        None
     }
 
-    fn handle_timers(&mut self) {
-        self.server.broker.handle_timeout(self.now);
-        for node_id in self.server.heartbeats.handle_timeout(self.now) {
-            let at = self.now;
-            self.propose(Command::SetNodeStatus {
-                node_id,
-                status: NodeStatus::Down,
-                at,
-            });
+    fn run_until(&mut self, end: Timestamp) {
+        while !self.has_fault() {
+            let (at, next) = self.next();
+            if at > end {
+                break;
+            }
+            self.env.now = self.env.now.max(at);
+            match next {
+                Next::Event => {
+                    if let Some(event) = self.env.pop() {
+                        self.handle(event);
+                    }
+                }
+                Next::Server(at) => {
+                    self.env.trace.note(self.env.now, at as u64);
+                    self.servers[at].handle_timeout(&mut self.env);
+                    self.pump_server(at);
+                }
+                Next::Host(at) => {
+                    self.env.trace.note(self.env.now, 100 + at as u64);
+                    self.hosts[at].handle_timeout(&mut self.env);
+                    self.host_at[at] = self.hosts[at].poll_timeout();
+                }
+            }
+            self.check();
         }
-        for command in self.server.collector.handle_timeout(self.now) {
-            self.send(Proposal {
-                command,
-                purpose: Purpose::Garbage,
-            });
+        self.env.now = self.env.now.max(end);
+    }
+
+    fn next(&self) -> (Timestamp, Next) {
+        let mut first = (
+            self.env.next_at().unwrap_or(Timestamp(u64::MAX)),
+            Next::Event,
+        );
+        for (at, server) in self.servers.iter().enumerate() {
+            let due = self.server_at[at].max(server.paused_until);
+            if server.up && due < first.0 {
+                first = (due, Next::Server(at));
+            }
         }
+        for (at, due) in self.host_at.iter().enumerate() {
+            if let Some(due) = *due
+                && due < first.0
+            {
+                first = (due, Next::Host(at));
+            }
+        }
+        first
+    }
+
+    fn pump_server(&mut self, at: usize) {
+        self.servers[at].pump(&mut self.env);
+        self.server_at[at] = self.servers[at].poll_timeout();
     }
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Commit(epoch, proposal) => self.commit(epoch, proposal),
+            Event::Deliver {
+                from,
+                to,
+                message,
+                tries,
+            } => self.deliver(from, to, message, tries),
+            Event::Synced { server, life, upto } => {
+                self.env.trace.note(self.env.now, 200 + server as u64);
+                let one = &mut self.servers[server];
+                if one.life == life && one.up {
+                    one.handle_synced(upto, &mut self.env);
+                    self.pump_server(server);
+                }
+            }
             Event::WorkerDone {
-                epoch,
+                server,
+                reign,
                 delivery,
                 outcome,
             } => {
-                if epoch == self.server.epoch {
-                    self.server
-                        .take_outcome(delivery, outcome.map(|outcome| *outcome));
+                let one = &mut self.servers[server];
+                if one.up {
+                    one.handle_worker_done(reign, delivery, outcome);
+                    self.pump_server(server);
                 }
             }
-            Event::ToAgent {
-                node,
-                session,
-                index,
-                changed,
-                gone,
-            } => {
-                if self.is_session(node, session) {
-                    self.agent_hears(node, index, &changed, &gone);
+            Event::Host { host, what } => {
+                self.env.trace.note(self.env.now, 300 + host as u64);
+                let starts = matches!(what, HostEvent::Start { .. });
+                self.hosts[host].handle_event(what, &mut self.env);
+                self.host_at[host] = self.hosts[host].poll_timeout();
+                if starts {
+                    self.check_processes();
                 }
             }
-            Event::Register { node, session } => self.register(node, session),
-            Event::Reports {
-                node,
-                session,
-                reports,
-            } => {
-                if self.is_session(node, session) {
-                    let (node_id, at) = (self.agents[node].spec.id, self.now);
-                    self.propose(Command::ReportAllocs {
-                        node_id,
-                        reports,
-                        at,
-                    });
-                }
-            }
-            Event::Beat { node, session } => {
-                if self.is_session(node, session) {
-                    self.after(0, 300, Event::BeatArrives { node, session });
-                    self.after(2_500, 3_300, Event::Beat { node, session });
-                }
-            }
-            Event::BeatArrives { node, session } => {
-                if self.is_session(node, session) {
-                    self.beat(node);
-                }
-            }
-            Event::TaskTurns {
-                node,
-                alloc_id,
-                status,
-            } => self.task_turns(node, alloc_id, status),
-            Event::Connect { node } => self.connect(node),
-            Event::User => self.user(),
-            Event::Fault => self.fault(),
+            Event::ServerStarts(at) => self.start_server(at),
+            Event::AgentStarts(at) => self.start_agent(at),
+            Event::Client(at) => self.clients[at].act(&self.nodes, &mut self.env),
+            Event::Weather => self.weather(),
         }
     }
 
-    fn is_session(&self, node: usize, session: u64) -> bool {
-        self.agents[node].connected && self.agents[node].session == session
-    }
-
-    fn commit(&mut self, epoch: u64, proposal: Proposal) {
-        let applied = match self.server.apply(&proposal.command) {
-            Ok(applied) => applied,
-            Err(fault) => {
-                self.say(format_args!("FAULT {fault} after {:?}", proposal.command));
-                self.faults.push(fault);
-                return;
-            }
-        };
-        let (response, effects) = applied;
-        let index = self.server.state.applied().0;
-        self.say(format_args!(
-            "{index}: {} -> {}",
-            brief(&proposal.command),
-            brief_response(&response)
-        ));
-        if let muster_control_core::fsm::Response::PlansApplied { outcomes } = &response {
-            self.placed += outcomes
-                .iter()
-                .map(|outcome| u64::from(outcome.placed))
-                .sum::<u64>();
-        }
-        if epoch != self.server.epoch {
-            return;
-        }
-        for node_id in self.server.carry_out(&effects, self.now) {
-            self.push(node_id);
-        }
-        if let Some(next) = self.server.settle(proposal, &response, self.now) {
-            self.send(next);
-        }
-    }
-
-    /// Tells an agent what it has not heard of.
-    fn push(&mut self, node_id: NodeId) {
-        let Some(node) = self
-            .agents
-            .iter()
-            .position(|agent| agent.spec.id == node_id)
-        else {
-            return;
-        };
-        if !self.agents[node].connected {
-            return;
-        }
-        let (changed, gone) = self.server.news(node_id);
-        let (session, index) = (self.agents[node].session, self.server.state.applied());
-        self.after(
-            0,
-            200,
-            Event::ToAgent {
-                node,
-                session,
-                index,
-                changed,
-                gone,
-            },
-        );
-    }
-
-    fn agent_hears(
-        &mut self,
-        node: usize,
-        index: LogIndex,
-        changed: &[DesiredAlloc],
-        gone: &[AllocId],
-    ) {
-        self.say(format_args!(
-            "node-{node} hears {} of {} and {}",
-            index.0,
-            changed.len(),
-            gone.len()
-        ));
-        for wanted in changed {
-            let alloc_id = wanted.alloc_id;
-            match self.agents[node].take(wanted) {
-                Reaction::Ignored => {}
-                Reaction::Starts => {
-                    let status = ClientStatus::Running;
-                    self.after(
-                        10,
-                        3_000,
-                        Event::TaskTurns {
-                            node,
-                            alloc_id,
-                            status,
-                        },
-                    );
-                }
-                Reaction::Stops => {
-                    let status = ClientStatus::Complete;
-                    self.after(
-                        10,
-                        6_000,
-                        Event::TaskTurns {
-                            node,
-                            alloc_id,
-                            status,
-                        },
-                    );
-                }
-                Reaction::Reports => self.report_all(node),
-            }
-        }
-        for alloc_id in gone {
-            self.agents[node].allocs.remove(alloc_id);
-        }
-    }
-
-    fn report_all(&mut self, node: usize) {
-        let session = self.agents[node].session;
-        let reports = self.agents[node].reports();
-        if !reports.is_empty() {
-            self.after(
-                0,
-                200,
-                Event::Reports {
-                    node,
-                    session,
-                    reports,
-                },
-            );
-        }
-    }
-
-    fn task_turns(&mut self, node: usize, alloc_id: AllocId, status: ClientStatus) {
-        let Some(report) = self.agents[node].turn(&alloc_id, status) else {
-            return;
-        };
-        let is_batch = self.agents[node].allocs[&alloc_id].is_batch;
-        if status == ClientStatus::Running {
-            let fails = !self.calm && self.dice.chance(25);
-            let next = match (fails, is_batch) {
-                (true, _) => Some(ClientStatus::Failed),
-                (false, true) => Some(ClientStatus::Complete),
-                (false, false) => None,
-            };
-            if let Some(status) = next {
-                self.after(
-                    100,
-                    120_000,
-                    Event::TaskTurns {
-                        node,
-                        alloc_id,
-                        status,
-                    },
-                );
-            }
-        }
-        if !self.agents[node].connected {
-            return;
-        }
-        let session = self.agents[node].session;
-        let reports = vec![report];
-        if self.dice.chance(10) {
-            // The same news twice, and the second one late.
-            let reports = reports.clone();
-            self.after(
-                0,
-                5_000,
-                Event::Reports {
-                    node,
-                    session,
-                    reports,
-                },
-            );
-        }
-        self.after(
-            0,
-            200,
-            Event::Reports {
-                node,
-                session,
-                reports,
-            },
-        );
-    }
-
-    fn connect(&mut self, node: usize) {
-        let agent = &mut self.agents[node];
-        agent.session += 1;
-        agent.connected = true;
-        let session = agent.session;
-        self.say(format_args!("node-{node} connects"));
-        self.after(0, 100, Event::Register { node, session });
-        self.after(100, 400, Event::Beat { node, session });
-    }
-
-    fn register(&mut self, node: usize, session: u64) {
-        if !self.is_session(node, session) {
-            return;
-        }
-        let (spec, at) = (self.agents[node].spec.clone(), self.now);
-        let node_id = spec.id;
-        self.propose(Command::RegisterNode {
-            spec: Box::new(spec),
-            at,
-        });
-        self.server.forget_told(&node_id);
-        self.push(node_id);
-        self.report_all(node);
-    }
-
-    fn beat(&mut self, node: usize) {
-        let (node_id, at) = (self.agents[node].spec.id, self.now);
-        let beat = self.server.heartbeats.handle_beat(node_id, self.now);
-        match self
-            .server
-            .state
-            .nodes()
-            .get(&node_id)
-            .map(|node| node.status)
+    fn deliver(&mut self, from: Place, to: Place, message: Box<Message>, tries: u32) {
+        if let Place::Server(at) = to
+            && self.servers[at].up
+            && self.servers[at].paused_until > self.env.now
         {
-            Some(NodeStatus::Initializing | NodeStatus::Down) => {
-                self.propose(Command::SetNodeStatus {
-                    node_id,
-                    status: NodeStatus::Ready,
-                    at,
-                });
+            // It waits in the socket.
+            let until = self.servers[at].paused_until;
+            let event = Event::Deliver {
+                from,
+                to,
+                message,
+                tries,
+            };
+            self.env.at(until, event);
+            return;
+        }
+        let Some(message) = self.env.arrive(from, to, message, tries) else {
+            return;
+        };
+        match to {
+            Place::Server(at) if self.servers[at].up => {
+                self.env.trace.note(self.env.now, 400 + at as u64);
+                self.servers[at].handle_message(from, message, &mut self.env);
+                self.pump_server(at);
             }
-            Some(NodeStatus::Ready) if beat == Beat::Unexpected => {
-                self.server.heartbeats.track(node_id, self.now);
+            Place::Server(_) => self.refuse(from, to, &message),
+            Place::Host(at) => {
+                self.env.trace.note(self.env.now, 500 + at as u64);
+                self.hosts[at].handle_message(from, message, &mut self.env);
+                self.host_at[at] = self.hosts[at].poll_timeout();
             }
-            Some(NodeStatus::Ready) => {}
-            None => {
-                // It was forgotten while it was away.
-                let spec = Box::new(self.agents[node].spec.clone());
-                self.propose(Command::RegisterNode { spec, at });
+            Place::Client(at) => {
+                if let Message::Answer { request, answer } = message {
+                    self.clients[at].handle_answer(request, answer, &mut self.env);
+                }
+            }
+        }
+    }
+
+    /// A server that is down: its machine may say so.
+    fn refuse(&mut self, from: Place, to: Place, message: &Message) {
+        if let (Place::Host(_), Message::FromAgent { session, .. }) = (from, message)
+            && self.env.dice.chance(50)
+        {
+            let session = *session;
+            self.env.send(to, from, Message::Reset { session });
+        }
+    }
+
+    /// What must be so after every step and is known to no single place.
+    fn check(&mut self) {
+        let committed = std::mem::take(&mut self.env.oracle.unverified);
+        for at in committed {
+            let held = self
+                .servers
+                .iter()
+                .filter(|server| server.raft.disk.durable().holds(at))
+                .count();
+            if held < self.env.oracle.quorum() {
+                let index = at.index;
+                self.env.oracle.fault(&format!(
+                    "entry {index} is committed, and {held} of {} disks have it",
+                    self.servers.len()
+                ));
+            }
+        }
+        for node_id in std::mem::take(&mut self.env.oracle.downs) {
+            let host = self.hosts.iter().find(|host| host.spec.id == node_id);
+            let leased = host.is_some_and(|host| host.lease_until > self.env.now);
+            if leased {
+                self.env.oracle.fault(&format!(
+                    "node {} is declared down while its lease holds",
+                    node_id.short()
+                ));
+            }
+        }
+        if self.env.oracle.committed_index() > limits::ENTRIES_MAX {
+            self.env.oracle.fault("the log grows without end");
+        }
+    }
+
+    /// No allocation runs on two machines.
+    fn check_processes(&mut self) {
+        let mut seen = std::collections::BTreeSet::new();
+        for host in &self.hosts {
+            for task in host.running() {
+                if !seen.insert(*task) {
+                    let alloc_id = task.0;
+                    self.env
+                        .oracle
+                        .fault(&format!("{alloc_id} runs on two machines"));
+                }
             }
         }
     }
 }
 
-fn brief(command: &Command) -> String {
-    match command {
-        Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
-        Command::SetNodeStatus {
-            node_id, status, ..
-        } => {
-            format!("node {} {}", node_id.short(), status.word())
-        }
-        Command::SetEligibility {
-            node_id,
-            eligibility,
-            ..
-        } => {
-            format!("node {} {}", node_id.short(), eligibility.word())
-        }
-        Command::RegisterJob { spec, .. } => format!("run {} x{}", spec.id, spec.groups[0].count),
-        Command::DeregisterJob { key, purge, .. } => format!("stop {key} purge {purge}"),
-        Command::EvaluateJob { key, .. } => format!("evaluate {key}"),
-        Command::ApplyPlans { plans, evals, .. } => {
-            format!("{} plans and {} updates", plans.len(), evals.len())
-        }
-        Command::UpdateEvals { evals, .. } => format!("{} updates", evals.len()),
-        Command::ReportAllocs {
-            node_id, reports, ..
-        } => {
-            format!("{} reports of {}", reports.len(), node_id.short())
-        }
-        Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),
-    }
-}
-
-fn brief_response(response: &muster_control_core::fsm::Response) -> String {
-    format!("{response:?}")
+fn host(at: usize, dice: &mut Dice) -> Host {
+    let zone = if dice.chance(50) { "a" } else { "b" };
+    let spec = fixture::node(&format!("node-{at}"))
+        .cpu_mhz(u64::from(dice.between(1, 4)) * 1_000)
+        .memory_mb(u64::from(dice.between(1, 4)) * 1_024)
+        .attribute("zone", zone)
+        .build();
+    Host::new(at, spec)
 }

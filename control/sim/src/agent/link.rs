@@ -1,0 +1,279 @@
+//! The agent's link: one session with one server, and the next server when it ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use muster_agent_core::node::News;
+use muster_domain::id::{LogIndex, Timestamp};
+use muster_wire::rpc::{FromAgent, ToAgent};
+
+use crate::env::{Env, ms};
+use crate::host::Host;
+use crate::limits;
+use crate::message::{Message, Place};
+
+/// How the link stands.
+#[derive(Debug)]
+enum Stage {
+    /// The next attempt is at `at`.
+    Idle { at: Timestamp },
+    /// Registered nowhere yet.
+    Opening { session: u64, until: Timestamp },
+    /// A session is held.
+    Live(Live),
+}
+
+/// A session.
+#[derive(Debug)]
+struct Live {
+    session: u64,
+    /// The server must have said that the leader counts us before this.
+    until: Timestamp,
+    beat_at: Timestamp,
+    beats: u64,
+    /// When each heartbeat was sent that is not acknowledged.
+    sent: VecDeque<(u64, Timestamp)>,
+    sequence: u64,
+    report_at: Option<Timestamp>,
+}
+
+/// The link.
+#[derive(Debug)]
+pub(super) struct Link {
+    server: usize,
+    pause_ms: u64,
+    stage: Stage,
+}
+
+impl Link {
+    /// Connects soon, to a server of the seed's choosing.
+    pub(super) fn begin(env: &mut Env) -> Self {
+        let server = env.dice.below(env.oracle.servers());
+        let at = env.now.plus(env.dice.millis(0, 1_000));
+        Self {
+            server,
+            pause_ms: limits::RECONNECT_PAUSE_MIN_MS,
+            stage: Stage::Idle { at },
+        }
+    }
+
+    /// Whether a server serves us.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Live(_))
+    }
+
+    /// There is something to report.
+    pub(super) fn has_news(&mut self, now: Timestamp) {
+        if let Stage::Live(live) = &mut self.stage {
+            live.report_at
+                .get_or_insert(now.plus(limits::REPORT_DELAY));
+        }
+    }
+
+    /// Ends the session and asks for everything anew.
+    pub(super) fn begin_again(&mut self, env: &mut Env) {
+        let pause = env.dice.millis(self.pause_ms / 2, self.pause_ms);
+        self.pause_ms = (self.pause_ms * 2).min(limits::RECONNECT_PAUSE_MAX_MS);
+        self.server += 1;
+        self.stage = Stage::Idle {
+            at: env.now.plus(pause),
+        };
+    }
+
+    fn session(&self) -> Option<u64> {
+        match &self.stage {
+            Stage::Idle { .. } => None,
+            Stage::Opening { session, .. } => Some(*session),
+            Stage::Live(live) => Some(live.session),
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Timestamp {
+        match &self.stage {
+            Stage::Idle { at } => *at,
+            Stage::Opening { until, .. } => *until,
+            Stage::Live(live) => live
+                .report_at
+                .into_iter()
+                .fold(live.until.min(live.beat_at), Timestamp::min),
+        }
+    }
+}
+
+impl Host {
+    fn say(&self, session: u64, message: FromAgent, env: &mut Env) {
+        let Some(agent) = &self.agent else {
+            return;
+        };
+        let server = agent.link.server % env.oracle.servers();
+        let message = Message::FromAgent {
+            session,
+            message: Box::new(message),
+        };
+        env.send(Place::Host(self.at), Place::Server(server), message);
+    }
+
+    /// Does what is due on the link.
+    pub(super) fn advance_link(&mut self, env: &mut Env) {
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let now = env.now;
+        match &mut agent.link.stage {
+            Stage::Idle { at } if *at <= now => self.open(env),
+            Stage::Opening { until, .. } if *until <= now => agent.link.begin_again(env),
+            Stage::Live(live) if live.until <= now => agent.link.begin_again(env),
+            Stage::Live(live) => {
+                let session = live.session;
+                let beats = live.beat_at <= now;
+                let reports = live.report_at.is_some_and(|at| at <= now);
+                if beats {
+                    live.beats += 1;
+                    live.beat_at = now.plus(limits::HEARTBEAT_TTL / 3);
+                    live.sent.push_back((live.beats, now));
+                    let number = live.beats;
+                    self.say(session, FromAgent::Heartbeat { number }, env);
+                }
+                if reports {
+                    self.report(session, env);
+                }
+            }
+            Stage::Idle { .. } | Stage::Opening { .. } => {}
+        }
+    }
+
+    fn report(&mut self, session: u64, env: &mut Env) {
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let Stage::Live(live) = &mut agent.link.stage else {
+            return;
+        };
+        live.report_at = None;
+        let sequence = live.sequence + 1;
+        let reports = agent.outbox.batch(sequence);
+        if !reports.is_empty() {
+            live.sequence = sequence;
+            self.say(session, FromAgent::Report { sequence, reports }, env);
+        }
+    }
+
+    fn open(&mut self, env: &mut Env) {
+        self.sessions += 1;
+        let session = self.sessions;
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        agent.link.stage = Stage::Opening {
+            session,
+            until: env.now.plus(limits::SESSION_DEADLINE),
+        };
+        agent.desired.begin_session();
+        agent.whole = false;
+        let known = agent.desired.index();
+        let node = Box::new(self.spec.clone());
+        self.say(session, FromAgent::Register { node, known }, env);
+    }
+
+    /// A server says something.
+    pub fn handle_message(&mut self, from: Place, message: Message, env: &mut Env) {
+        let current = self.agent.as_ref().and_then(|agent| agent.link.session());
+        match message {
+            Message::ToAgent { session, message } if current == Some(session) => {
+                self.handle_server(*message, env);
+            }
+            Message::Reset { session } if current == Some(session) => {
+                if let Some(agent) = &mut self.agent {
+                    agent.link.begin_again(env);
+                }
+            }
+            Message::ToAgent { .. } | Message::Reset { .. } => {}
+            message => env
+                .oracle
+                .fault(&format!("{from:?} sent an agent {message:?}")),
+        }
+    }
+
+    fn handle_server(&mut self, message: ToAgent, env: &mut Env) {
+        match message {
+            ToAgent::Registered { .. } => self.registered(env),
+            ToAgent::HeartbeatAck { number, lease } => self.counted(number, lease, env),
+            ToAgent::ReportAck { sequence } => {
+                if let Some(agent) = &mut self.agent {
+                    agent.outbox.ack(sequence);
+                }
+                self.note_over();
+                if env.dice.chance(5) {
+                    self.destroy_all_over(env);
+                }
+            }
+            ToAgent::Desired {
+                index,
+                allocs,
+                unchanged,
+                gone,
+                complete,
+            } => {
+                let news = News {
+                    index,
+                    allocs,
+                    unchanged,
+                    gone,
+                    complete,
+                };
+                self.handle_news(news, env);
+            }
+            ToAgent::Refused { .. } | ToAgent::TryElsewhere { .. } => {
+                if let Some(agent) = &mut self.agent {
+                    agent.link.begin_again(env);
+                }
+            }
+            ToAgent::CollectGarbage | ToAgent::Servers { .. } => {}
+        }
+    }
+
+    fn registered(&mut self, env: &mut Env) {
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let Stage::Opening { session, .. } = agent.link.stage else {
+            return;
+        };
+        agent.link.pause_ms = limits::RECONNECT_PAUSE_MIN_MS;
+        agent.outbox.begin_session();
+        let news = agent.outbox.has_news();
+        agent.link.stage = Stage::Live(Live {
+            session,
+            until: env.now.plus(limits::SESSION_DEADLINE),
+            beat_at: env.now.plus(ms(1)),
+            beats: 0,
+            sent: VecDeque::new(),
+            sequence: 0,
+            report_at: news.then_some(env.now),
+        });
+    }
+
+    /// The leader has counted a heartbeat: the node has its lease from when that was sent.
+    fn counted(&mut self, number: u64, lease: Duration, env: &mut Env) {
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let Stage::Live(live) = &mut agent.link.stage else {
+            return;
+        };
+        live.until = env.now.plus(limits::SESSION_DEADLINE);
+        while let Some((sent, at)) = live.sent.front().copied().filter(|(n, _)| *n <= number) {
+            live.sent.pop_front();
+            if sent == number {
+                self.lease_until = self.lease_until.max(at.plus(lease));
+            }
+        }
+    }
+
+    /// Up to which index the agent knows what is wanted.
+    #[must_use]
+    pub fn known_index(&self) -> LogIndex {
+        let agent = self.agent.as_ref();
+        agent.map_or(LogIndex(0), |agent| agent.desired.index())
+    }
+}

@@ -1,0 +1,97 @@
+//! Reports that are not committed yet. Stands for `agent/src/reports.rs`.
+
+use std::collections::BTreeMap;
+
+use muster_domain::alloc::AllocReport;
+use muster_domain::id::AllocId;
+
+#[derive(Debug)]
+struct Entry {
+    report: AllocReport,
+    number: u64,
+    /// The newest that was sent in this session, and the message it was in.
+    sent: Option<(u64, u64)>,
+    acked: u64,
+}
+
+/// The newest report of each allocation.
+#[derive(Debug, Default)]
+pub(super) struct Outbox(BTreeMap<AllocId, Entry>);
+
+impl Outbox {
+    /// Takes a report in; one that says what was said already is dropped.
+    pub(super) fn put(&mut self, report: AllocReport) {
+        match self.0.get_mut(&report.alloc_id) {
+            Some(entry) if entry.report == report => {}
+            Some(entry) => {
+                entry.report = report;
+                entry.number += 1;
+            }
+            None => {
+                let entry = Entry {
+                    number: 1,
+                    sent: None,
+                    acked: 0,
+                    report,
+                };
+                self.0.insert(entry.report.alloc_id, entry);
+            }
+        }
+    }
+
+    /// A session begins: what is not committed is sent again.
+    pub(super) fn begin_session(&mut self) {
+        for entry in self.0.values_mut() {
+            entry.sent = None;
+        }
+    }
+
+    /// Reports for the message `sequence`.
+    pub(super) fn batch(&mut self, sequence: u64) -> Vec<AllocReport> {
+        let mut batch = Vec::new();
+        for entry in self.0.values_mut().filter(|entry| entry.is_news()) {
+            entry.sent = Some((entry.number, sequence));
+            batch.push(entry.report.clone());
+        }
+        batch
+    }
+
+    /// Whether there is something to send.
+    pub(super) fn has_news(&self) -> bool {
+        self.0.values().any(Entry::is_news)
+    }
+
+    /// Messages up to `sequence` are committed.
+    pub(super) fn ack(&mut self, sequence: u64) {
+        for entry in self.0.values_mut() {
+            if let Some((number, message)) = entry.sent
+                && message <= sequence
+            {
+                entry.acked = entry.acked.max(number);
+            }
+        }
+    }
+
+    /// Whether every report is committed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.values().all(|entry| entry.acked == entry.number)
+    }
+
+    /// Whether the newest report of the allocation is committed.
+    pub(super) fn is_told(&self, alloc_id: AllocId) -> bool {
+        self.0
+            .get(&alloc_id)
+            .is_none_or(|entry| entry.acked == entry.number)
+    }
+
+    /// The allocation is gone.
+    pub(super) fn forget(&mut self, alloc_id: AllocId) {
+        self.0.remove(&alloc_id);
+    }
+}
+
+impl Entry {
+    fn is_news(&self) -> bool {
+        self.number > self.acked && self.sent.is_none_or(|(number, _)| number < self.number)
+    }
+}

@@ -1,0 +1,314 @@
+//! What the runners want, carried out with a mock driver.
+
+use muster_agent_core::alloc::{Effect, Event as AllocEvent};
+use muster_agent_core::task::{TaskEffect, TaskInput};
+use muster_domain::alloc::Exit;
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::JobType;
+
+use crate::env::{Env, Event};
+use crate::host::{Host, HostEvent, Process, TaskKey};
+
+const KILLED: Exit = Exit {
+    code: 0,
+    signal: 9,
+    oom_killed: false,
+    unknown: false,
+};
+const UNKNOWN: Exit = Exit {
+    code: 0,
+    signal: 0,
+    oom_killed: false,
+    unknown: true,
+};
+
+impl Host {
+    /// Carries out what the runner of `alloc_id` wants.
+    pub(super) fn drive(&mut self, alloc_id: AllocId, env: &mut Env) {
+        while let Some(effect) = self.next_effect(alloc_id) {
+            self.carry_out(alloc_id, effect, env);
+        }
+        let Some(agent) = &mut self.agent else {
+            return;
+        };
+        let Some(runner) = agent.runners.get(&alloc_id) else {
+            return;
+        };
+        if runner.core.is_destroyed() {
+            agent.runners.remove(&alloc_id);
+            agent.outbox.forget(alloc_id);
+            self.store.allocs.remove(&alloc_id);
+            self.store.started.retain(|(of, _), _| *of != alloc_id);
+            self.processes.retain(|(of, _), _| *of != alloc_id);
+            self.flush();
+        }
+    }
+
+    fn next_effect(&mut self, alloc_id: AllocId) -> Option<Effect> {
+        let agent = self.agent.as_mut()?;
+        agent.runners.get_mut(&alloc_id)?.core.poll_effect()
+    }
+
+    fn carry_out(&mut self, alloc_id: AllocId, effect: Effect, env: &mut Env) {
+        let (host, life) = (self.at, self.life);
+        match effect {
+            Effect::Persist => self.persist(alloc_id, env),
+            Effect::PrepareAlloc => {
+                let failed = env.trouble(2);
+                let what = HostEvent::Prepared {
+                    life,
+                    alloc_id,
+                    failed,
+                };
+                env.after(1, 200, Event::Host { host, what });
+            }
+            Effect::Task { task_at, effect } => {
+                // A start that the next agent does not know of would be made twice.
+                self.flush();
+                self.carry_out_task((alloc_id, task_at), effect, env);
+            }
+            Effect::Report { urgent: _ } => {
+                if let Some(agent) = &mut self.agent
+                    && let Some(runner) = agent.runners.get(&alloc_id)
+                {
+                    agent.outbox.put(runner.core.report());
+                    agent.link.has_news(env.now);
+                }
+            }
+            Effect::DestroyAlloc => {
+                let what = HostEvent::Destroyed { life, alloc_id };
+                env.after(1, 300, Event::Host { host, what });
+            }
+        }
+    }
+
+    fn persist(&mut self, alloc_id: AllocId, env: &mut Env) {
+        let Some(agent) = &self.agent else {
+            return;
+        };
+        if let Some(runner) = agent.runners.get(&alloc_id) {
+            let snapshot = Some(runner.core.snapshot());
+            let record = (runner.desired.clone(), snapshot);
+            self.store.allocs.insert(alloc_id, record);
+            self.flush_soon(env);
+        }
+    }
+
+    fn carry_out_task(&mut self, task: TaskKey, effect: TaskEffect, env: &mut Env) {
+        let (host, life) = (self.at, self.life);
+        match effect {
+            TaskEffect::Start { attempt } => {
+                let what = HostEvent::Start {
+                    life,
+                    task,
+                    attempt,
+                };
+                env.after(1, 200, Event::Host { host, what });
+            }
+            TaskEffect::Recover { attempt } => {
+                let what = HostEvent::Recover {
+                    life,
+                    task,
+                    attempt,
+                };
+                env.after(1, 200, Event::Host { host, what });
+            }
+            TaskEffect::Stop { .. } => self.signal(task, env),
+            TaskEffect::Force => self.force(task, env),
+        }
+    }
+
+    /// The driver asks a process to end.
+    fn signal(&mut self, task: TaskKey, env: &mut Env) {
+        let (host, life) = (self.at, self.life);
+        if env.trouble(5) {
+            let reason = "the driver is busy".to_owned();
+            let input = TaskInput::StopFailed { reason };
+            let what = HostEvent::Answered { life, task, input };
+            env.after(1, 50, Event::Host { host, what });
+            return;
+        }
+        let Some(process) = self.processes.get(&task) else {
+            return;
+        };
+        if process.ended.is_none() && !process.stubborn {
+            let what = HostEvent::Ends {
+                boot: self.boot,
+                task,
+                attempt: process.attempt,
+                exit: Exit {
+                    signal: 15,
+                    ..KILLED
+                },
+            };
+            env.after(1, 3_000, Event::Host { host, what });
+        }
+    }
+
+    fn force(&mut self, task: TaskKey, env: &mut Env) {
+        if let Some(process) = self.processes.get(&task) {
+            let attempt = process.attempt;
+            self.end(task, attempt, KILLED, env);
+        }
+    }
+
+    /// The driver starts a process. This is the moment it exists; the agent hears of it later.
+    pub(super) fn start_task(&mut self, life: u64, task: TaskKey, attempt: u32, env: &mut Env) {
+        if life != self.life {
+            return;
+        }
+        let host = self.at;
+        if env.trouble(8) {
+            let reason = "the driver cannot start it".to_owned();
+            let retryable = env.dice.chance(70);
+            let input = TaskInput::StartFailed { reason, retryable };
+            let what = HostEvent::Answered { life, task, input };
+            env.after(1, 100, Event::Host { host, what });
+            return;
+        }
+        let answered_at = env.now.plus(env.dice.micros(500, 300_000));
+        self.check_start(task, env);
+        let process = Process {
+            attempt,
+            ended: None,
+            stubborn: env.trouble(5),
+            watched: Some((life, answered_at)),
+        };
+        self.processes.insert(task, process);
+        self.store.started.insert(task, (attempt, self.boot));
+        self.flush_soon(env);
+        let note = String::new();
+        let input = TaskInput::Started { note };
+        let what = HostEvent::Answered { life, task, input };
+        env.at(answered_at, Event::Host { host, what });
+        if let Some((at, exit)) = self.fate(task.0, env) {
+            let boot = self.boot;
+            let what = HostEvent::Ends {
+                boot,
+                task,
+                attempt,
+                exit,
+            };
+            env.at(at, Event::Host { host, what });
+        }
+    }
+
+    /// When and how a process that was just started ends by itself.
+    fn fate(&self, alloc_id: AllocId, env: &mut Env) -> Option<(Timestamp, Exit)> {
+        let runner = self.agent.as_ref()?.runners.get(&alloc_id)?;
+        let is_batch = match runner.desired.job.spec.job_type {
+            JobType::Batch | JobType::SysBatch => true,
+            JobType::Service | JobType::System => false,
+        };
+        let fails = env.trouble(20);
+        let at = env.now.plus(env.dice.millis(50, 40_000));
+        let code = i32::from(fails);
+        let exit = Exit {
+            code,
+            signal: 0,
+            ..KILLED
+        };
+        (fails || is_batch).then_some((at, exit))
+    }
+
+    /// A task has at most one process, and none once its allocation is over.
+    fn check_start(&self, task: TaskKey, env: &mut Env) {
+        let (alloc_id, task_at) = task;
+        let running = self.processes.get(&task);
+        if running.is_some_and(|process| process.ended.is_none()) {
+            env.oracle.fault(&format!(
+                "host {}: a second process for task {task_at} of {alloc_id}",
+                self.at
+            ));
+        }
+        if self.over.contains(&alloc_id) {
+            env.oracle.fault(&format!(
+                "host {}: {alloc_id} starts again after its end was committed",
+                self.at
+            ));
+        }
+    }
+
+    /// Looks for the process of a start that an earlier agent made.
+    pub(super) fn recover_task(&mut self, life: u64, task: TaskKey, attempt: u32, env: &mut Env) {
+        if life != self.life {
+            return;
+        }
+        let Some(runner) = self.agent.as_ref().and_then(|a| a.runners.get(&task.0)) else {
+            return;
+        };
+        let adopted = runner.adopted;
+        let answered_at = env.now.plus(env.dice.micros(500, 100_000));
+        let recorded = self.store.started.get(&task).copied();
+        let rebooted = recorded.is_some_and(|(of, boot)| of == attempt && boot != self.boot);
+        let siblings = self.processes.keys().any(|(of, _)| *of == task.0);
+        let process = self.processes.get_mut(&task);
+        let process = process.filter(|process| adopted || process.attempt == attempt);
+        let input = match process {
+            _ if rebooted => TaskInput::Lost {
+                reason: "the machine was rebooted while the task ran".to_owned(),
+            },
+            Some(process) => match process.ended {
+                Some(exit) => TaskInput::Exited {
+                    exit,
+                    detail: String::new(),
+                },
+                None => {
+                    process.watched = Some((life, answered_at));
+                    TaskInput::Recovered
+                }
+            },
+            None if !adopted => TaskInput::NeverStarted,
+            None if siblings => TaskInput::Exited {
+                exit: UNKNOWN,
+                detail: String::new(),
+            },
+            None => TaskInput::Lost {
+                reason: "nothing of it was found".to_owned(),
+            },
+        };
+        let host = self.at;
+        let what = HostEvent::Answered { life, task, input };
+        env.at(answered_at, Event::Host { host, what });
+    }
+
+    /// Ends processes of allocations that nobody knows.
+    pub(super) fn sweep(&mut self) {
+        let Some(agent) = &self.agent else {
+            return;
+        };
+        self.processes
+            .retain(|(alloc_id, _), _| agent.runners.contains_key(alloc_id));
+    }
+
+    /// What was reported of these is committed: whatever is over stays over.
+    pub(super) fn note_over(&mut self) {
+        let Some(agent) = &self.agent else {
+            return;
+        };
+        for (alloc_id, runner) in &agent.runners {
+            if runner.core.is_terminal() && agent.outbox.is_told(*alloc_id) {
+                self.over.insert(*alloc_id);
+            }
+        }
+    }
+
+    /// The time at which an allocation is destroyed has come.
+    pub(super) fn destroy_all_over(&mut self, env: &mut Env) {
+        let life = self.life;
+        let Some(agent) = &self.agent else {
+            return;
+        };
+        let over: Vec<AllocId> = agent
+            .runners
+            .iter()
+            .filter(|(alloc_id, runner)| {
+                runner.core.is_terminal() && agent.outbox.is_told(**alloc_id)
+            })
+            .map(|(alloc_id, _)| *alloc_id)
+            .collect();
+        for alloc_id in over {
+            self.tell_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
+        }
+    }
+}

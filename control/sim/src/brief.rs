@@ -1,0 +1,87 @@
+//! Commands and answers in a few words, for the trace.
+
+use muster_control_core::fsm::{Command, Response};
+use muster_control_core::state::AllocView;
+use muster_domain::alloc::AllocReport;
+use muster_domain::id::NodeId;
+
+use crate::limits;
+
+/// A command in a few words.
+#[must_use]
+pub fn command(command: &Command) -> String {
+    match command {
+        Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
+        Command::SetNodeStatus {
+            node_id, status, ..
+        } => format!("node {} {}", node_id.short(), status.word()),
+        Command::SetEligibility {
+            node_id,
+            eligibility,
+            ..
+        } => format!("node {} {}", node_id.short(), eligibility.word()),
+        Command::RegisterJob { spec, .. } => format!("run {} x{}", spec.id, spec.groups[0].count),
+        Command::DeregisterJob { key, purge, .. } => format!("stop {key} purge {purge}"),
+        Command::EvaluateJob { key, .. } => format!("evaluate {key}"),
+        Command::ApplyPlans { plans, evals, .. } => {
+            let names: Vec<String> = plans.iter().map(|plan| plan.job.to_string()).collect();
+            format!("plans of {} and {} updates", names.join(", "), evals.len())
+        }
+        Command::UpdateEvals { evals, .. } => format!("{} updates", evals.len()),
+        Command::ReportAllocs {
+            node_id, reports, ..
+        } => node_reports(*node_id, reports),
+        Command::ReportNodes { reports, .. } => {
+            let nodes: Vec<String> = reports
+                .iter()
+                .map(|(node_id, reports)| node_reports(*node_id, reports))
+                .collect();
+            nodes.join("; ")
+        }
+        Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),
+        Command::Keyed { once, command: inner } => {
+            format!("{} as {}", self::command(inner.command()), once.key)
+        }
+    }
+}
+
+fn node_reports(node_id: NodeId, reports: &[AllocReport]) -> String {
+    let words: Vec<String> = reports
+        .iter()
+        .map(|report| {
+            let (id, status) = (report.alloc_id.short(), report.client_status.word());
+            format!("{id} {status}")
+        })
+        .collect();
+    format!("{} reports {}", node_id.short(), words.join(", "))
+}
+
+/// An answer in a few words.
+#[must_use]
+pub fn response(response: &Response) -> String {
+    match response {
+        Response::Rejected(rejection) => format!("refused: {rejection}"),
+        Response::PlansApplied { outcomes } => {
+            let placed: u32 = outcomes.iter().map(|outcome| outcome.placed).sum();
+            let dropped: u32 = outcomes.iter().map(|outcome| outcome.dropped).sum();
+            format!("{placed} placed, {dropped} refused")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// An allocation in a few words.
+#[must_use]
+pub fn alloc(alloc: AllocView<'_>) -> String {
+    let at = alloc.modify_time().since(limits::EPOCH);
+    format!(
+        "{} [{}] v{} {} {} at {at:?}, {:?} before, {:?} after",
+        alloc.id().short(),
+        alloc.name_index(),
+        alloc.job().version,
+        alloc.desired().word(),
+        alloc.client_status().word(),
+        alloc.previous().map(|id| id.short()),
+        alloc.next().map(|id| id.short()),
+    )
+}

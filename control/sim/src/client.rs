@@ -1,0 +1,183 @@
+//! Users: programs that register, update and stop jobs, and read. Each has one request under way at a
+//! time, asks again under the same key when no answer comes, and asks another server each time.
+
+use muster_domain::fixture;
+use muster_domain::id::{JobKey, NodeId, Timestamp, WriteKey};
+use muster_domain::job::{JobSpec, JobType};
+use muster_domain::node::Eligibility;
+
+use crate::dice::Dice;
+use crate::env::{Env, Event};
+use crate::limits;
+use crate::message::{Answer, Ask, Message, Place, Wish};
+
+#[derive(Debug)]
+struct Request {
+    number: u64,
+    ask: Ask,
+    /// What was acknowledged when it began.
+    floor: u64,
+    tries: u32,
+    until: Timestamp,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    at: usize,
+    next: u64,
+    request: Option<Request>,
+}
+
+impl Client {
+    /// A client that has asked nothing.
+    #[must_use]
+    pub fn new(at: usize) -> Self {
+        Self {
+            at,
+            next: 0,
+            request: None,
+        }
+    }
+
+    /// Whether it waits for an answer.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// It is its turn: asks something new, or again.
+    pub fn act(&mut self, nodes: &[NodeId], env: &mut Env) {
+        let client = self.at;
+        match &mut self.request {
+            Some(request) if request.until > env.now => {
+                env.at(request.until, Event::Client(client));
+            }
+            Some(request) if request.tries >= limits::CLIENT_TRIES_MAX => {
+                env.say(format_args!("client {client} gives up"));
+                self.request = None;
+                env.after(100, 1_000, Event::Client(client));
+            }
+            Some(_) => self.send(env),
+            None if env.calm => {}
+            None => {
+                self.next += 1;
+                let ask = self.choose(nodes, &mut env.dice);
+                self.request = Some(Request {
+                    number: self.next,
+                    ask,
+                    floor: env.oracle.acknowledged(),
+                    tries: 0,
+                    until: env.now,
+                });
+                self.send(env);
+            }
+        }
+    }
+
+    fn send(&mut self, env: &mut Env) {
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        request.tries += 1;
+        request.until = env.now.plus(limits::CLIENT_WAIT);
+        let server = env.dice.below(env.oracle.servers());
+        let message = Message::Ask {
+            request: request.number,
+            ask: request.ask.clone(),
+        };
+        env.at(request.until, Event::Client(self.at));
+        env.send(Place::Client(self.at), Place::Server(server), message);
+    }
+
+    /// A server has answered.
+    pub fn handle_answer(&mut self, number: u64, answer: Answer, env: &mut Env) {
+        let client = self.at;
+        let Some(request) = self.request.as_mut().filter(|r| r.number == number) else {
+            return;
+        };
+        match (&request.ask, answer) {
+            (_, Answer::Unavailable) => {
+                request.until = env.now.plus(env.dice.millis(50, 500));
+                env.at(request.until, Event::Client(client));
+            }
+            (Ask::Write { key, .. }, Answer::Written { index, response }) => {
+                env.oracle.acknowledge(key, index, &response);
+                self.request = None;
+                env.after(10, 4_000, Event::Client(client));
+            }
+            (Ask::ReadLinearizable, Answer::Read { index }) => {
+                env.oracle.read(request.floor, index);
+                self.request = None;
+                env.after(10, 1_500, Event::Client(client));
+            }
+            (_, answer) => env
+                .oracle
+                .fault(&format!("client {client} got the wrong answer {answer:?}")),
+        }
+    }
+
+    fn choose(&self, nodes: &[NodeId], dice: &mut Dice) -> Ask {
+        if dice.chance(30) {
+            return Ask::ReadLinearizable;
+        }
+        let wish = match dice.below(20) {
+            0..=9 => Wish::Register(Box::new(job(dice))),
+            10..=12 => Wish::Deregister {
+                key: some_job(dice),
+                purge: dice.chance(25),
+            },
+            13..=15 => Wish::Evaluate(some_job(dice)),
+            _ => Wish::SetEligibility {
+                node_id: dice.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
+                eligibility: if dice.chance(75) {
+                    Eligibility::Eligible
+                } else {
+                    Eligibility::Ineligible
+                },
+            },
+        };
+        let text = format!("{}-{}", self.at, self.next);
+        let key = WriteKey::new(text).expect("the key is short");
+        Ask::Write { key, wish }
+    }
+}
+
+/// A job keeps its type: it is in its name.
+fn name(dice: &mut Dice) -> (String, JobType) {
+    if dice.chance(35) {
+        (format!("batch-{}", dice.below(3)), JobType::Batch)
+    } else {
+        (format!("web-{}", dice.below(5)), JobType::Service)
+    }
+}
+
+fn some_job(dice: &mut Dice) -> JobKey {
+    let (name, kind) = name(dice);
+    fixture::job(&name).job_type(kind).build().key()
+}
+
+fn job(dice: &mut Dice) -> JobSpec {
+    let (name, kind) = name(dice);
+    let mut job = fixture::job(&name)
+        .job_type(kind)
+        .count(dice.between(0, 6))
+        .cpu_mhz(dice.between(1, 8) * 100)
+        .memory_mb(dice.between(1, 8) * 64);
+    if dice.chance(20) {
+        job = job.dynamic_port("http");
+    }
+    if dice.chance(10) {
+        job = job.port("fixed", 8_080);
+    }
+    if dice.chance(20) {
+        job = job.constraint("${attr.zone}", "=", "a");
+    }
+    let mut spec = job.build();
+    spec.priority = u8::try_from(dice.between(1, 100)).unwrap_or(50);
+    for group in &mut spec.groups {
+        group.restart.attempts = dice.between(0, 2);
+        group.restart.delay = dice.millis(500, 8_000);
+    }
+    spec
+}

@@ -1,0 +1,236 @@
+//! What everything in the world shares: time, chance, the network, the queue of events, the trace.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use muster_control_core::broker::Delivery;
+use muster_control_core::scheduler::ScheduleOutcome;
+use muster_domain::id::Timestamp;
+
+use crate::bug::Bug;
+use crate::dice::Dice;
+use crate::host::HostEvent;
+use crate::limits;
+use crate::message::{Message, Place};
+use crate::network::Network;
+use crate::oracle::Oracle;
+
+/// Something that will happen.
+#[derive(Debug)]
+pub enum Event {
+    /// A message arrives.
+    Deliver {
+        /// From here.
+        from: Place,
+        /// To there.
+        to: Place,
+        /// The message.
+        message: Box<Message>,
+        /// How often a cut link has held it up.
+        tries: u32,
+    },
+    /// A server's disk has written.
+    Synced {
+        /// The server.
+        server: usize,
+        /// Of this life.
+        life: u64,
+        /// Up to this write.
+        upto: u64,
+    },
+    /// A worker of a leader is done.
+    WorkerDone {
+        /// The server.
+        server: usize,
+        /// Of this reign.
+        reign: (u64, u64),
+        /// What it was given.
+        delivery: Delivery,
+        /// What it made of it.
+        outcome: Option<Box<ScheduleOutcome>>,
+    },
+    /// Something in a machine.
+    Host {
+        /// The machine.
+        host: usize,
+        /// What.
+        what: HostEvent,
+    },
+    /// A server starts again.
+    ServerStarts(usize),
+    /// An agent starts again.
+    AgentStarts(usize),
+    /// A client does something.
+    Client(usize),
+    /// The weather changes.
+    Weather,
+}
+
+/// Everything shared.
+#[derive(Debug)]
+pub struct Env {
+    /// All that is random.
+    pub dice: Dice,
+    /// The time.
+    pub now: Timestamp,
+    /// Faults and users have stopped.
+    pub calm: bool,
+    /// The deliberate bug that is switched on.
+    pub bug: Option<Bug>,
+    /// The links.
+    pub network: Network,
+    /// What must be true.
+    pub oracle: Oracle,
+    /// What happened.
+    pub trace: Trace,
+    queue: BTreeMap<(Timestamp, u64), Event>,
+    next: u64,
+}
+
+impl Env {
+    /// An empty world at `now`.
+    #[must_use]
+    pub fn new(dice: Dice, now: Timestamp, bug: Option<Bug>, servers: usize) -> Self {
+        Self {
+            dice,
+            now,
+            calm: false,
+            bug,
+            network: Network::default(),
+            oracle: Oracle::new(servers),
+            trace: Trace::default(),
+            queue: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Whether `bug` is switched on.
+    #[must_use]
+    pub fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// True in `percent` of cases while there is a storm, never after it.
+    pub fn trouble(&mut self, percent: u32) -> bool {
+        self.dice.chance(percent) && !self.calm
+    }
+
+    /// Lets `event` happen at `at`.
+    pub fn at(&mut self, at: Timestamp, event: Event) {
+        self.queue.insert((at, self.next), event);
+        self.next += 1;
+    }
+
+    /// Lets `event` happen between `low_ms` and `high_ms` from here.
+    pub fn after(&mut self, low_ms: u64, high_ms: u64, event: Event) {
+        let at = self.now.plus(self.dice.millis(low_ms, high_ms));
+        self.at(at, event);
+    }
+
+    /// When the next event happens.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Timestamp> {
+        self.queue.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the next event.
+    pub fn pop(&mut self) -> Option<Event> {
+        self.queue.pop_first().map(|(_, event)| event)
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, from: Place, to: Place, message: Message) {
+        let on_stream = matches!(from, Place::Host(_)) || matches!(to, Place::Host(_));
+        let delays = if on_stream {
+            self.network.stream(&mut self.dice)
+        } else if self.network.is_open(from, to) {
+            self.network.datagram(&mut self.dice)
+        } else {
+            Vec::new()
+        };
+        for delay in delays {
+            let event = Event::Deliver {
+                from,
+                to,
+                message: Box::new(message.clone()),
+                tries: 0,
+            };
+            self.at(self.now.plus(delay), event);
+        }
+    }
+
+    /// A message that has arrived, unless the link is cut: on a stream it is sent again later.
+    pub fn arrive(
+        &mut self,
+        from: Place,
+        to: Place,
+        message: Box<Message>,
+        tries: u32,
+    ) -> Option<Message> {
+        let on_stream = matches!(from, Place::Host(_)) || matches!(to, Place::Host(_));
+        if !on_stream || self.network.is_open(from, to) {
+            return Some(*message);
+        }
+        if tries < limits::STREAM_TRIES_MAX {
+            let tries = tries + 1;
+            self.after(
+                300,
+                700,
+                Event::Deliver {
+                    from,
+                    to,
+                    message,
+                    tries,
+                },
+            );
+        }
+        None
+    }
+
+    /// Writes a line of the trace.
+    pub fn say(&mut self, line: fmt::Arguments<'_>) {
+        let now = self.now;
+        self.trace.say(now, line);
+    }
+}
+
+/// What happened, a line each; and a digest of every event, also of those that have no line.
+#[derive(Debug, Default)]
+pub struct Trace {
+    /// The lines.
+    pub text: String,
+    digest: u64,
+    events: u64,
+}
+
+impl Trace {
+    /// Mixes an event into the digest.
+    pub fn note(&mut self, at: Timestamp, place: u64) {
+        self.events += 1;
+        for word in [at.0, place] {
+            self.digest = (self.digest ^ word).wrapping_mul(0x0100_0000_01b3);
+            self.digest ^= self.digest >> 29;
+        }
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    fn say(&mut self, now: Timestamp, line: fmt::Arguments<'_>) {
+        let since = now.since(limits::EPOCH);
+        let (seconds, millis) = (since.as_secs(), since.subsec_millis());
+        let digest = self.digest & 0xffff;
+        writeln!(self.text, "{seconds:>5}.{millis:03} {digest:04x} {line}")
+            .expect("writing to a String cannot fail");
+    }
+}
+
+/// A duration of `ms` milliseconds.
+#[must_use]
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

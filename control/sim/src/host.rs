@@ -1,0 +1,216 @@
+//! A machine: its processes, its disk, and the agent that runs on it now and then.
+//!
+//! The mock driver is here: its processes outlive the agent, not the machine. What the agent stored is
+//! here too; what was not yet written when the agent dies is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_agent_core::alloc::AllocSnapshot;
+use muster_domain::alloc::{DesiredAlloc, Exit};
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::node::NodeSpec;
+
+use crate::agent::Agent;
+use crate::env::{Env, Event};
+
+/// A task: its allocation and its position in the group.
+pub type TaskKey = (AllocId, usize);
+
+/// Something that happens in a machine. What belongs to the agent carries the agent's life.
+#[derive(Clone, Debug)]
+pub enum HostEvent {
+    /// The allocation's directories are made, or cannot be.
+    Prepared {
+        /// The agent's life.
+        life: u64,
+        /// The allocation.
+        alloc_id: AllocId,
+        /// Why not.
+        failed: bool,
+    },
+    /// The agent has the driver start a task.
+    Start {
+        /// The agent's life.
+        life: u64,
+        /// The task.
+        task: TaskKey,
+        /// Counts the starts of the task.
+        attempt: u32,
+    },
+    /// The agent looks for a task.
+    Recover {
+        /// The agent's life.
+        life: u64,
+        /// The task.
+        task: TaskKey,
+        /// The start looked for.
+        attempt: u32,
+    },
+    /// The driver answers the agent.
+    Answered {
+        /// The agent's life.
+        life: u64,
+        /// The task.
+        task: TaskKey,
+        /// The answer.
+        input: muster_agent_core::task::TaskInput,
+    },
+    /// A process ends.
+    Ends {
+        /// The machine's boot.
+        boot: u64,
+        /// The task.
+        task: TaskKey,
+        /// Which start of it.
+        attempt: u32,
+        /// How.
+        exit: Exit,
+    },
+    /// Everything of an allocation is removed.
+    Destroyed {
+        /// The agent's life.
+        life: u64,
+        /// The allocation.
+        alloc_id: AllocId,
+    },
+    /// What nobody wants is ended.
+    Sweep {
+        /// The agent's life.
+        life: u64,
+    },
+}
+
+/// A process, or what is remembered of it.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Which start of the task it is.
+    pub attempt: u32,
+    /// How it ended.
+    pub ended: Option<Exit>,
+    /// It does not end when it is asked to.
+    pub stubborn: bool,
+    /// The agent's life that hears of its end, and when it heard of the start.
+    pub watched: Option<(u64, Timestamp)>,
+}
+
+/// What an agent stores.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    /// Allocations: what is wanted, and where they are.
+    pub allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
+    /// Starts of tasks: which, and in which boot.
+    pub started: BTreeMap<TaskKey, (u32, u64)>,
+}
+
+/// A machine.
+#[derive(Debug)]
+pub struct Host {
+    /// Its number.
+    pub at: usize,
+    /// Its fingerprint.
+    pub spec: NodeSpec,
+    /// Counts its boots.
+    pub boot: u64,
+    /// Counts its agents.
+    pub life: u64,
+    /// Counts the agent's sessions, over all its lives.
+    pub sessions: u64,
+    /// Its processes.
+    pub processes: BTreeMap<TaskKey, Process>,
+    /// What is on disk.
+    pub stored: Store,
+    /// What the agent has handed over for writing.
+    pub store: Store,
+    /// The store was lost.
+    pub store_lost: bool,
+    /// Allocations whose end was reported: nothing of them may start again.
+    pub over: BTreeSet<AllocId>,
+    /// Until then the node must not be taken for down.
+    pub lease_until: Timestamp,
+    /// The agent, while it runs.
+    pub agent: Option<Agent>,
+}
+
+impl Host {
+    /// A machine without an agent.
+    #[must_use]
+    pub fn new(at: usize, spec: NodeSpec) -> Self {
+        Self {
+            at,
+            spec,
+            boot: 1,
+            life: 0,
+            sessions: 0,
+            processes: BTreeMap::new(),
+            stored: Store::default(),
+            store: Store::default(),
+            store_lost: false,
+            over: BTreeSet::new(),
+            lease_until: Timestamp(0),
+            agent: None,
+        }
+    }
+
+    /// The agent dies; processes go on. What was not written is lost.
+    pub fn kill_agent(&mut self) {
+        self.agent = None;
+        self.life += 1;
+        self.store = self.stored.clone();
+    }
+
+    /// The machine restarts: nothing runs any more.
+    pub fn reboot(&mut self) {
+        self.kill_agent();
+        self.boot += 1;
+        self.processes.clear();
+    }
+
+    /// Everything the agent stored is gone, but for the node's id.
+    pub fn lose_store(&mut self) {
+        self.store = Store::default();
+        self.stored = Store::default();
+        self.store_lost = true;
+    }
+
+    /// Everything handed over is written.
+    pub fn flush(&mut self) {
+        self.stored = self.store.clone();
+    }
+
+    /// Processes that run, by task.
+    pub fn running(&self) -> impl Iterator<Item = &TaskKey> {
+        self.processes
+            .iter()
+            .filter(|(_, process)| process.ended.is_none())
+            .map(|(task, _)| task)
+    }
+
+    /// Whether the driver knows a process of an allocation, ended or not.
+    #[must_use]
+    pub fn has_processes(&self, alloc_id: AllocId) -> bool {
+        self.processes.keys().any(|(of, _)| *of == alloc_id)
+    }
+
+    /// Ends a process, if it is that start and still runs.
+    pub fn end(&mut self, task: TaskKey, attempt: u32, exit: Exit, env: &mut Env) {
+        let Some(process) = self.processes.get_mut(&task) else {
+            return;
+        };
+        if process.attempt != attempt || process.ended.is_some() {
+            return;
+        }
+        process.ended = Some(exit);
+        if let Some((life, heard_at)) = process.watched
+            && life == self.life
+        {
+            let at = env.now.max(heard_at).plus(env.dice.micros(100, 50_000));
+            let input = muster_agent_core::task::TaskInput::Exited {
+                exit,
+                detail: String::new(),
+            };
+            let what = HostEvent::Answered { life, task, input };
+            let host = self.at;
+            env.at(at, Event::Host { host, what });
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A server's log in memory: positions, entries, and what was forgotten of its beginning.
+
+use std::sync::Arc;
+
+use muster_control_core::fsm::Command;
+
+/// Where an entry is, and in which term it was written. Ordered as elections compare logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The term.
+    pub term: u64,
+    /// The index, from 1; 0 is before the first entry.
+    pub index: u64,
+}
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing: the first entry of a leader.
+    Blank,
+    /// A change of the state.
+    Command(Box<Command>),
+}
+
+/// An entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it is.
+    pub at: Position,
+    /// What it says.
+    pub payload: Payload,
+}
+
+/// A log whose beginning may be forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    base: Position,
+    entries: Vec<Arc<Entry>>,
+}
+
+impl Log {
+    /// The last entry, or the last that was forgotten.
+    #[must_use]
+    pub fn last(&self) -> Position {
+        self.entries.last().map_or(self.base, |entry| entry.at)
+    }
+
+    /// The last entry that was forgotten.
+    #[must_use]
+    pub fn base(&self) -> Position {
+        self.base
+    }
+
+    /// The term of the entry at `index`; `None` if it is forgotten or not there yet.
+    #[must_use]
+    pub fn term_at(&self, index: u64) -> Option<u64> {
+        if index == self.base.index {
+            return Some(self.base.term);
+        }
+        self.get(index).map(|entry| entry.at.term)
+    }
+
+    /// The entry at `index`.
+    #[must_use]
+    pub fn get(&self, index: u64) -> Option<&Arc<Entry>> {
+        let offset = index.checked_sub(self.base.index + 1)?;
+        self.entries.get(usize::try_from(offset).ok()?)
+    }
+
+    /// At most `max` entries after `index`, which must not be forgotten.
+    #[must_use]
+    pub fn after(&self, index: u64, max: usize) -> Vec<Arc<Entry>> {
+        let skip = usize::try_from(index.saturating_sub(self.base.index)).unwrap_or(usize::MAX);
+        self.entries.iter().skip(skip).take(max).cloned().collect()
+    }
+
+    /// Adds an entry at the end.
+    ///
+    /// # Panics
+    ///
+    /// If it does not follow the last one.
+    pub fn push(&mut self, entry: Arc<Entry>) {
+        assert_eq!(entry.at.index, self.last().index + 1, "logs have no holes");
+        self.entries.push(entry);
+    }
+
+    /// Drops the entry at `index` and all after it.
+    pub fn truncate(&mut self, index: u64) {
+        let keep = index.saturating_sub(self.base.index + 1);
+        self.entries
+            .truncate(usize::try_from(keep).unwrap_or(usize::MAX));
+    }
+
+    /// Forgets everything up to `to`, and everything at all if `to` is not in the log.
+    pub fn compact(&mut self, to: Position) {
+        if to.index <= self.base.index {
+            return;
+        }
+        if self.term_at(to.index) == Some(to.term) {
+            let forget = usize::try_from(to.index - self.base.index).unwrap_or(usize::MAX);
+            self.entries.drain(..forget);
+        } else {
+            self.entries.clear();
+        }
+        self.base = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(terms: &[u64]) -> Log {
+        let mut log = Log::default();
+        for (at, term) in terms.iter().enumerate() {
+            let at = Position {
+                term: *term,
+                index: at as u64 + 1,
+            };
+            log.push(Arc::new(Entry {
+                at,
+                payload: Payload::Blank,
+            }));
+        }
+        log
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_its_position() {
+        let mut log = log(&[1, 1, 2, 2]);
+
+        log.compact(Position { term: 2, index: 3 });
+
+        assert_eq!(log.term_at(3), Some(2));
+        assert_eq!(log.term_at(2), None);
+        assert_eq!(log.after(3, 9).len(), 1);
+        assert_eq!(log.last(), Position { term: 2, index: 4 });
+    }
+
+    #[test]
+    fn a_snapshot_of_another_history_empties_the_log() {
+        let mut log = log(&[1, 1, 2, 2]);
+
+        log.compact(Position { term: 3, index: 3 });
+
+        assert_eq!(log.last(), Position { term: 3, index: 3 });
+    }
+
+    #[test]
+    fn truncating_keeps_what_is_before() {
+        let mut log = log(&[1, 1, 2, 2]);
+        log.compact(Position { term: 1, index: 1 });
+
+        log.truncate(3);
+
+        assert_eq!(log.last(), Position { term: 1, index: 2 });
+    }
+}

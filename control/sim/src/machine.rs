@@ -1,0 +1,100 @@
+//! The state machine of a server: the only place that applies commands and reads the state's own checks.
+
+use std::convert::Infallible;
+
+use muster_control_core::fsm::{self, Applied, Command};
+use muster_control_core::snapshot::{self, Record};
+use muster_control_core::state::{State, StateHash, check};
+use muster_domain::id::{LogIndex, Timestamp, WriteKey};
+
+use crate::bug::Bug;
+use crate::log::Position;
+
+/// A state as it is kept on disk and sent to servers that are far behind.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The last entry in it.
+    pub at: Position,
+    records: Vec<Record>,
+}
+
+/// The state, and how it is changed.
+#[derive(Debug, Default)]
+pub struct Machine {
+    /// What the log says.
+    pub state: State,
+}
+
+impl Machine {
+    /// The state of a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// If the snapshot does not give the state back.
+    pub fn restore(snapshot: &Snapshot) -> Result<Self, String> {
+        let records = snapshot.records.iter().cloned().map(Ok::<_, Infallible>);
+        match snapshot::restore(records) {
+            Ok(state) => Ok(Self { state }),
+            Err(error) => Err(format!("a snapshot cannot be restored: {error}")),
+        }
+    }
+
+    /// The state as it is, for the entry at `at`.
+    #[must_use]
+    pub fn snapshot(&self, at: Position) -> Snapshot {
+        Snapshot {
+            at,
+            records: snapshot::records(&self.state).collect(),
+        }
+    }
+
+    /// Applies the entry at `index`. `clock` is the server's own and must not matter.
+    pub fn apply(&mut self, index: u64, command: &Command, clock: Timestamp, bug: Option<Bug>) -> Applied {
+        let mut command = command.clone();
+        match bug {
+            Some(Bug::ApplyWithClock) => set_time(&mut command, clock),
+            Some(Bug::KeyIgnored) => {
+                if let Command::Keyed { command: inner, .. } = &command {
+                    command = inner.command().clone();
+                }
+            }
+            Some(Bug::DoublePlacement) => {
+                if let Command::ApplyPlans { plans, .. } = &mut command {
+                    for plan in plans {
+                        plan.snapshot_index = LogIndex(index);
+                    }
+                }
+            }
+            _ => {}
+        }
+        fsm::apply(&mut self.state, LogIndex(index), command)
+    }
+
+    /// Equal for equal states.
+    #[must_use]
+    pub fn hash(&self) -> StateHash {
+        self.state.hash()
+    }
+
+    /// Invariants that do not hold.
+    #[must_use]
+    pub fn broken(&self) -> Vec<String> {
+        check::broken(&self.state)
+    }
+}
+
+/// The key of a write, if it has one.
+#[must_use]
+pub fn key_of(command: &Command) -> Option<&WriteKey> {
+    match command {
+        Command::Keyed { once, .. } => Some(&once.key),
+        _ => None,
+    }
+}
+
+fn set_time(command: &mut Command, clock: Timestamp) {
+    match command {
+        Command::ReportNodes { at, .. } | Command::ApplyPlans { at, .. } => *at = clock,
+        _ => {}
+    }
+}

@@ -1,0 +1,101 @@
+//! Which messages arrive, and when.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::dice::Dice;
+use crate::message::Place;
+
+/// The weather on all links, and which of them are cut.
+#[derive(Debug)]
+pub struct Network {
+    cut: BTreeSet<(Place, Place)>,
+    /// Percent of messages that are lost.
+    pub loss: u32,
+    /// Percent of messages that arrive twice.
+    pub doubled: u32,
+    /// Percent of messages that others overtake.
+    pub late: u32,
+    /// The usual way takes at most this long, in milliseconds.
+    pub usual_ms: u64,
+    /// A late message takes at most this long, in milliseconds.
+    pub late_ms: u64,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            cut: BTreeSet::new(),
+            loss: 0,
+            doubled: 0,
+            late: 0,
+            usual_ms: 4,
+            late_ms: 200,
+        }
+    }
+}
+
+impl Network {
+    /// Weather of the seed's choosing. Cuts stay.
+    pub fn change_weather(&mut self, dice: &mut Dice) {
+        self.loss = [0, 0, 1, 5, 20][dice.below(5)];
+        self.doubled = [0, 0, 2, 10][dice.below(4)];
+        self.late = [0, 2, 10, 30][dice.below(4)];
+        self.usual_ms = [2, 4, 20, 80][dice.below(4)];
+        self.late_ms = [50, 200, 1_500, 8_000][dice.below(4)];
+    }
+
+    /// Fair weather, nothing cut.
+    pub fn heal(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Nothing cut.
+    pub fn join(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Nothing gets from `from` to `to`.
+    pub fn cut(&mut self, from: Place, to: Place) {
+        self.cut.insert((from, to));
+    }
+
+    /// Whether a message from `from` can get to `to`.
+    #[must_use]
+    pub fn is_open(&self, from: Place, to: Place) -> bool {
+        !self.cut.contains(&(from, to))
+    }
+
+    /// How long each copy of a datagram takes; none if it is lost.
+    pub fn datagram(&self, dice: &mut Dice) -> Vec<Duration> {
+        if dice.chance(self.loss) {
+            return Vec::new();
+        }
+        self.copies(dice)
+    }
+
+    /// How long each copy of a message on a stream takes. A lost one is sent again, so it is only later.
+    pub fn stream(&self, dice: &mut Dice) -> Vec<Duration> {
+        let mut copies = self.copies(dice);
+        if dice.chance(self.loss) {
+            copies[0] += dice.millis(200, 800);
+        }
+        copies
+    }
+
+    fn copies(&self, dice: &mut Dice) -> Vec<Duration> {
+        let mut copies = vec![self.delay(dice)];
+        if dice.chance(self.doubled) {
+            copies.push(self.delay(dice) + dice.millis(0, self.late_ms));
+        }
+        copies
+    }
+
+    fn delay(&self, dice: &mut Dice) -> Duration {
+        if dice.chance(self.late) {
+            dice.micros(100, self.late_ms * 1_000)
+        } else {
+            dice.micros(100, self.usual_ms * 1_000)
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What must be true, looked at after every step.
+//!
+//! The oracle sees everything at once, which no server does: which entries were ever committed, what the
+//! state was after each, who led which term, what clients were told. Beside it runs a reference model of
+//! the jobs, a few lines long, that must agree with the state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_control_core::fsm::{Applied, Command, Response};
+use muster_control_core::state::StateHash;
+use muster_domain::id::{JobKey, LogIndex, NodeId, WriteKey};
+use muster_domain::job::JobType;
+use muster_domain::node::NodeStatus;
+
+use crate::disk::Image;
+use crate::log::{Entry, Log, Payload, Position};
+use crate::machine::{self, Machine};
+
+/// A committed entry.
+#[derive(Debug)]
+struct Line {
+    entry: Arc<Entry>,
+    /// The state after it, by whoever applied it first.
+    hash: Option<StateHash>,
+    response: Option<Response>,
+}
+
+/// A job as users left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Instances.
+    pub count: u32,
+    /// It was stopped.
+    pub stopped: bool,
+    /// It is over when its instances are, and may be forgotten then.
+    pub ends: bool,
+}
+
+/// What must be true.
+#[derive(Debug)]
+pub struct Oracle {
+    servers: usize,
+    ledger: Vec<Line>,
+    leaders: BTreeMap<u64, usize>,
+    /// Committed since the last look; a quorum's disks must hold them.
+    pub unverified: Vec<Position>,
+    /// Nodes declared down since the last look; their leases must be over.
+    pub downs: Vec<NodeId>,
+    /// The newest entry that any client was told of.
+    acknowledged: u64,
+    writes: BTreeMap<WriteKey, Response>,
+    promised: BTreeMap<WriteKey, u64>,
+    /// The jobs as users left them.
+    pub jobs: BTreeMap<JobKey, Wanted>,
+    /// Instances placed.
+    pub placed: u64,
+    /// Reads that were held against what was acknowledged.
+    pub reads: u64,
+    /// What is wrong.
+    pub faults: Vec<String>,
+}
+
+impl Oracle {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(servers: usize) -> Self {
+        Self {
+            servers,
+            ledger: Vec::new(),
+            leaders: BTreeMap::new(),
+            unverified: Vec::new(),
+            downs: Vec::new(),
+            acknowledged: 0,
+            writes: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            placed: 0,
+            reads: 0,
+            faults: Vec::new(),
+        }
+    }
+
+    /// Something is wrong.
+    pub fn fault(&mut self, what: &str) {
+        self.faults.push(what.to_owned());
+    }
+
+    /// How many servers there are.
+    #[must_use]
+    pub fn servers(&self) -> usize {
+        self.servers
+    }
+
+    /// Servers that make a majority.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        self.servers / 2 + 1
+    }
+
+    /// The last committed entry.
+    #[must_use]
+    pub fn committed_index(&self) -> u64 {
+        self.ledger.len() as u64
+    }
+
+    /// Elections won.
+    #[must_use]
+    pub fn terms(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// Writes that clients were told of.
+    #[must_use]
+    pub fn promises(&self) -> usize {
+        self.promised.len()
+    }
+
+    /// The newest entry that any client was told of: what a read that begins here must see.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// A server has won an election.
+    pub fn elected(&mut self, server: usize, image: &Image) {
+        if let Some(other) = self.leaders.insert(image.term, server)
+            && other != server
+        {
+            let term = image.term;
+            self.fault(&format!("servers {other} and {server} both lead term {term}"));
+        }
+        if let Some(line) = self.ledger.last()
+            && !image.holds(line.entry.at)
+        {
+            let index = line.entry.at.index;
+            self.fault(&format!(
+                "server {server} leads without the committed entry {index}"
+            ));
+        }
+    }
+
+    /// A server believes entries after `from` up to `to` committed.
+    pub fn committed(&mut self, server: usize, log: &Log, from: u64, to: u64) {
+        for index in from + 1..=to {
+            let Some(entry) = log.get(index) else {
+                continue;
+            };
+            let known = self.line(index).map(|line| *line.entry == **entry);
+            match known {
+                Some(true) => {}
+                Some(false) => self.fault(&format!(
+                    "server {server} committed another entry {index} than was committed before"
+                )),
+                None if index == self.committed_index() + 1 => {
+                    self.unverified.push(entry.at);
+                    self.ledger.push(Line {
+                        entry: Arc::clone(entry),
+                        hash: None,
+                        response: None,
+                    });
+                }
+                None => self.fault(&format!("server {server} committed {index} before others")),
+            }
+        }
+    }
+
+    /// A server has applied an entry; `applied` is what came of it, if it is a command. True if it is
+    /// the first to do so.
+    pub fn applied(
+        &mut self,
+        server: usize,
+        entry: &Entry,
+        applied: Option<&Applied>,
+        machine: &Machine,
+    ) -> bool {
+        let (index, hash) = (entry.at.index, machine.hash());
+        let Some(line) = self.line(index) else {
+            self.fault(&format!("server {server} applied {index}, never committed"));
+            return false;
+        };
+        if *line.entry != *entry {
+            self.fault(&format!("server {server} applied another entry {index}"));
+            return false;
+        }
+        if let Some(first) = line.hash {
+            let same = first == hash && line.response.as_ref() == applied.map(|a| &a.response);
+            if !same {
+                let tables = first.differing(&hash).join(", ");
+                self.fault(&format!(
+                    "server {server} has another state at {index}: {tables} differ"
+                ));
+            }
+            return false;
+        }
+        line.hash = Some(hash);
+        line.response = applied.map(|applied| applied.response.clone());
+        for broken in machine.broken() {
+            self.fault(&format!("after entry {index}: {broken}"));
+        }
+        if let (Payload::Command(command), Some(applied)) = (&entry.payload, applied) {
+            self.first_applied(command, applied, machine);
+        }
+        true
+    }
+
+    /// A server begins from a snapshot of the entry at `at`.
+    pub fn restored(&mut self, server: usize, at: Position, machine: &Machine) {
+        let hash = machine.hash();
+        match self.line(at.index) {
+            Some(line) if line.entry.at == at && line.hash.is_none_or(|first| first == hash) => {}
+            Some(_) | None => self.fault(&format!(
+                "server {server} restored another state at {} than was there",
+                at.index
+            )),
+        }
+    }
+
+    /// A client was told that its write is at `index`.
+    pub fn acknowledge(&mut self, key: &WriteKey, index: LogIndex, response: &Response) {
+        let held = self.line(index.0).is_some_and(|line| {
+            let entry_key = match &line.entry.payload {
+                Payload::Command(command) => machine::key_of(command),
+                Payload::Blank => None,
+            };
+            entry_key == Some(key) && line.response.as_ref() == Some(response)
+        });
+        if !held {
+            self.fault(&format!(
+                "a client was told that {key} is at {}, which says something else",
+                index.0
+            ));
+        }
+        self.acknowledged = self.acknowledged.max(index.0);
+        self.promised.insert(key.clone(), index.0);
+    }
+
+    /// A linearizable read that began when `floor` was acknowledged saw `index`.
+    pub fn read(&mut self, floor: u64, index: u64) {
+        self.reads += 1;
+        if index < floor {
+            self.fault(&format!(
+                "a linearizable read saw {index}, although {floor} was acknowledged before it began"
+            ));
+        }
+    }
+
+    fn line(&mut self, index: u64) -> Option<&mut Line> {
+        let at = usize::try_from(index.checked_sub(1)?).ok()?;
+        self.ledger.get_mut(at)
+    }
+
+    /// A command took effect for the first time.
+    fn first_applied(&mut self, command: &Command, applied: &Applied, machine: &Machine) {
+        if let Some(key) = machine::key_of(command) {
+            match self.writes.get(key) {
+                Some(first) if *first == applied.response && applied.changed.is_empty() => return,
+                Some(_) => {
+                    self.fault(&format!("the write {key} was applied twice"));
+                    return;
+                }
+                None => {
+                    self.writes.insert(key.clone(), applied.response.clone());
+                }
+            }
+        }
+        let command = match command {
+            Command::Keyed { command, .. } => command.command(),
+            other => other,
+        };
+        match (command, &applied.response) {
+            (_, Response::Rejected(_)) => {}
+            (Command::SetNodeStatus { node_id, status, .. }, _)
+                if *status == NodeStatus::Down && !applied.changed.is_empty() =>
+            {
+                self.downs.push(*node_id);
+            }
+            (Command::RegisterJob { spec, .. }, _) => {
+                let wanted = Wanted {
+                    count: spec.groups[0].count,
+                    stopped: false,
+                    ends: matches!(spec.job_type, JobType::Batch | JobType::SysBatch),
+                };
+                self.jobs.insert(spec.key(), wanted);
+            }
+            (Command::DeregisterJob { key, .. }, _) => {
+                if let Some(wanted) = self.jobs.get_mut(key) {
+                    wanted.stopped = true;
+                }
+            }
+            (_, Response::PlansApplied { outcomes }) => {
+                let placed = outcomes.iter().map(|outcome| u64::from(outcome.placed));
+                self.placed += placed.sum::<u64>();
+            }
+            _ => {}
+        }
+        self.jobs_agree(machine);
+    }
+
+    /// The state has the jobs that users wanted, as they wanted them.
+    fn jobs_agree(&mut self, machine: &Machine) {
+        let jobs = machine.state.jobs();
+        let mut faults = Vec::new();
+        for (key, wanted) in &self.jobs {
+            match jobs.get(key) {
+                Some(job) if job.stop == wanted.stopped => {
+                    if job.current.spec.groups[0].count != wanted.count {
+                        faults.push(format!("job {key} has another count than its user wanted"));
+                    }
+                }
+                Some(job) => faults.push(format!("job {key} says stop {}", job.stop)),
+                None if wanted.stopped || wanted.ends => {}
+                None => faults.push(format!("job {key} is gone, and nobody stopped it")),
+            }
+        }
+        for job in jobs.iter().filter(|job| !self.jobs.contains_key(&job.key())) {
+            faults.push(format!("nobody asked for job {}", job.key()));
+        }
+        self.faults.extend(faults);
+    }
+}

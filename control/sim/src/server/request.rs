@@ -1,0 +1,421 @@
+//! Requests under way: writes that must get into the leader's log, reads that must see all before them.
+
+use muster_control_core::fsm::{Command, Response};
+use muster_domain::id::{LogIndex, Timestamp};
+
+use super::{Origin, Server};
+use crate::bug::Bug;
+use crate::env::{Env, ms};
+use crate::limits;
+use crate::message::{Answer, Ask, GatheredBeat, Message, Place, Wish};
+
+/// Who asked for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// A client.
+    Client {
+        /// Which.
+        client: usize,
+        /// Its number of the request.
+        request: u64,
+    },
+    /// An agent's session.
+    Session {
+        /// The machine.
+        host: usize,
+        /// The session.
+        session: u64,
+        /// What for.
+        what: SessionWrite,
+    },
+}
+
+/// What a session writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionWrite {
+    /// The fingerprint, or that the node is ready.
+    Register,
+    /// Reports up to this message.
+    Reports {
+        /// The message.
+        sequence: u64,
+    },
+}
+
+/// How far a write is.
+#[derive(Debug)]
+enum Stage {
+    /// There is no leader; tried again at `at`.
+    Waiting { at: Timestamp },
+    /// In this server's own log.
+    Logged,
+    /// On its way to the leader.
+    Forwarded { until: Timestamp },
+    /// Committed; this server has not applied it yet.
+    Applying { index: u64, response: Response },
+}
+
+/// A write under way.
+#[derive(Debug)]
+pub(super) struct Request {
+    asker: Asker,
+    command: Command,
+    until: Timestamp,
+    stage: Stage,
+}
+
+impl Request {
+    pub(super) fn poll_timeout(&self) -> Timestamp {
+        match self.stage {
+            Stage::Waiting { at } => at.min(self.until),
+            Stage::Forwarded { until } => until.min(self.until),
+            Stage::Logged | Stage::Applying { .. } => self.until,
+        }
+    }
+}
+
+/// Who asked for a read's index.
+#[derive(Clone, Debug)]
+pub(super) enum Reader {
+    /// A client.
+    Client { client: usize, request: u64 },
+    /// Another server.
+    Server { server: usize, read: u64 },
+    /// A session, before it tells a node for the first time what to run.
+    Session { host: usize, session: u64 },
+    /// Heartbeats that this leader counted.
+    Beats {
+        server: usize,
+        beats: Vec<GatheredBeat>,
+    },
+}
+
+impl Reader {
+    /// Whether the leader itself must answer.
+    fn is_of_leader(&self) -> bool {
+        match self {
+            Self::Server { .. } | Self::Beats { .. } => true,
+            Self::Client { .. } | Self::Session { .. } => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum ReadStage {
+    Waiting { at: Timestamp },
+    Asked,
+    Confirming { index: u64, round: u64 },
+    Applying { index: u64 },
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub(super) struct Read {
+    reader: Reader,
+    until: Timestamp,
+    stage: ReadStage,
+}
+
+impl Read {
+    pub(super) fn poll_timeout(&self) -> Timestamp {
+        match self.stage {
+            ReadStage::Waiting { at } => at.min(self.until),
+            ReadStage::Asked | ReadStage::Confirming { .. } | ReadStage::Applying { .. } => {
+                self.until
+            }
+        }
+    }
+}
+
+impl Server {
+    /// A client asks.
+    pub(super) fn handle_ask(&mut self, client: usize, request: u64, ask: Ask, env: &mut Env) {
+        match ask {
+            Ask::Write { key, wish } => {
+                let command = command(wish, self.wall(env.now)).keyed(key);
+                self.ask(Asker::Client { client, request }, command, env);
+            }
+            Ask::ReadLinearizable => self.read(Reader::Client { client, request }, env),
+        }
+    }
+
+    /// Takes a write.
+    pub(super) fn ask(&mut self, asker: Asker, command: Command, env: &mut Env) {
+        let id = self.next_number();
+        let request = Request {
+            asker,
+            command,
+            until: env.now.plus(limits::REQUEST_WAIT),
+            stage: Stage::Waiting { at: env.now },
+        };
+        self.requests.insert(id, request);
+    }
+
+    /// Another server passes a write on, because this one leads.
+    pub(super) fn handle_forward(
+        &mut self,
+        from: usize,
+        request: u64,
+        command: Command,
+        env: &mut Env,
+    ) {
+        match self.raft.propose(command, env) {
+            Some(at) => {
+                let server = from;
+                let origin = Origin::Server { server, request };
+                self.proposals.insert(at.index, (at.term, origin));
+            }
+            None => {
+                let (me, to) = (Place::Server(self.at), Place::Server(from));
+                let result = None;
+                env.send(me, to, Message::Forwarded { request, result });
+            }
+        }
+    }
+
+    /// A write is committed, or was never written.
+    pub(super) fn handle_forwarded(
+        &mut self,
+        request: u64,
+        result: Option<(u64, Response)>,
+        env: &mut Env,
+    ) {
+        if let Some(request) = self.requests.get_mut(&request) {
+            request.stage = match result {
+                Some((index, response)) => Stage::Applying { index, response },
+                None => Stage::Waiting {
+                    at: env.now.plus(ms(limits::REQUEST_PAUSE_MS)),
+                },
+            };
+        }
+    }
+
+    /// Moves every write on as far as it goes.
+    pub(super) fn advance_requests(&mut self, env: &mut Env) {
+        let ids: Vec<u64> = self.requests.keys().copied().collect();
+        for id in ids {
+            let Some(mut request) = self.requests.remove(&id) else {
+                continue;
+            };
+            if let Stage::Applying { index, response } = &request.stage
+                && *index <= self.applied
+            {
+                let result = Some((LogIndex(*index), response.clone()));
+                self.finish(request.asker, result, env);
+                continue;
+            }
+            if request.until <= env.now {
+                self.finish(request.asker, None, env);
+                continue;
+            }
+            self.advance_request(id, &mut request, env);
+            self.requests.insert(id, request);
+        }
+    }
+
+    fn advance_request(&mut self, id: u64, request: &mut Request, env: &mut Env) {
+        let is_client = matches!(request.asker, Asker::Client { .. });
+        match request.stage {
+            Stage::Waiting { at } if at <= env.now => {
+                request.stage = self.begin_write(id, &request.command, env);
+            }
+            // A client decides itself whether to ask again. Agents' writes may be repeated.
+            Stage::Forwarded { until } if until <= env.now && is_client => {
+                request.until = env.now;
+            }
+            Stage::Forwarded { until } if until <= env.now => {
+                request.stage = Stage::Waiting { at: env.now };
+            }
+            Stage::Waiting { .. }
+            | Stage::Forwarded { .. }
+            | Stage::Logged
+            | Stage::Applying { .. } => {}
+        }
+    }
+
+    fn begin_write(&mut self, id: u64, command: &Command, env: &mut Env) -> Stage {
+        if let Some(at) = self.raft.propose(command.clone(), env) {
+            let origin = Origin::Request(id);
+            self.proposals.insert(at.index, (at.term, origin));
+            return Stage::Logged;
+        }
+        match self.raft.leader().filter(|leader| *leader != self.at) {
+            Some(leader) => {
+                let message = Message::Forward {
+                    request: id,
+                    command: Box::new(command.clone()),
+                };
+                env.send(Place::Server(self.at), Place::Server(leader), message);
+                let until = env.now.plus(limits::FORWARD_WAIT);
+                Stage::Forwarded { until }
+            }
+            None => Stage::Waiting {
+                at: env.now.plus(ms(limits::REQUEST_PAUSE_MS)),
+            },
+        }
+    }
+
+    fn finish(&mut self, asker: Asker, result: Option<(LogIndex, Response)>, env: &mut Env) {
+        match asker {
+            Asker::Client { client, request } => {
+                let answer = match result {
+                    Some((index, response)) => Answer::Written { index, response },
+                    None => Answer::Unavailable,
+                };
+                self.tell_client(client, request, answer, env);
+            }
+            Asker::Session {
+                host,
+                session,
+                what,
+            } => {
+                let response = result.map(|(_, response)| response);
+                self.handle_session_written(host, session, what, response, env);
+            }
+        }
+    }
+
+    fn tell_client(&self, client: usize, request: u64, answer: Answer, env: &mut Env) {
+        let (me, to) = (Place::Server(self.at), Place::Client(client));
+        env.send(me, to, Message::Answer { request, answer });
+    }
+
+    /// Another server asks what a linearizable read must have seen.
+    pub(super) fn handle_read_index(&mut self, from: usize, read: u64, env: &mut Env) {
+        self.read(Reader::Server { server: from, read }, env);
+    }
+
+    /// Takes a read.
+    pub(super) fn read(&mut self, reader: Reader, env: &mut Env) {
+        let id = self.next_number();
+        let wait = if reader.is_of_leader() {
+            limits::FORWARD_WAIT
+        } else {
+            limits::REQUEST_WAIT
+        };
+        let read = Read {
+            reader,
+            until: env.now.plus(wait),
+            stage: ReadStage::Waiting { at: env.now },
+        };
+        self.reads.insert(id, read);
+    }
+
+    /// The leader has said it.
+    pub(super) fn handle_read_index_is(&mut self, read: u64, index: Option<u64>, env: &mut Env) {
+        if let Some(read) = self.reads.get_mut(&read) {
+            read.stage = match index {
+                Some(index) => ReadStage::Applying { index },
+                None => ReadStage::Waiting {
+                    at: env.now.plus(ms(limits::REQUEST_PAUSE_MS)),
+                },
+            };
+        }
+    }
+
+    /// Moves every read on as far as it goes.
+    pub(super) fn advance_reads(&mut self, env: &mut Env) {
+        let ids: Vec<u64> = self.reads.keys().copied().collect();
+        for id in ids {
+            let Some(mut read) = self.reads.remove(&id) else {
+                continue;
+            };
+            if let ReadStage::Waiting { at } = read.stage
+                && at <= env.now
+            {
+                read.stage = self.begin_read(id, read.reader.is_of_leader(), env);
+            }
+            if let ReadStage::Confirming { index, round } = read.stage {
+                let confirmed = self.raft.confirmed_round();
+                let own_word = env.has(Bug::StaleRead) && confirmed.is_some();
+                if own_word || confirmed.is_some_and(|confirmed| confirmed >= round) {
+                    read.stage = ReadStage::Applying { index };
+                } else if confirmed.is_none() {
+                    read.stage = ReadStage::Waiting {
+                        at: env.now.plus(ms(limits::REQUEST_PAUSE_MS)),
+                    };
+                }
+            }
+            if !self.answer_read(&read, env) {
+                self.reads.insert(id, read);
+            }
+        }
+    }
+
+    fn begin_read(&mut self, id: u64, of_leader: bool, env: &mut Env) -> ReadStage {
+        if let Some((index, round)) = self.raft.begin_read(env) {
+            return ReadStage::Confirming { index, round };
+        }
+        match self.raft.leader().filter(|leader| *leader != self.at) {
+            Some(leader) if !of_leader => {
+                let (me, to) = (Place::Server(self.at), Place::Server(leader));
+                env.send(me, to, Message::ReadIndex { read: id });
+                ReadStage::Asked
+            }
+            Some(_) | None => ReadStage::Waiting {
+                at: env.now.plus(ms(limits::REQUEST_PAUSE_MS)),
+            },
+        }
+    }
+
+    /// True if the read is over.
+    fn answer_read(&mut self, read: &Read, env: &mut Env) -> bool {
+        let confirmed = match read.stage {
+            ReadStage::Applying { index } => Some(index),
+            ReadStage::Waiting { .. } | ReadStage::Asked | ReadStage::Confirming { .. } => None,
+        };
+        let seen = confirmed.is_some_and(|index| index <= self.applied);
+        let late = read.until <= env.now;
+        match &read.reader {
+            Reader::Server { server, read } if confirmed.is_some() || late => {
+                let (me, to) = (Place::Server(self.at), Place::Server(*server));
+                let message = Message::ReadIndexIs {
+                    read: *read,
+                    index: confirmed,
+                };
+                env.send(me, to, message);
+            }
+            Reader::Client { client, request } if seen || late => {
+                let index = self.applied;
+                let answer = if seen {
+                    Answer::Read { index }
+                } else {
+                    Answer::Unavailable
+                };
+                self.tell_client(*client, *request, answer, env);
+            }
+            Reader::Session { host, session } if seen || late => {
+                self.handle_session_fresh(*host, *session, seen, env);
+            }
+            Reader::Beats { server, beats } if confirmed.is_some() => {
+                self.tell_counted(*server, beats, env);
+            }
+            Reader::Beats { .. } if late => {}
+            Reader::Server { .. }
+            | Reader::Client { .. }
+            | Reader::Session { .. }
+            | Reader::Beats { .. } => return false,
+        }
+        true
+    }
+}
+
+fn command(wish: Wish, at: Timestamp) -> Command {
+    match wish {
+        Wish::Register(spec) => Command::RegisterJob {
+            spec,
+            at,
+            check_index: None,
+        },
+        Wish::Deregister { key, purge } => Command::DeregisterJob { key, purge, at },
+        Wish::Evaluate(key) => Command::EvaluateJob { key, at },
+        Wish::SetEligibility {
+            node_id,
+            eligibility,
+        } => Command::SetEligibility {
+            node_id,
+            eligibility,
+            at,
+        },
+    }
+}

@@ -1,0 +1,442 @@
+//! Agents' sessions on a server: registration, heartbeats, reports, and what the node must run.
+//!
+//! Stands for `control/src/agents`. Any server serves any agent; what must be written goes to the leader.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use muster_control_core::fsm::{Command, Response};
+use muster_control_core::state::{AllocView, State};
+use muster_domain::alloc::AllocReport;
+use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
+use muster_domain::node::{NodeSpec, NodeStatus};
+use muster_wire::rpc::{FromAgent, ToAgent};
+
+use super::request::Reader;
+use super::{Asker, Server, SessionWrite};
+use crate::bug::Bug;
+use crate::env::Env;
+use crate::limits;
+use crate::message::{GatheredBeat, Message, Place};
+
+/// What a session has told its node.
+#[derive(Debug)]
+struct Told {
+    node_id: NodeId,
+    /// Everything wanted up to here is known to the agent from before.
+    since: LogIndex,
+    known: BTreeMap<AllocId, LogIndex>,
+    begun: bool,
+}
+
+impl Told {
+    /// The messages that bring the node up to `state`; none if it knows everything, or more than this
+    /// server does.
+    fn catch_up(&mut self, state: &State) -> Vec<ToAgent> {
+        if state.applied() < self.since {
+            return Vec::new();
+        }
+        let first = !std::mem::replace(&mut self.begun, true);
+        let (mut changed, mut unchanged) = (Vec::new(), Vec::new());
+        let mut gone = std::mem::take(&mut self.known);
+        for alloc in state.allocs_on(&self.node_id) {
+            let told = gone.remove(&alloc.id());
+            if told.unwrap_or(self.since) < alloc.alloc_modify_index() {
+                changed.push(alloc);
+            } else if first {
+                unchanged.push(alloc.id());
+            }
+            self.known.insert(alloc.id(), alloc.alloc_modify_index());
+        }
+        if changed.is_empty() && gone.is_empty() && !first {
+            return Vec::new();
+        }
+        let gone: Vec<AllocId> = gone.into_keys().collect();
+        messages(state.applied(), &changed, unchanged, gone, self.known.len())
+    }
+}
+
+/// Cuts a set into messages; the last one says how many allocations there are.
+fn messages(
+    index: LogIndex,
+    changed: &[AllocView<'_>],
+    unchanged: Vec<AllocId>,
+    gone: Vec<AllocId>,
+    count: usize,
+) -> Vec<ToAgent> {
+    let message = |allocs: &[AllocView<'_>]| ToAgent::Desired {
+        index,
+        allocs: allocs.iter().map(|alloc| alloc.to_desired()).collect(),
+        unchanged: Vec::new(),
+        gone: Vec::new(),
+        complete: None,
+    };
+    let mut messages: Vec<ToAgent> = changed
+        .chunks(limits::DESIRED_BATCH_MAX)
+        .map(message)
+        .collect();
+    messages.push(ToAgent::Desired {
+        index,
+        allocs: Vec::new(),
+        unchanged,
+        gone,
+        complete: Some(u32::try_from(count).unwrap_or(u32::MAX)),
+    });
+    messages
+}
+
+/// An agent's session.
+#[derive(Debug)]
+pub(super) struct Session {
+    number: u64,
+    spec: Box<NodeSpec>,
+    told: Told,
+    serving: bool,
+    /// A write that the session cannot go on without is under way.
+    registering: bool,
+    reports: VecDeque<(u64, Vec<AllocReport>)>,
+    reporting: bool,
+    awake: bool,
+    /// The state here is at least as new as the session.
+    fresh: bool,
+    rescan_at: Timestamp,
+    heard_at: Timestamp,
+}
+
+impl Session {
+    pub(super) fn node_id(&self) -> NodeId {
+        self.spec.id
+    }
+
+    /// The node's allocations may have changed.
+    pub(super) fn wake(&mut self) {
+        self.awake = true;
+    }
+
+    pub(super) fn poll_timeout(&self) -> Timestamp {
+        self.rescan_at
+    }
+}
+
+impl Server {
+    /// An agent says something.
+    pub(super) fn handle_agent(
+        &mut self,
+        host: usize,
+        number: u64,
+        message: FromAgent,
+        env: &mut Env,
+    ) {
+        if let FromAgent::Register { node, known } = message {
+            let newest = self.sessions.get(&host).map_or(0, |session| session.number);
+            if number > newest {
+                self.open(host, number, node, known, env);
+            }
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&host).filter(|s| s.number == number) else {
+            let (me, to) = (Place::Server(self.at), Place::Host(host));
+            env.send(me, to, Message::Reset { session: number });
+            return;
+        };
+        session.heard_at = env.now;
+        match message {
+            FromAgent::Heartbeat { number: beat } => {
+                let gathered = GatheredBeat {
+                    node_id: session.node_id(),
+                    host,
+                    session: number,
+                    number: beat,
+                };
+                let newest = self.gathered.entry(host).or_insert(gathered);
+                if (newest.session, newest.number) < (number, beat) {
+                    *newest = gathered;
+                }
+                if env.has(Bug::UncountedHeartbeat) {
+                    self.acknowledge_beats(&[gathered], env);
+                }
+                self.make_ready(host, env);
+            }
+            FromAgent::Report { sequence, reports } => {
+                session.reports.push_back((sequence, reports));
+            }
+            FromAgent::Register { .. } => {}
+        }
+    }
+
+    fn open(
+        &mut self,
+        host: usize,
+        number: u64,
+        spec: Box<NodeSpec>,
+        since: LogIndex,
+        env: &mut Env,
+    ) {
+        let told = Told {
+            node_id: spec.id,
+            since,
+            known: BTreeMap::new(),
+            begun: false,
+        };
+        let session = Session {
+            number,
+            spec,
+            told,
+            serving: false,
+            registering: false,
+            reports: VecDeque::new(),
+            reporting: false,
+            awake: false,
+            fresh: false,
+            rescan_at: env.now.plus(limits::SESSION_RESCAN),
+            heard_at: env.now,
+        };
+        self.sessions.insert(host, session);
+        self.register(host, env);
+    }
+
+    /// Writes what the node is, if that is news, and that it is there.
+    fn register(&mut self, host: usize, env: &mut Env) {
+        let Some(session) = self.sessions.get_mut(&host) else {
+            return;
+        };
+        let known = self.machine.state.nodes().get(&session.node_id());
+        if known.is_some_and(|known| *known.spec == *session.spec) {
+            self.make_ready(host, env);
+            return;
+        }
+        let command = Command::RegisterNode {
+            spec: session.spec.clone(),
+            at: self.wall(env.now),
+        };
+        self.write_of_session(host, command, env);
+    }
+
+    /// Makes the node ready, if it is not; then serves it.
+    fn make_ready(&mut self, host: usize, env: &mut Env) {
+        let Some(session) = self.sessions.get_mut(&host) else {
+            return;
+        };
+        if session.registering {
+            return;
+        }
+        let node_id = session.node_id();
+        let known = self.machine.state.nodes().get(&node_id);
+        if known.is_some_and(|known| known.status == NodeStatus::Ready) {
+            self.serve(host, env);
+            return;
+        }
+        let command = Command::SetNodeStatus {
+            node_id,
+            status: NodeStatus::Ready,
+            at: self.wall(env.now),
+        };
+        self.write_of_session(host, command, env);
+    }
+
+    fn write_of_session(&mut self, host: usize, command: Command, env: &mut Env) {
+        let Some(session) = self.sessions.get_mut(&host) else {
+            return;
+        };
+        session.registering = true;
+        let asker = Asker::Session {
+            host,
+            session: session.number,
+            what: SessionWrite::Register,
+        };
+        self.ask(asker, command, env);
+    }
+
+    fn serve(&mut self, host: usize, env: &mut Env) {
+        let Some(session) = self.sessions.get_mut(&host) else {
+            return;
+        };
+        if std::mem::replace(&mut session.serving, true) {
+            return;
+        }
+        session.awake = true;
+        let session = session.number;
+        self.read(Reader::Session { host, session }, env);
+        let message = ToAgent::Registered {
+            cluster: "sim".to_owned(),
+            heartbeat_ttl: limits::HEARTBEAT_TTL,
+            servers: Vec::new(),
+        };
+        self.tell_agent(host, message, env);
+    }
+
+    /// What the node is told first must not be older than what its agent has seen come true: an agent whose
+    /// store is lost would do again what is over.
+    pub(super) fn handle_session_fresh(
+        &mut self,
+        host: usize,
+        number: u64,
+        fresh: bool,
+        env: &mut Env,
+    ) {
+        let Some(session) = self.sessions.get_mut(&host).filter(|s| s.number == number) else {
+            return;
+        };
+        if fresh {
+            session.fresh = true;
+            session.wake();
+        } else {
+            self.reset(host, number, env);
+        }
+    }
+
+    fn reset(&mut self, host: usize, session: u64, env: &mut Env) {
+        self.sessions.remove(&host);
+        let (me, to) = (Place::Server(self.at), Place::Host(host));
+        env.send(me, to, Message::Reset { session });
+    }
+
+    /// A write of a session is committed, refused, or came to nothing.
+    pub(super) fn handle_session_written(
+        &mut self,
+        host: usize,
+        number: u64,
+        what: SessionWrite,
+        response: Option<Response>,
+        env: &mut Env,
+    ) {
+        let Some(session) = self.sessions.get_mut(&host).filter(|s| s.number == number) else {
+            return;
+        };
+        match what {
+            SessionWrite::Register => session.registering = false,
+            SessionWrite::Reports { .. } => session.reporting = false,
+        }
+        match (what, response) {
+            (_, None | Some(Response::Rejected(_))) => {
+                self.reset(host, number, env);
+            }
+            (SessionWrite::Register, Some(_)) => self.make_ready(host, env),
+            (SessionWrite::Reports { sequence }, Some(_)) => {
+                self.tell_agent(host, ToAgent::ReportAck { sequence }, env);
+            }
+        }
+    }
+
+    /// Writes reports, and tells nodes what changed.
+    pub(super) fn advance_sessions(&mut self, env: &mut Env) {
+        let now = env.now;
+        self.sessions
+            .retain(|_, session| now.since(session.heard_at) < 2 * limits::SESSION_DEADLINE);
+        let hosts: BTreeSet<usize> = self.sessions.keys().copied().collect();
+        for host in hosts {
+            self.write_reports(host, env);
+            self.push(host, env);
+        }
+    }
+
+    fn write_reports(&mut self, host: usize, env: &mut Env) {
+        let at = self.wall(env.now);
+        let Some(session) = self.sessions.get_mut(&host) else {
+            return;
+        };
+        if session.reporting || session.reports.is_empty() || !session.serving {
+            return;
+        }
+        session.reporting = true;
+        let mut newest: BTreeMap<AllocId, AllocReport> = BTreeMap::new();
+        let mut last = 0;
+        for (sequence, reports) in session.reports.drain(..) {
+            last = last.max(sequence);
+            newest.extend(reports.into_iter().map(|report| (report.alloc_id, report)));
+        }
+        let reports = newest.into_values().collect();
+        let command = Command::ReportNodes {
+            reports: vec![(session.node_id(), reports)],
+            at,
+        };
+        let asker = Asker::Session {
+            host,
+            session: session.number,
+            what: SessionWrite::Reports { sequence: last },
+        };
+        self.ask(asker, command, env);
+    }
+
+    fn push(&mut self, host: usize, env: &mut Env) {
+        let Some(session) = self.sessions.get_mut(&host) else {
+            return;
+        };
+        let rescan = session.rescan_at <= env.now;
+        if rescan {
+            session.rescan_at = env.now.plus(limits::SESSION_RESCAN);
+        }
+        if !session.serving || !session.fresh || !(rescan || session.awake) {
+            return;
+        }
+        session.awake = false;
+        for message in session.told.catch_up(&self.machine.state) {
+            self.tell_agent(host, message, env);
+        }
+    }
+
+    fn tell_agent(&self, host: usize, message: ToAgent, env: &mut Env) {
+        let Some(session) = self.sessions.get(&host) else {
+            return;
+        };
+        let message = Message::ToAgent {
+            session: session.number,
+            message: Box::new(message),
+        };
+        env.send(Place::Server(self.at), Place::Host(host), message);
+    }
+
+    /// Passes gathered heartbeats to the leader.
+    pub(super) fn send_beats(&mut self, env: &mut Env) {
+        let Some(leader) = self.raft.leader().filter(|_| !self.gathered.is_empty()) else {
+            return;
+        };
+        let beats: Vec<GatheredBeat> = std::mem::take(&mut self.gathered).into_values().collect();
+        if leader == self.at {
+            self.count_beats(leader, beats, env);
+        } else {
+            let (me, to) = (Place::Server(self.at), Place::Server(leader));
+            env.send(me, to, Message::Beats(beats));
+        }
+    }
+
+    /// The leader counts heartbeats that came through `server`. They are answered when a quorum has said
+    /// that it leads: a leader that was deposed without knowing must grant no lease.
+    pub(super) fn count_beats(
+        &mut self,
+        server: usize,
+        beats: Vec<GatheredBeat>,
+        env: &mut Env,
+    ) {
+        let Some(duties) = &mut self.duties else {
+            return;
+        };
+        for beat in &beats {
+            duties.handle_beat(beat.node_id, env.now);
+        }
+        self.read(Reader::Beats { server, beats }, env);
+    }
+
+    /// A quorum has confirmed the leader.
+    pub(super) fn tell_counted(&self, server: usize, beats: &[GatheredBeat], env: &mut Env) {
+        if server == self.at {
+            self.acknowledge_beats(beats, env);
+        } else {
+            let (me, to) = (Place::Server(self.at), Place::Server(server));
+            env.send(me, to, Message::BeatsCounted(beats.to_vec()));
+        }
+    }
+
+    /// Heartbeats were counted: tells the agents.
+    pub(super) fn acknowledge_beats(&self, beats: &[GatheredBeat], env: &mut Env) {
+        for beat in beats {
+            let current = self.sessions.get(&beat.host).map(|session| session.number);
+            if current == Some(beat.session) {
+                let message = ToAgent::HeartbeatAck {
+                    number: beat.number,
+                    lease: limits::HEARTBEAT_TTL,
+                };
+                self.tell_agent(beat.host, message, env);
+            }
+        }
+    }
+}

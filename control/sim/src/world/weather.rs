@@ -1,0 +1,210 @@
+//! Faults: crashes, partitions, bad links, bad disks, wrong clocks; and their end.
+
+use super::World;
+use crate::env::Event;
+use crate::message::Place;
+
+impl World {
+    /// Something goes wrong, or is mended.
+    pub(super) fn weather(&mut self) {
+        if self.env.calm {
+            return;
+        }
+        match self.env.dice.below(20) {
+            0..=3 => self.crash_server(),
+            4 => self.pause_server(),
+            5..=7 => self.partition_servers(),
+            8..=9 => self.cut_agent_off(),
+            10..=11 => {
+                self.env.say(format_args!("the network is joined"));
+                self.env.network.join();
+            }
+            12..=13 => self.change_weather(),
+            14 => self.change_disk(),
+            15 => self.change_clock(),
+            16..=17 => self.crash_agent(),
+            18 => self.reboot_machine(),
+            _ => self.mend(),
+        }
+        self.env.after(500, 9_000, Event::Weather);
+    }
+
+    /// Everything works from here on.
+    pub(super) fn calm(&mut self) {
+        self.env.say(format_args!("calm"));
+        self.env.calm = true;
+        self.mend();
+        for at in 0..self.servers.len() {
+            self.servers[at].paused_until = self.env.now;
+            if !self.servers[at].up {
+                self.start_server(at);
+            }
+            self.pump_server(at);
+        }
+        for at in 0..self.hosts.len() {
+            self.start_agent(at);
+        }
+    }
+
+    /// The network and the disks are well again.
+    fn mend(&mut self) {
+        self.env.say(format_args!("network and disks are well"));
+        self.env.network.heal();
+        for server in &mut self.servers {
+            server.raft.disk.full = false;
+            server.raft.disk.slow = false;
+            if server.up {
+                server.raft.sync(&mut self.env);
+            }
+        }
+    }
+
+    fn some_server(&mut self) -> usize {
+        // The leader is the more interesting one.
+        let leader = self
+            .servers
+            .iter()
+            .position(|server| server.up && server.raft.leads());
+        match leader {
+            Some(leader) if self.env.dice.chance(40) => leader,
+            Some(_) | None => self.env.dice.below(self.servers.len()),
+        }
+    }
+
+    fn crash_server(&mut self) {
+        let at = self.some_server();
+        // Sometimes all of them, as when a rack loses its power.
+        let all = self.env.dice.chance(5);
+        for at in if all { 0..self.servers.len() } else { at..at + 1 } {
+            if self.servers[at].up {
+                self.env.say(format_args!("server {at} crashes"));
+                self.servers[at].crash(&mut self.env);
+                self.env.after(100, 15_000, Event::ServerStarts(at));
+            }
+        }
+    }
+
+    pub(super) fn start_server(&mut self, at: usize) {
+        if !self.servers[at].up {
+            self.env.say(format_args!("server {at} starts"));
+            self.servers[at].restart(&mut self.env);
+            self.pump_server(at);
+        }
+    }
+
+    fn pause_server(&mut self) {
+        let at = self.some_server();
+        let pause = self.env.dice.millis(500, 12_000);
+        self.env
+            .say(format_args!("server {at} stands still for {pause:?}"));
+        self.servers[at].paused_until = self.env.now.plus(pause);
+    }
+
+    fn partition_servers(&mut self) {
+        let servers = self.servers.len();
+        if servers == 1 {
+            return;
+        }
+        let one = self.some_server();
+        let kind = self.env.dice.below(5);
+        let side: Vec<bool> = (0..servers).map(|_| self.env.dice.chance(50)).collect();
+        let name = ["isolated", "mute", "deaf", "a bridge", "on one side"][kind];
+        self.env.say(format_args!("server {one} is {name}"));
+        for from in 0..servers {
+            for to in 0..servers {
+                let cut = match kind {
+                    0 => from == one || to == one,
+                    1 => from == one,
+                    2 => to == one,
+                    3 => side[from] != side[to] && from != one && to != one,
+                    _ => side[from] != side[to],
+                };
+                if cut && from != to {
+                    self.env.network.cut(Place::Server(from), Place::Server(to));
+                }
+            }
+        }
+    }
+
+    fn cut_agent_off(&mut self) {
+        let host = self.env.dice.below(self.hosts.len());
+        let (out, back) = [(true, true), (true, false), (false, true)][self.env.dice.below(3)];
+        let all = self.env.dice.chance(50);
+        for server in 0..self.servers.len() {
+            if all || self.env.dice.chance(50) {
+                let (host, server) = (Place::Host(host), Place::Server(server));
+                self.env
+                    .say(format_args!("{host:?} and {server:?}: out {out}, back {back}"));
+                if out {
+                    self.env.network.cut(host, server);
+                }
+                if back {
+                    self.env.network.cut(server, host);
+                }
+            }
+        }
+    }
+
+    fn change_weather(&mut self) {
+        let env = &mut self.env;
+        env.network.change_weather(&mut env.dice);
+        let network = &env.network;
+        let line = format!(
+            "weather: {} % lost, {} % doubled, {} % late by {} ms",
+            network.loss, network.doubled, network.late, network.late_ms
+        );
+        env.say(format_args!("{line}"));
+    }
+
+    fn change_disk(&mut self) {
+        let at = self.some_server();
+        let disk = &mut self.servers[at].raft.disk;
+        if self.env.dice.chance(50) {
+            disk.full = true;
+            self.env.say(format_args!("the disk of server {at} is full"));
+        } else {
+            disk.slow = true;
+            self.env.say(format_args!("the disk of server {at} is slow"));
+        }
+    }
+
+    fn change_clock(&mut self) {
+        let at = self.some_server();
+        let off = i64::from(self.env.dice.between(0, 8_000)) - 4_000;
+        self.env
+            .say(format_args!("the clock of server {at} is off by {off} ms"));
+        self.servers[at].clock_off_ms = off;
+    }
+
+    fn crash_agent(&mut self) {
+        let at = self.env.dice.below(self.hosts.len());
+        if self.hosts[at].agent.is_none() {
+            return;
+        }
+        self.hosts[at].kill_agent();
+        self.host_at[at] = None;
+        let lost = self.env.dice.chance(10);
+        if lost {
+            self.hosts[at].lose_store();
+        }
+        self.env
+            .say(format_args!("agent {at} dies, its store is lost: {lost}"));
+        self.env.after(50, 20_000, Event::AgentStarts(at));
+    }
+
+    fn reboot_machine(&mut self) {
+        let at = self.env.dice.below(self.hosts.len());
+        self.env.say(format_args!("machine {at} restarts"));
+        self.hosts[at].reboot();
+        self.host_at[at] = None;
+        self.env.after(2_000, 30_000, Event::AgentStarts(at));
+    }
+
+    pub(super) fn start_agent(&mut self, at: usize) {
+        if self.hosts[at].agent.is_none() {
+            self.env.say(format_args!("agent {at} starts"));
+            self.hosts[at].start_agent(&mut self.env);
+            self.host_at[at] = self.hosts[at].poll_timeout();
+        }
+    }
+}
