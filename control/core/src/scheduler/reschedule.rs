@@ -13,7 +13,7 @@ use muster_domain::id::Timestamp;
 use muster_domain::job::JobType;
 
 use crate::limits;
-use crate::state::{AllocView, State};
+use crate::state::{AllocView, Lineage};
 
 /// When to replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Due {
 }
 
 /// When to replace `alloc`, if its control plane still wants it.
-pub(crate) fn due(state: &State, alloc: AllocView<'_>) -> Due {
+pub(crate) fn due(alloc: AllocView<'_>) -> Due {
     let is_batch = match alloc.job().spec.job_type {
         JobType::Batch | JobType::SysBatch => true,
         JobType::Service | JobType::System => false,
@@ -36,25 +36,18 @@ pub(crate) fn due(state: &State, alloc: AllocView<'_>) -> Due {
         ClientStatus::Pending | ClientStatus::Running | ClientStatus::Unknown => Due::Never,
         ClientStatus::Lost => Due::Now,
         ClientStatus::Complete if is_batch => Due::Never,
-        ClientStatus::Failed if is_batch => batch_due(state, alloc),
+        ClientStatus::Failed if is_batch => batch_due(alloc),
         ClientStatus::Complete | ClientStatus::Failed => Due::At(
             alloc
                 .modify_time()
-                .plus(service_delay(failures_before(state, alloc))),
+                .plus(service_delay(alloc.lineage().failures)),
         ),
     }
 }
 
-fn batch_due(state: &State, alloc: AllocView<'_>) -> Due {
-    let replaced_recently = alloc
-        .previous()
-        .and_then(|previous| state.allocs().get(&previous))
-        .is_some_and(|previous| {
-            previous.client_status() == ClientStatus::Failed
-                && alloc.modify_time().since(alloc.create_time())
-                    < limits::RESCHEDULE_BATCH_INTERVAL
-        });
-    if replaced_recently {
+fn batch_due(alloc: AllocView<'_>) -> Due {
+    let ran = alloc.modify_time().since(alloc.create_time());
+    if alloc.lineage().after_failure && ran < limits::RESCHEDULE_BATCH_INTERVAL {
         Due::Never
     } else {
         Due::At(alloc.modify_time().plus(limits::RESCHEDULE_BATCH_DELAY))
@@ -67,29 +60,26 @@ fn service_delay(failures: u32) -> Duration {
         .min(limits::RESCHEDULE_DELAY_MAX)
 }
 
-/// Failures in a row that led to `alloc`; one that ran long enough ends the row. An instance that ended
-/// after it was replaced was stopped, and is no failure: else the answer would differ from one look to the
-/// next, and an evaluation that waited for the first would find nothing due.
-fn failures_before(state: &State, alloc: AllocView<'_>) -> u32 {
-    let mut failures = 0;
-    let mut replaced_at = alloc.create_index();
-    let mut previous = alloc.previous();
-    while let Some(alloc) = previous.and_then(|alloc_id| state.allocs().get(&alloc_id)) {
-        let ended_by_itself = match alloc.client_status() {
-            ClientStatus::Failed | ClientStatus::Complete => alloc.modify_index() <= replaced_at,
-            ClientStatus::Pending
-            | ClientStatus::Running
-            | ClientStatus::Lost
-            | ClientStatus::Unknown => false,
-        };
-        let ran_long =
-            alloc.modify_time().since(alloc.create_time()) >= limits::RESCHEDULE_DELAY_MAX;
-        if !ended_by_itself || ran_long || failures == limits::RESCHEDULE_CHAIN_MAX {
-            break;
-        }
-        failures += 1;
-        replaced_at = alloc.create_index();
-        previous = alloc.previous();
+/// What the replacement of `previous` must remember, as things stand when it is placed: later `previous`
+/// may end, if it was stopped, or be forgotten, and neither changes when its replacement is due. An
+/// instance that ran long enough ends a row of failures.
+pub(crate) fn lineage_after(previous: AllocView<'_>) -> Lineage {
+    let ended_by_itself = match previous.client_status() {
+        ClientStatus::Failed | ClientStatus::Complete => true,
+        ClientStatus::Pending
+        | ClientStatus::Running
+        | ClientStatus::Lost
+        | ClientStatus::Unknown => false,
+    };
+    let ran = previous.modify_time().since(previous.create_time());
+    let failures = if ended_by_itself && ran < limits::RESCHEDULE_DELAY_MAX {
+        let before = previous.lineage().failures;
+        (before + 1).min(limits::RESCHEDULE_CHAIN_MAX)
+    } else {
+        0
+    };
+    Lineage {
+        failures,
+        after_failure: previous.client_status() == ClientStatus::Failed,
     }
-    failures
 }
