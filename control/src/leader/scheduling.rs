@@ -144,7 +144,8 @@ impl Scheduling {
             }
             // Taken after the deliveries, so that it holds what they are about.
             let state = self.control.state();
-            let at = self.control.now();
+            // The broker's clock says what is due: a wall clock that was set back must not differ.
+            let at = self.control.now().max(now);
             let given = run.clone();
             let worker = self.workers.spawn_blocking(move || plan(&state, run, at));
             self.runs.insert(worker.id(), given);
