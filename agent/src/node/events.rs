@@ -204,7 +204,9 @@ impl Node {
 
     fn change(&mut self, change: Change) {
         match change {
-            Change::Start(desired) => {
+            // One that was found here runs already: its start was recorded in a store that is lost, and
+            // its first report has not been committed.
+            Change::Start(desired) if !self.found.contains(&desired.alloc_id) => {
                 let runner = AllocRunner::new(&desired, now());
                 self.run_alloc(
                     *desired,
@@ -214,7 +216,7 @@ impl Node {
                     false,
                 );
             }
-            Change::Unremembered(desired) => {
+            Change::Start(desired) | Change::Unremembered(desired) => {
                 let any = self.found.contains(&desired.alloc_id);
                 let unrecorded = if any {
                     Unrecorded::Ended
