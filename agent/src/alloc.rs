@@ -201,7 +201,7 @@ impl AllocTask {
             }
             TaskEffect::Force => {
                 if let Some(live) = live {
-                    live.force();
+                    jobs.spawn(async move { live.force().await });
                 }
             }
         }

@@ -18,7 +18,7 @@ use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::{Task, TaskGroup};
-use muster_driver::{TaskError, TaskHandle};
+use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle};
 use tokio::sync::mpsc;
 
 use crate::alloc::Input;
@@ -105,27 +105,49 @@ pub(crate) struct LiveTask {
 impl LiveTask {
     /// Asks the driver to end it.
     pub(crate) async fn stop(&self, signal: &str, timeout: Duration) -> Result<(), TaskError> {
-        match self
-            .slot
-            .driver
-            .stop_task(&self.record.task_id, timeout, signal)
-            .await
-        {
+        let id = &self.record.task_id;
+        let asked = self.slot.driver.stop_task(id, timeout, signal).await;
+        let asked = match asked {
+            // The driver has a new life, into which nobody has recovered the task yet.
+            Err(
+                TaskError::NotFound { .. } | TaskError::Driver(DriverError::Unavailable { .. }),
+            ) => {
+                self.slot.ready().await;
+                match self.slot.driver.recover_task(self.handle.clone()).await {
+                    Ok(()) => self.slot.driver.stop_task(id, timeout, signal).await,
+                    Err(RecoverTaskError::Driver(error)) => Err(error.into()),
+                    Err(_gone) => Ok(()),
+                }
+            }
+            other => other,
+        };
+        match asked {
             // It ended by itself, which is what was wanted.
             Err(TaskError::NotFound { .. } | TaskError::NotRunning { .. }) => Ok(()),
             other => other,
         }
     }
 
-    /// Kills everything in its cgroup.
-    pub(crate) fn force(&self) {
-        if let Some(cgroup) = &self.cgroup
-            && let Err(error) = cgroup.kill()
-        {
+    /// Kills everything in its cgroup; of a task that is elsewhere, what its driver reaches.
+    pub(crate) async fn force(&self) {
+        let here = self
+            .cgroup
+            .as_ref()
+            .filter(|cgroup| cgroup.is_populated().unwrap_or(true));
+        let Some(cgroup) = here else {
+            if let Err(error) = self.stop(FORCE_SIGNAL, Duration::ZERO).await {
+                tracing::error!(task = self.record.task_id, %error, "a task cannot be killed by its driver");
+            }
+            return;
+        };
+        if let Err(error) = cgroup.kill() {
             tracing::error!(task = self.record.task_id, %error, "a task cannot be killed");
         }
     }
 }
+
+/// What no task ignores.
+const FORCE_SIGNAL: &str = "SIGKILL";
 
 /// Starts a task, waits for its end and cleans up after it.
 pub(crate) async fn run(facilities: Arc<Facilities>, task: TaskAt, attempt: u32, inputs: Inputs) {

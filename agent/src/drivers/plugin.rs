@@ -537,8 +537,8 @@ mod tests {
         assert_eq!(presumed_name(Path::new("/p/lxc")), "lxc");
     }
 
-    #[test]
-    fn block_may_be_named_for_file_or_driver() {
+    #[tokio::test]
+    async fn block_may_be_named_for_file_or_driver() {
         let settings = |name: &str| {
             let settings = PluginSettings {
                 args: vec!["-x".to_owned()],

@@ -7,6 +7,8 @@ mod collect;
 #[cfg(test)]
 mod mock;
 #[cfg(test)]
+mod plugin;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod session;

@@ -1,0 +1,306 @@
+//! Drivers from a plugin directory: one in Go, and some that are none.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use muster_agent::node::{Agent, AgentConfig, Leave, StartAgentError};
+use muster_agent::{PluginError, PluginSettings};
+use muster_domain::alloc::{ClientStatus, TaskEventKind};
+use muster_domain::id::AllocId;
+use muster_driver::go::{self, BuildGoError};
+use muster_wire::rpc::LogStream;
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, Machine, batch, eventually, privileged, service, skipped};
+use crate::support::{kill, start_ticks};
+
+/// The name of the driver's file; its own name is the rest of it.
+const FILE: &str = "nomad-driver-gotest";
+
+/// A machine with a plugin directory.
+struct WithPlugins {
+    machine: Machine,
+    server: FakeServer,
+    dir: tempfile::TempDir,
+}
+
+impl WithPlugins {
+    /// `None` where the test cannot run; it was skipped then.
+    fn new(name: &str) -> Option<Self> {
+        if !privileged(name) {
+            return None;
+        }
+        let driver = match go::program("driver") {
+            Ok(driver) => driver,
+            Err(error @ BuildGoError::Missing { .. }) => {
+                skipped(name, &error.to_string());
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let machine = Machine::new();
+        let server = machine.server();
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(driver, dir.path().join(FILE)).unwrap();
+        Some(Self {
+            machine,
+            server,
+            dir,
+        })
+    }
+
+    fn config(&self) -> AgentConfig {
+        let mut config = self.machine.config(&self.server);
+        config.driver_command.clear();
+        config.plugin_dir = Some(self.dir.path().to_owned());
+        config
+    }
+
+    async fn agent(&self) -> Agent {
+        Agent::start(self.config()).await.unwrap()
+    }
+
+    fn script(&self, name: &str, body: &str) {
+        let path = self.dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The plugin's process as the agent recorded it, once it said where it listens.
+    async fn plugin(&self) -> u32 {
+        let path = self
+            .machine
+            .data()
+            .join(format!("drivers/{FILE}.plugin.json"));
+        eventually("a plugin's process", async || {
+            let record: Value = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            record["socket"].as_str()?;
+            let pid = u32::try_from(record["process"]["pid"].as_u64()?).unwrap();
+            let start = record["process"]["start_ticks"].as_u64()?;
+            (start_ticks(pid) == Some(start)).then_some(pid)
+        })
+        .await
+    }
+
+    /// The pid that the task printed first.
+    async fn task_pid(&self, alloc_id: AllocId) -> u32 {
+        eventually("the task's pid", async || {
+            let printed = self.server.log(alloc_id, LogStream::Stdout).await;
+            printed.lines().next()?.parse().ok()
+        })
+        .await
+    }
+}
+
+fn shell(script: &str) -> Value {
+    json!({"command": "/bin/sh", "args": ["-c", script]})
+}
+
+async fn driver_of(
+    agent: &Agent,
+    name: &str,
+    healthy: bool,
+) -> (String, std::collections::BTreeMap<String, String>) {
+    let mut spec = agent.spec();
+    let spec = spec
+        .wait_for(|spec| {
+            let driver = spec.drivers.get(name);
+            driver.is_some_and(|driver| driver.healthy == healthy)
+        })
+        .await
+        .unwrap();
+    (
+        spec.drivers[name].description.clone(),
+        spec.attributes.clone(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_runs_with_a_driver_in_go() {
+    let Some(with) = WithPlugins::new("a_job_runs_with_a_driver_in_go") else {
+        return;
+    };
+    let mut config = with.config();
+    let settings = PluginSettings {
+        args: Vec::new(),
+        config: json!({"greeting": "servus"}),
+    };
+    config.plugins.insert("gotest".to_owned(), settings);
+    let agent = Agent::start(config).await.unwrap();
+    let (description, attributes) = driver_of(&agent, "gotest", true).await;
+
+    let alloc = batch(1, "").driver("gotest", &shell("echo $NOMAD_TASK_NAME; exit 3"));
+    let alloc_id = with.server.place(alloc.build()).await;
+    let task = with.server.status(alloc_id, ClientStatus::Failed).await;
+
+    assert_eq!(description, "ready");
+    assert_eq!(attributes["driver.gotest"], "1");
+    assert_eq!(attributes["driver.gotest.greeting"], "servus");
+    assert_eq!(with.server.log(alloc_id, LogStream::Stdout).await, "main\n");
+    assert!(
+        task.events
+            .iter()
+            .any(|event| event.message == "exit code 3"),
+        "{task:?}"
+    );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_config_of_a_task_names_its_fields() {
+    let Some(with) = WithPlugins::new("a_wrong_config_of_a_task_names_its_fields") else {
+        return;
+    };
+    let agent = with.agent().await;
+
+    let wrong = json!({"comand": "/bin/true", "args": [["nested"]]});
+    let alloc = batch(1, "").driver("gotest", &wrong).restarts(3);
+    let alloc_id = with.server.place(alloc.build()).await;
+    let task = with.server.status(alloc_id, ClientStatus::Failed).await;
+
+    assert_eq!(task.restarts, 0, "trying again cannot help: {task:?}");
+    let said: Vec<&str> = task
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    let said = said.join("\n");
+    for part in [
+        "`config.comand`",
+        "`config.command` is missing",
+        "`config.args[0]` must be string",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_dies_gets_its_tasks_back() {
+    let Some(with) = WithPlugins::new("a_plugin_that_dies_gets_its_tasks_back") else {
+        return;
+    };
+    let agent = with.agent().await;
+    let script = "echo $$; trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done";
+    let alloc = service(1, "").driver("gotest", &shell(script));
+    let alloc_id = with.server.place(alloc.build()).await;
+    with.server.status(alloc_id, ClientStatus::Running).await;
+    let (plugin, task) = (with.plugin().await, with.task_pid(alloc_id).await);
+    let begun = start_ticks(task);
+
+    for _time in 0..2 {
+        let before = with.plugin().await;
+        kill(before);
+        eventually("another life of the plugin", async || {
+            (with.plugin().await != before).then_some(())
+        })
+        .await;
+    }
+    let newest = with.plugin().await;
+    assert_eq!(start_ticks(task), begun, "the task has lived through it");
+    agent.shutdown(Leave::StopTasks).await;
+
+    assert_ne!(newest, plugin);
+    assert_eq!(start_ticks(task), None);
+    assert_eq!(start_ticks(newest), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_agent_takes_up_plugin_and_tasks() {
+    let Some(with) = WithPlugins::new("the_next_agent_takes_up_plugin_and_tasks") else {
+        return;
+    };
+    let first = with.agent().await;
+    let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
+    let alloc_id = with.server.place(alloc.build()).await;
+    with.server.status(alloc_id, ClientStatus::Running).await;
+    let (plugin, task) = (with.plugin().await, with.task_pid(alloc_id).await);
+    let begun = start_ticks(task);
+
+    first.shutdown(Leave::KeepTasks).await;
+    let second = with.agent().await;
+    let task_state = with
+        .server
+        .reported(alloc_id, "recovered", |task, _| {
+            let mut events = task.events.iter();
+            events.any(|event| event.kind == TaskEventKind::Recovered)
+        })
+        .await;
+
+    assert_eq!(with.plugin().await, plugin);
+    assert_eq!(start_ticks(task), begun);
+    drop(task_state);
+    second.shutdown(Leave::StopTasks).await;
+    assert_eq!(start_ticks(task), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_plugin_harms_nothing() {
+    let Some(with) = WithPlugins::new("what_is_no_plugin_harms_nothing") else {
+        return;
+    };
+    with.script(
+        "muster-driver-broken",
+        "echo 'no runtime found' >&2; exit 3",
+    );
+    with.script("chatty", "echo hello; exec sleep 60");
+    fs::write(with.dir.path().join("README"), "plugins are here").unwrap();
+    let agent = with.agent().await;
+
+    let (broken, _) = driver_of(&agent, "broken", false).await;
+    let (chatty, _) = driver_of(&agent, "chatty", false).await;
+    driver_of(&agent, "gotest", true).await;
+
+    assert!(broken.contains("no runtime found"), "{broken}");
+    assert!(chatty.contains("hello"), "{chatty}");
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_config_of_a_plugin_is_told_at_once() {
+    let Some(with) = WithPlugins::new("a_wrong_config_of_a_plugin_is_told_at_once") else {
+        return;
+    };
+    let with_block = |name: &str, config: Value| {
+        let mut agent = with.config();
+        let settings = PluginSettings {
+            args: Vec::new(),
+            config,
+        };
+        agent.plugins.insert(name.to_owned(), settings);
+        agent
+    };
+
+    let wrong = Agent::start(with_block(FILE, json!({"greetings": "x", "enabled": []}))).await;
+    let unknown = Agent::start(with_block("gotets", Value::Null)).await;
+
+    let Err(StartAgentError::Plugin(PluginError::Config { plugin, faults })) = wrong else {
+        panic!("{wrong:?}")
+    };
+    let fields: Vec<&str> = faults.iter().map(|fault| fault.field.as_str()).collect();
+    assert_eq!(plugin, FILE);
+    assert_eq!(fields, ["config.greetings", "config.enabled"]);
+    let Err(StartAgentError::Plugin(error @ PluginError::Unknown { .. })) = unknown else {
+        panic!("{unknown:?}")
+    };
+    assert!(error.to_string().contains("gotest"), "{error}");
+}
+
+/// Nobody may write to a program that the agent runs as its own user.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_anybody_can_change_is_not_run() {
+    let Some(with) = WithPlugins::new("a_plugin_that_anybody_can_change_is_not_run") else {
+        return;
+    };
+    let mark: PathBuf = with.dir.path().join("was-run");
+    with.script("open", &format!(": > {}; exit 1", mark.display()));
+    let path: &Path = &with.dir.path().join("open");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+
+    let agent = with.agent().await;
+    driver_of(&agent, "gotest", true).await;
+
+    assert!(!mark.exists());
+    agent.shutdown(Leave::StopTasks).await;
+}
