@@ -11,8 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_control_core::fsm::{Changed, Command};
-use muster_control_core::state::State;
-use muster_domain::alloc::Allocation;
+use muster_control_core::state::{SavedAlloc, State};
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{JobKey, LogIndex, NodeId};
 use muster_domain::job::Job;
@@ -33,7 +32,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::DeregisterJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => "PlanResult",
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
-        Command::ReportAllocs { .. } => "AllocationUpdated",
+        Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
         Command::Keyed { once: _, command } => cause(command.command()),
     }
@@ -45,9 +44,9 @@ enum Row {
     Job(Arc<Job>),
     JobGone(Arc<JobKey>),
     Eval(Arc<Evaluation>),
-    Alloc(Arc<Allocation>, Arc<Node>),
+    Alloc(SavedAlloc, Arc<Node>),
     /// Of a node that is not there any more.
-    AllocAlone(Arc<Allocation>),
+    AllocAlone(SavedAlloc),
     Node(Arc<Node>),
     NodeGone(NodeId),
 }
@@ -116,10 +115,10 @@ impl Row {
                 Some(Self::Eval(Arc::clone(eval)))
             }
             Changed::Alloc(alloc_id) => {
-                let alloc = Arc::clone(state.allocs().get(alloc_id)?);
-                Some(match state.nodes().get(&alloc.node_id) {
-                    Some(node) => Self::Alloc(alloc, Arc::clone(node)),
-                    None => Self::AllocAlone(alloc),
+                let alloc = state.allocs().get(alloc_id)?;
+                Some(match state.nodes().get(&alloc.node_id()) {
+                    Some(node) => Self::Alloc(alloc.save(), Arc::clone(node)),
+                    None => Self::AllocAlone(alloc.save()),
                 })
             }
         }
@@ -149,7 +148,7 @@ impl Row {
             Self::Job(job) => &job.current.spec.namespace,
             Self::JobGone(key) => &key.namespace,
             Self::Eval(eval) => &eval.job.namespace,
-            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => &alloc.job.spec.namespace,
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => &alloc.job().spec.namespace,
             Self::Node(_) | Self::NodeGone(_) => "",
         }
     }
@@ -159,7 +158,7 @@ impl Row {
             Self::Job(job) => job.current.spec.id.clone(),
             Self::JobGone(key) => key.job_id.clone(),
             Self::Eval(eval) => eval.id.to_string(),
-            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => alloc.id.to_string(),
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => alloc.id().to_string(),
             Self::Node(node) => node.spec.id.to_string(),
             Self::NodeGone(node_id) => node_id.to_string(),
         }
@@ -169,23 +168,21 @@ impl Row {
     fn job_id(&self) -> Option<&str> {
         match self {
             Self::Eval(eval) => Some(&eval.job.job_id),
-            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job.spec.id),
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job().spec.id),
             Self::Job(_) | Self::JobGone(_) | Self::Node(_) | Self::NodeGone(_) => None,
         }
     }
 
     fn payload(&self) -> Payload {
-        let alone = |alloc: &Allocation, node: &NodeRef| {
-            let mut shape = api::alloc::Allocation::new(alloc, node);
+        let alone = |alloc: &SavedAlloc, node: &NodeRef| {
+            let mut shape = api::alloc::Allocation::new(&alloc.unpack(), node);
             shape.job = None;
             Payload::Allocation(Box::new(shape))
         };
         match self {
             Self::Job(job) => Payload::Job(Some(Box::new(api::job::Job::from_job(job)))),
             Self::JobGone(_) => Payload::Job(None),
-            Self::Eval(eval) => {
-                Payload::Evaluation(Box::new(api::eval::Evaluation::from(&**eval)))
-            }
+            Self::Eval(eval) => Payload::Evaluation(Box::new(api::eval::Evaluation::from(&**eval))),
             Self::Alloc(alloc, node) => alone(alloc, &NodeRef::from(&**node)),
             Self::AllocAlone(alloc) => alone(alloc, &NodeRef::default()),
             Self::Node(node) => Payload::Node(Some(Box::new(api::node::Node::from(&**node)))),
@@ -197,9 +194,11 @@ impl Row {
         let event_type = match self {
             Self::NodeGone(_) => "NodeDeregistration",
             Self::JobGone(_) => "JobDeregistered",
-            Self::Job(_) | Self::Eval(_) | Self::Alloc(..) | Self::AllocAlone(_) | Self::Node(_) => {
-                cause
-            }
+            Self::Job(_)
+            | Self::Eval(_)
+            | Self::Alloc(..)
+            | Self::AllocAlone(_)
+            | Self::Node(_) => cause,
         };
         Event {
             topic: self.topic(),
@@ -352,11 +351,7 @@ impl EventRing {
     /// # Errors
     ///
     /// [`Gap`] if some of them may be gone.
-    pub(crate) fn from(
-        &self,
-        index: LogIndex,
-        batches_max: usize,
-    ) -> Result<Vec<Arc<Batch>>, Gap> {
+    pub(crate) fn from(&self, index: LogIndex, batches_max: usize) -> Result<Vec<Arc<Batch>>, Gap> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if index < ring.oldest {
             return Err(Gap {

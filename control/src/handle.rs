@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::agents::Nodes;
 use crate::clock::{self, Clock};
+use crate::leader::Beats;
 use crate::limits;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
@@ -105,6 +106,14 @@ pub enum ProposeError {
     /// The change cannot be encoded: a mistake of ours.
     #[error("the change cannot be encoded")]
     Encode(#[from] EncodeError),
+    /// The log cannot grow. Nothing was changed.
+    #[error("the disk under {} is full ({reason}): make room; a restart is not needed", dir.display())]
+    DiskFull {
+        /// The log's directory.
+        dir: PathBuf,
+        /// What the operating system says.
+        reason: String,
+    },
     /// The log has failed; the server is going down.
     #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
     Stopped {
@@ -119,9 +128,10 @@ impl ProposeError {
     pub fn retry(&self) -> Retry {
         match self {
             Self::NotLeader { leader: Some(_) } => Retry::ElsewhereNow,
-            Self::Overloaded { .. } | Self::NotLeader { leader: None } | Self::Timeout { .. } => {
-                Retry::Later
-            }
+            Self::Overloaded { .. }
+            | Self::NotLeader { leader: None }
+            | Self::Timeout { .. }
+            | Self::DiskFull { .. } => Retry::Later,
             Self::TooLarge { .. } | Self::Encode(_) | Self::Stopped { .. } => Retry::Never,
         }
     }
@@ -134,6 +144,7 @@ impl From<WriteError> for ProposeError {
             WriteError::TooLarge { bytes } => Self::TooLarge { bytes },
             WriteError::NotLeader { leader } => Self::NotLeader { leader },
             WriteError::Unknown { waited, reason } => Self::Timeout { waited, reason },
+            WriteError::DiskFull { dir, reason } => Self::DiskFull { dir, reason },
             WriteError::Stopped { reason } => Self::Stopped { reason },
         }
     }
@@ -232,7 +243,7 @@ struct Shared {
     info: ServerInfo,
     clock: Clock,
     places: Semaphore,
-    beats: mpsc::Sender<NodeId>,
+    beats: mpsc::Sender<Beats>,
     duties: mpsc::Sender<DutyRequest>,
 }
 
@@ -248,7 +259,7 @@ pub(crate) struct ControlParts {
     pub(crate) founder: Founder,
     pub(crate) info: ServerInfo,
     pub(crate) clock: Clock,
-    pub(crate) beats: mpsc::Sender<NodeId>,
+    pub(crate) beats: mpsc::Sender<Beats>,
     pub(crate) duties: mpsc::Sender<DutyRequest>,
 }
 
@@ -495,9 +506,28 @@ impl Control {
         self.shared.raft.failed()
     }
 
-    /// Counts a heartbeat of `node_id`. A full queue drops it: the next follows soon.
-    pub(crate) fn beat(&self, node_id: NodeId) {
-        let _dropped = self.shared.beats.try_send(node_id);
+    /// Stops this server for good because of `reason`.
+    pub(crate) fn halt(&self, reason: String) {
+        self.shared.raft.halt(reason);
+    }
+
+    /// Counts what the server `server_id` heard of its nodes, as the leader. Their lease; `None` if no quorum
+    /// confirms that this server leads.
+    pub(crate) async fn count_beats(
+        &self,
+        server_id: u64,
+        nodes: Vec<NodeId>,
+        left: Vec<NodeId>,
+    ) -> Option<Duration> {
+        let (reply, lease) = oneshot::channel();
+        let beats = Beats {
+            server_id,
+            nodes,
+            left,
+            reply,
+        };
+        self.shared.beats.send(beats).await.ok()?;
+        lease.await.ok()
     }
 
     /// The monotonic clock, for deadlines.

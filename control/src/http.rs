@@ -10,6 +10,7 @@ mod agent;
 mod alloc;
 mod answer;
 mod body;
+mod check;
 mod client;
 mod eval;
 mod event;
@@ -22,14 +23,16 @@ mod operator;
 mod path;
 mod patience;
 mod query;
+mod raft;
 mod search;
+mod snapshot;
 mod status;
 
 use std::io;
 
 use axum::Router;
 use axum::extract::FromRef;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::MethodRouter;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -70,7 +73,7 @@ impl Table {
 
 /// Every route. In the order of `wire::api::route::ROUTES`.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 9] = [
+    let nouns: [fn(Table) -> Table; 10] = [
         job::routes,
         eval::routes,
         alloc::routes,
@@ -80,6 +83,7 @@ fn table() -> Table {
         search::routes,
         event::routes,
         operator::routes,
+        raft::routes,
     ];
     nouns
         .into_iter()
@@ -92,6 +96,7 @@ fn router(http: Http) -> Router {
         .fallback(|| async { ApiError::UnknownRoute })
         .method_not_allowed_fallback(|| async { ApiError::Method })
         .layer(from_fn(body::read_whole))
+        .layer(from_fn_with_state(http.clone(), answer::name_leader))
         .with_state(http)
 }
 

@@ -12,6 +12,8 @@
 //! | `listen` | takes QUIC connections and tells agents from servers |
 //! | [`peers`] | other servers: connections to them, requests among them, joining |
 //! | `published` | the newest state, for readers |
+//! | `comparison` | whether all servers have the same state |
+//! | `restore` | a saved snapshot on its way back |
 //! | [`snapshot`] | saved snapshots: save, restore, inspect |
 //! | `data_dir` | who may use the data directory |
 //! | [`limits`] | bounds |
@@ -23,6 +25,7 @@
 
 pub mod agents;
 mod clock;
+mod comparison;
 mod data_dir;
 mod events;
 pub mod handle;
@@ -33,9 +36,11 @@ mod listen;
 pub mod peers;
 mod published;
 mod raft;
+mod restore;
 pub mod server;
 pub mod snapshot;
 
+pub use comparison::DivergedError;
 pub use data_dir::OpenDataDirError;
 pub use raft::{ChangeServersError, OpenLogError, ReadSnapshotError, StartRaftError};
 

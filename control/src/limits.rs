@@ -34,6 +34,17 @@ pub const EVENT_ENTRIES_READ_MAX: usize = 64;
 /// Rows of one entry that are made into JSON where they are read; more are made on a thread of their own.
 /// About a millisecond.
 pub const EVENT_ROWS_INLINE_MAX: usize = 64;
+/// Entries after which the leader has all servers compare their states. A comparison is a message to each
+/// server, so this is about the log's cost: none. Not more often: an error that is found late is found all
+/// the same, and the state of a moment ago is kept for [`STATE_HASHES_KEPT`] entries.
+pub const STATE_COMPARE_EVERY: u64 = 4096;
+/// How long a server that is asked for its state at an index waits until it has applied that. Below
+/// [`PEER_CALL_WAIT`].
+pub const STATE_HASH_WAIT: Duration = Duration::from_secs(2);
+/// Entries that a healthy server may be behind: less than a second of a cluster at its fastest.
+pub const HEALTHY_ENTRIES_BEHIND: u64 = 16 * 1024;
+/// Bytes of a snapshot that an operator may send. It is written to disk as it comes.
+pub const SNAPSHOT_UPLOAD_BYTES_MAX: u64 = 1 << 30;
 /// Entries after which the hash of the state is remembered, 48 bytes each: what servers need to compare
 /// their states at an index while writes go on.
 pub const STATE_HASHES_KEPT: usize = 16 * 1024;
@@ -114,9 +125,6 @@ pub const EVALS_IN_FLIGHT_MAX: usize = 64;
 pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
 /// How often duties look at the clock when nothing happens.
 pub const DUTY_INTERVAL: Duration = Duration::from_millis(500);
-/// If the duties do not get to run for this long, the process stood still and heartbeats in between
-/// went unseen.
-pub const LEADER_STALL: Duration = Duration::from_secs(2);
 /// Requests to the leader's duties waiting, such as a forced collection.
 pub const DUTY_REQUESTS_MAX: usize = 64;
 
@@ -132,9 +140,39 @@ pub const REGISTER_WAIT: Duration = Duration::from_secs(10);
 pub const SESSION_RESCAN: Duration = Duration::from_secs(5);
 /// Reports in one entry.
 pub const REPORTS_PER_ENTRY_MAX: usize = 4096;
-/// Heartbeats waiting for the leader's duties. One that finds the queue full is dropped: the next
-/// follows within a third of the time to live.
-pub const HEARTBEATS_MAX: usize = 4096;
+/// Bytes of reports in one entry, as estimated: an entry that is written while heartbeats wait behind it.
+pub const REPORT_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
+/// Allocations of one node with reports that are not written yet. Beyond it the agent's stream stands still.
+pub const REPORTS_PER_SESSION_MAX: usize = 8192;
+/// Pause before reports and registrations are proposed again after the log took none.
+pub const REPORT_RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Messages with heartbeats that wait for the leader's duties. Each server has one under way.
+pub const BEATS_MAX: usize = 64;
+/// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
+/// they are not answered, which their servers take for silence.
+pub const BEATS_UNCONFIRMED_MAX: usize = 64;
+/// How often a server sends its nodes' heartbeats to the leader; a tenth of the time to live if that is less.
+/// Half would double the messages for nothing, double would use up a fifth of the time to live.
+pub const BEATS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the leader may take to count heartbeats: two rounds of Raft's own heartbeat, and a busy machine.
+pub const BEATS_WAIT: Duration = Duration::from_secs(2);
+/// Least time without a leader after which a server sends its agents away. An election takes about as long.
+pub const UNSERVED_MIN: Duration = Duration::from_secs(2);
+/// How long an agent that is sent away should stay away.
+pub const AWAY: Duration = Duration::from_secs(1);
+/// How long an agent may take to read why its session ends.
+pub const FAREWELL_WAIT: Duration = Duration::from_secs(2);
+/// How long a server that is behind what an agent has seen may take to catch up.
+pub const LAG_WAIT: Duration = Duration::from_secs(5);
+/// Handshakes under way at once. Each costs about a millisecond of processor, so with these a heartbeat waits
+/// for some tens of them; half would leave processors idle while packets travel.
+pub const HANDSHAKES_MAX: usize = 64;
+/// Agents that register at once: most of their time is a commit, which they share.
+pub const REGISTRATIONS_MAX: usize = 128;
+/// Silence of a node after which it may hang on another server by now: a heartbeat was missed.
+pub const NODE_FRESH: Duration = Duration::from_secs(5);
+/// How long another server may take to say whether a node is connected to it.
+pub const LOCATE_WAIT: Duration = Duration::from_secs(2);
 /// Answers of a node waiting for their reader. A full queue holds the node's stream back.
 pub const NODE_REPLIES_MAX: usize = 16;
 /// How long a node may take to open a stream.

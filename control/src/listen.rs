@@ -2,13 +2,15 @@
 //!
 //! What a peer's certificate allows is checked by [`agents`] and [`peers::serve`], before a frame is read.
 
+use std::sync::Arc;
+
 use muster_link::peer;
 use muster_wire::rpc::{ALPN_AGENT, ALPN_RAFT};
 use quinn::{Endpoint, VarInt};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agents;
+use crate::agents::{self, Admission};
 use crate::handle::Control;
 use crate::limits;
 use crate::peers;
@@ -22,6 +24,7 @@ const SHUTDOWN: VarInt = VarInt::from_u32(1);
 /// Takes connections on `endpoint` until `shutdown`, then closes them.
 pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
+    let admission = Arc::new(Admission::new());
     loop {
         let incoming = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -36,15 +39,27 @@ pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: Cancel
             incoming.refuse();
             continue;
         }
-        let control = control.clone();
+        let from = incoming.remote_address();
+        let Some(place) = admission.handshake(from, control.peers()) else {
+            tracing::debug!(peer = %from, "too many connect at once: refused one");
+            incoming.refuse();
+            continue;
+        };
+        let (control, admission) = (control.clone(), Arc::clone(&admission));
         connections.spawn(async move {
-            let from = incoming.remote_address();
-            match incoming.await {
+            let connected = incoming.await;
+            drop(place);
+            match connected {
                 Ok(connection) if peer::protocol(&connection).as_deref() == Some(ALPN_RAFT) => {
                     peers::serve::admit(connection, &control).await;
                 }
-                Ok(connection) => agents::admit(connection, &control).await,
-                Err(error) => tracing::debug!(peer = %from, %error, "no connection"),
+                Ok(connection) => {
+                    agents::admit(connection, &control, admission.registration()).await;
+                }
+                Err(error) => match peer::explain(&error) {
+                    Some(reason) => tracing::warn!(peer = %from, reason, "refused a connection"),
+                    None => tracing::debug!(peer = %from, %error, "no connection"),
+                },
             }
         });
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use muster_control_core::fsm::{Changed, Effect};
 use muster_control_core::state::{State, StateHash};
@@ -50,6 +50,7 @@ pub(crate) struct Published {
     effects_lost: AtomicBool,
     events: EventRing,
     hashes: Mutex<Hashes>,
+    halted: OnceLock<String>,
 }
 
 impl Published {
@@ -64,6 +65,7 @@ impl Published {
             effects_lost: AtomicBool::new(false),
             events: EventRing::default(),
             hashes: Mutex::default(),
+            halted: OnceLock::new(),
         };
         (published, receiver)
     }
@@ -97,6 +99,16 @@ impl Published {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .at(index)
+    }
+
+    /// Applies nothing any more, because of `reason`. The first reason counts.
+    pub(crate) fn halt(&self, reason: String) {
+        drop(self.halted.set(reason));
+    }
+
+    /// Why nothing is applied any more.
+    pub(crate) fn halted(&self) -> Option<&str> {
+        self.halted.get().map(String::as_str)
     }
 
     /// Whether effects were lost since the last question: then whoever acts on them must scan.
@@ -212,7 +224,11 @@ mod tests {
     fn a_hash_is_found_by_its_index() {
         let (published, _effects) = Published::new();
         let entries = Unpublished {
-            hashes: vec![(LogIndex(2), hash(20)), (LogIndex(3), hash(30)), (LogIndex(6), hash(60))],
+            hashes: vec![
+                (LogIndex(2), hash(20)),
+                (LogIndex(3), hash(30)),
+                (LogIndex(6), hash(60)),
+            ],
             ..Unpublished::default()
         };
 
@@ -237,7 +253,10 @@ mod tests {
         published.jump(State::default(), LogIndex(9));
 
         assert_eq!(published.hash_at(LogIndex(2)), None);
-        assert_eq!(published.hash_at(LogIndex(9)), Some(State::default().hash()));
+        assert_eq!(
+            published.hash_at(LogIndex(9)),
+            Some(State::default().hash())
+        );
         assert!(published.take_effects_lost());
         assert!(published.events().from(LogIndex(9), 1).is_err());
     }

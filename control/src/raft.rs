@@ -5,6 +5,7 @@
 
 mod compaction;
 mod forward;
+mod lead;
 mod log;
 mod machine;
 pub(crate) mod membership;
@@ -46,11 +47,10 @@ use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 
 pub use log::{DiskHealth, OpenLogError};
-pub use membership::ChangeServersError;
 pub use restore::RestoreSnapshotError;
+pub use membership::ChangeServersError;
 pub use snapshot::{
-    ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo,
-    inspect,
+    ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo, inspect,
 };
 
 /// Bytes of an entry besides its command.
@@ -172,6 +172,14 @@ pub(crate) enum WriteError {
         /// Why.
         reason: String,
     },
+    /// The log cannot grow.
+    #[error("the disk under {} is full: {reason}", dir.display())]
+    DiskFull {
+        /// The log's directory.
+        dir: PathBuf,
+        /// What the operating system says.
+        reason: String,
+    },
     /// Raft has stopped.
     #[error("raft has stopped: {reason}")]
     Stopped {
@@ -230,7 +238,7 @@ impl Raft {
         )
         .await
         .map_err(raft_error)?;
-        let (leadership, failed, watcher) = watch_raft(&raft, &peers);
+        let (leadership, failed, watcher) = watch_raft(&raft, &peers, &published);
         let raft = Self {
             server_id,
             log_bytes_cut,
@@ -342,10 +350,13 @@ impl Raft {
                 None => Err(WriteError::NotLeader { leader: None }),
             };
             match outcome {
-                Err(WriteError::NotLeader { leader }) => {
+                // A server that is not alone hands leadership over when its disk is full.
+                Err(error @ (WriteError::NotLeader { .. } | WriteError::DiskFull { .. })) => {
                     let election = begun + limits::ELECTION_WAIT;
-                    if Instant::now() >= election {
-                        return Err(WriteError::NotLeader { leader });
+                    let alone = self.raft.voter_ids().count() < 2;
+                    let full = matches!(error, WriteError::DiskFull { .. });
+                    if Instant::now() >= election || (full && alone) {
+                        return Err(error);
                     }
                     pause(&mut leadership, election).await;
                 }
@@ -357,12 +368,24 @@ impl Raft {
         }
     }
 
+    /// Fails if the log cannot grow: then nothing may be acknowledged.
+    pub(crate) fn room(&self) -> Result<(), WriteError> {
+        match &*self.disk.borrow() {
+            DiskHealth::Room => Ok(()),
+            DiskHealth::Full { dir, reason } => Err(WriteError::DiskFull {
+                dir: dir.clone(),
+                reason: reason.clone(),
+            }),
+        }
+    }
+
     /// Writes to this server's log, as its leader.
     async fn write_here(
         &self,
         logged: &Logged,
         deadline: Instant,
     ) -> Result<(LogIndex, Response), WriteError> {
+        self.room()?;
         let writing = self.raft.client_write(logged.clone());
         let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
             return Err(WriteError::Unknown {
@@ -499,6 +522,14 @@ impl Raft {
         self.disk.clone()
     }
 
+    /// Stops for good because of `reason`: neither answers nor votes any more.
+    pub(crate) fn halt(&self, reason: String) {
+        self.published.halt(reason);
+        let raft = self.raft.clone();
+        // What it returns is told by `failed`.
+        tokio::spawn(async move { drop(raft.shutdown().await) });
+    }
+
     /// Stops. Entries that were not acknowledged may or may not be in the log.
     pub(crate) async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
@@ -584,11 +615,15 @@ type Watched = (
 );
 
 /// Turns openraft's metrics into ours, and tells `peers` who the members are.
-fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, peers: &Peers) -> Watched {
+fn watch_raft(
+    raft: &openraft::Raft<TypeConfig, Machine>,
+    peers: &Peers,
+    published: &Arc<Published>,
+) -> Watched {
     let (leadership_sender, leadership) = watch::channel(Leadership::default());
     let (failed_sender, failed) = watch::channel(None);
     let mut metrics = raft.metrics();
-    let peers = peers.clone();
+    let (peers, published) = (peers.clone(), Arc::clone(published));
     let watcher = tokio::spawn(async move {
         let mut members_at = None;
         loop {
@@ -620,7 +655,8 @@ fn watch_raft(raft: &openraft::Raft<TypeConfig, Machine>, peers: &Peers) -> Watc
                 } else {
                     tracing::error!(reason = %fatal, "raft has stopped");
                 }
-                failed_sender.send_replace(Some(fatal.to_string()));
+                let reason = published.halted().map(str::to_owned);
+                failed_sender.send_replace(Some(reason.unwrap_or_else(|| fatal.to_string())));
                 return;
             }
             if metrics.changed().await.is_err() {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_link::certificates::Certificates;
 use muster_link::endpoint::{self, OpenEndpointError};
 use muster_link::tls::{self, Identity, Role, TlsError};
 use serde::Serialize;
@@ -19,8 +20,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::agents::Nodes;
+use crate::agents::{self, Nodes};
 use crate::clock::Clock;
+use crate::comparison::{self, DivergedError};
 use crate::data_dir::{DataDir, OpenDataDirError};
 use crate::handle::{Control, ControlParts, ServerInfo};
 use crate::http;
@@ -123,6 +125,9 @@ pub enum StartServerError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] OpenDataDirError),
+    /// Its state differed from that of the other servers.
+    #[error(transparent)]
+    Diverged(#[from] DivergedError),
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -243,6 +248,7 @@ pub struct Server {
     control: Control,
     data_dir: Arc<DataDir>,
     tls_dir: PathBuf,
+    certificates: Certificates,
     /// In the order of their start.
     parts: Vec<Part>,
 }
@@ -256,7 +262,9 @@ impl Server {
     pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
         let clock = Clock::start();
         let data_dir = Arc::new(DataDir::open(&config.data_dir)?);
+        comparison::check_data_dir(data_dir.path())?;
         let (identity, tls_dir) = identity(&config, &data_dir)?;
+        let certificates = Certificates::load(&tls_dir, Role::Server)?;
         let bind_http = |source| StartServerError::BindHttp {
             addr: config.http_addr,
             source,
@@ -301,9 +309,9 @@ impl Server {
             heartbeat_grace: config.heartbeat_grace,
             log_bytes_cut: raft.log_bytes_cut(),
         };
-        let (beats, beat_inbox) = mpsc::channel(limits::HEARTBEATS_MAX);
+        let (beats, beat_inbox) = mpsc::channel(limits::BEATS_MAX);
         let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);
-        let nodes = Nodes::default();
+        let nodes = Nodes::new(peers.clone());
         let control = Control::new(ControlParts {
             raft,
             published,
@@ -328,6 +336,10 @@ impl Server {
         };
         let parts = vec![
             Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
+            Part::start("agents", |stop| agents::run(control.clone(), stop)),
+            Part::start("certificates", |stop| {
+                keep_certificates(certificates.clone(), quic.clone(), control.clone(), stop)
+            }),
             Part::start("quic", |stop| listen::serve(quic, control.clone(), stop)),
             Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
             Part::start("join", |stop| join::run(control.clone(), search, stop)),
@@ -339,6 +351,7 @@ impl Server {
             control,
             data_dir,
             tls_dir,
+            certificates,
             parts,
         };
         server.write_addresses()?;
@@ -356,6 +369,12 @@ impl Server {
     #[must_use]
     pub fn info(&self) -> &ServerInfo {
         self.control.server_info()
+    }
+
+    /// The server's certificates; [`Certificates::ask`] looks for replaced files at once.
+    #[must_use]
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     /// Resolves with the reason if the log fails. The process should end then: what is in memory may
@@ -450,6 +469,28 @@ fn identity(
         }
         _ => Ok((identity, dir)),
     }
+}
+
+/// Shows replaced certificates on connections from then on.
+async fn keep_certificates(
+    certificates: Certificates,
+    quic: quinn::Endpoint,
+    control: Control,
+    stop: CancellationToken,
+) {
+    let changed = |identity: &Identity| {
+        let shown = endpoint::server_config(identity, &listen::PROTOCOLS).and_then(|config| {
+            quic.set_server_config(Some(config));
+            control.peers().set_identity(identity)
+        });
+        if let Err(error) = shown {
+            tracing::error!(
+                error = crate::chain(&error),
+                "replaced certificates cannot be shown"
+            );
+        }
+    };
+    stop.run_until_cancelled(certificates.follow(changed)).await;
 }
 
 async fn serve_http(listener: TcpListener, control: Control, stop: CancellationToken) {

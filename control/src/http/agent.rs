@@ -12,6 +12,8 @@ use serde_json::json;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table};
+use crate::limits;
+use crate::peers::message::{Known, ServerNode};
 
 /// Nomad's API has a datacenter of the server; ours has none that means anything.
 const DATACENTER: &str = "dc1";
@@ -27,26 +29,84 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/regions", get(regions))
 }
 
-fn member(http: &Http) -> Member {
+/// The servers as this one knows them; itself alone while it belongs to no cluster.
+fn known(http: &Http) -> Vec<Known> {
+    let info = http.control.server_info();
+    let me = Known {
+        server_id: info.server_id,
+        node: ServerNode {
+            name: info.name.clone(),
+            quic_addr: info.quic_addr.to_string(),
+            http_addr: info.http_addr.to_string(),
+        },
+    };
+    let mut servers: Vec<Known> = http
+        .control
+        .known_peers()
+        .into_iter()
+        .map(|member| Known {
+            server_id: member.server_id,
+            node: member.node,
+        })
+        .collect();
+    match servers
+        .iter_mut()
+        .find(|known| known.server_id == me.server_id)
+    {
+        // The membership may still name an address of an earlier start.
+        Some(mine) => *mine = me,
+        None => servers.push(me),
+    }
+    servers
+}
+
+fn member(http: &Http, server: &Known) -> Member {
     let info = http.control.server_info();
     let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let (addr, port) = server
+        .node
+        .quic_addr
+        .rsplit_once(':')
+        .unwrap_or((&server.node.quic_addr, ""));
+    let addr = addr.trim_matches(['[', ']']);
+    let is_me = server.server_id == info.server_id;
+    let mut tags = BTreeMap::from([
+        tag("role", "nomad"),
+        tag("region", DEFAULT_REGION),
+        tag("dc", DATACENTER),
+        tag("id", &server.server_id.to_string()),
+        tag("port", port),
+        tag("rpc_addr", addr),
+        tag("http_addr", &server.node.http_addr),
+        tag("cluster", &info.cluster),
+    ]);
+    if is_me {
+        tags.extend([tag("build", info.version)]);
+    }
+    let silence = http.control.peers().last_contact(server.server_id);
+    let alive = is_me || silence.is_some_and(|silence| silence <= limits::SERVER_HEALTHY_WITHIN);
     Member {
-        name: format!("{}.{DEFAULT_REGION}", info.name),
-        addr: info.quic_addr.ip().to_string(),
-        port: info.quic_addr.port(),
-        tags: BTreeMap::from([
-            tag("role", "nomad"),
-            tag("region", DEFAULT_REGION),
-            tag("dc", DATACENTER),
-            tag("build", info.version),
-            tag("id", &info.server_id.to_string()),
-            tag("port", &info.quic_addr.port().to_string()),
-            tag("rpc_addr", &info.quic_addr.ip().to_string()),
-            tag("cluster", &info.cluster),
-        ]),
-        status: "alive".to_owned(),
+        name: format!("{}.{DEFAULT_REGION}", server.node.name),
+        addr: addr.to_owned(),
+        port: port.parse().unwrap_or_default(),
+        tags,
+        status: if alive { "alive" } else { "failed" }.to_owned(),
         ..Member::default()
     }
+}
+
+/// This server.
+fn myself(http: &Http) -> Member {
+    let me = http.control.server_info().server_id;
+    let servers = known(http);
+    let mine = servers.iter().find(|known| known.server_id == me);
+    mine.map(|known| member(http, known)).unwrap_or_default()
+}
+
+/// Where the servers speak QUIC.
+fn addresses(http: &Http) -> Vec<String> {
+    let servers = known(http).into_iter();
+    servers.map(|known| known.node.quic_addr).collect()
 }
 
 fn leads(http: &Http) -> bool {
@@ -67,14 +127,14 @@ async fn itself(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
             "Serf": info.quic_addr.to_string(),
         },
         "Ports": {"HTTP": info.http_addr.port(), "RPC": info.quic_addr.port(), "Serf": info.quic_addr.port()},
-        "Server": {"Enabled": true, "BootstrapExpect": 1},
+        "Server": {"Enabled": true, "BootstrapExpect": http.control.known_peers().len()},
         "Client": {"Enabled": false},
         "ACL": {"Enabled": false},
         "Version": {"Version": info.version, "Revision": "", "VersionPrerelease": "", "VersionMetadata": ""},
     });
     query.json(&SelfResponse {
         config,
-        member: member(&http),
+        member: myself(&http),
         stats: stats(&http),
     })
 }
@@ -144,12 +204,15 @@ async fn members(Shared(http): Shared<Http>, query: Query) -> Result<Response, A
         server_name: http.control.server_info().name.clone(),
         server_region: DEFAULT_REGION.to_owned(),
         server_dc: DATACENTER.to_owned(),
-        members: vec![member(&http)],
+        members: known(&http)
+            .iter()
+            .map(|known| member(&http, known))
+            .collect(),
     })
 }
 
 async fn servers(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    query.json(&[http.control.server_info().quic_addr.to_string()])
+    query.json(&addresses(&http))
 }
 
 async fn health(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
@@ -179,7 +242,7 @@ async fn leader(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
 }
 
 async fn peers(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    query.json(&[http.control.server_info().quic_addr.to_string()])
+    query.json(&addresses(&http))
 }
 
 async fn regions(query: Query) -> Result<Response, ApiError> {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::get;
-use muster_control_core::state::State;
-use muster_domain::alloc::Allocation;
+use muster_control_core::state::{AllocView, State};
 use muster_domain::id::{AllocId, NodeId};
 use muster_wire::api::alloc::{self as shapes, AllocListStub, NodeRef};
 
@@ -33,15 +32,15 @@ pub(super) fn node_refs(state: &State) -> BTreeMap<NodeId, NodeRef> {
 
 /// A row of a list.
 pub(super) fn stub(
-    alloc: &Allocation,
+    alloc: AllocView<'_>,
     nodes: &BTreeMap<NodeId, NodeRef>,
     resources: bool,
 ) -> AllocListStub {
     // A node that was forgotten before its allocations has no name.
     let forgotten = NodeRef::default();
     AllocListStub::new(
-        alloc,
-        nodes.get(&alloc.node_id).unwrap_or(&forgotten),
+        &alloc.unpack(),
+        nodes.get(&alloc.node_id()).unwrap_or(&forgotten),
         resources,
     )
 }
@@ -54,8 +53,8 @@ async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiE
         .list_state(&http, index, move |state, mut page| {
             let nodes = node_refs(state);
             let found = state.allocs().with_prefix(asked.prefix()).into_iter();
-            for alloc in found.filter(|alloc| asked.shows(&alloc.job.spec.namespace)) {
-                page.push(&alloc.id.to_string(), || stub(alloc, &nodes, resources));
+            for alloc in found.filter(|alloc| asked.shows(&alloc.job().spec.namespace)) {
+                page.push(&alloc.id().to_string(), || stub(alloc, &nodes, resources));
             }
             page
         })
@@ -75,7 +74,7 @@ async fn one(
                 state
                     .allocs()
                     .get(&alloc_id)
-                    .map_or(state.allocs().index(), |alloc| alloc.modify_index)
+                    .map_or(state.allocs().index(), |alloc| alloc.modify_index())
             },
             |state| {
                 let alloc = state
@@ -84,9 +83,12 @@ async fn one(
                     .ok_or(ApiError::NotFound { what: WHAT })?;
                 let node = state
                     .nodes()
-                    .get(&alloc.node_id)
+                    .get(&alloc.node_id())
                     .map(|node| NodeRef::from(&**node));
-                Ok(shapes::Allocation::new(alloc, &node.unwrap_or_default()))
+                Ok(shapes::Allocation::new(
+                    &alloc.unpack(),
+                    &node.unwrap_or_default(),
+                ))
             },
         )
         .await

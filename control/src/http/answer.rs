@@ -1,17 +1,40 @@
 //! Answers: JSON with Nomad's headers.
 
+use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use muster_domain::id::LogIndex;
 use serde::Serialize;
 
+use super::Http;
 use super::status::ApiError;
-use crate::handle::Control;
+use crate::handle::ReadState;
 
 const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-nomad-lastcontact");
+/// Ours: Nomad's answers do not say who leads.
+const LEADER: HeaderName = HeaderName::from_static("x-muster-leader");
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
+
+/// Says in every answer who leads, as far as this server knows: its name and where it speaks HTTP. A write that
+/// another server was given was passed on to it.
+pub(super) async fn name_leader(
+    Shared(http): Shared<Http>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = next.run(request).await;
+    let leader = http.control.leader();
+    let named = leader.and_then(|leader| {
+        HeaderValue::from_str(&format!("{} http://{}", leader.name, leader.http_addr)).ok()
+    });
+    if let Some(value) = named {
+        response.headers_mut().insert(LEADER, value);
+    }
+    response
+}
 
 /// `value` as JSON.
 pub(super) fn json(value: &impl Serialize, pretty: bool) -> Result<Response, ApiError> {
@@ -29,16 +52,13 @@ pub(super) fn json(value: &impl Serialize, pretty: bool) -> Result<Response, Api
 
 /// Says from which state `response` is. Index 0 becomes 1: a client that asks for anything newer than 0
 /// would be answered at once, for ever.
-pub(super) fn stamp(mut response: Response, control: &Control, index: LogIndex) -> Response {
+pub(super) fn stamp(mut response: Response, seen: &ReadState, index: LogIndex) -> Response {
     let headers = response.headers_mut();
     headers.insert(INDEX, HeaderValue::from(index.0.max(1)));
-    let known = if control.leader().is_some() {
-        "true"
-    } else {
-        "false"
-    };
+    let known = if seen.leader_known { "true" } else { "false" };
     headers.insert(KNOWN_LEADER, HeaderValue::from_static(known));
-    headers.insert(LAST_CONTACT, HeaderValue::from_static("0"));
+    let silence = u64::try_from(seen.last_contact.as_millis()).unwrap_or(u64::MAX);
+    headers.insert(LAST_CONTACT, HeaderValue::from(silence));
     response
 }
 

@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use muster_wire::limits::HTTP_BODY_BYTES_MAX;
 
+use super::snapshot;
 use super::status::ApiError;
 use crate::limits;
 
@@ -19,7 +20,12 @@ pub(super) struct RawBody(pub(super) Bytes);
 
 /// Reads the body of every request before anybody looks at it, whatever becomes of the request: a connection
 /// with an unread body cannot be used again, and a client finds that out only when it tries.
+///
+/// Snapshots are as large as they are, so theirs is read by its handler.
 pub(super) async fn read_whole(request: Request, next: Next) -> Response {
+    if request.uri().path() == snapshot::PATH {
+        return next.run(request).await;
+    }
     let (parts, body) = request.into_parts();
     let waited = limits::HTTP_BODY_WAIT;
     let read = match tokio::time::timeout(waited, gather(&parts, body)).await {

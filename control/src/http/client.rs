@@ -3,6 +3,7 @@
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::get;
+use muster_control_core::state::AllocView;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::node::Node;
@@ -24,19 +25,23 @@ pub(super) fn routes(table: Table) -> Table {
 }
 
 /// The allocation that a path names.
-pub(super) fn find_alloc(http: &Http, text: &str) -> Result<Arc<Allocation>, ApiError> {
+pub(super) async fn find_alloc(
+    http: &Http,
+    query: &Query,
+    text: &str,
+) -> Result<Allocation, ApiError> {
     let alloc_id: AllocId = path::id(text, alloc::WHAT)?;
-    let state = http.control.state();
-    state
+    let seen = query.state(http).await?;
+    seen.state
         .allocs()
         .get(&alloc_id)
-        .map(Arc::clone)
+        .map(AllocView::unpack)
         .ok_or(ApiError::NotFound { what: alloc::WHAT })
 }
 
-fn find_node(http: &Http, node_id: NodeId) -> Result<Arc<Node>, ApiError> {
-    let state = http.control.state();
-    state
+async fn find_node(http: &Http, query: &Query, node_id: NodeId) -> Result<Arc<Node>, ApiError> {
+    let seen = query.state(http).await?;
+    seen.state
         .nodes()
         .get(&node_id)
         .map(Arc::clone)
@@ -107,7 +112,7 @@ async fn node_stats(Shared(http): Shared<Http>, query: Query) -> Result<Response
             "node_id is missing: a server has no statistics of its own".to_owned(),
         ));
     };
-    let node = find_node(&http, path::id(node_id, "node")?)?;
+    let node = find_node(&http, &query, path::id(node_id, "node")?).await?;
     let mhz = node.spec.resources.total.cpu_mhz;
     let first = sample_node(&http, node.spec.id).await?;
     if query.flag("counters")? {
@@ -123,8 +128,8 @@ async fn alloc_stats(
     Path(alloc_id): Path<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    let alloc = find_alloc(&http, &alloc_id)?;
-    let node = find_node(&http, alloc.node_id)?;
+    let alloc = find_alloc(&http, &query, &alloc_id).await?;
+    let node = find_node(&http, &query, alloc.node_id).await?;
     let resources = &node.spec.resources;
     let core_mhz = resources.total.cpu_mhz as f64 / f64::from(resources.cores.max(1));
     let first = sample_alloc(&http, &alloc).await?;
@@ -142,6 +147,6 @@ async fn alloc_checks(
     Path(alloc_id): Path<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    find_alloc(&http, &alloc_id)?;
+    find_alloc(&http, &query, &alloc_id).await?;
     query.json(&serde_json::json!({}))
 }

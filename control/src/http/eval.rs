@@ -3,7 +3,7 @@
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::get;
-use muster_control_core::state::State;
+use muster_control_core::state::{Allocs, State};
 use muster_domain::id::EvalId;
 use muster_wire::api;
 
@@ -85,8 +85,8 @@ async fn allocations(
     query
         .list_state(&http, index, move |state, mut page| {
             let nodes = node_refs(state);
-            for alloc in state.allocs().of_eval(&eval_id) {
-                page.push(&alloc.id.to_string(), || stub(alloc, &nodes, false));
+            for alloc in Allocs::by_id(state.allocs().of_eval(&eval_id)) {
+                page.push(&alloc.id().to_string(), || stub(alloc, &nodes, false));
             }
             page
         })

@@ -28,7 +28,7 @@ use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table, answer};
 use crate::events::{Batch, Filter, Gap, TopicFilter};
-use crate::handle::Control;
+use crate::handle::{Consistency, Control};
 use crate::limits;
 
 /// The word for every topic and every name.
@@ -62,7 +62,8 @@ async fn follow(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
     };
     let body = Body::from_stream(lines(reader));
     let response = ([(header::CONTENT_TYPE, "application/json")], body).into_response();
-    Ok(answer::stamp(response, &http.control, index))
+    let seen = http.control.read(Consistency::Stale).await?;
+    Ok(answer::stamp(response, &seen, index))
 }
 
 /// What the query's `topic` and `namespace` want.

@@ -10,9 +10,9 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use axum::routing::{any, get, put};
 use muster_control_core::fsm::{self, Command};
-use muster_control_core::state::State;
+use muster_control_core::state::{Allocs, State};
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::id::{EvalId, JobKey, LogIndex};
 use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, ValidJob, validate};
 use muster_wire::api;
 use muster_wire::api::job::request::{self, ReadJob, ReadJobError};
@@ -175,7 +175,7 @@ async fn submit(
         at: http.control.now(),
         check_index: enforce_index.map(LogIndex),
     };
-    let answer = propose(http, command).await?;
+    let answer = propose(http, query, command).await?;
     query.json(&RegisterResponse {
         warnings: told(&warnings),
         ..answer
@@ -220,22 +220,34 @@ fn told(warnings: &[String]) -> String {
 }
 
 /// Proposes a command about a job, and tells of the evaluation that it made.
-async fn propose(http: &Http, command: Command) -> Result<RegisterResponse, ApiError> {
-    let (index, response) = http.control.propose(command).await?;
-    let (eval_id, job_modify_index) = match response {
+async fn propose(
+    http: &Http,
+    query: &Query,
+    command: Command,
+) -> Result<RegisterResponse, ApiError> {
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    // A repeated request is answered as the first was: its evaluation is older than its entry.
+    let made = |eval_id: &EvalId| {
+        let state = http.control.state();
+        let eval = state.evals().get(eval_id);
+        eval.map_or(index, |eval| eval.create_index)
+    };
+    let (eval_id, eval_index, job_modify_index) = match response {
         fsm::Response::JobRegistered {
             eval_id,
             version: _,
             job_modify_index,
-        } => (eval_id, job_modify_index),
+        } => (eval_id, made(&eval_id), job_modify_index),
         fsm::Response::JobDeregistered { eval_id } | fsm::Response::EvalCreated { eval_id } => {
-            (eval_id, index)
+            let eval_index = made(&eval_id);
+            (eval_id, eval_index, eval_index)
         }
         fsm::Response::Rejected(rejection) => return Err(ApiError::Rejected(rejection)),
         other @ (fsm::Response::Done
         | fsm::Response::NodeRegistered
         | fsm::Response::PlansApplied { .. }
-        | fsm::Response::Collected { .. }) => {
+        | fsm::Response::Collected { .. }
+        | fsm::Response::NodesReported { .. }) => {
             return Err(ApiError::Internal(format!(
                 "a command about a job was answered with {other:?}"
             )));
@@ -243,7 +255,7 @@ async fn propose(http: &Http, command: Command) -> Result<RegisterResponse, ApiE
     };
     Ok(RegisterResponse {
         eval_id: eval_id.to_string(),
-        eval_create_index: index.0,
+        eval_create_index: eval_index.0,
         job_modify_index: job_modify_index.0,
         index: index.0,
         known_leader: true,
@@ -290,6 +302,7 @@ async fn one(
         Some(Aspect::Evaluate) if is_write => query.json(
             &propose(
                 &http,
+                &query,
                 Command::EvaluateJob {
                     key,
                     at: http.control.now(),
@@ -353,6 +366,7 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
     let purge = query.flag("purge")?;
     let answer = propose(
         http,
+        query,
         Command::DeregisterJob {
             key,
             purge,
@@ -368,8 +382,8 @@ async fn allocations(http: &Http, query: &Query, key: JobKey) -> Result<Response
     query
         .list_state(http, index, move |state, mut page| {
             let nodes = node_refs(state);
-            for alloc in state.allocs().of_job(&key) {
-                page.push(&alloc.id.to_string(), || stub(alloc, &nodes, false));
+            for alloc in Allocs::by_id(state.allocs().of_job(&key)) {
+                page.push(&alloc.id().to_string(), || stub(alloc, &nodes, false));
             }
             page
         })

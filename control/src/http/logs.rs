@@ -29,7 +29,7 @@ pub(super) async fn read(
     Path(alloc_id): Path<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    let alloc = find_alloc(&http, &alloc_id)?;
+    let alloc = find_alloc(&http, &query, &alloc_id).await?;
     let request = asked(&query, &alloc)?;
     let plain = query.flag("plain")?;
     let mut replies = http

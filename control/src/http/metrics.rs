@@ -109,7 +109,7 @@ fn count(state: &State) -> Vec<Sample> {
     let allocs = &mut state
         .allocs()
         .iter()
-        .map(|alloc| alloc.client_status.word());
+        .map(|alloc| alloc.client_status().word());
     table("muster_allocs", "Allocations by client status.", allocs);
     table(
         "muster_evals",

@@ -4,7 +4,7 @@ use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, put};
 use muster_control_core::fsm::{self, Command};
-use muster_control_core::state::State;
+use muster_control_core::state::{Allocs, State};
 use muster_domain::id::NodeId;
 use muster_wire::api;
 use muster_wire::api::alloc::NodeRef;
@@ -85,9 +85,9 @@ async fn allocations(
                 .get(&node_id)
                 .map(|node| NodeRef::from(&**node))
                 .unwrap_or_default();
-            for alloc in state.allocs().of_node(&node_id) {
-                page.push(&alloc.id.to_string(), || {
-                    api::alloc::Allocation::new(alloc, &node)
+            for alloc in Allocs::by_id(state.allocs_on(&node_id)) {
+                page.push(&alloc.id().to_string(), || {
+                    api::alloc::Allocation::new(&alloc.unpack(), &node)
                 });
             }
             page
@@ -108,7 +108,7 @@ async fn set_eligibility(
         eligibility,
         at: http.control.now(),
     };
-    let (index, response) = http.control.propose(command).await?;
+    let (index, response) = http.control.propose(query.once(command)).await?;
     if let fsm::Response::Rejected(rejection) = response {
         return Err(ApiError::Rejected(rejection));
     }

@@ -6,13 +6,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use muster_domain::id::LogIndex;
 use muster_domain::job::DEFAULT_NAMESPACE;
-use muster_wire::api::operator::{
-    Namespace, PreemptionConfig, RaftConfiguration, RaftServer, SchedulerConfig, SchedulerResponse,
-};
+use muster_wire::api::operator::{Namespace, PreemptionConfig, SchedulerConfig, SchedulerResponse};
 
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer, metrics};
+use super::{Http, Table, answer, check, metrics, snapshot};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -26,7 +24,14 @@ pub(super) fn routes(table: Table) -> Table {
             put(reconcile).post(reconcile),
         )
         .on("/v1/metrics", get(metrics::read))
-        .on("/v1/operator/raft/configuration", get(raft))
+        .on("/v1/operator/autopilot/health", get(check::health))
+        .on("/v1/operator/check", get(check::states))
+        .on(
+            snapshot::PATH,
+            get(snapshot::save)
+                .put(snapshot::take_in)
+                .post(snapshot::take_in),
+        )
         .on("/v1/operator/scheduler/configuration", get(scheduler))
 }
 
@@ -47,7 +52,7 @@ async fn namespaces(Shared(http): Shared<Http>, query: Query) -> Result<Response
         .collect();
     Ok(answer::stamp(
         query.json(&shown)?,
-        &http.control,
+        &query.state(&http).await?,
         LogIndex(1),
     ))
 }
@@ -62,7 +67,7 @@ async fn namespace(
     }
     Ok(answer::stamp(
         query.json(&default_namespace())?,
-        &http.control,
+        &query.state(&http).await?,
         LogIndex(1),
     ))
 }
@@ -71,7 +76,7 @@ async fn deployments(Shared(http): Shared<Http>, query: Query) -> Result<Respons
     let none: [(); 0] = [];
     Ok(answer::stamp(
         query.json(&none)?,
-        &http.control,
+        &query.state(&http).await?,
         LogIndex(1),
     ))
 }
@@ -90,22 +95,6 @@ async fn reconcile() -> Response {
     StatusCode::OK.into_response()
 }
 
-async fn raft(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    let info = http.control.server_info();
-    query.json(&RaftConfiguration {
-        servers: vec![RaftServer {
-            id: info.server_id.to_string(),
-            node: info.name.clone(),
-            address: info.quic_addr.to_string(),
-            http_address: info.http_addr.to_string(),
-            leader: http.control.leader().is_some_and(|leader| leader.is_self),
-            voter: true,
-            raft_protocol: "3".to_owned(),
-        }],
-        index: 0,
-    })
-}
-
 async fn scheduler(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let config = SchedulerConfig {
         scheduler_algorithm: "binpack".to_owned(),
@@ -122,7 +111,7 @@ async fn scheduler(Shared(http): Shared<Http>, query: Query) -> Result<Response,
     };
     Ok(answer::stamp(
         query.json(&response)?,
-        &http.control,
+        &query.state(&http).await?,
         LogIndex(1),
     ))
 }

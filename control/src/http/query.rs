@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
+use muster_control_core::fsm::Command;
 use muster_control_core::state::State;
-use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::id::{JobKey, LogIndex, WriteKey};
 use muster_domain::job::{DEFAULT_NAMESPACE, DEFAULT_REGION};
 use muster_wire::api::duration;
 use muster_wire::limits::{BLOCKING_WAIT_DEFAULT, BLOCKING_WAIT_MAX};
@@ -16,9 +18,12 @@ use tokio::time::Instant;
 
 use super::status::ApiError;
 use super::{Http, answer};
+use crate::handle::{Consistency, ReadState};
 
 /// The namespace that stands for all of them.
 const ALL_NAMESPACES: &str = "*";
+/// Names a write, so that it is applied once however often it is sent.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The parameters of a request. Those that nobody asks for are ignored, as Nomad does.
 #[derive(Clone, Debug, Default)]
@@ -29,13 +34,17 @@ pub(super) struct Query {
     newer_than: LogIndex,
     wait: Duration,
     pretty: bool,
+    consistency: Consistency,
+    /// What tells a repeated write from a second one.
+    key: Option<WriteKey>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        Self::read(parts.uri.query().unwrap_or_default())
+        let query = Self::read(parts.uri.query().unwrap_or_default())?;
+        query.with_key(&parts.headers)
     }
 }
 
@@ -71,13 +80,58 @@ impl Query {
             )));
         }
         let pretty = params.contains_key("pretty");
-        Ok(Self {
+        let mut query = Self {
             params,
             repeated,
             newer_than,
             wait: wait.min(BLOCKING_WAIT_MAX),
             pretty,
-        })
+            consistency: Consistency::Leader,
+            key: None,
+        };
+        query.consistency = match (query.flag("stale")?, query.flag("consistent")?) {
+            (false, false) => Consistency::Leader,
+            (true, false) => Consistency::Stale,
+            (false, true) => Consistency::Linearizable,
+            (true, true) => {
+                return Err(ApiError::Malformed(
+                    "Invalid consistency: `stale` and `consistent` exclude each other".to_owned(),
+                ));
+            }
+        };
+        Ok(query)
+    }
+
+    /// With the key of a write: the header `Idempotency-Key`, or Nomad's `idempotency_token`.
+    fn with_key(mut self, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let header = headers.get(IDEMPOTENCY_KEY);
+        let token = self.text("idempotency_token").map(str::as_bytes);
+        let Some(given) = header.map(HeaderValue::as_bytes).or(token) else {
+            return Ok(self);
+        };
+        // What is in quotation marks in the draft of the header's standard is the text between them.
+        let text = std::str::from_utf8(given).ok().map(|text| {
+            let quoted = text
+                .strip_prefix('"')
+                .and_then(|text| text.strip_suffix('"'));
+            quoted.unwrap_or(text)
+        });
+        let key = text.and_then(WriteKey::new).ok_or_else(|| {
+            ApiError::Malformed(format!(
+                "Invalid idempotency key: 1 to {} characters of UTF-8 are wanted, chosen anew for each write",
+                muster_domain::limits::WRITE_KEY_BYTES_MAX
+            ))
+        })?;
+        self.key = Some(key);
+        Ok(self)
+    }
+
+    /// `command` under the key of this request, if it has one: then a repeated request is applied once.
+    pub(super) fn once(&self, command: Command) -> Command {
+        match &self.key {
+            Some(key) => command.keyed(key.clone()),
+            None => command,
+        }
     }
 
     /// The text of `name`, if it is given and not empty.
@@ -154,20 +208,25 @@ impl Query {
         answer::json(value, self.pretty)
     }
 
-    /// Reads from the newest state, or, if the request names an index, from the first in which `index` is
-    /// above it. After the wait time the answer is what is so then.
+    /// A state as new as the request wants it.
+    pub(super) async fn state(&self, http: &Http) -> Result<ReadState, ApiError> {
+        Ok(http.control.read(self.consistency).await?)
+    }
+
+    /// Reads from a state as new as the request wants it, or, if the request names an index, from the first
+    /// in which `index` is above it. After the wait time the answer is what is so then.
     pub(super) async fn read_state<T: Serialize>(
         &self,
         http: &Http,
         index: impl Fn(&State) -> LogIndex,
         read: impl FnOnce(&State) -> Result<T, ApiError>,
     ) -> Result<Response, ApiError> {
-        let state = self.newer(http, &index).await;
-        let response = match read(&state) {
+        let seen = self.newer(http, &index).await?;
+        let response = match read(&seen.state) {
             Ok(value) => self.json(&value)?,
             Err(error) => axum::response::IntoResponse::into_response(error),
         };
-        Ok(answer::stamp(response, &http.control, index(&state)))
+        Ok(answer::stamp(response, &seen, index(&seen.state)))
     }
 
     /// The same for a list, which is made on a thread of its own because it may be long. `rows` gives each
@@ -182,13 +241,14 @@ impl Query {
         T: Serialize + Send + 'static,
         R: FnOnce(&State, Page<T>) -> Page<T> + Send + 'static,
     {
-        let state = self.newer(http, &index).await;
-        let seen = index(&state);
+        let seen = self.newer(http, &index).await?;
         let per_page = self
             .number("per_page")?
             .and_then(|rows| usize::try_from(rows).ok());
         let page = Page::new(per_page, self.text("next_token").unwrap_or_default());
         let pretty = self.pretty;
+        let shown = index(&seen.state);
+        let state = seen.state.clone();
         let made = tokio::task::spawn_blocking(move || {
             let page = rows(&state, page);
             answer::json(&page.rows, pretty)
@@ -197,28 +257,37 @@ impl Query {
         let response = made
             .await
             .map_err(|error| ApiError::Internal(error.to_string()))??;
-        Ok(answer::stamp(response, &http.control, seen))
+        Ok(answer::stamp(response, &seen, shown))
     }
 
-    async fn newer(&self, http: &Http, index: &impl Fn(&State) -> LogIndex) -> State {
+    /// The first state in which `index` is above the one that the request names. What was committed before
+    /// the request began is in it, unless the request takes stale answers; so the index goes back only for
+    /// whoever takes those, or when a snapshot was restored.
+    async fn newer(
+        &self,
+        http: &Http,
+        index: &impl Fn(&State) -> LogIndex,
+    ) -> Result<ReadState, ApiError> {
         let mut applied = http.control.applied();
         let deadline = Instant::now() + self.wait;
-        loop {
-            applied.mark_unchanged();
-            let state = http.control.state();
-            if self.newer_than == LogIndex(0) || index(&state) > self.newer_than {
-                return state;
-            }
+        let mut seen = self.state(http).await?;
+        while self.newer_than != LogIndex(0) && index(&seen.state) <= self.newer_than {
             tokio::select! {
                 changed = applied.changed() => {
                     if changed.is_err() {
-                        return state;
+                        return Ok(seen);
                     }
                 }
-                () = tokio::time::sleep_until(deadline) => return http.control.state(),
-                () = http.shutdown.cancelled() => return state,
+                () = tokio::time::sleep_until(deadline) => {
+                    return Ok(http.control.read(Consistency::Stale).await?);
+                }
+                () = http.shutdown.cancelled() => return Ok(seen),
             }
+            // What is applied here is committed, and newer than what the first read saw.
+            applied.mark_unchanged();
+            seen = http.control.read(Consistency::Stale).await?;
         }
+        Ok(seen)
     }
 }
 
@@ -273,6 +342,17 @@ mod tests {
     }
 
     #[test]
+    fn a_consistency_is_chosen() {
+        let chosen = |text| Query::read(text).map(|query| query.consistency);
+
+        assert_eq!(chosen("").unwrap(), Consistency::Leader);
+        assert_eq!(chosen("stale").unwrap(), Consistency::Stale);
+        assert_eq!(chosen("stale=false").unwrap(), Consistency::Leader);
+        assert_eq!(chosen("consistent").unwrap(), Consistency::Linearizable);
+        assert!(chosen("stale&consistent").is_err());
+    }
+
+    #[test]
     fn a_wait_is_bounded() {
         assert_eq!(Query::read("wait=1000h").unwrap().wait, BLOCKING_WAIT_MAX);
         assert_eq!(Query::read("").unwrap().wait, BLOCKING_WAIT_DEFAULT);
@@ -296,6 +376,26 @@ mod tests {
                 .flag("counters")
                 .is_err()
         );
+    }
+
+    #[test]
+    fn a_write_is_named_by_header_or_token() {
+        let quoted = HeaderMap::from_iter([(IDEMPOTENCY_KEY, HeaderValue::from_static("\"k-1\""))]);
+        let named = |text: &str, headers: &HeaderMap| {
+            let query = Query::read(text).unwrap().with_key(headers)?;
+            Ok::<_, ApiError>(query.key.map(|key| key.as_str().to_owned()))
+        };
+
+        assert_eq!(named("", &quoted).unwrap().unwrap(), "k-1");
+        assert_eq!(
+            named("idempotency_token=k-2", &HeaderMap::new())
+                .unwrap()
+                .unwrap(),
+            "k-2"
+        );
+        assert_eq!(named("", &HeaderMap::new()).unwrap(), None);
+        let long = HeaderValue::from_bytes(&[b'k'; 1_000]).unwrap();
+        assert!(named("", &HeaderMap::from_iter([(IDEMPOTENCY_KEY, long)])).is_err());
     }
 
     #[test]

@@ -25,7 +25,8 @@ async fn search(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let SearchRequest { prefix, context } = SearchRequest::read(&body.0)?;
-    let state = http.control.state();
+    let seen = query.state(&http).await?;
+    let state = &seen.state;
     let mut matches = BTreeMap::new();
     let mut truncations = BTreeMap::new();
     let all = SearchRequest::CONTEXTS
@@ -33,7 +34,7 @@ async fn search(
         .chain(SearchRequest::EMPTY_CONTEXTS);
     for kind in all.filter(|kind| context == "all" || context == *kind) {
         // One more than is shown, to know whether there are more.
-        let mut ids: Vec<String> = find(&state, &query, kind, &prefix);
+        let mut ids: Vec<String> = find(state, &query, kind, &prefix);
         truncations.insert(kind.to_owned(), ids.len() > limits::SEARCH_MATCHES_MAX);
         ids.truncate(limits::SEARCH_MATCHES_MAX);
         matches.insert(kind.to_owned(), (!ids.is_empty()).then_some(ids));
@@ -43,10 +44,10 @@ async fn search(
         matches,
         truncations,
         index: index.0,
-        last_contact: 0,
-        known_leader: true,
+        last_contact: u64::try_from(seen.last_contact.as_millis()).unwrap_or(u64::MAX),
+        known_leader: seen.leader_known,
     };
-    Ok(answer::stamp(query.json(&response)?, &http.control, index))
+    Ok(answer::stamp(query.json(&response)?, &seen, index))
 }
 
 fn find(state: &State, query: &Query, kind: &str, prefix: &str) -> Vec<String> {
@@ -54,10 +55,10 @@ fn find(state: &State, query: &Query, kind: &str, prefix: &str) -> Vec<String> {
     match kind {
         "allocs" => {
             let found = state.allocs().with_prefix(prefix).into_iter();
-            let shown = found.filter(|alloc| query.shows(&alloc.job.spec.namespace));
+            let shown = found.filter(|alloc| query.shows(&alloc.job().spec.namespace));
             shown
                 .take(bound)
-                .map(|alloc| alloc.id.to_string())
+                .map(|alloc| alloc.id().to_string())
                 .collect()
         }
         "evals" => {

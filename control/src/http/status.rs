@@ -11,8 +11,11 @@ use muster_domain::fault::Fault;
 use muster_wire::api::job::request::{self, ReadJobError};
 
 use crate::agents::NodeRequestError;
-use crate::handle::ProposeError;
+use crate::handle::{ProposeError, ReadError};
 use crate::limits;
+use crate::raft::ChangeServersError;
+use crate::restore::RestoreError;
+use crate::snapshot::RestoreSnapshotError;
 
 /// Why a request is not answered as asked.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,15 @@ pub(super) enum ApiError {
     /// The change was not carried out.
     #[error(transparent)]
     Propose(#[from] ProposeError),
+    /// No state can be read that is as new as it must be.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The servers are not changed.
+    #[error(transparent)]
+    Servers(#[from] ChangeServersError),
+    /// A snapshot was not restored.
+    #[error("{}", crate::chain(.0))]
+    Restore(#[from] RestoreError),
     /// The node cannot be asked.
     #[error("{}", chain(.0))]
     Node(#[from] NodeRequestError),
@@ -105,9 +117,7 @@ fn rejection(rejection: &Rejection) -> String {
         Rejection::JobTypeChanged { .. }
         | Rejection::NoGroups(_)
         | Rejection::InvalidNode(_)
-        | Rejection::KeyReused { .. } => {
-            rejection.to_string()
-        }
+        | Rejection::KeyReused { .. } => rejection.to_string(),
     }
 }
 
@@ -133,15 +143,40 @@ impl ApiError {
                 | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
             },
             Self::Propose(error) => match error {
-                ProposeError::Overloaded { .. } | ProposeError::NotLeader { .. } => {
-                    StatusCode::SERVICE_UNAVAILABLE
-                }
+                ProposeError::Overloaded { .. }
+                | ProposeError::NotLeader { .. }
+                | ProposeError::DiskFull { .. } => StatusCode::SERVICE_UNAVAILABLE,
                 // It may still be carried out, so a client must not simply try again.
                 ProposeError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
                 ProposeError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 ProposeError::Encode(_) | ProposeError::Stopped { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
+            },
+            Self::Read(error) => match error {
+                ReadError::NoLeader { .. } | ReadError::Behind { .. } => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
+                ReadError::Stopped { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            },
+            Self::Servers(error) => match error {
+                ChangeServersError::NotLeader { .. } => StatusCode::SERVICE_UNAVAILABLE,
+                ChangeServersError::InProgress => StatusCode::CONFLICT,
+                ChangeServersError::Refused { .. } => StatusCode::BAD_REQUEST,
+                ChangeServersError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+                ChangeServersError::Stopped { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            },
+            Self::Restore(error) => match error {
+                RestoreError::NoLeader => StatusCode::SERVICE_UNAVAILABLE,
+                RestoreError::Here(RestoreSnapshotError::TooLarge { .. }) => {
+                    StatusCode::PAYLOAD_TOO_LARGE
+                }
+                RestoreError::Here(RestoreSnapshotError::Void) => StatusCode::CONFLICT,
+                RestoreError::Lost { .. } => StatusCode::GATEWAY_TIMEOUT,
+                RestoreError::Here(
+                    RestoreSnapshotError::Read(_) | RestoreSnapshotError::Write { .. },
+                )
+                | RestoreError::There { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::Node(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NodeSilent { .. } => StatusCode::GATEWAY_TIMEOUT,

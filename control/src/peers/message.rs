@@ -4,7 +4,11 @@
 //! over; those that say so go on with frames of their own. Variants are only ever appended: servers of
 //! neighbouring versions speak to each other during an upgrade.
 
-use muster_domain::id::LogIndex;
+use std::time::Duration;
+
+use muster_control_core::state::StateHash;
+use muster_domain::id::{LogIndex, NodeId};
+use muster_wire::rpc::NodeRequest;
 use serde::{Deserialize, Serialize};
 
 /// In [`Opening::to`]: whoever answers. Numbers of servers begin at 1.
@@ -92,6 +96,42 @@ pub(crate) enum PeerRequest {
         /// Which.
         server_id: u64,
     },
+    /// Tells the leader which nodes were heard of: [`PeerReply::Counted`], [`PeerReply::NotLeader`].
+    Heartbeats {
+        /// Nodes that were heard of.
+        nodes: Vec<NodeId>,
+        /// Nodes that have left the sender.
+        left: Vec<NodeId>,
+    },
+    /// Asks whether a node is connected: [`PeerReply::NodeHeard`].
+    NodeHeard {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Asks a node that is connected to the receiver; goes on with its answer, frames of [`NodeReply`].
+    AskNode {
+        /// The node.
+        node_id: NodeId,
+        /// The question.
+        request: NodeRequest,
+    },
+    /// Wants all nodes that are connected to destroy what is over: [`PeerReply::Done`].
+    CollectOnNodes,
+    /// Asks for the hash of the state after all entries up to an index: [`PeerReply::StateHash`].
+    StateHash {
+        /// The index.
+        index: LogIndex,
+    },
+    /// Tells a server that its state differs from that of most: [`PeerReply::Done`].
+    StateDiffers {
+        /// The index at which it does.
+        index: LogIndex,
+        /// The hash that most have.
+        right: StateHash,
+    },
+    /// A saved snapshot for the leader to restore; goes on with its bytes, frames of `Vec<u8>`. Answered with
+    /// [`PeerReply::Restored`] when they have ended.
+    Restore,
 }
 
 /// The kinds of [`PeerRequest::Raft`].
@@ -155,6 +195,20 @@ pub(crate) enum PeerReply {
     ReadIndex(LogIndex),
     /// The members.
     Members(Vec<MemberRecord>),
+    /// The leader has counted the heartbeats, and a quorum has confirmed since that it leads.
+    Counted {
+        /// For how long none of the nodes is taken for down, counted from when it sent its heartbeat.
+        lease: Duration,
+    },
+    /// Whether a node is connected.
+    NodeHeard {
+        /// How long ago it was heard of; `None` if it is not connected.
+        ago: Option<Duration>,
+    },
+    /// The hash of the state; `None` if it is not known.
+    StateHash(Option<StateHash>),
+    /// A snapshot was restored with this entry.
+    Restored(LogIndex),
 }
 
 /// What the leader knows of a member.

@@ -13,8 +13,11 @@ use quinn::{Connection, VarInt};
 use tokio_util::task::TaskTracker;
 
 use super::message::{ANYBODY, Opening, PeerReply, PeerRequest};
+use crate::agents;
+use crate::comparison;
 use crate::handle::Control;
 use crate::limits;
+use crate::restore;
 
 /// The code of QUIC's close frame for a peer that may not connect here.
 const REFUSED: VarInt = VarInt::from_u32(2);
@@ -95,6 +98,30 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
             Some(index) => PeerReply::ReadIndex(index),
             None => PeerReply::NotLeader,
         },
+        PeerRequest::AskNode { node_id, request } => {
+            return agents::answer_for_server(control, node_id, request, sender).await;
+        }
+        PeerRequest::Heartbeats { nodes, left } => {
+            match control.count_beats(from, nodes, left).await {
+                Some(lease) => PeerReply::Counted { lease },
+                None => PeerReply::NotLeader,
+            }
+        }
+        PeerRequest::NodeHeard { node_id } => PeerReply::NodeHeard {
+            ago: agents::heard_ago(control, node_id),
+        },
+        PeerRequest::CollectOnNodes => {
+            control.nodes().collect_garbage();
+            PeerReply::Done
+        }
+        PeerRequest::StateHash { index } => {
+            PeerReply::StateHash(comparison::state_hash(control, index).await)
+        }
+        PeerRequest::StateDiffers { index, right } => {
+            comparison::face(control, index, &right);
+            PeerReply::Done
+        }
+        PeerRequest::Restore => return restore::take(control, sender, receiver).await,
         PeerRequest::Join(_)
         | PeerRequest::Members
         | PeerRequest::Add { .. }

@@ -195,6 +195,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let mut answers: Vec<(ApplyResponder<TypeConfig>, Answer)> = Vec::new();
         let mut unpublished = 0;
         while let Some((entry, responder)) = entries.try_next().await? {
+            if let Some(reason) = self.published.halted() {
+                return Err(io::Error::other(reason.to_owned()));
+            }
             let response = self.apply_entry(entry, &mut applied)?;
             if let Some(responder) = responder {
                 answers.push((responder, Answer(response)));

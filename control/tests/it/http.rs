@@ -1,14 +1,17 @@
 //! The HTTP API over real sockets.
 
 mod blocking;
+mod cluster;
 mod connections;
 mod events;
+mod idempotency;
 mod jobs;
 mod logs;
 mod nodes;
 mod refusals;
 mod routes;
 mod stats;
+mod trio;
 
 use std::time::Duration;
 
@@ -72,10 +75,24 @@ impl Client {
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, body: Vec<u8>) -> Answer {
+        self.send_with(&[], method, path, body).await
+    }
+
+    /// With `headers`.
+    pub(crate) async fn send_with(
+        &self,
+        headers: &[(&str, &str)],
+        method: &str,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Answer {
         let carries = !matches!(method, "GET" | "HEAD" | "DELETE");
-        let request = ureq::http::Request::builder()
+        let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         let agent = self.agent.clone();
         let asked = format!("{method} {path}");
         let sent = tokio::task::spawn_blocking(move || {
@@ -95,6 +112,20 @@ impl Client {
             }
         });
         sent.await.expect("the client does not panic")
+    }
+
+    /// The bytes that `GET path` answers with.
+    pub(crate) async fn download(&self, path: &str) -> Vec<u8> {
+        let (agent, url) = (self.agent.clone(), format!("{}{path}", self.base));
+        let got = tokio::task::spawn_blocking(move || {
+            let mut response = agent.get(&url).call().expect("the server answers");
+            assert_eq!(response.status(), 200);
+            response
+                .body_mut()
+                .read_to_vec()
+                .expect("the answer is whole")
+        });
+        got.await.expect("the client does not panic")
     }
 
     /// Registers a small job and returns the answer.

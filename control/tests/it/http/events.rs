@@ -86,7 +86,12 @@ async fn a_registration_is_told_with_its_evaluation() {
             (Topic::Evaluation, "JobRegistered")
         ]
     );
-    assert!(events.events.iter().all(|event| event.index == events.index));
+    assert!(
+        events
+            .events
+            .iter()
+            .all(|event| event.index == events.index)
+    );
     assert_eq!(events.events[0].payload["Job"]["ID"], "web");
     assert_eq!(events.events[0].namespace, "default");
     test.server.shutdown().await;
@@ -109,7 +114,10 @@ async fn a_stream_goes_on_where_it_was_left() {
         .await;
 
     let indexes: Vec<u64> = whole.iter().map(|events| events.index).collect();
-    assert!(indexes.is_sorted_by(|left, right| left < right), "{indexes:?}");
+    assert!(
+        indexes.is_sorted_by(|left, right| left < right),
+        "{indexes:?}"
+    );
     let after: Vec<_> = whole
         .into_iter()
         .filter(|events| events.index > middle)
@@ -126,7 +134,9 @@ async fn a_topic_and_a_name_choose() {
     test.register(fixture::job("db")).await;
     let last = test.register(fixture::job("web")).await;
 
-    let jobs = Stream::open(&client.base, "topic=Job:web").until(last).await;
+    let jobs = Stream::open(&client.base, "topic=Job:web")
+        .until(last)
+        .await;
     let both = Stream::open(&client.base, "topic=Job:db&topic=Evaluation:web")
         .until(last)
         .await;
@@ -162,7 +172,9 @@ async fn silence_shows_signs_of_life_and_how_far_it_is() {
     let index = test.register(fixture::job("web")).await;
 
     let beat = Stream::open(&client.base, "topic=Node").line().await;
-    let progress = Stream::open(&client.base, "topic=Node&progress").line().await;
+    let progress = Stream::open(&client.base, "topic=Node&progress")
+        .line()
+        .await;
 
     assert_eq!(beat, Some(Line::Heartbeat {}));
     let Some(Line::Events(events)) = progress else {

@@ -1,0 +1,255 @@
+//! Comparing the state of all servers at one index.
+//!
+//! Every server applies the same entries, so their states have the same hash at the same index. If not, one
+//! of them has a broken memory or disk, or applying depends on something it must not. The leader asks every
+//! so many entries; what most voters have is right, and a server that differs from it stops for good: it
+//! neither answers nor votes until its data directory is emptied.
+//!
+//! Hashes are kept up with every write, so that asking costs a message and nothing else.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use futures::future::join_all;
+use muster_control_core::state::StateHash;
+use muster_domain::id::LogIndex;
+
+use crate::handle::Control;
+use crate::limits;
+use crate::peers::message::{Known, MemberRecord, PeerReply, PeerRequest};
+
+/// In the data directory of a server whose state differs: it does not start while this is there.
+const MARK_FILE: &str = "state-differs";
+
+/// What a server says of its state at an index.
+#[derive(Clone, Debug)]
+pub(crate) struct Testimony {
+    /// The server.
+    pub(crate) server: Known,
+    /// Whether it votes.
+    pub(crate) voter: bool,
+    /// The hash of its state; the reason if it gives none.
+    pub(crate) hash: Result<StateHash, String>,
+}
+
+/// What all servers say of their states at one index.
+#[derive(Clone, Debug)]
+pub(crate) struct Comparison {
+    /// The index.
+    pub(crate) index: LogIndex,
+    /// By the servers' numbers.
+    pub(crate) testimonies: Vec<Testimony>,
+}
+
+impl Comparison {
+    /// Asks `members`, this server included.
+    pub(crate) async fn at(control: &Control, index: LogIndex, members: Vec<MemberRecord>) -> Self {
+        let asked = members
+            .into_iter()
+            .map(|member| ask(control, index, member));
+        let mut testimonies = join_all(asked).await;
+        testimonies.sort_by_key(|testimony| testimony.server.server_id);
+        Self { index, testimonies }
+    }
+
+    /// The state that more than half of the voters have.
+    pub(crate) fn right(&self) -> Option<StateHash> {
+        let voters = self.testimonies.iter().filter(|one| one.voter);
+        let count = voters.clone().count();
+        let hashes = voters.filter_map(|one| one.hash.as_ref().ok());
+        hashes
+            .clone()
+            .find(|hash| 2 * hashes.clone().filter(|other| other == hash).count() > count)
+            .copied()
+    }
+
+    /// Tables in which any two servers differ.
+    pub(crate) fn differing(&self) -> Vec<&'static str> {
+        let mut hashes = self
+            .testimonies
+            .iter()
+            .filter_map(|one| one.hash.as_ref().ok());
+        let Some(first) = hashes.next() else {
+            return Vec::new();
+        };
+        let others: Vec<&StateHash> = hashes.collect();
+        let differs = |name: &&str| {
+            others
+                .iter()
+                .any(|other| first.differing(other).contains(name))
+        };
+        let names = first.tables().map(|(name, _)| name);
+        names.into_iter().filter(|name| differs(&name)).collect()
+    }
+}
+
+async fn ask(control: &Control, index: LogIndex, member: MemberRecord) -> Testimony {
+    let hash = if member.server_id == control.server_info().server_id {
+        Ok(state_hash(control, index).await)
+    } else {
+        let request = PeerRequest::StateHash { index };
+        match control.peers().call(member.server_id, request).await {
+            Ok(PeerReply::StateHash(hash)) => Ok(hash),
+            Ok(other) => Err(format!("it answered {other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    Testimony {
+        server: Known {
+            server_id: member.server_id,
+            node: member.node,
+        },
+        voter: member.voter,
+        hash: hash.and_then(|hash| {
+            hash.ok_or_else(|| format!("it does not know its state at index {}", index.0))
+        }),
+    }
+}
+
+/// The hash of this server's state at `index`, as soon as that is applied. `None` if it is not in a bounded
+/// time, or is so long ago that it is forgotten.
+pub(crate) async fn state_hash(control: &Control, index: LogIndex) -> Option<StateHash> {
+    let mut applied = control.applied();
+    let reached = applied.wait_for(|applied| *applied >= index);
+    match tokio::time::timeout(limits::STATE_HASH_WAIT, reached).await {
+        Ok(Ok(_)) => control.published().hash_at(index),
+        Ok(Err(_)) | Err(_) => None,
+    }
+}
+
+/// Acts on the word of the leader that most servers have the state `right` at `index`. If this one has
+/// another, it stops for good. Says in which tables it differs.
+pub(crate) fn face(control: &Control, index: LogIndex, right: &StateHash) -> Vec<&'static str> {
+    let Some(ours) = control.published().hash_at(index) else {
+        return Vec::new();
+    };
+    let tables = ours.differing(right);
+    if tables.is_empty() {
+        return tables;
+    }
+    let info = control.server_info();
+    let reason = format!(
+        "the state of this server differs from that of most others at index {} in table {}: it has stopped, so that it answers and \
+         votes for nothing wrong. Keep a copy of {} for a report, remove the server with `muster operator raft remove {}`, empty \
+         the directory and let it join again",
+        index.0,
+        tables.join(", "),
+        info.data_dir.display(),
+        info.server_id
+    );
+    tracing::error!(index = index.0, ?tables, "{reason}");
+    if let Err(error) = std::fs::write(info.data_dir.join(MARK_FILE), &reason) {
+        tracing::error!(%error, "that could not be noted: the server would start again");
+    }
+    control.halt(reason);
+    tables
+}
+
+/// Why a server must not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DivergedError {
+    /// Its state differs from that of the others.
+    #[error("{reason}. ({} says so.)", path.display())]
+    Diverged {
+        /// Where that is noted.
+        path: PathBuf,
+        /// What was noted.
+        reason: String,
+    },
+    /// It cannot be told whether it does.
+    #[error("{} cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Refuses a data directory whose state differed.
+///
+/// # Errors
+///
+/// [`DivergedError`].
+pub(crate) fn check_data_dir(dir: &Path) -> Result<(), DivergedError> {
+    let path = dir.join(MARK_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(reason) => Err(DivergedError::Diverged { path, reason }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(DivergedError::Read { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(nodes: u64) -> StateHash {
+        StateHash {
+            nodes,
+            ..StateHash::default()
+        }
+    }
+
+    /// Voters with these states; 0 gives none.
+    fn comparison(states: &[u64]) -> Comparison {
+        let testimonies = states.iter().zip(1..).map(|(state, server_id)| Testimony {
+            server: Known {
+                server_id,
+                node: crate::peers::message::ServerNode::default(),
+            },
+            voter: true,
+            hash: match state {
+                0 => Err("away".to_owned()),
+                state => Ok(hash(*state)),
+            },
+        });
+        Comparison {
+            index: LogIndex(7),
+            testimonies: testimonies.collect(),
+        }
+    }
+
+    #[test]
+    fn what_most_voters_have_is_right() {
+        assert_eq!(comparison(&[1, 1, 2]).right(), Some(hash(1)));
+        assert_eq!(comparison(&[2, 1, 1]).right(), Some(hash(1)));
+        assert_eq!(comparison(&[1]).right(), Some(hash(1)));
+        assert_eq!(comparison(&[1, 1, 0]).right(), Some(hash(1)));
+    }
+
+    /// Half is not most, and a voter that says nothing counts against.
+    #[test]
+    fn without_a_majority_nobody_is_right() {
+        assert_eq!(comparison(&[1, 2]).right(), None);
+        assert_eq!(comparison(&[1, 0, 0]).right(), None);
+        assert_eq!(comparison(&[1, 2, 3]).right(), None);
+        assert_eq!(comparison(&[]).right(), None);
+    }
+
+    #[test]
+    fn a_learner_is_not_asked_who_is_right() {
+        let mut comparison = comparison(&[1, 2, 2]);
+        comparison.testimonies[1].voter = false;
+
+        assert_eq!(comparison.right(), None);
+    }
+
+    #[test]
+    fn tables_that_differ_are_named() {
+        assert_eq!(comparison(&[1, 1, 2]).differing(), ["nodes"]);
+        assert!(comparison(&[1, 1, 0]).differing().is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_differed_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(check_data_dir(dir.path()).is_ok());
+
+        std::fs::write(dir.path().join(MARK_FILE), "it differs").unwrap();
+
+        let error = check_data_dir(dir.path()).unwrap_err();
+        assert!(error.to_string().starts_with("it differs"), "{error}");
+    }
+}

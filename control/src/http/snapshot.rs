@@ -1,0 +1,124 @@
+//! The state as a file: out for a backup, and in again.
+
+use axum::body::Body;
+use axum::extract::{Request, State as Shared};
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use http_body_util::BodyExt as _;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, answer};
+use crate::limits;
+use crate::restore;
+use crate::snapshot::{ReadSnapshotError, SnapshotReader};
+
+/// The path, whose request bodies are not read whole.
+pub(super) const PATH: &str = "/v1/operator/snapshot";
+/// Nomad's clients check what they got against it.
+const DIGEST: HeaderName = HeaderName::from_static("digest");
+
+/// Takes a snapshot of a state as new as the request wants it, and sends the file.
+pub(super) async fn save(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let seen = query.state(&http).await?;
+    let reader = http.control.save_snapshot().await?;
+    let (reader, digest) = blocking(move || digest(reader)).await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, reader.bytes().to_string()),
+        (DIGEST, format!("sha-256={digest}")),
+    ];
+    let response = (headers, Body::from_stream(chunks(reader))).into_response();
+    Ok(answer::stamp(response, &seen, seen.state.applied()))
+}
+
+/// The digest of what `reader` reads, and a reader of the same from the beginning.
+fn digest(mut reader: SnapshotReader) -> Result<(SnapshotReader, String), ApiError> {
+    let mut hash = Sha256::new();
+    while let Some(chunk) = reader.next_chunk().map_err(broken)? {
+        hash.update(&chunk);
+    }
+    reader.rewind().map_err(broken)?;
+    Ok((reader, STANDARD.encode(hash.finalize())))
+}
+
+fn chunks(reader: SnapshotReader) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    stream::try_unfold(reader, |mut reader| async move {
+        blocking(move || {
+            let chunk = reader.next_chunk().map_err(broken)?;
+            Ok(chunk.map(|chunk| (chunk, reader)))
+        })
+        .await
+    })
+}
+
+/// Puts the state in the request's body in the place of the cluster's.
+pub(super) async fn take_in(
+    Shared(http): Shared<Http>,
+    query: Query,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let mut body = request.into_body();
+    let mut writer = http.control.receive_snapshot().map_err(broken)?;
+    let mut bytes = 0_u64;
+    while let Some(data) = next(&mut body).await? {
+        bytes += data.len() as u64;
+        if bytes > limits::SNAPSHOT_UPLOAD_BYTES_MAX {
+            return Err(ApiError::TooLarge {
+                limit: usize::try_from(limits::SNAPSHOT_UPLOAD_BYTES_MAX).unwrap_or(usize::MAX),
+            });
+        }
+        writer = blocking(move || {
+            writer.write_chunk(&data).map_err(broken)?;
+            Ok(writer)
+        })
+        .await?;
+    }
+    if bytes == 0 {
+        return Err(ApiError::Malformed("Request body is empty".to_owned()));
+    }
+    let saved = blocking(move || {
+        let malformed = |error: ReadSnapshotError| ApiError::Malformed(crate::chain(&error));
+        writer.finish().map_err(malformed)
+    })
+    .await?;
+    let index = restore::restore(&http.control, saved).await?;
+    query.json(&json!({ "Index": index.0 }))
+}
+
+/// The next bytes of `body`; `None` at its end.
+async fn next(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
+    let waited = limits::HTTP_BODY_WAIT;
+    loop {
+        let frame = match tokio::time::timeout(waited, body.frame()).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(None),
+            Err(_) => return Err(ApiError::SlowBody { waited }),
+        };
+        let frame = frame
+            .map_err(|error| ApiError::Malformed(format!("the request body broke off: {error}")))?;
+        // Trailers are of no use here.
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+}
+
+/// Runs disk work off the async threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| ApiError::Internal(error.to_string()))?
+}
+
+fn broken(error: std::io::Error) -> ApiError {
+    ApiError::Internal(format!("the snapshot's file: {error}"))
+}

@@ -1,0 +1,88 @@
+//! Has every server compare its state with the others', every so many entries.
+
+use muster_domain::id::LogIndex;
+use tokio::task::JoinSet;
+
+use crate::comparison::{self, Comparison};
+use crate::handle::Control;
+use crate::limits;
+use crate::peers::message::PeerRequest;
+
+/// When to compare, and the comparison under way.
+#[derive(Debug)]
+pub(super) struct Comparing {
+    control: Control,
+    /// The last index that was compared, or given up.
+    compared: LogIndex,
+    /// At most one.
+    under_way: JoinSet<()>,
+}
+
+impl Comparing {
+    pub(super) fn begin(control: Control) -> Self {
+        let compared = *control.applied().borrow();
+        Self {
+            control,
+            compared,
+            under_way: JoinSet::new(),
+        }
+    }
+
+    pub(super) fn advance(&mut self) {
+        let applied = *self.control.applied().borrow();
+        let due = LogIndex(self.compared.0 + limits::STATE_COMPARE_EVERY);
+        if applied < due || !self.under_way.is_empty() {
+            return;
+        }
+        self.compared = applied;
+        self.under_way.spawn(compare(self.control.clone(), applied));
+    }
+
+    /// Waits until a comparison is over. Cancellation safe.
+    pub(super) async fn progress(&mut self) {
+        match self.under_way.join_next().await {
+            None => std::future::pending().await,
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::error!(%error, "the comparison of states failed"),
+        }
+    }
+}
+
+/// Compares all servers at `index`, and tells those that differ from most.
+async fn compare(control: Control, index: LogIndex) {
+    let comparison = Comparison::at(&control, index, control.known_peers()).await;
+    let tables = comparison.differing();
+    if tables.is_empty() {
+        tracing::debug!(index = index.0, "all servers have the same state");
+        return;
+    }
+    let Some(right) = comparison.right() else {
+        tracing::error!(
+            index = index.0,
+            ?tables,
+            "servers have different states, and no state is that of most voters: see `muster operator check`"
+        );
+        return;
+    };
+    let me = control.server_info().server_id;
+    for one in comparison.testimonies {
+        let server_id = one.server.server_id;
+        if one.hash.as_ref().is_ok_and(|hash| *hash == right) || one.hash.is_err() {
+            continue;
+        }
+        tracing::error!(
+            index = index.0,
+            server = one.server.node.name,
+            ?tables,
+            "the state of a server is wrong"
+        );
+        if server_id == me {
+            comparison::face(&control, index, &right);
+            continue;
+        }
+        let request = PeerRequest::StateDiffers { index, right };
+        if let Err(error) = control.peers().call(server_id, request).await {
+            tracing::warn!(server = one.server.node.name, %error, "it could not be told");
+        }
+    }
+}

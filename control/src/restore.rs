@@ -1,0 +1,111 @@
+//! Restoring a saved snapshot at any server: the leader is given the bytes and does it.
+
+use muster_domain::id::LogIndex;
+use muster_link::frames::{FrameReceiver, FrameSender};
+
+use crate::handle::Control;
+use crate::peers::Way;
+use crate::peers::message::{PeerReply, PeerRequest};
+use crate::snapshot::{ReadSnapshotError, RestoreSnapshotError, SavedSnapshot};
+
+/// Why a snapshot was not restored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RestoreError {
+    /// This server leads and could not.
+    #[error(transparent)]
+    Here(#[from] RestoreSnapshotError),
+    /// Nobody leads.
+    #[error("no server leads, so nothing is restored: try again when one does")]
+    NoLeader,
+    /// The leader said no.
+    #[error("the leader has not restored it: {reason}")]
+    There {
+        /// Its reason.
+        reason: String,
+    },
+    /// The leader was lost.
+    #[error(
+        "the leader was lost, and may have restored it or not: {reason}; look at the cluster before trying again"
+    )]
+    Lost {
+        /// How.
+        reason: String,
+    },
+}
+
+/// Puts `saved` in the place of the state of all servers. Returns the entry with which it has happened.
+pub(crate) async fn restore(
+    control: &Control,
+    saved: SavedSnapshot,
+) -> Result<LogIndex, RestoreError> {
+    match control.leader() {
+        None => Err(RestoreError::NoLeader),
+        Some(leader) if leader.is_self => Ok(control.restore_snapshot(saved).await?),
+        Some(leader) => hand_over(control, leader.server_id, saved).await,
+    }
+}
+
+async fn hand_over(
+    control: &Control,
+    leader: u64,
+    saved: SavedSnapshot,
+) -> Result<LogIndex, RestoreError> {
+    let there = |error: &dyn std::error::Error| RestoreError::There {
+        reason: crate::chain(error),
+    };
+    let mut reader = saved.reader().map_err(|error| there(&error))?;
+    let opened = control
+        .peers()
+        .open(leader, Way::Passage, PeerRequest::Restore)
+        .await;
+    let (mut sender, mut receiver) = opened.map_err(|error| there(&error))?;
+    while let Some(chunk) =
+        tokio::task::block_in_place(|| reader.next_chunk()).map_err(|error| there(&error))?
+    {
+        // If it breaks off, its reason may have come already.
+        if sender.send(&chunk.to_vec()).await.is_err() {
+            break;
+        }
+    }
+    sender.finish();
+    match receiver.recv::<PeerReply>().await {
+        Ok(Some(PeerReply::Restored(index))) => Ok(index),
+        Ok(Some(PeerReply::Refused { reason })) => Err(RestoreError::There { reason }),
+        Ok(Some(other)) => Err(RestoreError::Lost {
+            reason: format!("it answered {other:?}"),
+        }),
+        Ok(None) => Err(RestoreError::Lost {
+            reason: "it ended its answer before it began".to_owned(),
+        }),
+        Err(error) => Err(RestoreError::Lost {
+            reason: crate::chain(&error),
+        }),
+    }
+}
+
+/// Takes a snapshot from another server and restores it, as the leader.
+pub(crate) async fn take(control: &Control, mut sender: FrameSender, receiver: FrameReceiver) {
+    let reply = match receive(control, receiver).await {
+        Ok(index) => PeerReply::Restored(index),
+        Err(error) => PeerReply::Refused {
+            reason: crate::chain(&*error),
+        },
+    };
+    if sender.send(&reply).await.is_ok() {
+        sender.finish();
+        sender.stopped().await;
+    }
+}
+
+async fn receive(
+    control: &Control,
+    mut receiver: FrameReceiver,
+) -> Result<LogIndex, Box<dyn std::error::Error + Send + Sync>> {
+    let mut writer = control.receive_snapshot()?;
+    while let Some(chunk) = receiver.recv::<Vec<u8>>().await? {
+        tokio::task::block_in_place(|| writer.write_chunk(&chunk))?;
+    }
+    let saved: Result<SavedSnapshot, ReadSnapshotError> =
+        tokio::task::block_in_place(|| writer.finish());
+    Ok(control.restore_snapshot(saved?).await?)
+}

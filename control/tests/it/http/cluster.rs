@@ -1,0 +1,384 @@
+//! Any server answers: reads, writes, waits and streams at followers, through elections and without a quorum.
+
+use serde_json::json;
+
+use super::events::Stream;
+use super::trio::{NAMES, Trio};
+use super::{job, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_at_a_follower_is_read_at_every_server() {
+    let trio = Trio::start().await;
+    let follower = trio.follower().await;
+    let leader = trio.settled().await;
+
+    let written = trio
+        .client(follower)
+        .put("/v1/jobs", &job("web"))
+        .await;
+
+    assert_eq!(written.status, 200, "{}", written.text);
+    assert!(
+        written.header("x-muster-leader").starts_with(NAMES[leader]),
+        "{:?}",
+        written.headers
+    );
+    for at in trio.running() {
+        for path in ["/v1/job/web", "/v1/job/web?consistent"] {
+            let read = trio.client(at).get(path).await;
+            assert_eq!(read.json()["ID"], "web", "{path} at {}", NAMES[at]);
+            assert_eq!(read.header("x-nomad-knownleader"), "true");
+        }
+    }
+    // Its own writes are never stale where they were made.
+    let stale = trio.client(follower).get("/v1/job/web?stale").await;
+    assert_eq!(stale.json()["ID"], "web");
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_server_says_who_leads() {
+    let trio = Trio::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let address = trio.server(leader).info().quic_addr.to_string();
+
+    for at in trio.running() {
+        let client = trio.client(at);
+        assert_eq!(client.get("/v1/status/leader").await.json(), json!(address));
+        let peers = client.get("/v1/status/peers").await.json();
+        assert_eq!(peers.as_array().unwrap().len(), 3);
+        let members = client.get("/v1/agent/members").await.json();
+        assert_eq!(members["Members"].as_array().unwrap().len(), 3);
+        let servers = client.get("/v1/operator/raft/configuration").await.json();
+        let leads: Vec<&str> = servers["Servers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|server| server["Leader"] == true)
+            .map(|server| server["Node"].as_str().unwrap())
+            .collect();
+        assert_eq!(leads, [NAMES[leader]]);
+    }
+    trio.shutdown().await;
+}
+
+/// What is answered at a follower is as new as what was seen before, though somebody else leads now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_goes_on_through_a_change_of_leader() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let follower = trio.follower().await;
+    trio.client(leader).register("first").await;
+    let client = trio.client(follower);
+    let seen = client.get("/v1/jobs").await.index();
+
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.get(&format!("/v1/jobs?index={seen}&wait=25s")).await }
+    });
+    trio.crash(leader);
+    trio.settled().await;
+    client.register("second").await;
+    let answer = waiting.await.unwrap();
+
+    assert!(answer.index() > seen);
+    let listed = client.get("/v1/jobs").await;
+    assert_eq!(listed.json().as_array().unwrap().len(), 2);
+    assert!(listed.index() >= answer.index());
+    trio.shutdown().await;
+}
+
+/// One of three cannot know whether it is behind: it says so, and when to come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_only_stale_reads_are_answered() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    trio.client(0).register("web").await;
+    let last = trio.follower().await;
+    trio.client(last).get("/v1/job/web").await.json();
+    for at in trio.running() {
+        if at != last {
+            trio.crash(at);
+        }
+    }
+    let client = trio.client(last);
+    until("the leader is given up", async || {
+        let stale = client.get("/v1/job/web?stale").await;
+        stale.header("x-nomad-knownleader") == "false"
+    })
+    .await;
+
+    let stale = client.get("/v1/job/web?stale").await;
+    let read = client.get("/v1/job/web").await;
+    let written = client.put("/v1/jobs", &job("other")).await;
+
+    assert_eq!(stale.json()["ID"], "web");
+    let silence: u64 = stale.header("x-nomad-lastcontact").parse().unwrap();
+    assert!(silence > 0);
+    for refused in [read, written] {
+        assert_eq!(refused.status, 503, "{}", refused.text);
+        assert!(!refused.header("retry-after").is_empty());
+        assert!(!refused.text.is_empty());
+    }
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_holds_at_every_server_and_after_an_election() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let headers = [("Idempotency-Key", "key-1")];
+    let body = job("web").to_string().into_bytes();
+    let first = trio
+        .client(leader)
+        .send_with(&headers, "PUT", "/v1/jobs", body.clone())
+        .await
+        .json();
+
+    trio.crash(leader);
+    trio.settled().await;
+    for at in trio.running() {
+        let again = trio
+            .client(at)
+            .send_with(&headers, "PUT", "/v1/jobs", body.clone())
+            .await
+            .json();
+        assert_eq!(again["EvalID"], first["EvalID"]);
+    }
+    trio.shutdown().await;
+}
+
+/// The same lines at the same indexes, whichever server is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_the_same_at_every_server() {
+    let trio = Trio::start().await;
+    trio.all_vote().await;
+    let mut last = 0;
+    for number in 0..20 {
+        let at = number % 3;
+        let answer = trio.client(at).register(&format!("job-{number}")).await;
+        last = answer["JobModifyIndex"].as_u64().unwrap();
+    }
+
+    let mut streams = Vec::new();
+    for at in trio.running() {
+        let base = trio.client(at).base;
+        let mut seen = Stream::open(&base, "index=1")
+            .until(muster_domain::id::LogIndex(last))
+            .await;
+        seen.retain(|events| events.index <= last);
+        streams.push(seen);
+    }
+
+    assert!(streams[0].len() >= 20);
+    assert_eq!(streams[0], streams[1]);
+    assert_eq!(streams[0], streams[2]);
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_servers_have_the_same_state() {
+    let trio = Trio::start().await;
+    trio.all_vote().await;
+    for number in 0..10 {
+        trio.client(number % 3).register(&format!("job-{number}")).await;
+    }
+
+    for at in trio.running() {
+        let check = trio.client(at).get("/v1/operator/check").await.json();
+        assert_eq!(check["Agree"], true, "{check}");
+        let servers = check["Servers"].as_array().unwrap();
+        assert_eq!(servers.len(), 3);
+        assert!(servers.iter().all(|server| server["Hash"] == servers[0]["Hash"]));
+    }
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_goes_where_it_is_sent() {
+    let trio = Trio::start().await;
+    trio.all_vote().await;
+    let follower = trio.follower().await;
+    let id = trio.server(follower).info().server_id;
+
+    let answer = trio
+        .client(follower)
+        .put(
+            &format!("/v1/operator/raft/transfer-leadership?id={id}"),
+            &json!({}),
+        )
+        .await
+        .json();
+
+    assert_eq!(answer["To"]["Name"], NAMES[follower]);
+    assert_eq!(trio.settled().await, follower);
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_names_the_server_that_is_gone() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    let gone = trio.follower().await;
+    let client = trio.client(trio.settled().await);
+    until("all are well", async || {
+        client.get("/v1/operator/autopilot/health").await.status == 200
+    })
+    .await;
+    assert_eq!(
+        client.get("/v1/operator/autopilot/health").await.json()["FailureTolerance"],
+        1
+    );
+
+    trio.crash(gone);
+
+    until("it is missed", async || {
+        client.get("/v1/operator/autopilot/health").await.status == 429
+    })
+    .await;
+    let answer = client.get("/v1/operator/autopilot/health").await;
+    let health: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+    let ill: Vec<&str> = health["Servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|server| server["Healthy"] == false)
+        .map(|server| server["Name"].as_str().unwrap())
+        .collect();
+    assert_eq!(ill, [NAMES[gone]]);
+    assert_eq!(health["FailureTolerance"], 0);
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_server_is_none_any_more() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    let gone = trio.follower().await;
+    let id = trio.server(gone).info().server_id;
+    let leader = trio.settled().await;
+    trio.crash(gone);
+    let client = trio.client(leader);
+
+    let removed = client
+        .send(
+            "DELETE",
+            &format!("/v1/operator/raft/peer?id={id}"),
+            Vec::new(),
+        )
+        .await;
+
+    assert_eq!(removed.status, 200, "{}", removed.text);
+    let servers = client.get("/v1/operator/raft/configuration").await.json();
+    assert_eq!(servers["Servers"].as_array().unwrap().len(), 2);
+    let unknown = client
+        .send("DELETE", "/v1/operator/raft/peer?id=7", Vec::new())
+        .await;
+    assert_eq!(unknown.status, 404);
+    let unnamed = client
+        .send("DELETE", "/v1/operator/raft/peer", Vec::new())
+        .await;
+    assert_eq!(unnamed.status, 400);
+    trio.shutdown().await;
+}
+
+/// What was saved comes back on all servers, asked of one that does not lead; what came after is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_saved_anywhere_is_restored_everywhere() {
+    let trio = Trio::start().await;
+    trio.all_vote().await;
+    let follower = trio.follower().await;
+    let client = trio.client(follower);
+    client.register("kept").await;
+    let saved = client.download("/v1/operator/snapshot").await;
+    client.register("later").await;
+
+    let restored = client
+        .send("PUT", "/v1/operator/snapshot", saved)
+        .await;
+
+    assert_eq!(restored.status, 200, "{}", restored.text);
+    for at in trio.running() {
+        let client = trio.client(at);
+        assert_eq!(client.get("/v1/job/kept").await.status, 200);
+        assert_eq!(client.get("/v1/job/later").await.status, 404);
+        client.register(&format!("new-{at}")).await;
+    }
+    let check = client.get("/v1/operator/check").await.json();
+    assert_eq!(check["Agree"], true, "{check}");
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_snapshot_is_refused_and_changes_nothing() {
+    let trio = Trio::start().await;
+    let client = trio.client(trio.follower().await);
+    client.register("kept").await;
+    let mut saved = client.download("/v1/operator/snapshot").await;
+    let middle = saved.len() / 2;
+    saved[middle] ^= 1;
+
+    let damaged = client.send("PUT", "/v1/operator/snapshot", saved).await;
+    let empty = client
+        .send("PUT", "/v1/operator/snapshot", Vec::new())
+        .await;
+
+    assert_eq!(damaged.status, 400, "{}", damaged.text);
+    assert_eq!(empty.status, 400, "{}", empty.text);
+    assert_eq!(client.get("/v1/job/kept").await.status, 200);
+    trio.shutdown().await;
+}
+
+/// A stream that was cut off at one server goes on at another: no index is lost, none comes twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_at_another_server() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let other = trio.follower().await;
+    let mut stream = Stream::open(&trio.client(leader).base, "index=1&topic=Job");
+    for number in 0..5 {
+        trio.client(other).register(&format!("before-{number}")).await;
+    }
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        seen.push(stream.events().await);
+    }
+
+    trio.crash(leader);
+    trio.settled().await;
+    let next = seen.last().unwrap().index + 1;
+    for number in 0..5 {
+        trio.client(other).register(&format!("after-{number}")).await;
+    }
+    let mut stream = Stream::open(
+        &trio.client(other).base,
+        &format!("index={next}&topic=Job"),
+    );
+    while seen
+        .iter()
+        .flat_map(|events| &events.events)
+        .filter(|event| event.event_type == "JobRegistered")
+        .count()
+        < 10
+    {
+        seen.push(stream.events().await);
+    }
+
+    let mut names: Vec<&str> = seen
+        .iter()
+        .flat_map(|events| &events.events)
+        .filter(|event| event.event_type == "JobRegistered")
+        .map(|event| event.key.as_str())
+        .collect();
+    let told = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!((names.len(), told), (10, 10));
+    let indexes: Vec<u64> = seen.iter().map(|events| events.index).collect();
+    assert!(indexes.is_sorted_by(|left, right| left < right));
+    trio.shutdown().await;
+}
