@@ -11,7 +11,8 @@ use muster_domain::node::Node;
 use muster_domain::plan::PlacementRun;
 
 use super::{Changed, Effect};
-use crate::state::{Cohort, JobRow, ORDINALS, Row, State, id_of, key_at, key_of};
+use crate::scheduler::reschedule;
+use crate::state::{Cohort, JobRow, Lineage, ORDINALS, Row, State, id_of, key_at, key_of};
 
 /// A command under way.
 #[derive(Debug)]
@@ -91,10 +92,19 @@ impl<'a> Change<'a> {
         let ordinal = Some(self.next_alloc).filter(|ordinal| *ordinal < ORDINALS)?;
         self.next_alloc += 1;
         let row = Row::placed(cohort, run.node, name_index, run.score, self.index)
-            .with(run.ports.clone(), run.previous);
+            .with_ports(&run.ports);
+        let row = match run.previous {
+            Some(previous) => row.replacing(previous, self.lineage_after(&previous)),
+            None => row,
+        };
         self.placed.insert(run.node);
         self.state.insert_alloc(key_at(self.index, ordinal), row);
         Some(AllocId::at(self.index, ordinal))
+    }
+
+    fn lineage_after(&self, previous: &AllocId) -> Lineage {
+        let previous = self.state.allocs.get(previous);
+        previous.map_or_else(Lineage::default, reschedule::lineage_after)
     }
 
     /// Changes an allocation as its agent reported.

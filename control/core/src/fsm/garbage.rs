@@ -176,7 +176,7 @@ fn alloc_may_go(state: &State, alloc: AllocView<'_>, job: Option<&Job>, before: 
     job_is_over
         || alloc.server_terminal()
         || alloc.next().is_some()
-        || reschedule::due(state, alloc) == Due::Never
+        || reschedule::due(alloc) == Due::Never
 }
 
 /// Whether nothing of it runs. One that was told to stop may still run until its agent says otherwise.

@@ -104,7 +104,7 @@ fn ask_for_evaluation(
     if change.state.jobs.get(&key)?.stop {
         return None;
     }
-    match reschedule::due(change.state, alloc) {
+    match reschedule::due(alloc) {
         Due::Never => None,
         Due::Now => Some((key, Trigger::AllocStop, Timestamp(0))),
         Due::At(at) => Some((key, Trigger::AllocFailure, at)),

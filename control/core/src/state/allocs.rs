@@ -23,7 +23,7 @@ use super::paged::Paged;
 use super::prefix;
 use super::runs::Runs;
 
-pub(crate) use row::{Cohort, Row, RowRecord};
+pub(crate) use row::{Cohort, Lineage, Row, RowRecord};
 pub use view::{AllocView, SavedAlloc};
 
 /// Allocations of a group by client status.

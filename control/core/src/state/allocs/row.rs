@@ -109,6 +109,16 @@ impl Cohort {
     }
 }
 
+/// What became of those that an allocation replaced, one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Lineage {
+    /// How many in a row ended by themselves soon after they were placed; bounded by
+    /// [`crate::limits::RESCHEDULE_CHAIN_MAX`].
+    pub(crate) failures: u32,
+    /// Whether the last of them failed.
+    pub(crate) after_failure: bool,
+}
+
 /// What few allocations have. Issue by issue more comes here: a row without any of it pays eight bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Extra {
@@ -116,6 +126,9 @@ pub(crate) struct Extra {
     pub(super) ports: Vec<AllocatedPort>,
     /// The allocation it replaces.
     pub(super) previous: Option<AllocId>,
+    /// What the allocation that it replaces says about how often it may be replaced itself. Kept here,
+    /// because that one may be forgotten first.
+    pub(super) lineage: Lineage,
     /// The allocation that replaces it.
     pub(super) next: Option<AllocId>,
     /// Why it is to stop, where that is no phrase.
@@ -174,14 +187,20 @@ impl Row {
         }
     }
 
-    /// Gives it what few have.
-    pub(crate) fn with(mut self, ports: Vec<AllocatedPort>, previous: Option<AllocId>) -> Self {
-        if !ports.is_empty() || previous.is_some() {
-            self.change_extra(|extra| {
-                extra.ports = ports;
-                extra.previous = previous;
-            });
+    /// Gives it ports.
+    pub(crate) fn with_ports(mut self, ports: &[AllocatedPort]) -> Self {
+        if !ports.is_empty() {
+            self.change_extra(|extra| extra.ports = ports.to_vec());
         }
+        self
+    }
+
+    /// Makes it the replacement of an allocation.
+    pub(crate) fn replacing(mut self, previous: AllocId, lineage: Lineage) -> Self {
+        self.change_extra(|extra| {
+            extra.previous = Some(previous);
+            extra.lineage = lineage;
+        });
         self
     }
 

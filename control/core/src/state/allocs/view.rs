@@ -10,7 +10,7 @@ use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, T
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{AllocatedPort, Amount};
 
-use super::{Allocs, Cohort, Row, created, id_of};
+use super::{Allocs, Cohort, Lineage, Row, created, id_of};
 
 /// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
 /// state. See [`Allocation`] for what each field means.
@@ -122,6 +122,10 @@ impl<'a> AllocView<'a> {
 
     pub fn previous(self) -> Option<AllocId> {
         self.row.extra().and_then(|extra| extra.previous)
+    }
+
+    pub(crate) fn lineage(self) -> Lineage {
+        self.row.extra().map_or_else(Lineage::default, |extra| extra.lineage)
     }
 
     pub fn next(self) -> Option<AllocId> {
