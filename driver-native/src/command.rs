@@ -1,5 +1,6 @@
 //! From a task's configuration to a process: what must be opened and looked up before the start.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -12,10 +13,21 @@ use thiserror::Error;
 use tracing::debug;
 
 use crate::cgroup::{OpenCgroupError, TaskCgroup, open_joins};
-use crate::config::{ConfigError, NativeConfig};
-use crate::paths::{self, PathError};
-use crate::spawn::{OpenFiles, Spawn, SpawnError, Spawned, Step, spawn};
-use crate::user::{Identity, UserError};
+use crate::config::{ConfigError, Level, NativeConfig};
+use crate::isolation::capabilities::Capabilities;
+use crate::isolation::privileges::{self, Seat, WorkDir};
+use crate::isolation::ranges::Range;
+use crate::isolation::template::{MountPoint, TemplateKey};
+use crate::isolation::view::{self, Attachment, View};
+use crate::isolation::{Confinement, IsolationError, TaskNetwork, Translation, network, task_dir};
+use crate::node::Node;
+use crate::paths::{self, Owner, PathError};
+use crate::process::Process;
+use crate::spawn::{
+    MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, spawn, user_namespace,
+};
+use crate::user::UserError;
+use crate::{init, limits};
 
 /// Why a process was not started.
 #[derive(Debug, Error)]
@@ -28,6 +40,8 @@ pub(crate) enum StartProcessError {
     Path(#[from] PathError),
     #[error(transparent)]
     Cgroup(#[from] OpenCgroupError),
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
     /// A zero byte or an equals sign where there can be none.
     #[error("{what} {value:?} cannot be given to a process: {reason}")]
     Text {
@@ -111,6 +125,11 @@ impl Streams {
         }
     }
 
+    /// In the order of their numbers.
+    pub(crate) fn files(&self) -> [BorrowedFd<'_>; 3] {
+        [self.stdin.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()]
+    }
+
     /// The null device in, the task's FIFOs out.
     pub(crate) fn of_task(config: &TaskConfig) -> Result<Self, PathError> {
         Ok(Self {
@@ -121,75 +140,483 @@ impl Streams {
     }
 }
 
-/// Starts `command` with `args` as a process of the task: its user, environment, directory and
-/// cgroups.
-pub(crate) fn start_process(
-    config: &TaskConfig,
-    native: &NativeConfig,
-    cgroup: Option<&TaskCgroup>,
-    command: &str,
-    args: &[String],
-    streams: &Streams,
-    open_files: Option<OpenFiles>,
-) -> Result<Spawned, StartProcessError> {
-    let identity = Identity::of(&config.user)?;
-    let path_variable = config.env.get("PATH").map(String::as_str);
-    let program = paths::find_command(command, &config.task_dir, path_variable)?;
-    let work_dir = paths::open_work_dir(&config.task_dir, native.work_dir.as_deref())?;
-    let joins = match &config.cgroup {
-        Some(placement) => open_joins(placement)?,
-        None => Vec::new(),
-    };
-    let program_text = text("command", program.as_os_str())?;
-    let argv = std::iter::once(command)
-        .chain(args.iter().map(String::as_str))
-        .map(|arg| text("argument", arg.as_ref()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let envp = environment(config)?;
-    let join_fds: Vec<BorrowedFd<'_>> = joins.iter().map(AsFd::as_fd).collect();
-    let request = Spawn {
-        program: &program_text,
-        argv: &argv,
-        envp: &envp,
-        stdin: streams.stdin.as_fd(),
-        stdout: streams.stdout.as_fd(),
-        stderr: streams.stderr.as_fd(),
-        work_dir: work_dir.as_fd(),
-        cgroup: cgroup.map(TaskCgroup::as_fd),
-        joins: &join_fds,
-        identity: identity.as_ref(),
-        no_new_privs: native.no_new_privs.0,
-        open_files,
-    };
-    match spawn(&request) {
-        Err(SpawnError::IntoCgroup { source }) => {
-            debug!(%source, "the kernel makes no process in this cgroup; the process joins it");
-            let procs = cgroup
-                .map(TaskCgroup::procs)
-                .transpose()
-                .map_err(StartProcessError::Look)?;
-            let joining: Vec<BorrowedFd<'_>> = procs
-                .iter()
-                .map(AsFd::as_fd)
-                .chain(join_fds.iter().copied())
-                .collect();
-            spawn(&Spawn {
-                cgroup: None,
-                joins: &joining,
-                ..request
-            })
-        }
-        spawned => spawned,
+/// A task's process to be.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) config: &'a TaskConfig,
+    pub(crate) native: &'a NativeConfig,
+    pub(crate) node: &'a Node,
+    pub(crate) cgroup: Option<&'a TaskCgroup>,
+    pub(crate) command: &'a str,
+    pub(crate) args: &'a [String],
+    pub(crate) streams: &'a Streams,
+}
+
+/// Starts the task itself. The answer holds the ids of a strict task.
+pub(crate) fn start_task(
+    launch: &Launch<'_>,
+) -> Result<(Spawned, Option<Range>), StartProcessError> {
+    let Launch {
+        config,
+        native,
+        node,
+        ..
+    } = launch;
+    let policy = node.policy();
+    let confinement = Confinement::decide(config, native, &policy, node.open_files)?;
+    let network = network(config, native)?;
+    if confinement.level == Level::Raw {
+        let script = Script::default();
+        return Ok((launch.run(script, &confinement, None, 0)?, None));
     }
-    .map_err(|source| StartProcessError::Run {
-        hint: hint(&source, &program),
-        program,
-        source,
+    let range = match confinement.level {
+        Level::Strict => Some(range_of(config, node)?),
+        Level::Raw | Level::Contained => None,
+    };
+    let ids = match &range {
+        Some(range) => Some(
+            user_namespace(range.first(), limits::IDS_PER_TASK)
+                .map_err(IsolationError::UserNamespace)?,
+        ),
+        None => None,
+    };
+    let owner = confinement
+        .identity
+        .as_ref()
+        .map(|user| (user.uid, user.gid));
+    let sight = Sight {
+        launch,
+        owner,
+        range: range.as_ref(),
+        ids: ids.as_ref(),
+        hostname: &confinement.hostname,
+    };
+    let mut script = Script::default();
+    launch.join_cgroups(&mut script)?;
+    view::write(&mut script, sight.view()?, &network);
+    let mut namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if matches!(network, TaskNetwork::Empty) {
+        namespaces |= libc::CLONE_NEWNET;
+    }
+    // What a network namespace stands for is open until the process is in it.
+    let namespaces = u64::from(namespaces.cast_unsigned());
+    let spawned = launch.run(
+        script,
+        &confinement,
+        ids.as_ref().map(AsFd::as_fd),
+        namespaces,
+    )?;
+    drop(network);
+    Ok((spawned, range))
+}
+
+/// Starts a command beside the task's first process: in its namespaces, as its user, with no more
+/// rights than it has.
+pub(crate) fn start_beside(
+    launch: &Launch<'_>,
+    first: &Process,
+) -> Result<Spawned, StartProcessError> {
+    let Launch {
+        config,
+        native,
+        node,
+        ..
+    } = launch;
+    // What was allowed when the task started is allowed to what runs in it; the kernel knows what it
+    // can have at most.
+    let policy = node.policy().of_running_task();
+    let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
+    let bounding = Capabilities::bounding_of(first.pid);
+    confinement.capabilities = confinement.capabilities.both(bounding);
+    confinement.init = false;
+    let mut script = Script::default();
+    if confinement.level == Level::Raw {
+        return launch.run(script, &confinement, None, 0);
+    }
+    launch.join_cgroups(&mut script)?;
+    let pidfd = first.pidfd();
+    let entered = libc::CLONE_NEWNS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWNET;
+    let args = [pidfd.as_fd().into(), entered.into()];
+    let about = "enter the task's namespaces";
+    script.call(Step::Namespaces, about, libc::SYS_setns, args);
+    let ids = (confinement.level == Level::Strict).then(|| pidfd.as_fd());
+    std::thread::scope(|scope| {
+        let started = scope.spawn(|| {
+            // Decides where this thread's children are, and the thread ends with this function.
+            rustix::thread::move_into_thread_name_spaces(
+                pidfd.as_fd(),
+                rustix::thread::ThreadNameSpaceType::PROCESS_ID,
+            )
+            .map_err(|errno| StartProcessError::Look(errno.into()))?;
+            launch.run(script, &confinement, ids, 0)
+        });
+        match started.join() {
+            Ok(started) => started,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     })
 }
 
+fn range_of(config: &TaskConfig, node: &Node) -> Result<Range, IsolationError> {
+    let name = format!("{}/{}", config.alloc_id, config.task_name);
+    let count = limits::ID_RANGES_MAX;
+    node.ranges
+        .take(&name)
+        .ok_or(IsolationError::NoRange { count })
+}
+
+impl Launch<'_> {
+    /// Adds what every process does before its program, and starts it.
+    fn run(
+        &self,
+        mut script: Script,
+        confinement: &Confinement,
+        user_namespace: Option<BorrowedFd<'_>>,
+        namespaces: u64,
+    ) -> Result<Spawned, StartProcessError> {
+        let raw = confinement.level == Level::Raw;
+        if raw {
+            self.join_cgroups(&mut script)?;
+        }
+        let translation = Translation::of(self.config, confinement.level);
+        let command = translation.apply(self.command);
+        let path_variable = self.config.env.get("PATH").map(String::as_str);
+        let programs = self.programs(&command, path_variable, raw)?;
+        let argv = self.argv(&command, &translation)?;
+        let envp = environment(self.config, &translation)?;
+        let held_dir = match raw {
+            true => Some(paths::open_work_dir(
+                &self.config.task_dir,
+                self.native.work_dir.as_deref(),
+            )?),
+            false => None,
+        };
+        let work_dir = match &held_dir {
+            Some(dir) => WorkDir::Open(dir.as_fd()),
+            None => WorkDir::Path(self.work_dir(&translation)?),
+        };
+        let seat = Seat {
+            streams: self.streams.files(),
+            work_dir,
+            keeps_files: confinement.init,
+        };
+        privileges::write(&mut script, confinement, user_namespace, &seat);
+        let (program, argv) = if confinement.init {
+            let argv = init::arguments(&programs, &argv);
+            (Program::File(self.node.init()?), argv)
+        } else {
+            (Program::Paths(&programs), argv)
+        };
+        let start = |script: &Script, cgroup| {
+            spawn(&Spawn {
+                script,
+                program,
+                argv: &argv,
+                envp: &envp,
+                cgroup,
+                namespaces,
+            })
+        };
+        let spawned = match start(&script, self.cgroup.map(TaskCgroup::as_fd)) {
+            Err(SpawnError::IntoCgroup { source }) => {
+                debug!(%source, "the kernel makes no process in this cgroup; the process joins it");
+                self.join_cgroups_first(&mut script)?;
+                start(&script, None)
+            }
+            spawned => spawned,
+        };
+        spawned.map_err(|source| self.explain(source, &programs, raw))
+    }
+
+    /// The process writes itself into cgroups of v1 hierarchies.
+    fn join_cgroups(&self, script: &mut Script) -> Result<(), StartProcessError> {
+        let joins = match &self.config.cgroup {
+            Some(placement) => open_joins(placement)?,
+            None => Vec::new(),
+        };
+        for join in joins {
+            join_through(script, join, false);
+        }
+        Ok(())
+    }
+
+    /// The process moves itself into the v2 cgroup before anything else.
+    fn join_cgroups_first(&self, script: &mut Script) -> Result<(), StartProcessError> {
+        let procs = self
+            .cgroup
+            .map(TaskCgroup::procs)
+            .transpose()
+            .map_err(StartProcessError::Look)?;
+        if let Some(file) = procs {
+            join_through(script, file, true);
+        }
+        Ok(())
+    }
+
+    fn programs(
+        &self,
+        command: &str,
+        path_variable: Option<&str>,
+        raw: bool,
+    ) -> Result<Vec<CString>, StartProcessError> {
+        let places = if raw {
+            vec![paths::find_command(
+                command,
+                &self.config.task_dir,
+                path_variable,
+            )?]
+        } else {
+            paths::places(command, path_variable)
+        };
+        places
+            .iter()
+            .map(|place| text("command", place.as_os_str()))
+            .collect()
+    }
+
+    fn argv(
+        &self,
+        command: &str,
+        translation: &Translation,
+    ) -> Result<Vec<CString>, StartProcessError> {
+        std::iter::once(command.to_owned())
+            .chain(self.args.iter().map(|arg| translation.apply(arg)))
+            .map(|arg| text("argument", arg.as_ref()))
+            .collect()
+    }
+
+    /// As the task sees it: `/local` unless the job says otherwise.
+    fn work_dir(&self, translation: &Translation) -> Result<CString, StartProcessError> {
+        let home = match task_dir(self.config) {
+            Some(_dir) => Path::new("/local"),
+            None => Path::new("/"),
+        };
+        let dir = match &self.native.work_dir {
+            Some(named) => home.join(translation.apply(named)),
+            None => home.to_owned(),
+        };
+        text("working directory", dir.as_os_str())
+    }
+
+    fn explain(&self, source: SpawnError, programs: &[CString], raw: bool) -> StartProcessError {
+        let is_missing = matches!(
+            &source,
+            SpawnError::Child { step: Step::Exec, source, .. }
+                if source.raw_os_error() == Some(libc::ENOENT)
+        );
+        if is_missing && !raw && !self.command.contains('/') {
+            let path_variable = self.config.env.get("PATH").map(String::as_str);
+            return paths::not_found(self.command, path_variable).into();
+        }
+        let program = match programs {
+            [only] => PathBuf::from(OsStr::from_bytes(only.as_bytes())),
+            _ => PathBuf::from(self.command),
+        };
+        StartProcessError::Run {
+            hint: hint(&source, &program, raw),
+            program,
+            source,
+        }
+    }
+}
+
+/// One byte, which means the writer itself.
+fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
+    let zero = script.text(c"0");
+    let file = script.file(file);
+    let args = [file, zero, 1_u64.into()];
+    script.call(Step::JoinCgroup, "join a cgroup", libc::SYS_write, args);
+    if first {
+        script.last_to_front();
+    }
+}
+
+/// What has to be opened for a task's view.
+struct Sight<'a> {
+    launch: &'a Launch<'a>,
+    owner: Option<Owner>,
+    range: Option<&'a Range>,
+    ids: Option<&'a OwnedFd>,
+    hostname: &'a str,
+}
+
+impl Sight<'_> {
+    fn view(&self) -> Result<View, IsolationError> {
+        let Launch {
+            config,
+            native,
+            node,
+            streams,
+            ..
+        } = self.launch;
+        let mounts = self.mounts()?;
+        let own = self.own()?;
+        let policy = node.policy();
+        let mut key = TemplateKey {
+            host_dirs: policy.host_dirs.clone(),
+            mount_points: BTreeSet::new(),
+        };
+        let root = match &native.root {
+            Some(root) => Some(self.root(root, &own, &mounts)?),
+            None => {
+                key.mount_points = mounts.iter().map(|(_, point)| point.clone()).collect();
+                None
+            }
+        };
+        if let Some((uid, gid)) = self.owner {
+            let first = self.range.map_or(0, Range::first);
+            for file in [&streams.stdout, &streams.stderr] {
+                paths::give_output(file, (first + uid, first + gid))?;
+            }
+        }
+        let memory = u64::try_from(config.resources.linux.memory_limit_bytes).unwrap_or(0);
+        Ok(View {
+            template: node.template(&key)?,
+            root,
+            readonly_root: native.isolation == Level::Strict
+                || native.readonly_root.unwrap_or_default(),
+            own,
+            mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
+            hostname: self.hostname.to_owned(),
+            shows_cgroup: node.shows_cgroup,
+            shm_bytes: if memory == 0 {
+                limits::SHM_BYTES
+            } else {
+                memory
+            },
+        })
+    }
+
+    /// The task's directories: `/local`, `/secrets`, `/tmp` and, shared by its group, `/alloc`.
+    fn own(&self) -> Result<Vec<Attachment>, IsolationError> {
+        let config = self.launch.config;
+        let mut own = Vec::new();
+        if let Some(task_dir) = task_dir(config) {
+            let base = paths::open_dir("the task's directory", &task_dir)?;
+            for (name, mode) in [("local", 0o755), ("secrets", 0o700), ("tmp", 0o1777)] {
+                let dir = paths::open_own_dir(&base, name, mode, self.owner)?;
+                let flags =
+                    MountFlags::default().and_if(name == "secrets", MountFlags::NO_PROGRAMS);
+                own.push(self.attachment(&dir, &format!("/{name}"), flags)?);
+            }
+        }
+        if !config.alloc_dir.as_os_str().is_empty() {
+            let base = paths::open_dir("the allocation's directory", &config.alloc_dir)?;
+            let dir = paths::open_own_dir(&base, "alloc", 0o755, None)?;
+            own.push(self.attachment(&dir, "/alloc", MountFlags::default())?);
+        }
+        Ok(own)
+    }
+
+    /// Where a file system cannot show other owners, the directory goes to the host's id of the task's
+    /// user.
+    fn attachment(
+        &self,
+        dir: &OwnedFd,
+        target: &str,
+        flags: MountFlags,
+    ) -> Result<Attachment, IsolationError> {
+        let ids = self.ids.map(AsFd::as_fd);
+        let mount = match view::detached(dir.as_fd(), target, flags, ids) {
+            Err(error) if ids.is_some() && view::cannot_map(&error) => {
+                if let (Some((uid, gid)), Some(range)) = (self.owner, self.range)
+                    && target != "/alloc"
+                {
+                    paths::give_dir(dir, (range.first() + uid, range.first() + gid))?;
+                }
+                view::detached(dir.as_fd(), target, flags, None)?
+            }
+            mount => mount?,
+        };
+        Ok(Attachment {
+            mount,
+            target: target.to_owned(),
+        })
+    }
+
+    /// What the job and the host want to be seen.
+    fn mounts(&self) -> Result<Vec<(Attachment, MountPoint)>, IsolationError> {
+        let Launch {
+            config,
+            native,
+            node,
+            ..
+        } = self.launch;
+        let policy = node.policy();
+        let task_dir = task_dir(config);
+        let mut mounts = Vec::new();
+        for mount in native.mounts.iter().take(limits::MOUNTS_MAX) {
+            let field = "mounts";
+            let source = paths::open_source(field, &mount.source, task_dir.as_deref(), &policy)?;
+            let read_only = mount.readonly.unwrap_or(true);
+            if !read_only && !source.writable {
+                let path = mount.source.clone().into();
+                return Err(PathError::NotWritable { field, path }.into());
+            }
+            mounts.push(self.shown(&source, &mount.target, read_only)?);
+        }
+        for mount in &config.mounts {
+            crate::config::check_target(&mount.task_path)?;
+            let source = paths::open_host_mount(&mount.host_path)?;
+            mounts.push(self.shown(&source, &mount.task_path, mount.readonly)?);
+        }
+        Ok(mounts)
+    }
+
+    fn shown(
+        &self,
+        source: &paths::Source,
+        target: &str,
+        read_only: bool,
+    ) -> Result<(Attachment, MountPoint), IsolationError> {
+        let flags = MountFlags::default().and_if(read_only, MountFlags::READ_ONLY);
+        let ids = self.ids.map(AsFd::as_fd).filter(|_| !read_only);
+        let mount = view::detached(source.file.as_fd(), target, flags, ids)?;
+        let point = MountPoint {
+            path: target.to_owned(),
+            is_dir: source.is_dir,
+        };
+        let target = target.to_owned();
+        Ok((Attachment { mount, target }, point))
+    }
+
+    /// The tree that the job names, with a layer above it for what the task writes and for the places
+    /// that are mounted on.
+    fn root(
+        &self,
+        named: &str,
+        own: &[Attachment],
+        mounts: &[(Attachment, MountPoint)],
+    ) -> Result<OwnedFd, IsolationError> {
+        let Launch { config, node, .. } = self.launch;
+        let task_dir = task_dir(config).ok_or(IsolationError::Unsupported {
+            what: "a root without a directory of the task",
+        })?;
+        let tree = paths::open_source("root", named, Some(&task_dir), &node.policy())?;
+        let base = paths::open_dir("the task's directory", &task_dir)?;
+        let layers = paths::open_own_dir(&base, ".root", 0o700, Some((0, 0)))?;
+        let upper = paths::open_own_dir(&layers, "upper", 0o755, Some((0, 0)))?;
+        let work = paths::open_own_dir(&layers, "work", 0o700, Some((0, 0)))?;
+        let root = view::overlay(tree.file.as_fd(), upper.as_fd(), work.as_fd(), named)?;
+        for place in ["/proc", "/sys", "/dev", "/run"] {
+            paths::make_place(&root, place, true)?;
+        }
+        for attachment in own {
+            paths::make_place(&root, &attachment.target, true)?;
+        }
+        for (_, point) in mounts {
+            paths::make_place(&root, &point.path, point.is_dir)?;
+        }
+        Ok(root)
+    }
+}
+
 /// What an operator should know about a failed step.
-fn hint(error: &SpawnError, program: &Path) -> &'static str {
+fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
     let (step, source) = match error {
         SpawnError::Clone { .. } | SpawnError::IntoCgroup { .. } => {
             return "the kernel made no process; look at pids.max, memory and `ulimit -u`";
@@ -197,20 +624,30 @@ fn hint(error: &SpawnError, program: &Path) -> &'static str {
         SpawnError::Killed { .. } => {
             return "it was killed while it started; look at the task's memory limit";
         }
-        SpawnError::Child { step, source } => (*step, source),
+        SpawnError::Child { step, source, .. } => (*step, source),
     };
     match step {
         Step::JoinCgroup => "the process could not enter its cgroup",
         Step::Groups | Step::Group | Step::User => "the process could not become its user",
         Step::WorkDir => "the task's user cannot enter the working directory",
-        Step::Session | Step::Streams | Step::OpenFiles | Step::CloseFiles | Step::NoNewPrivs => {
-            "the process could not be prepared"
+        Step::Namespaces | Step::Mounts | Step::Network | Step::UserNamespace => {
+            "the task could not be isolated"
         }
+        Step::Limits => {
+            "a limit could not be set; only a driver with CAP_SYS_RESOURCE may raise one"
+        }
+        Step::Session
+        | Step::Streams
+        | Step::Capabilities
+        | Step::CloseFiles
+        | Step::NoNewPrivs
+        | Step::Seccomp => "the process could not be prepared",
         Step::Exec => match source.raw_os_error() {
             Some(libc::ENOENT) if program.exists() => {
                 "the file is there, but its interpreter (first line, or dynamic loader) is not"
             }
-            Some(libc::ENOENT) => "command not found on the node",
+            Some(libc::ENOENT) if raw => "command not found on the node",
+            Some(libc::ENOENT) => "command, or its interpreter, not found in the task's root",
             Some(libc::EACCES) => "the task's user may not execute it",
             Some(libc::ENOEXEC) => "not a program: a script needs a first line like #!/bin/sh",
             Some(libc::E2BIG) => "arguments and environment are too large together",
@@ -219,8 +656,11 @@ fn hint(error: &SpawnError, program: &Path) -> &'static str {
     }
 }
 
-/// The environment as given, nothing added.
-fn environment(config: &TaskConfig) -> Result<Vec<CString>, StartProcessError> {
+/// The environment as given, nothing added; paths of the host are those that the task sees.
+fn environment(
+    config: &TaskConfig,
+    translation: &Translation,
+) -> Result<Vec<CString>, StartProcessError> {
     config
         .env
         .iter()
@@ -232,6 +672,7 @@ fn environment(config: &TaskConfig) -> Result<Vec<CString>, StartProcessError> {
                     reason: "its name is empty or holds an equals sign",
                 });
             }
+            let value = translation.apply(value);
             text("environment variable", format!("{name}={value}").as_ref())
         })
         .collect()

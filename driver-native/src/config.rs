@@ -1,12 +1,64 @@
 //! A task's `config` block.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use muster_driver::Spec;
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-/// What a job writes into `config { … }`.
+use crate::isolation::rlimits::{self, Limit, LimitError};
+use crate::policy::is_plain_absolute;
+
+/// How much a task is kept from its node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    /// A process of the host, in its cgroup. Only where the node allows it.
+    Raw,
+    /// Its own namespaces, root directory and a filter of system calls.
+    #[default]
+    Contained,
+    /// Besides, ids of its own, a root that cannot be written, and no network.
+    Strict,
+}
+
+impl Level {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Contained => "contained",
+            Self::Strict => "strict",
+        }
+    }
+}
+
+/// Which network a task has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Network {
+    /// That of its group, which is the host's unless the group says otherwise.
+    Host,
+    /// An empty one of its own.
+    None,
+}
+
+/// A directory or file shown in the task.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BindMount {
+    /// Below the task's directory, or an absolute path that the node allows.
+    pub(crate) source: String,
+    /// Where the task sees it.
+    pub(crate) target: String,
+    /// The task cannot write there, unless it says `false`.
+    #[serde(default)]
+    pub(crate) readonly: Option<bool>,
+}
+
+/// What a job writes into `config { … }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NativeConfig {
     /// Program to run: absolute, relative to the task's directory if it has a slash, or a name
@@ -18,13 +70,50 @@ pub(crate) struct NativeConfig {
     /// Where it runs: a path below the task's directory, or an absolute one.
     #[serde(default)]
     pub(crate) work_dir: Option<String>,
-    /// The task cannot gain privileges by running set-user-id programs.
-    #[serde(default, deserialize_with = "null_is_true")]
+    /// The task cannot gain privileges by running set-user-id programs. Only a raw one may.
+    #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) no_new_privs: NoNewPrivs,
+    /// How much the task is kept from its node.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) isolation: Level,
+    /// A directory tree to see as the root, in place of the host's directories.
+    #[serde(default)]
+    pub(crate) root: Option<String>,
+    /// Whether that tree is kept as it is; the default is `false`, in `strict` it always is.
+    #[serde(default)]
+    pub(crate) readonly_root: Option<bool>,
+    /// What else the task sees.
+    #[serde(default, alias = "mount", deserialize_with = "one_or_many")]
+    pub(crate) mounts: Vec<BindMount>,
+    /// Overrides the task's `user`.
+    #[serde(default)]
+    pub(crate) user: Option<String>,
+    /// Overrides the user's group.
+    #[serde(default)]
+    pub(crate) group: Option<String>,
+    /// Capabilities beyond the default.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) cap_add: Vec<String>,
+    /// Capabilities less than the default.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) cap_drop: Vec<String>,
+    /// Limits of the process by name: `nofile = "1024:4096"`, soft and hard.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) rlimits: BTreeMap<String, String>,
+    /// A reaper is the task's first process, and the program its child.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) init: bool,
+    /// The task's host name; made from its name and allocation otherwise.
+    #[serde(default)]
+    pub(crate) hostname: Option<String>,
+    /// Which network it has; the group's if it does not say.
+    #[serde(default)]
+    pub(crate) network: Option<Network>,
 }
 
 /// On unless a job says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct NoNewPrivs(pub(crate) bool);
 
 impl Default for NoNewPrivs {
@@ -33,16 +122,57 @@ impl Default for NoNewPrivs {
     }
 }
 
-/// A `config` block that cannot be read.
+/// A `config` block that cannot be used, by the field that is wrong.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
     /// A field is missing, unknown or of another type.
-    #[error("read the task's config block (fields: command, args, work_dir, no_new_privs)")]
+    #[error("read the task's config block (fields: {FIELDS})")]
     Shape(#[from] serde_json::Error),
     /// No program is named.
     #[error("the task's config.command is empty; name a program")]
     EmptyCommand,
+    #[error("config.rlimits: {0}")]
+    Limit(#[from] LimitError),
+    #[error(
+        "config.{field} has no meaning with isolation = \"raw\": such a task has the host's; leave it out or choose another level"
+    )]
+    NeedsIsolation { field: &'static str },
+    #[error("config.no_new_privs = false needs isolation = \"raw\"")]
+    PrivilegesNeedRaw,
+    #[error(
+        "config.network = \"host\" contradicts isolation = \"strict\", which has no network; use \"contained\""
+    )]
+    StrictHasNoNetwork,
+    #[error("config.readonly_root = false contradicts isolation = \"strict\"; use \"contained\"")]
+    StrictIsReadOnly,
+    #[error(
+        "config.readonly_root = false needs config.root: the host's directories are never writable; write to /local, /alloc or /tmp"
+    )]
+    HostIsReadOnly,
+    #[error(
+        "config.hostname {0:?} is no host name: 1 to 63 of the letters a-z, digits, and hyphens inside"
+    )]
+    Hostname(String),
+    #[error("config.mounts: target {target:?} cannot be mounted on: {reason}")]
+    MountTarget {
+        target: String,
+        reason: &'static str,
+    },
+    #[error("config.{field}: {path:?} {reason}")]
+    Path {
+        field: &'static str,
+        path: String,
+        reason: &'static str,
+    },
 }
+
+/// For errors.
+const FIELDS: &str = "command, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
+
+/// What the driver itself mounts, or what would hide it.
+const RESERVED: [&str; 7] = [
+    "/alloc", "/dev", "/local", "/proc", "/secrets", "/sys", "/tmp",
+];
 
 impl NativeConfig {
     pub(crate) fn read(config: &Value) -> Result<Self, ConfigError> {
@@ -50,27 +180,182 @@ impl NativeConfig {
         if config.command.is_empty() {
             return Err(ConfigError::EmptyCommand);
         }
+        config.check_level()?;
+        config.check_names()?;
+        config.limits()?;
         Ok(config)
+    }
+
+    /// The limits of the process.
+    pub(crate) fn limits(&self) -> Result<Vec<Limit>, ConfigError> {
+        Ok(rlimits::read(&self.rlimits)?)
+    }
+
+    /// What contradicts the level.
+    fn check_level(&self) -> Result<(), ConfigError> {
+        match self.isolation {
+            Level::Raw => {
+                let fields = [
+                    ("root", self.root.is_some()),
+                    ("readonly_root", self.readonly_root.is_some()),
+                    ("mounts", !self.mounts.is_empty()),
+                    ("hostname", self.hostname.is_some()),
+                    ("cap_add", !self.cap_add.is_empty()),
+                    ("cap_drop", !self.cap_drop.is_empty()),
+                    ("network", self.network == Some(Network::None)),
+                ];
+                if let Some((field, _)) = fields.into_iter().find(|(_, given)| *given) {
+                    return Err(ConfigError::NeedsIsolation { field });
+                }
+            }
+            Level::Contained | Level::Strict => {
+                if !self.no_new_privs.0 {
+                    return Err(ConfigError::PrivilegesNeedRaw);
+                }
+                if self.readonly_root == Some(false) && self.root.is_none() {
+                    return Err(ConfigError::HostIsReadOnly);
+                }
+            }
+        }
+        if self.isolation == Level::Strict {
+            if self.network == Some(Network::Host) {
+                return Err(ConfigError::StrictHasNoNetwork);
+            }
+            if self.readonly_root == Some(false) {
+                return Err(ConfigError::StrictIsReadOnly);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_names(&self) -> Result<(), ConfigError> {
+        if let Some(name) = &self.hostname {
+            if !is_host_name(name) {
+                return Err(ConfigError::Hostname(name.clone()));
+            }
+        }
+        if let Some(root) = &self.root {
+            check_source("root", root)?;
+        }
+        for mount in &self.mounts {
+            check_source("mounts: source", &mount.source)?;
+            check_target(&mount.target)?;
+        }
+        Ok(())
     }
 
     /// The schema that hosts check the block against.
     pub(crate) fn schema() -> Spec {
+        let optional = |name: &'static str, kind: &str| (name, Spec::optional(name, kind));
+        let mount = Spec::object([
+            ("source", Spec::required("source", "string")),
+            ("target", Spec::required("target", "string")),
+            ("readonly", Spec::optional("readonly", "bool")),
+        ]);
         Spec::object([
             ("command", Spec::required("command", "string")),
-            ("args", Spec::optional("args", "list(string)")),
-            ("work_dir", Spec::optional("work_dir", "string")),
-            ("no_new_privs", Spec::optional("no_new_privs", "bool")),
+            optional("args", "list(string)"),
+            optional("work_dir", "string"),
+            optional("no_new_privs", "bool"),
+            optional("isolation", "string"),
+            optional("root", "string"),
+            optional("readonly_root", "bool"),
+            (
+                "mounts",
+                Spec::BlockList {
+                    name: "mount".to_owned(),
+                    items_min: 0,
+                    items_max: 0,
+                    nested: Box::new(mount),
+                },
+            ),
+            optional("user", "string"),
+            optional("group", "string"),
+            optional("cap_add", "list(string)"),
+            optional("cap_drop", "list(string)"),
+            optional("rlimits", "map(string)"),
+            optional("init", "bool"),
+            optional("hostname", "string"),
+            optional("network", "string"),
         ])
     }
 }
 
+/// A path below the task's directory, or an absolute one; `..` nowhere. Links are looked at when it
+/// is opened.
+fn check_source(field: &'static str, path: &str) -> Result<(), ConfigError> {
+    let refused = |reason| {
+        Err(ConfigError::Path {
+            field,
+            path: path.to_owned(),
+            reason,
+        })
+    };
+    if path.is_empty() || path.contains('\0') {
+        return refused("is empty or holds a zero byte");
+    }
+    if path.split('/').any(|part| part == "..") {
+        return refused("holds `..`");
+    }
+    if path == "/" {
+        return refused("is the host's whole root; name a directory");
+    }
+    Ok(())
+}
+
+/// Whether a task may have something mounted there.
+pub(crate) fn check_target(target: &str) -> Result<(), ConfigError> {
+    let refused = |reason| {
+        Err(ConfigError::MountTarget {
+            target: target.to_owned(),
+            reason,
+        })
+    };
+    if !is_plain_absolute(Path::new(target)) {
+        return refused("it must be absolute, below the root, without `..`");
+    }
+    if RESERVED
+        .iter()
+        .any(|reserved| Path::new(target).starts_with(reserved))
+    {
+        return refused("the driver mounts there itself");
+    }
+    Ok(())
+}
+
+fn is_host_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
 /// Hosts that follow the schema send an absent field as null.
-fn null_is_default<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+fn null_is_default<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-fn null_is_true<'de, D: serde::Deserializer<'de>>(from: D) -> Result<NoNewPrivs, D::Error> {
-    Ok(Option::deserialize(from)?.map_or_else(NoNewPrivs::default, NoNewPrivs))
+/// A block that stands once is an object, one that stands more often a list.
+fn one_or_many<'de, D>(from: D) -> Result<Vec<BindMount>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        Many(Vec<BindMount>),
+        One(BindMount),
+    }
+    Ok(match Option::deserialize(from)? {
+        None => Vec::new(),
+        Some(Given::Many(mounts)) => mounts,
+        Some(Given::One(mount)) => vec![mount],
+    })
 }
 
 #[cfg(test)]
@@ -83,16 +368,17 @@ mod tests {
     fn absent_and_null_fields_are_the_defaults() {
         let expected = NativeConfig {
             command: "/bin/true".to_owned(),
-            args: Vec::new(),
-            work_dir: None,
-            no_new_privs: NoNewPrivs(true),
+            ..NativeConfig::default()
         };
 
         let absent = NativeConfig::read(&json!({"command": "/bin/true"}));
         let null = NativeConfig::read(&json!({
-            "command": "/bin/true", "args": null, "work_dir": null, "no_new_privs": null
+            "command": "/bin/true", "args": null, "work_dir": null, "no_new_privs": null,
+            "isolation": null, "mounts": null, "rlimits": null, "init": null, "network": null
         }));
 
+        assert!(expected.no_new_privs.0);
+        assert_eq!(expected.isolation, Level::Contained);
         assert_eq!(absent.unwrap(), expected);
         assert_eq!(null.unwrap(), expected);
     }
@@ -111,5 +397,62 @@ mod tests {
     fn missing_command_is_refused() {
         assert!(NativeConfig::read(&Value::Null).is_err());
         assert!(NativeConfig::read(&json!({"command": ""})).is_err());
+    }
+
+    fn refusal(config: Value) -> String {
+        NativeConfig::read(&config).unwrap_err().to_string()
+    }
+
+    /// The field and the way out are in each message.
+    #[test]
+    fn contradictions_are_named() {
+        let cases = [
+            (json!({"isolation": "raw", "root": "/x"}), "config.root"),
+            (
+                json!({"isolation": "raw", "cap_add": ["KILL"]}),
+                "config.cap_add",
+            ),
+            (
+                json!({"isolation": "raw", "network": "none"}),
+                "config.network",
+            ),
+            (json!({"no_new_privs": false}), "isolation = \"raw\""),
+            (json!({"readonly_root": false}), "needs config.root"),
+            (
+                json!({"isolation": "strict", "network": "host"}),
+                "no network",
+            ),
+            (
+                json!({"isolation": "strict", "root": "local/x", "readonly_root": false}),
+                "config.readonly_root",
+            ),
+            (json!({"hostname": "-x"}), "config.hostname"),
+            (json!({"hostname": "A.b"}), "config.hostname"),
+            (json!({"root": "../x"}), "config.root"),
+            (json!({"root": "/"}), "config.root"),
+            (json!({"rlimits": {"nofiles": "1"}}), "config.rlimits"),
+        ];
+        for (mut config, words) in cases {
+            config["command"] = json!("/bin/true");
+            let message = refusal(config.clone());
+            assert!(message.contains(words), "{config}: {message}");
+        }
+    }
+
+    #[test]
+    fn hostile_mounts_are_refused() {
+        for target in ["", "data", "/", "/proc/x", "/dev", "/a/../proc", "/tmp"] {
+            let mounts = json!([{"source": "local/x", "target": target}]);
+            let message = refusal(json!({"command": "x", "mounts": mounts}));
+            assert!(message.contains("config.mounts"), "{target}: {message}");
+        }
+        for source in ["", "..", "a/../../b", "/"] {
+            let mounts = json!({"source": source, "target": "/data"});
+            let message = refusal(json!({"command": "x", "mount": mounts}));
+            assert!(
+                message.contains("config.mounts: source"),
+                "{source}: {message}"
+            );
+        }
     }
 }

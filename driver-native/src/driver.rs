@@ -14,14 +14,16 @@ use muster_driver::{
     TaskHandle, TaskState, TaskStatsStream, TaskStatus,
 };
 use nix::unistd::geteuid;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
+use crate::node::{Ability, Node, chain};
+use crate::policy::Policy;
 use crate::spawn::OpenFiles;
-use crate::task::{NativeTask, Node, failed};
-use crate::{exec, limits, process, signal, stats};
+use crate::task::{NativeTask, failed};
+use crate::{exec, limits, signal, stats};
 
 /// What jobs write as `driver = "native"`.
 pub const NAME: &str = "native";
@@ -41,6 +43,8 @@ struct Shared {
     spawns: Semaphore,
     open_files: Option<OpenFiles>,
     node: OnceLock<Arc<Node>>,
+    /// Told when the node's allowances change.
+    configured: watch::Sender<()>,
 }
 
 /// A task's place in the table.
@@ -73,6 +77,7 @@ impl NativeDriver {
                 spawns: Semaphore::new(limits::SPAWNS_MAX),
                 open_files,
                 node: OnceLock::new(),
+                configured: watch::Sender::new(()),
             }),
         }
     }
@@ -134,7 +139,6 @@ impl NativeDriver {
             return Ok(());
         }
         task.life
-            .process
             .signal(signal)
             .map_err(|error| failed(format!("send {name} to task {task_id}: {error}")))?;
         if tokio::time::timeout(timeout, task.life.ended())
@@ -196,27 +200,56 @@ impl NativeDriver {
         };
         running.finish(timeout).await
     }
+}
 
-    fn fingerprint_now() -> Fingerprint {
-        let root = geteuid().is_root();
-        let name = |suffix: &str| format!("driver.{NAME}{suffix}");
-        Fingerprint {
-            attributes: BTreeMap::from([
-                (name(""), Attribute::Bool(true)),
-                (
-                    name(".version"),
-                    Attribute::Text(env!("CARGO_PKG_VERSION").to_owned()),
-                ),
-                (name(".users"), Attribute::Bool(root)),
-            ]),
-            health: Health::Healthy,
-            health_description: if root {
-                "healthy".to_owned()
-            } else {
-                "healthy, but not root: tasks run as the driver's user only".to_owned()
-            },
-            err: None,
+/// What this machine can do.
+fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
+    let name = |suffix: &str| format!("driver.{NAME}{suffix}");
+    let text = |text: &str| Attribute::Text(text.to_owned());
+    let root = geteuid().is_root();
+    let mut attributes = BTreeMap::from([
+        (name(""), Attribute::Bool(true)),
+        (name(".version"), text(env!("CARGO_PKG_VERSION"))),
+        (name(".users"), Attribute::Bool(root)),
+    ]);
+    let node = match node {
+        Ok(node) => node,
+        Err(error) => {
+            return Fingerprint {
+                attributes,
+                health: Health::Unhealthy,
+                health_description: format!("cannot look at the machine: {error}"),
+                err: Some(error.to_string()),
+            };
         }
+    };
+    let policy = node.policy();
+    let levels = [("contained", node.contained()), ("strict", node.strict())];
+    let raw = name(".isolation.raw");
+    attributes.insert(raw, Attribute::Bool(policy.allow_raw));
+    for (level, ability) in &levels {
+        let able = Attribute::Bool(*ability == Ability::Able);
+        attributes.insert(name(&format!(".isolation.{level}")), able);
+        if let Ability::Unable(reason) = ability {
+            attributes.insert(name(&format!(".isolation.{level}.reason")), text(reason));
+        }
+    }
+    let (health, health_description) = match (&levels[0].1, policy.allow_raw) {
+        (Ability::Able, _) => (Health::Healthy, "healthy".to_owned()),
+        (Ability::Unable(reason), true) => (
+            Health::Healthy,
+            format!("healthy, but raw tasks only: {reason}"),
+        ),
+        (Ability::Unable(reason), false) => (
+            Health::Unhealthy,
+            format!("no task can run: {reason}, and raw tasks are not allowed"),
+        ),
+    };
+    Fingerprint {
+        attributes,
+        health,
+        health_description,
+        err: None,
     }
 }
 
@@ -229,10 +262,7 @@ impl Shared {
         if let Some(node) = self.node.get() {
             return Ok(node);
         }
-        let node = Node {
-            boot_id: process::boot_id()?,
-            open_files: self.open_files,
-        };
+        let node = Node::new(self.open_files)?;
         Ok(self.node.get_or_init(|| Arc::new(node)))
     }
 
@@ -350,6 +380,28 @@ impl TaskDriver for NativeDriver {
         .boxed()
     }
 
+    fn config_schema(&self) -> BoxFuture<'_, Result<Option<Spec>, DriverError>> {
+        async { Ok(Some(Policy::schema())) }.boxed()
+    }
+
+    fn set_config(&self, config: serde_json::Value) -> BoxFuture<'_, Result<(), DriverError>> {
+        let refused = |message| DriverError::Failed {
+            message,
+            retry: Retry::Never,
+        };
+        async move {
+            let policy = Policy::read(config).map_err(|error| refused(chain(&error)))?;
+            let node = self
+                .shared
+                .node()
+                .map_err(|error| refused(error.to_string()))?;
+            node.set_policy(policy);
+            self.shared.configured.send_replace(());
+            Ok(())
+        }
+        .boxed()
+    }
+
     fn task_config_schema(&self) -> BoxFuture<'_, Result<Spec, DriverError>> {
         async { Ok(NativeConfig::schema()) }.boxed()
     }
@@ -359,10 +411,10 @@ impl TaskDriver for NativeDriver {
             Ok(Capabilities {
                 send_signals: true,
                 exec: true,
-                fs_isolation: FsIsolation::None,
-                network_modes: vec![NetworkMode::Host],
+                fs_isolation: FsIsolation::Image,
+                network_modes: vec![NetworkMode::Host, NetworkMode::Group, NetworkMode::None],
                 must_create_network: false,
-                mount_configs: MountConfigs::None,
+                mount_configs: MountConfigs::Any,
                 remote_tasks: false,
                 disable_log_collection: true,
                 dynamic_workload_users: false,
@@ -372,10 +424,18 @@ impl TaskDriver for NativeDriver {
     }
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<FingerprintStream, DriverError>> {
-        let stream = stream::unfold(Duration::ZERO, |pause| async move {
-            tokio::time::sleep(pause).await;
-            Some((Self::fingerprint_now(), limits::FINGERPRINT_INTERVAL))
-        });
+        let changed = self.shared.configured.subscribe();
+        let shared = Arc::clone(&self.shared);
+        let stream = stream::unfold(
+            (Duration::ZERO, changed, shared),
+            |(pause, mut changed, shared)| async move {
+                // Again at once when the node allows something else. The sender lives in `shared`.
+                let _either = tokio::time::timeout(pause, changed.changed()).await;
+                let looking = Arc::clone(&shared);
+                let now = run_blocking(move || fingerprint(&looking.node().map(Arc::clone))).await;
+                Some((now, (limits::FINGERPRINT_INTERVAL, changed, shared)))
+            },
+        );
         async { Ok(stream.boxed()) }.boxed()
     }
 
@@ -465,7 +525,6 @@ impl TaskDriver for NativeDriver {
             let task = self.shared.running(task_id)?;
             let sent = task
                 .life
-                .process
                 .signal(number)
                 .map_err(|error| failed(format!("send {signal} to task {task_id}: {error}")))?;
             if sent {

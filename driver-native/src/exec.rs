@@ -10,7 +10,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::command::{Streams, start_process};
+use crate::command::{Launch, Streams, start_beside};
 use crate::limits;
 use crate::paths;
 use crate::process::{Ended, Process};
@@ -39,16 +39,17 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         stderr: stderr_end,
     };
     let config = &task.handle.config;
-    let spawned = start_process(
+    let launch = Launch {
         config,
-        &task.native,
-        task.life.cgroup.as_ref(),
-        program,
+        native: &task.native,
+        node: &task.node,
+        cgroup: task.life.cgroup.as_ref(),
+        command: program,
         args,
-        &streams,
-        task.node.open_files,
-    )
-    .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
+        streams: &streams,
+    };
+    let spawned = start_beside(&launch, &task.life.process)
+        .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
     let process = Process::started(&spawned).map_err(|error| {
         spawned.abandon();
         failed_io(error)

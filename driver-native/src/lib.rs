@@ -9,8 +9,11 @@
 //! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
 //! starts no thread and no process of its own for a task: one epoll waits for all of them.
 //!
-//! Absent in this cut: namespaces, capabilities and seccomp. A task sees the host's file system
-//! and runs as the user it names, or as the driver's. Cgroups and limits are the agent's.
+//! - `isolation` decides how much a task is kept from its node and writes the calls that do it,
+//!   `policy` is what the node allows, `node` what it can, `init` the reaper for tasks that ask for one.
+//!
+//! Cgroups and limits are the agent's. So is the network: the driver puts a task into a namespace that
+//! somebody made, or into an empty one.
 
 pub mod limits;
 
@@ -19,7 +22,11 @@ mod command;
 mod config;
 mod driver;
 mod exec;
+mod init;
+mod isolation;
+mod node;
 mod paths;
+mod policy;
 mod process;
 mod serve;
 mod signal;
@@ -29,4 +36,4 @@ mod task;
 mod user;
 
 pub use crate::driver::{NAME, NativeDriver};
-pub use crate::serve::{ServeError, serve};
+pub use crate::serve::{ServeError, serve, serve_plugin};

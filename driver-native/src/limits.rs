@@ -45,3 +45,37 @@ pub const KERNEL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes of a unix socket's path that the kernel takes (unix(7): `sun_path` less its zero byte).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Bytes of stack for a process that only sleeps: it never uses them, and the kernel wants some.
+pub const IDLE_STACK_BYTES: usize = 4 << 10;
+
+/// Bytes of a host's file that a root shows as a copy in memory. `/etc/ld.so.cache` is the largest
+/// usual one, some 100 KiB; a larger file is left out.
+pub const HOST_FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Roots kept ready; one more throws the oldest away. A node has one, and one for each set of mount
+/// points that its jobs name.
+pub const TEMPLATES_MAX: usize = 64;
+
+/// How long a root is taken for current without a look at the files it was made from. A look costs
+/// some 20 µs, and nobody expects a change of `/etc` to be seen sooner.
+pub const TEMPLATE_TRUSTED: Duration = Duration::from_secs(1);
+
+/// Ids that a strict task has: as many as a system that runs in it may expect.
+pub const IDS_PER_TASK: u32 = 1 << 16;
+
+/// The first host id of strict tasks: above those that distributions, directory services and other
+/// container engines give out.
+pub const FIRST_ID: u32 = 0x4000_0000;
+
+/// Strict tasks on one node. The last range ends below 2^31, where some programs see negative numbers.
+pub const ID_RANGES_MAX: u32 = 16_000;
+
+/// Letters of a host name, as one label of a domain name.
+pub const HOST_NAME_BYTES_MAX: usize = 63;
+
+/// Bytes of `/dev/shm` in a task without a memory limit; what is in it counts as the task's memory.
+pub const SHM_BYTES: u64 = 64 << 20;
+
+/// Mounts that a job may ask for.
+pub const MOUNTS_MAX: usize = 64;

@@ -2,7 +2,9 @@
 //!
 //! Output FIFOs are opened without following a link in their last part and are looked at before
 //! use. A working directory is resolved beneath the task's directory, so that a link cannot lead
-//! out of it. Their parent directories belong to the agent, which keeps tasks from writing there.
+//! out of it. The same holds for a task's own directories, for what a job wants to be shown and for
+//! every place in a root that a job names: `openat2` beneath a directory that is open, and no link on
+//! the way. What was opened is used by its descriptor, never by its path again.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use thiserror::Error;
+
+use crate::policy::Policy;
 
 /// Where a name is looked for when the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -32,6 +36,26 @@ pub(crate) enum PathError {
         "open {what} {}: it is {found}, not a FIFO; nothing was written to it", path.display()
     )]
     NoFifo {
+        what: &'static str,
+        path: PathBuf,
+        found: &'static str,
+    },
+    /// The node does not let jobs see it.
+    #[error(
+        "config.{field}: {} is not allowed on this node; name a path below the task's directory, or let the operator add it to allow_paths of the native driver's configuration", path.display()
+    )]
+    NotAllowed { field: &'static str, path: PathBuf },
+    /// The node lets jobs see it, and not write.
+    #[error(
+        "config.{field}: {} may be mounted read-only on this node; leave `readonly = false` out", path.display()
+    )]
+    NotWritable { field: &'static str, path: PathBuf },
+    /// The job writes a path below the task's directory, and the task has none.
+    #[error("config.{field}: {} is a relative path, and the task has no directory", path.display())]
+    NoTaskDir { field: &'static str, path: PathBuf },
+    /// It is something else.
+    #[error("open {what} {}: it is {found}, not a file or directory", path.display())]
+    Kind {
         what: &'static str,
         path: PathBuf,
         found: &'static str,
@@ -112,6 +136,250 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
                 }
             })
         }
+    }
+}
+
+/// Ids of a directory's owner.
+pub(crate) type Owner = (u32, u32);
+
+/// What a job names on the host.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) file: OwnedFd,
+    pub(crate) is_dir: bool,
+    pub(crate) writable: bool,
+}
+
+/// A directory that belongs to the agent.
+pub(crate) fn open_dir(what: &'static str, path: &Path) -> Result<OwnedFd, PathError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| PathError::Open {
+        what,
+        path: path.to_owned(),
+        source: source.into(),
+    })
+}
+
+/// The directory `name` in `base`, made if it is not there, owned by `owner`. Whoever owns `base` may
+/// have put a link there, which is refused.
+pub(crate) fn open_own_dir(
+    base: &OwnedFd,
+    name: &str,
+    mode: u32,
+    owner: Option<Owner>,
+) -> Result<OwnedFd, PathError> {
+    let attempt = || {
+        let made = match rustix::fs::mkdirat(base, name, Mode::RWXU) {
+            Ok(()) => true,
+            Err(rustix::io::Errno::EXIST) => false,
+            Err(source) => return Err(source),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat2(base, name, flags, Mode::empty(), NO_LINKS)?;
+        let stat = rustix::fs::fstat(&dir)?;
+        if let Some((uid, gid)) = owner.filter(|owner| *owner != (stat.st_uid, stat.st_gid)) {
+            give(&dir, (uid, gid))?;
+        }
+        if made {
+            rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?;
+        }
+        Ok(dir)
+    };
+    attempt().map_err(|source: rustix::io::Errno| PathError::Open {
+        what: "the task's directory",
+        path: name.into(),
+        source: source.into(),
+    })
+}
+
+/// Beneath a directory, without a link on the way.
+const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+fn give(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
+    let (uid, gid) = (
+        rustix::fs::Uid::from_raw(uid),
+        rustix::fs::Gid::from_raw(gid),
+    );
+    rustix::fs::fchown(file, Some(uid), Some(gid))
+}
+
+/// Gives a directory that was opened here to another owner.
+pub(crate) fn give_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
+    give(dir, owner).map_err(|source| PathError::Open {
+        what: "the task's directory",
+        path: PathBuf::new(),
+        source: source.into(),
+    })
+}
+
+/// Lets the task's user open its outputs by their names in /proc, as `/dev/stdout` is.
+pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError> {
+    let attempt = || {
+        let stat = rustix::fs::fstat(file)?;
+        // The null device is everybody's.
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
+            && owner != (stat.st_uid, stat.st_gid)
+        {
+            give(file, owner)?;
+        }
+        Ok(())
+    };
+    attempt().map_err(|source: rustix::io::Errno| PathError::Open {
+        what: "output of the task",
+        path: PathBuf::new(),
+        source: source.into(),
+    })
+}
+
+/// What a job names as `field`: below the task's directory, or where the node allows.
+pub(crate) fn open_source(
+    field: &'static str,
+    path: &str,
+    task_dir: Option<&Path>,
+    policy: &Policy,
+) -> Result<Source, PathError> {
+    let path = Path::new(path);
+    let (base, rest, writable) = if path.is_absolute() {
+        let (allowed, rest) = policy
+            .allowance(path)
+            .ok_or_else(|| PathError::NotAllowed {
+                field,
+                path: path.to_owned(),
+            })?;
+        (allowed.path.as_path(), rest, allowed.writable)
+    } else {
+        let task_dir = task_dir.ok_or_else(|| PathError::NoTaskDir {
+            field,
+            path: path.to_owned(),
+        })?;
+        (task_dir, path, true)
+    };
+    let failed = |source: rustix::io::Errno| PathError::Open {
+        what: field,
+        path: path.to_owned(),
+        source: source.into(),
+    };
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let base = rustix::fs::openat(CWD, base, flags, Mode::empty()).map_err(failed)?;
+    let file = if rest == Path::new("") {
+        base
+    } else {
+        rustix::fs::openat2(&base, rest, flags, Mode::empty(), NO_LINKS).map_err(failed)?
+    };
+    kind_of(file, field, path).map(|(file, is_dir)| Source {
+        file,
+        is_dir,
+        writable,
+    })
+}
+
+/// What the host wants a task to see. The host is trusted, not so what lies at the end of its path.
+pub(crate) fn open_host_mount(path: &str) -> Result<Source, PathError> {
+    let path = Path::new(path);
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let what = "a mount of the host";
+    let file =
+        rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| PathError::Open {
+            what,
+            path: path.to_owned(),
+            source: source.into(),
+        })?;
+    kind_of(file, what, path).map(|(file, is_dir)| Source {
+        file,
+        is_dir,
+        writable: true,
+    })
+}
+
+/// Files and directories only: a device or a socket of the host is a way out.
+fn kind_of(file: OwnedFd, what: &'static str, path: &Path) -> Result<(OwnedFd, bool), PathError> {
+    let stat = rustix::fs::fstat(&file).map_err(|source| PathError::Open {
+        what,
+        path: path.to_owned(),
+        source: source.into(),
+    })?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Ok((file, true)),
+        FileType::RegularFile => Ok((file, false)),
+        other => Err(PathError::Kind {
+            what,
+            path: path.to_owned(),
+            found: describe(other),
+        }),
+    }
+}
+
+/// Makes the directory or file at `path` in `root`, which a job named, unless it is there. A link on
+/// the way is refused: it would lead out of the root.
+pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(), PathError> {
+    let failed = |source: rustix::io::Errno| PathError::Open {
+        what: "the place to mount on in the task's root",
+        path: path.into(),
+        source: source.into(),
+    };
+    let walk = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut dir = rustix::io::dup(root).map_err(failed)?;
+    let mut parts = Path::new(path)
+        .strip_prefix("/")
+        .unwrap_or(Path::new(path))
+        .iter()
+        .peekable();
+    while let Some(part) = parts.next() {
+        let mode = Mode::from_raw_mode(0o755);
+        if parts.peek().is_none() && !is_dir {
+            let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            // Opened to be made; whatever kind is there, the mount is refused if it does not fit.
+            let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+            rustix::fs::openat2(&dir, part, flags, mode, NO_LINKS).map_err(failed)?;
+            return Ok(());
+        }
+        match rustix::fs::mkdirat(&dir, part, mode) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(source) => return Err(failed(source)),
+        }
+        dir = rustix::fs::openat2(&dir, part, walk, Mode::empty(), NO_LINKS).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Where a contained task's program may be, in the order of the search, as the task sees it.
+pub(crate) fn places(command: &str, path_variable: Option<&str>) -> Vec<PathBuf> {
+    let named = Path::new(command);
+    if named.is_absolute() {
+        return vec![named.to_owned()];
+    }
+    if command.contains('/') {
+        return vec![Path::new("/local").join(named), Path::new("/").join(named)];
+    }
+    search(path_variable)
+        .into_iter()
+        .map(|place| place.join(named))
+        .collect()
+}
+
+fn search(path_variable: Option<&str>) -> Vec<PathBuf> {
+    let path_variable = path_variable.unwrap_or(DEFAULT_PATH);
+    let places = path_variable
+        .split(':')
+        .filter(|place| place.starts_with('/'));
+    std::iter::once("/local")
+        .chain(places)
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// For a contained task whose program is nowhere.
+pub(crate) fn not_found(command: &str, path_variable: Option<&str>) -> PathError {
+    let places = search(path_variable);
+    PathError::NoCommand {
+        command: command.to_owned(),
+        searched: places
+            .iter()
+            .map(|place| place.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
     }
 }
 
@@ -260,5 +528,90 @@ mod tests {
             "command \"no-such\" not found: looked in /t/local, /t, /bin, /usr/bin; \
              install it on the node or give its path"
         );
+    }
+
+    fn policy(allowed: &[String]) -> Policy {
+        Policy::read(serde_json::json!({"allow_paths": allowed})).unwrap()
+    }
+
+    #[test]
+    fn sources_are_the_tasks_or_allowed() {
+        let task = tempfile::tempdir().unwrap();
+        let host = tempfile::tempdir().unwrap();
+        std::fs::create_dir(task.path().join("local")).unwrap();
+        let host_path = host.path().to_str().unwrap().to_owned();
+        let open = |path: &str, allowed: &[String]| {
+            open_source("mounts", path, Some(task.path()), &policy(allowed))
+        };
+
+        assert!(open("local", &[]).unwrap().writable);
+        let error = open(&host_path, &[]).unwrap_err();
+        assert!(matches!(error, PathError::NotAllowed { .. }), "{error}");
+        assert!(!open(&host_path, &[host_path.clone()]).unwrap().writable);
+        assert!(
+            open(&host_path, &[format!("{host_path}:rw")])
+                .unwrap()
+                .writable
+        );
+    }
+
+    #[test]
+    fn links_in_sources_are_refused() {
+        let task = tempfile::tempdir().unwrap();
+        let host = tempfile::tempdir().unwrap();
+        symlink("/etc", task.path().join("etc")).unwrap();
+        symlink("/etc", host.path().join("etc")).unwrap();
+        let host_path = host.path().to_str().unwrap().to_owned();
+        let allowed = policy(&[host_path.clone()]);
+
+        for path in ["etc", "etc/ssl", "../x", &format!("{host_path}/etc")] {
+            let opened = open_source("mounts", path, Some(task.path()), &allowed);
+            assert!(opened.is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn sockets_and_devices_are_no_sources() {
+        let task = tempfile::tempdir().unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(task.path().join("s")).unwrap();
+        fifo(task.path());
+
+        for path in ["s", "out.fifo"] {
+            let error = open_source("mounts", path, Some(task.path()), &policy(&[])).unwrap_err();
+            assert!(matches!(error, PathError::Kind { .. }), "{error}");
+        }
+    }
+
+    /// A root made by somebody who knew that we would mount on `/proc` and `/dev`.
+    #[test]
+    fn places_in_a_hostile_root_stay_in_it() {
+        let root = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        symlink(outside.path(), root.path().join("dev")).unwrap();
+        symlink(outside.path(), root.path().join("data")).unwrap();
+        let open = open_dir("root", root.path()).unwrap();
+
+        assert!(make_place(&open, "/dev", true).is_err());
+        assert!(make_place(&open, "/data/x", true).is_err());
+        assert!(make_place(&open, "/data", false).is_err());
+        make_place(&open, "/a/b/c", true).unwrap();
+        make_place(&open, "/a/file", false).unwrap();
+
+        assert!(root.path().join("a/b/c").is_dir());
+        assert!(root.path().join("a/file").is_file());
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn own_directory_is_no_link() {
+        let base = tempfile::tempdir().unwrap();
+        symlink("/etc", base.path().join("local")).unwrap();
+        let open = open_dir("task", base.path()).unwrap();
+
+        assert!(open_own_dir(&open, "local", 0o755, None).is_err());
+        open_own_dir(&open, "tmp", 0o1777, None).unwrap();
+
+        let mode = base.path().join("tmp").metadata().unwrap().permissions();
+        assert_eq!(mode.mode() & 0o7777, 0o1777);
     }
 }

@@ -129,6 +129,16 @@ impl Process {
         }
     }
 
+    /// Whether `signal` would have its default effect: it is neither blocked nor ignored nor handled.
+    /// `false` when the process is gone.
+    pub(crate) fn takes_default(&self, signal: Signal) -> io::Result<bool> {
+        match read_small(Path::new(&format!("/proc/{}/status", self.pid))) {
+            Ok(status) => Ok(is_default(&status, signal)),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Kills the group that the process leads. Only while the process is not reaped: afterwards the
     /// number may be another group's.
     pub(crate) fn kill_group(&self) -> io::Result<()> {
@@ -212,6 +222,18 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
+/// Reads the masks of /proc's `status`, where bit 0 is signal 1.
+fn is_default(status: &str, signal: Signal) -> bool {
+    let bit = 1_u64 << (signal.as_raw() - 1).clamp(0, 63);
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    ["SigBlk:", "SigIgn:", "SigCgt:"]
+        .into_iter()
+        .all(|name| mask(name).is_some_and(|mask| mask & bit == 0))
+}
+
 /// The v2 cgroup of `pid`, as a path from the root of the hierarchy.
 pub(crate) fn cgroup(pid: i32) -> io::Result<String> {
     let text = read_small(Path::new(&format!("/proc/{pid}/cgroup")))?;
@@ -287,5 +309,23 @@ mod tests {
         let error = Process::find(i32::MAX, 1).unwrap_err();
 
         assert!(matches!(error, FindError::NoProcess { .. }), "{error}");
+    }
+
+    #[test]
+    fn any_mask_takes_the_default_away() {
+        let status = |blocked, ignored, caught| {
+            format!("Name:\tx\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\nSigCgt:\t{caught}\n")
+        };
+        let (none, term) = ("0000000000000000", "0000000000004000");
+
+        assert!(is_default(&status(none, none, none), Signal::TERM));
+        assert!(is_default(&status(term, term, term), Signal::INT));
+        for held in [
+            status(term, none, none),
+            status(none, term, none),
+            status(none, none, term),
+        ] {
+            assert!(!is_default(&held, Signal::TERM), "{held}");
+        }
     }
 }

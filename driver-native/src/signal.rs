@@ -27,6 +27,21 @@ pub(crate) fn parse(signal: &str) -> Result<Signal, TaskError> {
     Signal::from_named_raw(number).ok_or_else(unknown)
 }
 
+/// Whether a process that does nothing about `signal` ends by it (signal(7)).
+pub(crate) fn ends_by_default(signal: Signal) -> bool {
+    ![
+        Signal::CHILD,
+        Signal::CONT,
+        Signal::STOP,
+        Signal::TSTP,
+        Signal::TTIN,
+        Signal::TTOU,
+        Signal::URG,
+        Signal::WINCH,
+    ]
+    .contains(&signal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

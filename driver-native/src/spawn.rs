@@ -7,14 +7,18 @@
 //! values that the parent prepared, and nothing else. It allocates nothing, takes no lock, and
 //! reports a failure by two integers in the shared memory.
 //!
-//! Order in the child: signal dispositions, cgroups, session, standard streams, limit of open files,
-//! groups and user, directory, all other files closed, `no_new_privs`, signal mask, program.
+//! Which calls those are is written by the parent as a [`Script`]: namespaces, mounts, limits, user,
+//! capabilities, seccomp. The child walks it from its first line to its last and runs the program.
 #![expect(
     unsafe_code,
     reason = "clone3 with a stack of our own, and the child between it and execve"
 )]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long};
+mod namespace;
+mod script;
+mod sys;
+
+use std::ffi::{CString, c_char, c_int, c_long};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -27,7 +31,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::limits;
-use crate::user::Identity;
+
+pub(crate) use namespace::user_namespace;
+use script::Call;
+pub(crate) use script::{Arg, Script, Step, Tolerated};
+pub(crate) use sys::{MountFlags, id_mapped, restrict_mount};
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!(
@@ -37,28 +45,29 @@ compile_error!(
 /// A process to start, with everything that must not be made in the child.
 #[derive(Debug)]
 pub(crate) struct Spawn<'a> {
-    pub(crate) program: &'a CStr,
+    /// What the child does before its program.
+    pub(crate) script: &'a Script,
+    pub(crate) program: Program<'a>,
     /// The program's name first.
     pub(crate) argv: &'a [CString],
     /// `NAME=value`.
     pub(crate) envp: &'a [CString],
-    pub(crate) stdin: BorrowedFd<'a>,
-    pub(crate) stdout: BorrowedFd<'a>,
-    pub(crate) stderr: BorrowedFd<'a>,
-    pub(crate) work_dir: BorrowedFd<'a>,
     /// The cgroup to be born in.
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
-    /// Files to write "0" into, which moves the writer.
-    pub(crate) joins: &'a [BorrowedFd<'a>],
-    /// Whom to become; `None` is the caller.
-    pub(crate) identity: Option<&'a Identity>,
-    pub(crate) no_new_privs: bool,
-    /// How many files the process may open; `None` is the caller's limit.
-    pub(crate) open_files: Option<OpenFiles>,
+    /// Namespaces to be born in, as flags of clone(2).
+    pub(crate) namespaces: u64,
 }
 
-/// A limit of open files, soft and hard: `struct rlimit64` of prlimit(2).
-#[repr(C)]
+/// Where the program is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Program<'a> {
+    /// At the first of these paths, as the child sees them, where there is something to run.
+    Paths(&'a [CString]),
+    /// In an open file.
+    File(BorrowedFd<'a>),
+}
+
+/// A limit of open files, soft and hard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenFiles {
     pub(crate) soft: u64,
@@ -83,42 +92,6 @@ impl Spawned {
     }
 }
 
-/// What the child was doing when it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    JoinCgroup,
-    Session,
-    Streams,
-    OpenFiles,
-    Groups,
-    Group,
-    User,
-    WorkDir,
-    CloseFiles,
-    NoNewPrivs,
-    Exec,
-}
-
-impl Step {
-    const ALL: [Self; 11] = [
-        Self::JoinCgroup,
-        Self::Session,
-        Self::Streams,
-        Self::OpenFiles,
-        Self::Groups,
-        Self::Group,
-        Self::User,
-        Self::WorkDir,
-        Self::CloseFiles,
-        Self::NoNewPrivs,
-        Self::Exec,
-    ];
-
-    fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|step| *step as u32 == number)
-    }
-}
-
 /// Why there is no process.
 #[derive(Debug, Error)]
 pub(crate) enum SpawnError {
@@ -135,9 +108,11 @@ pub(crate) enum SpawnError {
         source: io::Error,
     },
     /// The process failed before it ran its program, and is gone.
-    #[error("prepare the process (step {step:?})")]
+    #[error("{about}")]
     Child {
         step: Step,
+        /// What was done, to what.
+        about: String,
         #[source]
         source: io::Error,
     },
@@ -176,24 +151,17 @@ const CHILD_FAILED: c_long = 127;
 /// has ended or runs its program.
 #[repr(C)]
 struct Plan {
-    program: *const c_char,
+    calls: *const Call,
+    calls_len: usize,
+    programs: *const *const c_char,
+    programs_len: usize,
+    /// A file to run in place of `programs`; -1 is none.
+    file: c_int,
     argv: *const *const c_char,
     envp: *const *const c_char,
-    streams: [c_int; 3],
-    work_dir: c_int,
-    joins: *const c_int,
-    joins_len: usize,
-    identity: bool,
-    uid: u32,
-    gid: u32,
-    groups: *const u32,
-    groups_len: usize,
-    no_new_privs: bool,
-    /// Null to keep the limit.
-    open_files: *const OpenFiles,
-    /// The step that the child is at.
-    step: AtomicU32,
-    /// The error number of the step that failed; 0 while none has.
+    /// The call that the child is at, by its place in `calls`; past them all is the program.
+    at: AtomicU32,
+    /// The error number of the call that failed; 0 while none has.
     errno: AtomicI32,
 }
 
@@ -208,32 +176,25 @@ type StackUnit = u128;
 pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
     let argv = null_terminated(spawn.argv);
     let envp = null_terminated(spawn.envp);
-    let joins: Vec<c_int> = spawn.joins.iter().map(AsRawFd::as_raw_fd).collect();
-    let groups: &[u32] = spawn.identity.map_or(&[], |identity| &identity.groups);
+    let (programs, file) = match spawn.program {
+        Program::Paths(paths) => (paths.iter().map(|path| path.as_ptr()).collect(), -1),
+        Program::File(file) => (Vec::new(), file.as_raw_fd()),
+    };
+    let calls = spawn.script.calls();
     let plan = Plan {
-        program: spawn.program.as_ptr(),
+        calls: calls.as_ptr(),
+        calls_len: calls.len(),
+        programs: programs.as_ptr(),
+        programs_len: programs.len(),
+        file,
         argv: argv.as_ptr(),
         envp: envp.as_ptr(),
-        streams: [
-            spawn.stdin.as_raw_fd(),
-            spawn.stdout.as_raw_fd(),
-            spawn.stderr.as_raw_fd(),
-        ],
-        work_dir: spawn.work_dir.as_raw_fd(),
-        joins: joins.as_ptr(),
-        joins_len: joins.len(),
-        identity: spawn.identity.is_some(),
-        uid: spawn.identity.map_or(0, |identity| identity.uid),
-        gid: spawn.identity.map_or(0, |identity| identity.gid),
-        groups: groups.as_ptr(),
-        groups_len: groups.len(),
-        no_new_privs: spawn.no_new_privs,
-        open_files: spawn.open_files.as_ref().map_or(ptr::null(), ptr::from_ref),
-        step: AtomicU32::new(Step::JoinCgroup as u32),
+        at: AtomicU32::new(0),
         errno: AtomicI32::new(0),
     };
-    let child = clone_child(&plan, spawn.cgroup)?;
-    let step = Step::from_number(plan.step.load(Ordering::Acquire)).unwrap_or(Step::Exec);
+    let child = clone_child(&plan, spawn.cgroup, spawn.namespaces)?;
+    let at = plan.at.load(Ordering::Acquire) as usize;
+    let (step, about) = spawn.script.describe(at);
     match plan.errno.load(Ordering::Acquire) {
         // The last step leaves no trace when it succeeds; a kill in the middle of it looks the
         // same, and the one who waits for the process sees the kill.
@@ -246,6 +207,7 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
             reap(&child);
             Err(SpawnError::Child {
                 step,
+                about,
                 source: io::Error::from_raw_os_error(errno),
             })
         }
@@ -274,7 +236,11 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Makes the child and waits until it has ended or runs its program.
-fn clone_child(plan: &Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, SpawnError> {
+fn clone_child(
+    plan: &Plan,
+    cgroup: Option<BorrowedFd<'_>>,
+    namespaces: u64,
+) -> Result<Spawned, SpawnError> {
     let mut stack = vec![
         MaybeUninit::<StackUnit>::uninit();
         limits::CHILD_STACK_BYTES / size_of::<StackUnit>()
@@ -282,7 +248,9 @@ fn clone_child(plan: &Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, S
     let mut pidfd: c_int = -1;
     let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     let args = CloneArgs {
-        flags: u64::from(shared.cast_unsigned()) | cgroup.map_or(0, |_dir| CLONE_INTO_CGROUP),
+        flags: u64::from(shared.cast_unsigned())
+            | namespaces
+            | cgroup.map_or(0, |_dir| CLONE_INTO_CGROUP),
         pidfd: (&raw mut pidfd).addr() as u64,
         exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
         stack: stack.as_mut_ptr().addr() as u64,
@@ -439,7 +407,8 @@ fn default_signals() {
     }
 }
 
-/// Does every step; returns the error number of the one that failed, and not at all if none does.
+/// Does every call of the script and runs the program; returns the error number of what failed, and
+/// not at all if nothing does.
 ///
 /// User and groups are set by the system call itself: the library's functions would set them for
 /// the parent's threads too. The kernel makes shared memory undumpable when the user changes, so
@@ -447,29 +416,38 @@ fn default_signals() {
 ///
 /// # Safety
 ///
-/// The plan's pointers are valid.
+/// The plan's pointers are valid, and each call of its script may be made in a process that shares
+/// the parent's memory.
 unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
-    // SAFETY: the parent keeps `joins_len` descriptors there.
-    let joins = unsafe { raw_slice(plan.joins, plan.joins_len) };
-    for file in joins {
-        // SAFETY: the buffer is one byte long and constant.
-        let written = unsafe { libc::syscall(libc::SYS_write, *file, c"0".as_ptr(), 1_usize) };
-        if written != 1 {
-            return errno();
-        }
-    }
-    let calls = calls(plan);
-    for call in calls.iter().filter(|call| call.wanted) {
-        plan.step.store(call.step as u32, Ordering::Release);
-        let args = call.args;
-        // SAFETY: the table holds numbers, and pointers that the plan keeps valid. None of the calls writes to memory.
-        let result =
-            unsafe { libc::syscall(call.number, args[0], args[1], args[2], args[3], args[4]) };
+    // SAFETY: the parent keeps `calls_len` calls there.
+    let calls = unsafe { raw_slice(plan.calls, plan.calls_len) };
+    let mut slots = [0_u64; script::SLOTS];
+    for call in calls {
+        let args = call.args(&slots);
+        // SAFETY: what the script's author promised; see `Script`.
+        let result = unsafe {
+            libc::syscall(
+                call.number,
+                args[0],
+                args[1],
+                args[2],
+                args[3],
+                args[4],
+                args[5],
+            )
+        };
         if result < 0 {
-            return errno();
+            let errno = errno();
+            if !call.tolerates(errno) {
+                return errno;
+            }
+        } else {
+            call.keep(result, &mut slots);
         }
+        // Only this process writes it, so that no read-modify-write is needed.
+        let next = plan.at.load(Ordering::Relaxed).wrapping_add(1);
+        plan.at.store(next, Ordering::Release);
     }
-    plan.step.store(Step::Exec as u32, Ordering::Release);
     let none: u64 = 0;
     // SAFETY: the mask has the kernel's size. Signals that came meanwhile act now, on this process.
     unsafe {
@@ -481,94 +459,44 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
             SIGSET_BYTES,
         )
     };
-    // SAFETY: all three are null-terminated, as the parent made them.
-    unsafe { libc::syscall(libc::SYS_execve, plan.program, plan.argv, plan.envp) };
-    errno()
+    // SAFETY: the plan's pointers are valid.
+    unsafe { exec(plan) }
 }
 
-/// The steps between the cgroups and the program, in their order.
-fn calls(plan: &Plan) -> [Call; 11] {
-    let id = |number: u32| number as usize;
-    let file = |number: c_int| number.cast_unsigned() as usize;
-    let [stdin, stdout, stderr] = plan.streams;
-    [
-        Call::new(Step::Session, libc::SYS_setsid, [0; 5]),
-        // The sources lie above 2, because the standard library of Rust holds 0, 1 and 2 open in
-        // every process from its start.
-        Call::new(Step::Streams, libc::SYS_dup3, [file(stdin), 0, 0, 0, 0]),
-        Call::new(Step::Streams, libc::SYS_dup3, [file(stdout), 1, 0, 0, 0]),
-        Call::new(Step::Streams, libc::SYS_dup3, [file(stderr), 2, 0, 0, 0]),
-        // Of the process itself; the old limit is not asked for.
-        Call::new(
-            Step::OpenFiles,
-            libc::SYS_prlimit64,
-            [
-                0,
-                libc::RLIMIT_NOFILE as usize,
-                plan.open_files.expose_provenance(),
-                0,
-                0,
-            ],
-        )
-        .only_if(!plan.open_files.is_null()),
-        Call::new(
-            Step::Groups,
-            libc::SYS_setgroups,
-            [plan.groups_len, plan.groups.expose_provenance(), 0, 0, 0],
-        )
-        .only_if(plan.identity),
-        Call::new(
-            Step::Group,
-            libc::SYS_setresgid,
-            [id(plan.gid), id(plan.gid), id(plan.gid), 0, 0],
-        )
-        .only_if(plan.identity),
-        Call::new(
-            Step::User,
-            libc::SYS_setresuid,
-            [id(plan.uid), id(plan.uid), id(plan.uid), 0, 0],
-        )
-        .only_if(plan.identity),
-        Call::new(
-            Step::WorkDir,
-            libc::SYS_fchdir,
-            [file(plan.work_dir), 0, 0, 0, 0],
-        ),
-        Call::new(
-            Step::CloseFiles,
-            libc::SYS_close_range,
-            [3, id(u32::MAX), 0, 0, 0],
-        ),
-        Call::new(
-            Step::NoNewPrivs,
-            libc::SYS_prctl,
-            [file(libc::PR_SET_NO_NEW_PRIVS), 1, 0, 0, 0],
-        )
-        .only_if(plan.no_new_privs),
-    ]
-}
-
-/// One system call of the child.
-struct Call {
-    step: Step,
-    wanted: bool,
-    number: c_long,
-    args: [usize; 5],
-}
-
-impl Call {
-    fn new(step: Step, number: c_long, args: [usize; 5]) -> Self {
-        Self {
-            step,
-            wanted: true,
-            number,
-            args,
+/// Runs the program; returns the error number if there is none to run.
+///
+/// # Safety
+///
+/// The plan's pointers are valid.
+unsafe fn exec(plan: &Plan) -> c_int {
+    if plan.file >= 0 {
+        // SAFETY: argv and envp are null-terminated, as the parent made them, and the path is empty.
+        unsafe {
+            libc::syscall(
+                libc::SYS_execveat,
+                plan.file,
+                c"".as_ptr(),
+                plan.argv,
+                plan.envp,
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        return errno();
+    }
+    // SAFETY: the parent keeps `programs_len` paths there.
+    let programs = unsafe { raw_slice(plan.programs, plan.programs_len) };
+    let mut failed = libc::ENOENT;
+    for program in programs {
+        // SAFETY: all three are null-terminated, as the parent made them.
+        unsafe { libc::syscall(libc::SYS_execve, *program, plan.argv, plan.envp) };
+        match errno() {
+            libc::ENOENT | libc::ENOTDIR => {}
+            // Like a shell: something that may not be run is remembered, and the search goes on.
+            libc::EACCES => failed = libc::EACCES,
+            other => return other,
         }
     }
-
-    fn only_if(self, wanted: bool) -> Self {
-        Self { wanted, ..self }
-    }
+    failed
 }
 
 /// Like [`std::slice::from_raw_parts`], without its checks: a failed one would panic.

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,12 +21,14 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use crate::cgroup::TaskCgroup;
-use crate::command::{HeldOutput, StartProcessError, Streams, start_process};
-use crate::config::NativeConfig;
+use crate::command::{HeldOutput, Launch, StartProcessError, Streams, start_task};
+use crate::config::{Level, NativeConfig};
 use crate::driver::NAME;
-use crate::limits;
+use crate::isolation::ranges::Range;
+use crate::node::Node;
 use crate::process::{self, Ended, FindError, Process};
-use crate::spawn::{OpenFiles, Spawned, watch as watch_pidfd};
+use crate::spawn::{Spawned, watch as watch_pidfd};
+use crate::{limits, signal};
 
 /// Version of [`DriverState`] in a handle.
 pub(crate) const HANDLE_VERSION: i32 = 1;
@@ -40,15 +43,9 @@ struct DriverState {
     cgroup: String,
     /// Nanoseconds since 1970.
     started_at_ns: u64,
-}
-
-/// What holds for all tasks of a driver.
-#[derive(Debug)]
-pub(crate) struct Node {
-    /// This boot.
-    pub(crate) boot_id: String,
-    /// The limit of open files that tasks get; `None` is the driver's own.
-    pub(crate) open_files: Option<OpenFiles>,
+    /// Which ids a strict task has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id_range: Option<u32>,
 }
 
 /// A task that this driver started or recovered.
@@ -62,6 +59,8 @@ pub(crate) struct NativeTask {
     watcher: AbortHandle,
     /// `None` if the FIFOs could not be opened again after a recovery; the task goes on without.
     _output: Option<HeldOutput>,
+    /// Nobody else's as long as the task is known.
+    _ids: Option<Range>,
 }
 
 impl Drop for NativeTask {
@@ -76,6 +75,11 @@ pub(crate) struct Life {
     pub(crate) process: Process,
     pub(crate) cgroup: Option<TaskCgroup>,
     exit: watch::Sender<Option<End>>,
+    /// It is the first process of its pid namespace: the kernel keeps signals from it that it does not
+    /// handle.
+    is_first: bool,
+    /// A signal that SIGKILL stood for; 0 is none.
+    meant: AtomicI32,
     /// Set when the process was reaped. Held while reaping and while killing the process's group,
     /// because the number of a group is only known to be the task's before.
     reaped: Mutex<bool>,
@@ -97,18 +101,18 @@ impl NativeTask {
             None => None,
         };
         let streams = Streams::of_task(&config)?;
-        let spawned = start_process(
-            &config,
-            &native,
-            cgroup.as_ref(),
-            &native.command,
-            &native.args,
-            &streams,
-            node.open_files,
-        )?;
+        let (spawned, ids) = start_task(&Launch {
+            config: &config,
+            native: &native,
+            node,
+            cgroup: cgroup.as_ref(),
+            command: &native.command,
+            args: &native.args,
+            streams: &streams,
+        })?;
         // A process that cannot be followed must not be left behind.
         let output = Some(streams.into_held());
-        Self::adopt(config, native, node, cgroup, &spawned, output).map_err(|error| {
+        Self::adopt(config, native, node, cgroup, &spawned, (output, ids)).map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
         })
@@ -121,7 +125,7 @@ impl NativeTask {
         node: &Arc<Node>,
         cgroup: Option<TaskCgroup>,
         spawned: &Spawned,
-        output: Option<HeldOutput>,
+        (output, ids): (Option<HeldOutput>, Option<Range>),
     ) -> io::Result<Self> {
         let process = Process::started(spawned)?;
         let started_at = SystemTime::now();
@@ -134,6 +138,7 @@ impl NativeTask {
                 None => String::new(),
             },
             started_at_ns: nanoseconds(started_at),
+            id_range: ids.as_ref().map(Range::ordinal),
         };
         let handle = TaskHandle {
             version: HANDLE_VERSION,
@@ -142,7 +147,14 @@ impl NativeTask {
             state: TaskState::Running,
             driver_state: serde_json::to_vec(&state)?,
         };
-        Self::follow(node, handle, native, started_at, (process, cgroup), output)
+        Self::follow(
+            node,
+            handle,
+            native,
+            started_at,
+            (process, cgroup),
+            (output, ids),
+        )
     }
 
     /// Finds the process of a handle. Needs a runtime to be entered.
@@ -197,7 +209,9 @@ impl NativeTask {
                 None
             }
         };
-        Self::follow(node, handle, native, started_at, (process, cgroup), output)
+        let ids = state.id_range.map(|ordinal| node.ranges.retake(ordinal));
+        let held = (output, ids);
+        Self::follow(node, handle, native, started_at, (process, cgroup), held)
             .map_err(|error| failed_recovery(&error))
     }
 
@@ -207,13 +221,15 @@ impl NativeTask {
         native: NativeConfig,
         started_at: SystemTime,
         (process, cgroup): (Process, Option<TaskCgroup>),
-        output: Option<HeldOutput>,
+        (output, ids): (Option<HeldOutput>, Option<Range>),
     ) -> io::Result<Self> {
         let pidfd = watch_pidfd(process.pidfd())?;
         let life = Arc::new(Life {
             process,
             cgroup,
             exit: watch::Sender::new(None),
+            is_first: native.isolation != Level::Raw && !native.init,
+            meant: AtomicI32::new(0),
             reaped: Mutex::new(false),
         });
         let watcher = tokio::spawn(Arc::clone(&life).watch(pidfd)).abort_handle();
@@ -225,6 +241,7 @@ impl NativeTask {
             life,
             watcher,
             _output: output,
+            _ids: ids,
         })
     }
 
@@ -240,6 +257,24 @@ impl NativeTask {
 }
 
 impl Life {
+    /// Sends a signal to the process, with the effect that it has on any other process; `false` when it
+    /// has ended.
+    ///
+    /// The first process of a pid namespace gets no signal that it has no handler for, so that a
+    /// program that was not written to be one could only be killed. A signal that would end it does:
+    /// SIGKILL is sent in its place, and the end is told as the signal's.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<bool> {
+        if self.is_first
+            && signal != Signal::KILL
+            && signal::ends_by_default(signal)
+            && self.process.takes_default(signal)?
+        {
+            self.meant.store(signal.as_raw(), Ordering::Relaxed);
+            return self.process.signal(Signal::KILL);
+        }
+        self.process.signal(signal)
+    }
+
     /// The end, if it came.
     pub(crate) fn end(&self) -> Option<End> {
         self.exit.borrow().clone()
@@ -312,7 +347,11 @@ impl Life {
         *reaped = true;
         let mut result = match ended {
             Ended::Exited(code) => ExitResult::exited(code),
-            Ended::Signaled(signal) => ExitResult::signaled(signal),
+            Ended::Signaled(signal) => {
+                let meant = self.meant.load(Ordering::Relaxed);
+                let killed = signal == Signal::KILL.as_raw() && meant != 0;
+                ExitResult::signaled(if killed { meant } else { signal })
+            }
             Ended::Unknown => ExitResult::unknown(format!(
                 "the driver was started again while the task ran, so that it is not the parent of \
                  process {}; the exit ledger knows",

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
+use nix::unistd::{Gid, Group, Uid, User, geteuid, getgrouplist};
 use thiserror::Error;
 
 /// User and groups of a process.
@@ -26,6 +26,9 @@ pub(crate) enum UserError {
         #[source]
         source: nix::Error,
     },
+    /// Not in the database.
+    #[error("group {group:?} is not known on this node; create it, or use a numeric gid")]
+    UnknownGroup { group: String },
     /// Only root may be somebody else.
     #[error("run as user {user:?}: the driver runs as uid {uid} and only root may change users")]
     NotRoot { user: String, uid: u32 },
@@ -36,22 +39,37 @@ impl Identity {
     /// when it is the driver's and the driver is not root.
     ///
     /// A uid that no database knows gets the group of the same number and no other.
-    pub(crate) fn of(user: &str) -> Result<Option<Self>, UserError> {
-        if user.is_empty() {
+    pub(crate) fn of(user: &str, group: Option<&str>) -> Result<Option<Self>, UserError> {
+        if user.is_empty() && group.is_none() {
             return Ok(None);
         }
-        let identity = Self::look_up(user)?;
+        let own = geteuid().to_string();
+        let user = if user.is_empty() { &own } else { user };
+        let mut identity = Self::look_up(user)?;
+        if let Some(group) = group {
+            identity.gid = look_up_group(group)?;
+        }
         let own = geteuid();
         if own.is_root() {
             return Ok(Some(identity));
         }
-        if identity.uid == own.as_raw() {
+        if identity.uid == own.as_raw() && group.is_none() {
             return Ok(None);
         }
         Err(UserError::NotRoot {
             user: user.to_owned(),
             uid: own.as_raw(),
         })
+    }
+
+    /// The identity for `user` in no group but one: `group`, or the user's own.
+    pub(crate) fn alone(user: &str, group: Option<&str>) -> Result<Self, UserError> {
+        let mut identity = Self::look_up(user)?;
+        if let Some(group) = group {
+            identity.gid = look_up_group(group)?;
+        }
+        identity.groups.clear();
+        Ok(identity)
     }
 
     fn look_up(user: &str) -> Result<Self, UserError> {
@@ -89,13 +107,26 @@ impl Identity {
     }
 }
 
+fn look_up_group(group: &str) -> Result<u32, UserError> {
+    let unknown = || UserError::UnknownGroup {
+        group: group.to_owned(),
+    };
+    match group.parse::<u32>() {
+        Ok(gid) => Ok(gid),
+        Err(_not_a_number) => match Group::from_name(group) {
+            Ok(Some(entry)) => Ok(entry.gid.as_raw()),
+            Ok(None) | Err(_) => Err(unknown()),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn empty_user_is_the_drivers_own() {
-        assert_eq!(Identity::of("").unwrap(), None);
+        assert_eq!(Identity::of("", None).unwrap(), None);
     }
 
     #[test]
@@ -116,11 +147,21 @@ mod tests {
 
     #[test]
     fn unknown_name_says_what_to_do() {
-        let error = Identity::of("no-such-user").unwrap_err();
+        let error = Identity::of("no-such-user", None).unwrap_err();
 
         assert_eq!(
             error.to_string(),
             "user \"no-such-user\" is not known on this node; create it, or use a numeric uid"
         );
+    }
+
+    #[test]
+    fn contained_user_has_one_group() {
+        let root = Identity::alone("root", None).unwrap();
+        let other = Identity::alone("root", Some("4242")).unwrap();
+
+        assert_eq!((root.gid, root.groups.len()), (0, 0));
+        assert_eq!((other.uid, other.gid), (0, 4_242));
+        assert!(Identity::alone("root", Some("no-such-group")).is_err());
     }
 }

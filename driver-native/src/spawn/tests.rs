@@ -7,6 +7,12 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::*;
+use crate::config::Level;
+use crate::isolation::Confinement;
+use crate::isolation::capabilities::Capabilities;
+use crate::isolation::privileges::{self, Seat, WorkDir};
+use crate::isolation::rlimits::Limit;
+use crate::user::Identity;
 
 struct Outcome {
     code: Option<i32>,
@@ -20,30 +26,74 @@ fn strings(values: &[&str]) -> Vec<CString> {
         .collect()
 }
 
-/// Runs `argv` with its output in a pipe, and changes the request first.
-fn run(argv: &[&str], change: impl FnOnce(&mut Spawn<'_>)) -> Result<Outcome, SpawnError> {
-    let null = crate::paths::open_null().unwrap();
-    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
-    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let argv = strings(argv);
-    let envp = strings(&["ONLY=this"]);
-    let mut request = Spawn {
-        program: &argv[0],
-        argv: &argv,
-        envp: &envp,
-        stdin: null.as_fd(),
-        stdout: write_end.as_fd(),
-        stderr: null.as_fd(),
-        work_dir: root.as_fd(),
-        cgroup: None,
-        joins: &[],
+/// What a raw task of the driver's user has.
+fn raw() -> Confinement {
+    Confinement {
+        level: Level::Raw,
         identity: None,
+        capabilities: Capabilities::EMPTY,
+        limits: Vec::new(),
+        hostname: String::new(),
         no_new_privs: true,
-        open_files: None,
-    };
+        init: false,
+    }
+}
+
+/// A process to start, with its output in a file.
+struct Request {
+    confinement: Confinement,
+    work_dir: OwnedFd,
+    joins: Vec<OwnedFd>,
+    stdout: OwnedFd,
+}
+
+impl Request {
+    fn new(stdout: OwnedFd) -> Self {
+        Self {
+            confinement: raw(),
+            work_dir: crate::paths::open_work_dir(Path::new(""), None).unwrap(),
+            joins: Vec::new(),
+            stdout,
+        }
+    }
+
+    fn spawn(self, argv: &[&str]) -> Result<Spawned, SpawnError> {
+        let null = crate::paths::open_null().unwrap();
+        let mut script = Script::default();
+        for join in self.joins {
+            let zero = script.text(c"0");
+            let join = script.file(join);
+            script.call(
+                Step::JoinCgroup,
+                "join",
+                libc::SYS_write,
+                [join, zero, 1_u64.into()],
+            );
+        }
+        let seat = Seat {
+            streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
+            work_dir: WorkDir::Open(self.work_dir.as_fd()),
+            keeps_files: false,
+        };
+        privileges::write(&mut script, &self.confinement, None, &seat);
+        let argv = strings(argv);
+        spawn(&Spawn {
+            script: &script,
+            program: Program::Paths(&argv[..1]),
+            argv: &argv,
+            envp: &strings(&["ONLY=this"]),
+            cgroup: None,
+            namespaces: 0,
+        })
+    }
+}
+
+/// Runs `argv` with its output in a pipe, and changes the request first.
+fn run(argv: &[&str], change: impl FnOnce(&mut Request)) -> Result<Outcome, SpawnError> {
+    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let mut request = Request::new(write_end);
     change(&mut request);
-    let child = spawn(&request)?;
-    drop(write_end);
+    let child = request.spawn(argv)?;
     let mut output = String::new();
     File::from(read_end).read_to_string(&mut output).unwrap();
     let status = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)
@@ -94,7 +144,7 @@ fn privileges_are_not_gained_unless_asked() {
     let flag = ["/bin/grep", "NoNewPrivs", "/proc/self/status"];
 
     let on = run(&flag, |_| {}).unwrap();
-    let off = run(&flag, |request| request.no_new_privs = false).unwrap();
+    let off = run(&flag, |request| request.confinement.no_new_privs = false).unwrap();
 
     assert_eq!(on.output, "NoNewPrivs:\t1\n");
     assert_eq!(off.output, "NoNewPrivs:\t0\n");
@@ -103,12 +153,12 @@ fn privileges_are_not_gained_unless_asked() {
 /// The driver may hold more files than a program expects: old ones count to 1 024.
 #[test]
 fn limit_of_open_files_is_as_given() {
-    let limit = OpenFiles { soft: 77, hard: 99 };
+    let limit = Limit::open_files(77, 99);
 
     let outcome = run(
         &["/bin/grep", "open files", "/proc/self/limits"],
         |request| {
-            request.open_files = Some(limit);
+            request.confinement.limits.push(limit);
         },
     )
     .unwrap();
@@ -130,32 +180,13 @@ fn process_leads_a_session_of_its_own() {
 fn process_starts_in_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
-    let work_dir = crate::paths::open_work_dir(&path, None).unwrap();
-    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let null = crate::paths::open_null().unwrap();
-    let argv = strings(&["/bin/pwd"]);
 
-    let child = spawn(&Spawn {
-        program: &argv[0],
-        argv: &argv,
-        envp: &[],
-        stdin: null.as_fd(),
-        stdout: write_end.as_fd(),
-        stderr: null.as_fd(),
-        work_dir: work_dir.as_fd(),
-        cgroup: None,
-        joins: &[],
-        identity: None,
-        no_new_privs: true,
-        open_files: None,
+    let outcome = run(&["/bin/pwd"], |request| {
+        request.work_dir = crate::paths::open_work_dir(&path, None).unwrap();
     })
     .unwrap();
-    drop(write_end);
-    let mut output = String::new();
-    File::from(read_end).read_to_string(&mut output).unwrap();
-    reap(&child);
 
-    assert_eq!(Path::new(output.trim()), path);
+    assert_eq!(Path::new(outcome.output.trim()), path);
 }
 
 #[test]
@@ -174,33 +205,14 @@ fn user_and_groups_are_changed() {
         "^\\(Uid\\|Gid\\|Groups\\)",
         "/proc/self/status",
     ];
-    let null = crate::paths::open_null().unwrap();
-    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
-    let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let argv = strings(&argv);
 
-    let child = spawn(&Spawn {
-        program: &argv[0],
-        argv: &argv,
-        envp: &[],
-        stdin: null.as_fd(),
-        stdout: write_end.as_fd(),
-        stderr: null.as_fd(),
-        work_dir: root.as_fd(),
-        cgroup: None,
-        joins: &[],
-        identity: Some(&identity),
-        no_new_privs: true,
-        open_files: None,
+    let outcome = run(&argv, |request| {
+        request.confinement.identity = Some(identity)
     })
     .unwrap();
-    drop(write_end);
-    let mut output = String::new();
-    File::from(read_end).read_to_string(&mut output).unwrap();
-    reap(&child);
 
     assert_eq!(
-        output,
+        outcome.output,
         "Uid:\t12345\t12345\t12345\t12345\nGid:\t23456\t23456\t23456\t23456\n\
          Groups:\t23456 34567 \n"
     );
@@ -210,7 +222,7 @@ fn user_and_groups_are_changed() {
 fn missing_program_fails_at_exec() {
     let error = run(&["/no/such/program"], |_| {}).map(drop).unwrap_err();
 
-    let SpawnError::Child { step, source } = error else {
+    let SpawnError::Child { step, source, .. } = error else {
         panic!("{error}")
     };
     assert_eq!(step, Step::Exec);
@@ -220,29 +232,14 @@ fn missing_program_fails_at_exec() {
 #[test]
 fn failed_join_names_its_step() {
     let read_only = File::open("/dev/null").unwrap();
-    let joins = [read_only.as_fd()];
-    let null = crate::paths::open_null().unwrap();
-    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
-    let argv = strings(&["/bin/true"]);
 
-    let error = spawn(&Spawn {
-        program: &argv[0],
-        argv: &argv,
-        envp: &[],
-        stdin: null.as_fd(),
-        stdout: null.as_fd(),
-        stderr: null.as_fd(),
-        work_dir: root.as_fd(),
-        cgroup: None,
-        joins: &joins,
-        identity: None,
-        no_new_privs: true,
-        open_files: None,
+    let error = run(&["/bin/true"], |request| {
+        request.joins.push(read_only.into())
     })
     .map(drop)
     .unwrap_err();
 
-    let SpawnError::Child { step, source } = error else {
+    let SpawnError::Child { step, source, .. } = error else {
         panic!("{error}")
     };
     assert_eq!(step, Step::JoinCgroup);
@@ -286,23 +283,7 @@ fn many_threads_start_processes_at_once() {
 #[test]
 fn abandoned_process_is_gone_at_once() {
     let null = crate::paths::open_null().unwrap();
-    let root = crate::paths::open_work_dir(Path::new(""), None).unwrap();
-    let argv = strings(&["/bin/sleep", "600"]);
-    let child = spawn(&Spawn {
-        program: &argv[0],
-        argv: &argv,
-        envp: &[],
-        stdin: null.as_fd(),
-        stdout: null.as_fd(),
-        stderr: null.as_fd(),
-        work_dir: root.as_fd(),
-        cgroup: None,
-        joins: &[],
-        identity: None,
-        no_new_privs: true,
-        open_files: None,
-    })
-    .unwrap();
+    let child = Request::new(null).spawn(&["/bin/sleep", "600"]).unwrap();
 
     child.abandon();
 

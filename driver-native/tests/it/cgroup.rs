@@ -7,7 +7,8 @@ use futures::StreamExt;
 use muster_driver::{CpuField, ExitResult, TaskDriver};
 
 use crate::fixture::{
-    Cgroups, DEADLINE, Task, cgroup_line, is_alive, pid_of, shell, sleep_for_ever, started, until,
+    Cgroups, DEADLINE, Task, allowing_driver, cgroup_line, is_alive, pid_of, shell, sleep_for_ever,
+    started, until,
 };
 
 /// A task that hides a process: in a session of its own, with a parent that is gone.
@@ -123,7 +124,7 @@ async fn directory_that_is_no_cgroup_is_refused() {
         dir: task.dir.path().to_owned(),
         joins: Vec::new(),
     });
-    let driver = muster_driver_native::NativeDriver::new();
+    let driver = allowing_driver().await;
 
     let error = driver.start_task(task.config.clone()).await.unwrap_err();
 

@@ -9,18 +9,29 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt};
 use muster_driver::conformance::Subject;
 use muster_driver::{TaskConfig, TaskDriver, plugin};
-use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{Cgroups, DEADLINE, shell};
+use crate::fixture::{Cgroups, DEADLINE, allowing_driver, shell};
 
-mod in_process {
+mod raw {
     use super::Native;
 
-    muster_driver::driver_conformance!(Native::in_process());
+    muster_driver::driver_conformance!(Native::in_process("raw"));
+}
+
+mod contained {
+    use super::Native;
+
+    muster_driver::driver_conformance!(Native::in_process("contained"));
+}
+
+mod strict {
+    use super::Native;
+
+    muster_driver::driver_conformance!(Native::in_process("strict"));
 }
 
 mod over_socket {
@@ -29,16 +40,23 @@ mod over_socket {
     muster_driver::driver_conformance!(Native::over_socket());
 }
 
-/// The native driver, served or not, with a cgroup for each task or without.
+/// The native driver, served or not, with a cgroup for each task or without, and a level of isolation.
 struct Native {
+    level: &'static str,
     dir: TempDir,
     cgroups: Option<Cgroups>,
     served: Option<Mutex<Vec<CancellationToken>>>,
 }
 
 impl Native {
-    fn in_process() -> Self {
+    /// Raw where the tests do not run as root, which says so.
+    fn in_process(level: &'static str) -> Self {
+        let root = nix::unistd::geteuid().is_root();
+        if !root && level != "raw" {
+            eprintln!("skipped: {level} tasks, only root can contain a task; raw ones run instead");
+        }
         Self {
+            level: if root { level } else { "raw" },
             dir: tempfile::tempdir().unwrap(),
             cgroups: None,
             served: None,
@@ -50,8 +68,13 @@ impl Native {
         Self {
             cgroups: Cgroups::new(),
             served: Some(Mutex::default()),
-            ..Self::in_process()
+            ..Self::in_process("contained")
         }
+    }
+
+    fn config(&self, mut config: Value) -> Value {
+        config["isolation"] = json!(self.level);
+        config
     }
 
     fn task_dir(&self, task_id: &str) -> PathBuf {
@@ -62,7 +85,7 @@ impl Native {
 impl Subject for Native {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async {
-            let driver = Arc::new(NativeDriver::new());
+            let driver = Arc::new(allowing_driver().await);
             let Some(served) = &self.served else {
                 return driver as Arc<dyn TaskDriver>;
             };
@@ -95,7 +118,7 @@ impl Subject for Native {
 
     fn host_part(&self, task_id: &str) -> TaskConfig {
         let task_dir = self.task_dir(task_id);
-        fs::create_dir(&task_dir).unwrap();
+        fs::create_dir_all(task_dir.join("local")).unwrap();
         let mut config = TaskConfig {
             task_dir,
             cgroup: self.cgroups.as_ref().map(Cgroups::placement),
@@ -108,19 +131,25 @@ impl Subject for Native {
     }
 
     fn runs_for(&self, time: Duration) -> Value {
-        json!({"command": "sleep", "args": [time.as_secs_f64().to_string()]})
+        self.config(json!({"command": "sleep", "args": [time.as_secs_f64().to_string()]}))
     }
 
     fn exits_with(&self, code: i32) -> Value {
-        shell(&format!("exit {code}"))
+        self.config(shell(&format!("exit {code}")))
     }
 
     fn ignores_signals(&self) -> Value {
-        shell("trap '' TERM INT HUP; echo yes > ready; while :; do sleep 1; done")
+        let place = match self.level {
+            "raw" => "local/ready",
+            _ => "/local/ready",
+        };
+        self.config(shell(&format!(
+            "trap '' TERM INT HUP; echo yes > {place}; while :; do sleep 1; done"
+        )))
     }
 
     fn broken(&self) -> Value {
-        json!({"command": "no-such-command"})
+        self.config(json!({"command": "no-such-command"}))
     }
 
     fn prints(&self, text: &str) -> Vec<String> {
@@ -129,7 +158,7 @@ impl Subject for Native {
 
     fn settled<'a>(&'a self, config: &'a TaskConfig) -> BoxFuture<'a, ()> {
         async {
-            let ready = config.task_dir.join("ready");
+            let ready = config.task_dir.join("local/ready");
             let waiting = async {
                 while !ready.exists() {
                     tokio::time::sleep(Duration::from_millis(2)).await;

@@ -37,7 +37,16 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    pub(crate) fn new(config: Value) -> Self {
+    /// A raw task, unless its configuration says otherwise: it sees what the test sees.
+    pub(crate) fn new(mut config: Value) -> Self {
+        if config.get("isolation").is_none() {
+            config["isolation"] = json!("raw");
+        }
+        Self::with(config)
+    }
+
+    /// A task as its configuration says.
+    pub(crate) fn with(config: Value) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = tempfile::tempdir().unwrap();
@@ -86,9 +95,16 @@ impl Task {
     }
 }
 
+/// A driver on a node that allows raw tasks.
+pub(crate) async fn allowing_driver() -> NativeDriver {
+    let driver = NativeDriver::new();
+    driver.set_config(json!({"allow_raw": true})).await.unwrap();
+    driver
+}
+
 /// Starts a task with a driver of its own, and panics if it does not start.
 pub(crate) async fn started(task: &Task) -> NativeDriver {
-    let driver = NativeDriver::new();
+    let driver = allowing_driver().await;
     driver.start_task(task.config.clone()).await.unwrap();
     driver
 }

@@ -6,10 +6,11 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use muster_driver::{ExitResult, Retry, StartTaskError, TaskDriver, TaskError};
-use muster_driver_native::NativeDriver;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, Task, is_alive, pid_of, shell, sleep_for_ever, started, until};
+use crate::fixture::{
+    DEADLINE, Task, allowing_driver, is_alive, pid_of, shell, sleep_for_ever, started, until,
+};
 
 async fn run(task: &Task) -> ExitResult {
     let driver = started(task).await;
@@ -17,7 +18,7 @@ async fn run(task: &Task) -> ExitResult {
 }
 
 async fn refused(task: &Task) -> StartTaskError {
-    let driver = NativeDriver::new();
+    let driver = allowing_driver().await;
     driver.start_task(task.config.clone()).await.unwrap_err()
 }
 

@@ -12,10 +12,12 @@ use muster_driver::{DriverError, RecoverTaskError, TaskDriver, TaskError, TaskHa
 use muster_driver_native::{NativeDriver, ServeError};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::fixture::{Cgroups, DEADLINE, Task, is_alive, pid_of, shell, sleep_for_ever, until};
+use crate::fixture::{
+    Cgroups, DEADLINE, Task, allowing_driver, is_alive, pid_of, shell, sleep_for_ever, until,
+};
 
 const SOCKET_VARIABLE: &str = "MUSTER_TEST_DRIVER_SOCKET";
 
@@ -55,6 +57,7 @@ impl DriverProcess {
         tokio::time::timeout(DEADLINE, answering)
             .await
             .expect("the driver process serves");
+        client.set_config(json!({"allow_raw": true})).await.unwrap();
         Self { child, client }
     }
 
@@ -308,7 +311,7 @@ async fn task_has_the_usual_limit_of_open_files() {
 /// What a handle says is changed, and the process is then not the one it names.
 async fn recovered_with(field: &str, value: Value) -> RecoverTaskError {
     let task = Task::new(sleep_for_ever());
-    let driver = NativeDriver::new();
+    let driver = allowing_driver().await;
     let handle = driver.start_task(task.config.clone()).await.unwrap().handle;
     let mut state: Value = serde_json::from_slice(&handle.driver_state).unwrap();
     state[field] = value;

@@ -1,0 +1,184 @@
+//! The first process of a task with `init = true`.
+//!
+//! Runs the program as its child, forwards every signal to it, reaps whatever dies, and ends with the
+//! child's exit code, or 128 and the number of the signal that ended it. As the first process of a pid
+//! namespace it takes all others with it when it ends.
+//!
+//! Static, without a standard library and without memory of its own: a few KiB that cannot fail for
+//! want of anything. Arguments: the number of places to look for the program in, those places, and the
+//! program's arguments. Signals are blocked from the start and taken one by one, so that none is lost.
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "xor ebp, ebp",
+    "mov rdi, rsp",
+    "and rsp, -16",
+    "call {main}",
+    "ud2",
+    main = sym main,
+);
+
+const SYS_WRITE: usize = 1;
+const SYS_RT_SIGPROCMASK: usize = 14;
+const SYS_FORK: usize = 57;
+const SYS_EXECVE: usize = 59;
+const SYS_WAIT4: usize = 61;
+const SYS_KILL: usize = 62;
+const SYS_RT_SIGTIMEDWAIT: usize = 128;
+const SYS_PRCTL: usize = 157;
+const SYS_EXIT_GROUP: usize = 231;
+
+const SIG_SETMASK: usize = 2;
+const SIGCHLD: i64 = 17;
+const SIGSET_BYTES: usize = 8;
+const WNOHANG: usize = 1;
+const PR_SET_CHILD_SUBREAPER: usize = 36;
+const EINTR: i64 = -4;
+const EACCES: i64 = -13;
+/// What shells exit with when there is no program, and when it may not be run.
+const NOT_FOUND: usize = 127;
+const NOT_RUN: usize = 126;
+
+/// # Safety
+///
+/// The arguments are what the call `number` takes.
+unsafe fn call(number: usize, args: [usize; 4]) -> i64 {
+    let result: i64;
+    // SAFETY: the caller's promise; the kernel keeps every register but these.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// # Safety
+///
+/// `stack` is what the kernel gives a new program: the number of arguments, their addresses, a null,
+/// the addresses of the environment, a null.
+unsafe extern "C" fn main(stack: *const usize) -> ! {
+    // SAFETY: see above.
+    let count = unsafe { *stack };
+    let args = stack.wrapping_add(1);
+    let envp = args.wrapping_add(count + 1);
+    let all = u64::MAX;
+    let mut before = 0_u64;
+    let set = [SIG_SETMASK, &raw const all as usize, &raw mut before as usize, SIGSET_BYTES];
+    // SAFETY: both sets have the kernel's size.
+    unsafe { call(SYS_RT_SIGPROCMASK, set) };
+    // Outside of a pid namespace orphans come here by this. SAFETY: no pointers.
+    unsafe { call(SYS_PRCTL, [PR_SET_CHILD_SUBREAPER, 1, 0, 0]) };
+    // SAFETY: no pointers; the child is a copy.
+    let child = unsafe { call(SYS_FORK, [0; 4]) };
+    if child == 0 {
+        let set = [SIG_SETMASK, &raw const before as usize, 0, SIGSET_BYTES];
+        // SAFETY: the set has the kernel's size.
+        unsafe { call(SYS_RT_SIGPROCMASK, set) };
+        // SAFETY: the arguments are as the driver made them.
+        unsafe { run(args, envp) }
+    }
+    if child < 0 {
+        complain(b"muster-init: the kernel made no process\n");
+        exit(NOT_RUN);
+    }
+    loop {
+        reap(child);
+        let wait = [&raw const all as usize, 0, 0, SIGSET_BYTES];
+        // SAFETY: the set has the kernel's size; information and timeout are not asked for.
+        let signal = unsafe { call(SYS_RT_SIGTIMEDWAIT, wait) };
+        if signal > 0 && signal != SIGCHLD {
+            // SAFETY: no pointers. The child is not reaped, or this process would have ended.
+            unsafe { call(SYS_KILL, [child as usize, signal as usize, 0, 0]) };
+        }
+    }
+}
+
+/// Reaps all that died, and ends with the child.
+fn reap(child: i64) {
+    loop {
+        let mut status = 0_i32;
+        let wait = [usize::MAX, &raw mut status as usize, WNOHANG, 0];
+        // SAFETY: the status has the kernel's size.
+        let pid = unsafe { call(SYS_WAIT4, wait) };
+        if pid == EINTR {
+            continue;
+        }
+        if pid <= 0 {
+            return;
+        }
+        if pid == child {
+            let signal = status & 0x7F;
+            exit(if signal == 0 {
+                (status >> 8 & 0xFF) as usize
+            } else {
+                128 + signal as usize
+            });
+        }
+    }
+}
+
+/// Runs the program at the first place where there is one.
+///
+/// # Safety
+///
+/// `args` and `envp` are null-terminated; `args` begins with this program's name and the number of
+/// places.
+unsafe fn run(args: *const usize, envp: *const usize) -> ! {
+    // SAFETY: see above.
+    let mut digit = unsafe { *args.wrapping_add(1) } as *const u8;
+    let mut places = 0;
+    loop {
+        // SAFETY: the text ends with a zero byte.
+        let byte = unsafe { *digit };
+        if !byte.is_ascii_digit() {
+            break;
+        }
+        places = places * 10 + usize::from(byte - b'0');
+        digit = digit.wrapping_add(1);
+    }
+    let argv = args.wrapping_add(2 + places);
+    let mut code = NOT_FOUND;
+    let mut place = 0;
+    while place < places {
+        // SAFETY: there are that many places.
+        let path = unsafe { *args.wrapping_add(2 + place) };
+        // SAFETY: path, arguments and environment end with zeros.
+        let failed = unsafe { call(SYS_EXECVE, [path, argv as usize, envp as usize, 0]) };
+        if failed == EACCES {
+            code = NOT_RUN;
+        }
+        place += 1;
+    }
+    complain(b"muster-init: the task's program cannot be run: not found, or not executable\n");
+    exit(code)
+}
+
+fn complain(words: &[u8]) {
+    // SAFETY: the bytes are as many as said.
+    unsafe { call(SYS_WRITE, [2, words.as_ptr() as usize, words.len(), 0]) };
+}
+
+fn exit(code: usize) -> ! {
+    loop {
+        // SAFETY: no pointers.
+        unsafe { call(SYS_EXIT_GROUP, [code, 0, 0, 0]) };
+    }
+}
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    exit(NOT_RUN)
+}

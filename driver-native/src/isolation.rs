@@ -1,0 +1,379 @@
+//! How much a task is kept from its node, and who decides.
+//!
+//! - `../policy` is what the node allows, `../config` what a job asks for; [`Confinement`] is what comes
+//!   of both, or the named reason why the task does not start. A task never runs with less isolation
+//!   than it was to have: what the machine cannot do is an error.
+//! - `template` is the root that tasks copy, `view` what one task sees in it, `privileges` what it may
+//!   do, `seccomp` which system calls it may make, `ranges` whose ids it has in `strict`.
+//!
+//! Nothing here makes a process: it prepares files and writes the calls of a [`Script`], which the
+//! child of [`crate::spawn`] carries out. Namespaces other than the mount namespace are made by the
+//! clone itself.
+//!
+//! [`Script`]: crate::spawn::Script
+
+pub(crate) mod capabilities;
+pub(crate) mod privileges;
+pub(crate) mod ranges;
+pub(crate) mod rlimits;
+pub(crate) mod seccomp;
+pub(crate) mod template;
+pub(crate) mod view;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use muster_driver::{NetworkMode, TaskConfig};
+use thiserror::Error;
+
+use crate::config::{ConfigError, Level, NativeConfig, Network};
+use crate::isolation::capabilities::{Capabilities, UnknownCapability};
+use crate::isolation::rlimits::Limit;
+use crate::isolation::template::TemplateError;
+use crate::limits;
+use crate::paths::PathError;
+use crate::policy::Policy;
+use crate::spawn::OpenFiles;
+use crate::user::{Identity, UserError};
+
+/// Why a task cannot have the isolation that it is to have, or may not have less.
+#[derive(Debug, Error)]
+pub(crate) enum IsolationError {
+    #[error(
+        "isolation = \"raw\" is not allowed on this node; leave the field out, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_raw = true }} }}"
+    )]
+    RawNotAllowed,
+    #[error(
+        "isolation = \"{}\" needs a driver that runs as root, this one runs as uid {uid}; start the agent as root, or let the node allow raw tasks and ask for isolation = \"raw\"",
+        level.name()
+    )]
+    NotRoot { level: Level, uid: u32 },
+    #[error(
+        "user {user:?} is uid 0, which is not allowed on this node; name another user, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_uid0 = true }} }}"
+    )]
+    RootNotAllowed { user: String },
+    #[error(
+        "uid {uid} or gid {gid} lies beyond the {count} ids of a strict task; use a smaller one"
+    )]
+    IdBeyond { uid: u32, gid: u32, count: u32 },
+    #[error(
+        "config.cap_add: {names} not allowed on this node (allow_caps of the native driver's configuration)"
+    )]
+    CapabilitiesNotAllowed { names: Capabilities },
+    #[error("config.cap_add: the driver itself does not have {names}")]
+    CapabilitiesNotOwned { names: Capabilities },
+    #[error("config.cap_add, config.cap_drop: {0}")]
+    UnknownCapability(#[from] UnknownCapability),
+    #[error(
+        "isolation = \"strict\" has no network, and the task's group has one; use \"contained\""
+    )]
+    StrictInNetwork,
+    #[error(
+        "the task's group has a network of its own, and isolation = \"raw\" has the host's; use \"contained\""
+    )]
+    RawInNetwork,
+    #[error("open the network namespace {path}")]
+    NetworkNamespace {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{what} for a task are not supported by the native driver; remove them from the job")]
+    Unsupported { what: &'static str },
+    #[error("host paths to show in a task need isolation \"contained\" or \"strict\"")]
+    RawHasNoMounts,
+    #[error(
+        "make the user namespace of a strict task; look at the sysctl user.max_user_namespaces"
+    )]
+    UserNamespace(#[source] io::Error),
+    #[error("all {count} id ranges for strict tasks are in use")]
+    NoRange { count: u32 },
+    #[error("make the reaper of a task with init = true")]
+    Init(#[source] io::Error),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    View(#[from] view::ViewError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    User(#[from] UserError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Where a task's sockets are.
+#[derive(Debug)]
+pub(crate) enum TaskNetwork {
+    /// With everybody's.
+    Host,
+    /// In a namespace of its own, where nothing but `lo` is.
+    Empty,
+    /// In a namespace that somebody made.
+    Joined(OwnedFd),
+}
+
+/// What a task is given, decided.
+#[derive(Debug)]
+pub(crate) struct Confinement {
+    pub(crate) level: Level,
+    /// Whom to become; `None` is the driver's own, in raw tasks only.
+    pub(crate) identity: Option<Identity>,
+    /// Capabilities it keeps.
+    pub(crate) capabilities: Capabilities,
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) hostname: String,
+    pub(crate) no_new_privs: bool,
+    pub(crate) init: bool,
+}
+
+impl Confinement {
+    /// Decides what `config` gets on a node with `policy`.
+    pub(crate) fn decide(
+        config: &TaskConfig,
+        native: &NativeConfig,
+        policy: &Policy,
+        open_files: Option<OpenFiles>,
+    ) -> Result<Self, IsolationError> {
+        let level = native.isolation;
+        let own_uid = nix::unistd::geteuid();
+        if level == Level::Raw {
+            if !policy.allow_raw {
+                return Err(IsolationError::RawNotAllowed);
+            }
+            if !config.mounts.is_empty() {
+                return Err(IsolationError::RawHasNoMounts);
+            }
+        } else if !own_uid.is_root() {
+            let uid = own_uid.as_raw();
+            return Err(IsolationError::NotRoot { level, uid });
+        }
+        if !config.devices.is_empty() {
+            return Err(IsolationError::Unsupported { what: "devices" });
+        }
+        if config.dns.is_some() && level != Level::Raw {
+            let what = "name servers of its own";
+            return Err(IsolationError::Unsupported { what });
+        }
+        Self::of(config, native, policy, open_files)
+    }
+
+    /// What a task has that was allowed when it started.
+    pub(crate) fn of(
+        config: &TaskConfig,
+        native: &NativeConfig,
+        policy: &Policy,
+        open_files: Option<OpenFiles>,
+    ) -> Result<Self, IsolationError> {
+        let level = native.isolation;
+        let identity = identity(config, native, policy)?;
+        let capabilities = match (&identity, level) {
+            (Some(identity), Level::Contained | Level::Strict) => {
+                kept(native, policy, identity.uid == 0)?
+            }
+            (_, Level::Raw) | (None, _) => Capabilities::EMPTY,
+        };
+        let mut limits = native.limits()?;
+        let has = |limits: &[Limit], resource| limits.iter().any(|l| l.resource == resource);
+        if let Some(OpenFiles { soft, hard }) = open_files
+            && !has(&limits, libc::RLIMIT_NOFILE)
+        {
+            limits.push(Limit::open_files(soft, hard));
+        }
+        if level != Level::Raw && !has(&limits, libc::RLIMIT_CORE) {
+            limits.push(rlimits::NO_CORE);
+        }
+        Ok(Self {
+            level,
+            identity,
+            capabilities,
+            limits,
+            hostname: hostname(config, native),
+            no_new_privs: native.no_new_privs.0,
+            init: native.init,
+        })
+    }
+}
+
+/// The network that a task gets.
+pub(crate) fn network(
+    config: &TaskConfig,
+    native: &NativeConfig,
+) -> Result<TaskNetwork, IsolationError> {
+    let given = config
+        .network
+        .as_ref()
+        .map_or((NetworkMode::Host, ""), |given| {
+            (given.mode, given.path.as_str())
+        });
+    let joined = match given {
+        (NetworkMode::Group | NetworkMode::Task, path) if !path.is_empty() => Some(path),
+        _ => None,
+    };
+    match (native.isolation, joined) {
+        (Level::Raw, None) if given.0 == NetworkMode::Host => Ok(TaskNetwork::Host),
+        (Level::Raw, _) => Err(IsolationError::RawInNetwork),
+        (Level::Strict, Some(_)) => Err(IsolationError::StrictInNetwork),
+        (Level::Strict, None) => Ok(TaskNetwork::Empty),
+        (Level::Contained, _) if native.network == Some(Network::None) => Ok(TaskNetwork::Empty),
+        (Level::Contained, Some(path)) => match File::open(path) {
+            Ok(namespace) => Ok(TaskNetwork::Joined(namespace.into())),
+            Err(source) => Err(IsolationError::NetworkNamespace {
+                path: path.to_owned(),
+                source,
+            }),
+        },
+        (Level::Contained, None) if given.0 == NetworkMode::Host => Ok(TaskNetwork::Host),
+        (Level::Contained, None) => Ok(TaskNetwork::Empty),
+    }
+}
+
+fn identity(
+    config: &TaskConfig,
+    native: &NativeConfig,
+    policy: &Policy,
+) -> Result<Option<Identity>, IsolationError> {
+    let named = native.user.as_deref().unwrap_or(&config.user);
+    let group = native.group.as_deref();
+    if native.isolation == Level::Raw {
+        return Ok(Identity::of(named, group)?);
+    }
+    let user = if named.is_empty() {
+        &policy.default_user
+    } else {
+        named
+    };
+    let identity = Identity::alone(user, group)?;
+    if identity.uid == 0 && !policy.allow_uid0 {
+        return Err(IsolationError::RootNotAllowed {
+            user: user.to_owned(),
+        });
+    }
+    let (uid, gid) = (identity.uid, identity.gid);
+    let count = limits::IDS_PER_TASK;
+    if native.isolation == Level::Strict && uid.max(gid) >= count {
+        return Err(IsolationError::IdBeyond { uid, gid, count });
+    }
+    Ok(Some(identity))
+}
+
+/// Root keeps the default set, everybody else nothing but what the job names.
+fn kept(
+    native: &NativeConfig,
+    policy: &Policy,
+    is_root: bool,
+) -> Result<Capabilities, IsolationError> {
+    let own = Capabilities::own();
+    let added = Capabilities::parse(native.cap_add.iter().map(String::as_str))?;
+    let dropped = if native
+        .cap_drop
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case("all"))
+    {
+        Capabilities::all()
+    } else {
+        Capabilities::parse(native.cap_drop.iter().map(String::as_str))?
+    };
+    let refused = added.without(policy.allow_caps);
+    if !refused.is_empty() {
+        return Err(IsolationError::CapabilitiesNotAllowed { names: refused });
+    }
+    let missing = added.without(own);
+    if !missing.is_empty() {
+        return Err(IsolationError::CapabilitiesNotOwned { names: missing });
+    }
+    let default = if is_root {
+        Capabilities::default_of_root()
+            .both(policy.allow_caps)
+            .both(own)
+    } else {
+        Capabilities::EMPTY
+    };
+    Ok(default.without(dropped).and(added))
+}
+
+/// As the job says, or `<task>-<allocation>`, in letters that host names have.
+fn hostname(config: &TaskConfig, native: &NativeConfig) -> String {
+    if let Some(name) = &native.hostname {
+        return name.clone();
+    }
+    let alloc = config.alloc_id.get(..8).unwrap_or(&config.alloc_id);
+    let name: String = format!("{}-{alloc}", config.task_name)
+        .to_ascii_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(limits::HOST_NAME_BYTES_MAX)
+        .collect();
+    match name.trim_matches('-') {
+        "" => "task".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Replaces paths of the host by those that the task sees: `<task directory>/local` is `/local`, and so
+/// on. They hold the allocation's id, so that nothing else looks like them.
+#[derive(Debug)]
+pub(crate) struct Translation(Vec<(String, &'static str)>);
+
+impl Translation {
+    /// Raw tasks see the host's paths, so that nothing is replaced.
+    pub(crate) fn of(config: &TaskConfig, level: Level) -> Self {
+        if level == Level::Raw {
+            return Self(Vec::new());
+        }
+        let task_dir = task_dir(config);
+        let pairs = [
+            (task_dir.as_deref(), "local", "/local"),
+            (task_dir.as_deref(), "secrets", "/secrets"),
+            (task_dir.as_deref(), "tmp", "/tmp"),
+            (Some(config.alloc_dir.as_path()), "alloc", "/alloc"),
+        ];
+        let pairs = pairs.into_iter().filter_map(|(dir, name, inside)| {
+            let dir = dir.filter(|dir| dir.is_absolute())?;
+            Some((dir.join(name).to_str()?.to_owned(), inside))
+        });
+        Self(pairs.collect())
+    }
+
+    pub(crate) fn apply(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (host, inside) in &self.0 {
+            if text.contains(host.as_str()) {
+                text = replaced(&text, host, inside);
+            }
+        }
+        text
+    }
+}
+
+/// `from` is replaced where it is a whole path or the begin of one.
+fn replaced(text: &str, from: &str, to: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(from) {
+        let after = &rest[at + from.len()..];
+        let is_longer_name =
+            after.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.');
+        out.push_str(&rest[..at]);
+        out.push_str(if is_longer_name { from } else { to });
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The task's directory; a host that names none means the one of its name in the allocation's.
+pub(crate) fn task_dir(config: &TaskConfig) -> Option<std::path::PathBuf> {
+    if !config.task_dir.as_os_str().is_empty() {
+        return Some(config.task_dir.clone());
+    }
+    if config.alloc_dir == Path::new("") {
+        return None;
+    }
+    Some(config.alloc_dir.join(&config.task_name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! The last calls before a program: its session, streams and limits, who it is, what it may do.
+//!
+//! The order matters. The bounding set is lowered and the user namespace entered while the process is
+//! still root; then it becomes its user; then nothing can be gained any more (`no_new_privs`), and the
+//! filter comes last, because it refuses what went before.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::config::Level;
+use crate::isolation::seccomp;
+use crate::isolation::{Confinement, capabilities::Capabilities};
+use crate::spawn::{Script, Step, Tolerated};
+use crate::user::Identity;
+
+/// `_LINUX_CAPABILITY_VERSION_3` of capset(2), and the calling process.
+const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
+/// What a task's new files are not allowed.
+const UMASK: u32 = 0o022;
+
+/// The files of a process, and where it begins.
+#[derive(Debug)]
+pub(crate) struct Seat<'a> {
+    pub(crate) streams: [BorrowedFd<'a>; 3],
+    pub(crate) work_dir: WorkDir<'a>,
+    /// Other files stay open until the program is loaded, which is in one of them.
+    pub(crate) keeps_files: bool,
+}
+
+/// Where a process begins.
+#[derive(Debug)]
+pub(crate) enum WorkDir<'a> {
+    Open(BorrowedFd<'a>),
+    /// As the task sees it.
+    Path(std::ffi::CString),
+}
+
+/// Adds the calls.
+pub(crate) fn write(
+    script: &mut Script,
+    confinement: &Confinement,
+    user_namespace: Option<BorrowedFd<'_>>,
+    seat: &Seat<'_>,
+) {
+    let contained = confinement.level != Level::Raw;
+    script.call(Step::Session, "lead a session", libc::SYS_setsid, []);
+    // The sources lie above 2, because the standard library of Rust holds 0, 1 and 2 open in every
+    // process from its start.
+    for (file, number) in seat.streams.iter().zip(0_u32..) {
+        let args = [file.as_fd().into(), number.into(), 0.into()];
+        script.call(Step::Streams, "open the streams", libc::SYS_dup3, args);
+    }
+    for limit in &confinement.limits {
+        let about = format!("set the limit {}", limit.name);
+        let bytes = script.bytes(limit.bytes());
+        let args = [0.into(), limit.resource.into(), bytes, 0.into()];
+        script.call(Step::Limits, about, libc::SYS_prlimit64, args);
+    }
+    if contained {
+        script.call(
+            Step::Session,
+            "set the umask",
+            libc::SYS_umask,
+            [UMASK.into()],
+        );
+    }
+    if let Some(namespace) = user_namespace {
+        let args = [namespace.into(), libc::CLONE_NEWUSER.into()];
+        let about = "enter the task's user namespace";
+        script.call(Step::UserNamespace, about, libc::SYS_setns, args);
+    }
+    if contained {
+        bound(script, confinement.capabilities);
+    }
+    if let Some(identity) = &confinement.identity {
+        become_user(script, identity);
+    }
+    if contained {
+        keep(script, confinement.capabilities);
+    }
+    enter(script, seat);
+    if confinement.no_new_privs {
+        let args = [libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0].map(Into::into);
+        let about = "give up new privileges";
+        script.call(Step::NoNewPrivs, about, libc::SYS_prctl, args);
+    }
+    if contained {
+        let program = script.bytes(seccomp::program());
+        let args = [libc::SECCOMP_SET_MODE_FILTER.into(), 0.into(), program];
+        let about = "filter system calls";
+        script.call(Step::Seccomp, about, libc::SYS_seccomp, args);
+    }
+}
+
+/// Takes from the bounding set what the task is not to keep, and lets a user who is not root keep the
+/// rest over the change of user.
+fn bound(script: &mut Script, kept: Capabilities) {
+    for (number, _) in kept.numbers().filter(|(_, held)| !held) {
+        let number = number.into();
+        let args = [
+            libc::PR_CAPBSET_DROP.into(),
+            number,
+            0.into(),
+            0.into(),
+            0.into(),
+        ];
+        // A kernel does not know the newest.
+        script
+            .call(
+                Step::Capabilities,
+                "lower the bounding set",
+                libc::SYS_prctl,
+                args,
+            )
+            .tolerating(Tolerated::Ignorance);
+    }
+    if !kept.is_empty() {
+        let args = [libc::PR_SET_KEEPCAPS, 1, 0, 0, 0].map(Into::into);
+        let about = "keep capabilities";
+        script.call(Step::Capabilities, about, libc::SYS_prctl, args);
+    }
+}
+
+/// User and groups are set by the system call itself: the library's functions would set them for the
+/// driver's threads too.
+fn become_user(script: &mut Script, identity: &Identity) {
+    let groups: Vec<u8> = identity
+        .groups
+        .iter()
+        .flat_map(|g| g.to_ne_bytes())
+        .collect();
+    let count = u32::try_from(identity.groups.len()).unwrap_or(u32::MAX);
+    let groups = script.bytes(groups);
+    let args = [count.into(), groups];
+    script.call(Step::Groups, "set the groups", libc::SYS_setgroups, args);
+    let gid = [identity.gid; 3].map(Into::into);
+    script.call(Step::Group, "set the group", libc::SYS_setresgid, gid);
+    let uid = [identity.uid; 3].map(Into::into);
+    script.call(Step::User, "become the user", libc::SYS_setresuid, uid);
+}
+
+/// Sets what is left. Root gets its set again from the bounding set when the program is loaded; others
+/// only by the ambient set, which holds what the job named and is empty otherwise.
+fn keep(script: &mut Script, kept: Capabilities) {
+    let header: Vec<u8> = CAPABILITY_HEADER
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    let mask = kept.mask();
+    let halves = [mask & u64::from(u32::MAX), mask >> 32];
+    // Effective, permitted, inheritable, for the lower and the upper 32: a capability is ambient only
+    // if it is inheritable.
+    let data: Vec<u8> = halves
+        .into_iter()
+        .flat_map(|half| [half; 3])
+        .flat_map(|half| u32::try_from(half).unwrap_or_default().to_ne_bytes())
+        .collect();
+    let args = [script.bytes(header), script.bytes(data)];
+    let about = "set the capabilities";
+    script.call(Step::Capabilities, about, libc::SYS_capset, args);
+    for (number, _) in kept.numbers().filter(|(_, held)| *held) {
+        let args = [
+            libc::PR_CAP_AMBIENT.into(),
+            libc::PR_CAP_AMBIENT_RAISE.into(),
+            number.into(),
+            0.into(),
+            0.into(),
+        ];
+        let about = "set the ambient capabilities";
+        script.call(Step::Capabilities, about, libc::SYS_prctl, args);
+    }
+}
+
+fn enter(script: &mut Script, seat: &Seat<'_>) {
+    match &seat.work_dir {
+        WorkDir::Open(dir) => {
+            let about = "enter the working directory";
+            script.call(Step::WorkDir, about, libc::SYS_fchdir, [(*dir).into()]);
+        }
+        WorkDir::Path(path) => {
+            let about = format!("enter the working directory {}", path.to_string_lossy());
+            let path = script.text(path);
+            script.call(Step::WorkDir, about, libc::SYS_chdir, [path]);
+        }
+    }
+    let flags = if seat.keeps_files {
+        libc::CLOSE_RANGE_CLOEXEC
+    } else {
+        0
+    };
+    let args = [3_u32, u32::MAX, flags].map(Into::into);
+    script.call(
+        Step::CloseFiles,
+        "close other files",
+        libc::SYS_close_range,
+        args,
+    );
+}

@@ -1,0 +1,103 @@
+//! Which host ids a strict task has.
+//!
+//! Each strict task has a range of its own, so that two of them cannot touch each other's files or
+//! processes even where paths or pids lead them together. A task gets the same range every time it
+//! starts, as long as no other has taken it: files that it made are its own then.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::limits;
+
+/// Ranges that are in use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges(Arc<Mutex<BTreeSet<u32>>>);
+
+/// A range, for as long as its task is known.
+#[derive(Debug)]
+pub(crate) struct Range {
+    ordinal: u32,
+    ranges: Ranges,
+}
+
+impl Ranges {
+    /// A free range for the task called `name`, the same for the same name if it can be. `None` when
+    /// all are taken.
+    pub(crate) fn take(&self, name: &str) -> Option<Range> {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let count = u64::from(limits::ID_RANGES_MAX);
+        let first = u32::try_from(hasher.finish() % count).unwrap_or_default();
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ordinal = (first..limits::ID_RANGES_MAX)
+            .chain(0..first)
+            .find(|ordinal| !taken.contains(ordinal))?;
+        taken.insert(ordinal);
+        Some(Range {
+            ordinal,
+            ranges: self.clone(),
+        })
+    }
+
+    /// The range that a recovered task has already.
+    pub(crate) fn retake(&self, ordinal: u32) -> Range {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.insert(ordinal);
+        Range {
+            ordinal,
+            ranges: self.clone(),
+        }
+    }
+}
+
+impl Range {
+    /// Its number, to be stored.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// The host's id for 0 in the task.
+    pub(crate) fn first(&self) -> u32 {
+        limits::FIRST_ID + self.ordinal * limits::IDS_PER_TASK
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        let taken = &self.ranges.0;
+        taken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.ordinal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_keeps_its_range_and_shares_none() {
+        let ranges = Ranges::default();
+        let first = ranges.take("alloc/web").unwrap();
+        let ordinal = first.ordinal();
+
+        let twin = ranges.take("alloc/web").unwrap();
+        assert_ne!(twin.ordinal(), ordinal);
+        drop(first);
+        assert_eq!(ranges.take("alloc/web").unwrap().ordinal(), ordinal);
+    }
+
+    #[test]
+    fn last_range_ends_below_what_the_kernel_reserves() {
+        let last = ranges_end();
+
+        assert!(last < u64::from(i32::MAX.unsigned_abs()));
+    }
+
+    fn ranges_end() -> u64 {
+        u64::from(limits::FIRST_ID)
+            + u64::from(limits::ID_RANGES_MAX) * u64::from(limits::IDS_PER_TASK)
+    }
+}

@@ -1,0 +1,462 @@
+//! What one task sees: the calls that turn a copy of the template into its root.
+//!
+//! Everything that has to be looked up on the host is opened before the clone, as a mount that is
+//! attached nowhere yet; the child only attaches. A root that the job names may hold links that were
+//! laid for us, so that nothing in it is ever mounted on by a path: each place is opened beneath the
+//! root without following any link, and mounted on as an open file.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
+use thiserror::Error;
+
+use crate::isolation::TaskNetwork;
+use crate::isolation::template::{EMPTY_DIR, Template};
+use crate::spawn::{Arg, MountFlags, Script, Step, Tolerated, id_mapped, restrict_mount};
+
+/// Files of /proc that tell of the machine or lead into it; shown as the null device.
+const MASKED_FILES: [&str; 7] = [
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+];
+/// Directories of the same kind; shown empty.
+const MASKED_DIRS: [&str; 3] = ["/proc/acpi", "/proc/asound", "/proc/scsi"];
+/// What a task may read and not write, even as uid 0.
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+/// Hidden in a `/sys` that is the task's own; the template's has them hidden already.
+const MASKED_SYS: [&str; 2] = ["/sys/firmware", "/sys/devices/virtual/powercap"];
+/// Where a root that the job names is attached before it becomes the root.
+const NEW_ROOT: &str = "/mnt";
+/// The slot for a place that is mounted on.
+const PLACE: u8 = 0;
+/// The slot for the socket that wakes `lo`.
+const SOCKET: u8 = 1;
+
+/// `SIOCSIFFLAGS` with `IFF_UP` for `lo`: `struct ifreq` of netdevice(7).
+const LOOPBACK_UP: [u8; 40] = {
+    let mut request = [0; 40];
+    request[0] = b'l';
+    request[1] = b'o';
+    request[16] = libc::IFF_UP.to_ne_bytes()[0];
+    request
+};
+
+/// A part of a task's view that cannot be made.
+#[derive(Debug, Error)]
+#[error("{what} {name}")]
+pub(crate) struct ViewError {
+    pub(crate) what: &'static str,
+    pub(crate) name: String,
+    #[source]
+    pub(crate) source: io::Error,
+}
+
+/// A mount that is attached nowhere yet.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) mount: OwnedFd,
+    /// Where the task sees it.
+    pub(crate) target: String,
+}
+
+/// What one task sees.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) template: Arc<Template>,
+    /// The tree that the job names.
+    pub(crate) root: Option<OwnedFd>,
+    /// It is not to be written.
+    pub(crate) readonly_root: bool,
+    /// The task's directories, at places that the template has.
+    pub(crate) own: Vec<Attachment>,
+    /// What the job or the host wants to be seen, anywhere.
+    pub(crate) mounts: Vec<Attachment>,
+    pub(crate) hostname: String,
+    /// The host has all controllers in cgroup v2, so that a task's cgroup is worth seeing.
+    pub(crate) shows_cgroup: bool,
+    pub(crate) shm_bytes: u64,
+}
+
+/// A copy of what `file` is, to be attached: without set-user-id programs and devices, and with
+/// `flags`; with its owners as ids of `user_namespace`.
+pub(crate) fn detached(
+    file: BorrowedFd<'_>,
+    name: &str,
+    flags: MountFlags,
+    user_namespace: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, ViewError> {
+    let failed = |what| {
+        move |source: io::Error| ViewError {
+            what,
+            name: name.to_owned(),
+            source,
+        }
+    };
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let mount = rustix::mount::open_tree(file, "", clone)
+        .map_err(|source| failed("bind")(source.into()))?;
+    let flags = flags
+        .and(MountFlags::NO_SET_USER)
+        .and(MountFlags::NO_DEVICES);
+    restrict_mount(mount.as_fd(), flags, false).map_err(failed("restrict the mount of"))?;
+    if let Some(namespace) = user_namespace {
+        id_mapped(mount.as_fd(), namespace).map_err(failed(MAP_OWNERS))?;
+    }
+    Ok(mount)
+}
+
+/// What [`detached`] says when it cannot show other owners.
+const MAP_OWNERS: &str = "map the owners of";
+
+/// The file system cannot show its files with other owners.
+pub(crate) fn cannot_map(error: &ViewError) -> bool {
+    error.what == MAP_OWNERS && error.source.raw_os_error() == Some(libc::EINVAL)
+}
+
+/// A root made of `lower`, which stays as it is, and of what is written to it, which goes to `upper`.
+pub(crate) fn overlay(
+    lower: BorrowedFd<'_>,
+    upper: BorrowedFd<'_>,
+    work: BorrowedFd<'_>,
+    name: &str,
+) -> Result<OwnedFd, ViewError> {
+    use std::os::fd::AsRawFd;
+    let path = |dir: BorrowedFd<'_>| format!("/proc/self/fd/{}", dir.as_raw_fd());
+    let mounted = (|| {
+        let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let options = [
+            ("lowerdir", path(lower)),
+            ("upperdir", path(upper)),
+            ("workdir", path(work)),
+        ];
+        for (key, value) in options {
+            rustix::mount::fsconfig_set_string(&fs, key, value)?;
+        }
+        rustix::mount::fsconfig_create(&fs)?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    })();
+    mounted.map_err(|source: rustix::io::Errno| ViewError {
+        what: "make an overlay of the root",
+        name: name.to_owned(),
+        source: source.into(),
+    })
+}
+
+/// Adds the calls that enter namespaces and make the view.
+pub(crate) fn write(script: &mut Script, view: View, network: &TaskNetwork) {
+    enter(script, &view.template, network);
+    let own_network = !matches!(network, TaskNetwork::Host);
+    if own_network {
+        make_sys(script);
+    }
+    if matches!(network, TaskNetwork::Empty) {
+        wake_loopback(script);
+    }
+    make_proc(script);
+    make_shared(script, &view);
+    let mut moved = vec!["/proc", "/sys", "/dev", "/run"];
+    for attachment in &view.own {
+        let target = text(script, &attachment.target);
+        let args = [
+            attachment.mount.as_fd().into(),
+            text(script, ""),
+            libc::AT_FDCWD.into(),
+            target,
+            libc::MOVE_MOUNT_F_EMPTY_PATH.into(),
+        ];
+        let about = format!("mount {}", attachment.target);
+        script.call(Step::Mounts, about, libc::SYS_move_mount, args);
+        moved.push(&attachment.target);
+    }
+    let root = view.root.as_ref().map(|root| Arg::from(root.as_fd()));
+    if let Some(root) = root {
+        let args = [
+            root,
+            text(script, ""),
+            libc::AT_FDCWD.into(),
+            text(script, NEW_ROOT),
+            libc::MOVE_MOUNT_F_EMPTY_PATH.into(),
+        ];
+        script.call(
+            Step::Mounts,
+            "mount the task's root",
+            libc::SYS_move_mount,
+            args,
+        );
+        for path in moved {
+            open_place(script, Some(root), path);
+            let from = [libc::AT_FDCWD.into(), text(script, path)];
+            attach(script, from, libc::MOVE_MOUNT_T_EMPTY_PATH, path);
+        }
+    }
+    for attachment in &view.mounts {
+        open_place(script, root, &attachment.target);
+        let from = [attachment.mount.as_fd().into(), text(script, "")];
+        let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+        attach(script, from, flags, &attachment.target);
+    }
+    if let Some(root) = root {
+        pivot(script, root, view.readonly_root);
+    }
+    set_hostname(script, &view.hostname);
+    // The script's calls name them by number.
+    for attachment in view.own.into_iter().chain(view.mounts) {
+        script.file(attachment.mount);
+    }
+    if let Some(root) = view.root {
+        script.file(root);
+    }
+    script.keep_alive(view.template);
+}
+
+/// Texts of this file and checked names hold no zero byte.
+fn text(script: &mut Script, text: &str) -> Arg {
+    script.text(&CString::new(text).unwrap_or_default())
+}
+
+fn enter(script: &mut Script, template: &Template, network: &TaskNetwork) {
+    if let TaskNetwork::Joined(namespace) = network {
+        let args = [namespace.as_fd().into(), libc::CLONE_NEWNET.into()];
+        let about = "enter the group's network namespace";
+        script.call(Step::Namespaces, about, libc::SYS_setns, args);
+    }
+    // Not by the clone: a cgroup namespace begins at the cgroup of the process that makes it.
+    let args = [libc::CLONE_NEWCGROUP.into()];
+    let about = "make a cgroup namespace";
+    script.call(Step::Namespaces, about, libc::SYS_unshare, args);
+    let args = [template.namespace.as_fd().into(), libc::CLONE_NEWNS.into()];
+    let about = "enter the namespace of the template";
+    script.call(Step::Namespaces, about, libc::SYS_setns, args);
+    let args = [libc::CLONE_NEWNS.into()];
+    let about = "copy the mounts of the template";
+    script.call(Step::Namespaces, about, libc::SYS_unshare, args);
+}
+
+fn mount(
+    script: &mut Script,
+    [source, target, kind, data]: [&str; 4],
+    flags: u64,
+    tolerated: Tolerated,
+) {
+    let optional = |script: &mut Script, value: &str| {
+        if value.is_empty() {
+            Arg::Number(0)
+        } else {
+            text(script, value)
+        }
+    };
+    let args = [
+        optional(script, source),
+        text(script, target),
+        optional(script, kind),
+        flags.into(),
+        optional(script, data),
+    ];
+    let about = format!("mount {kind} {source} at {target}");
+    script
+        .call(Step::Mounts, about, libc::SYS_mount, args)
+        .tolerating(tolerated);
+}
+
+const NO_SET_USER: u64 = libc::MS_NOSUID;
+const NO_PROGRAMS: u64 = libc::MS_NOEXEC;
+const PLAIN_FILES: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+
+fn make_proc(script: &mut Script) {
+    let none = Tolerated::Nothing;
+    mount(script, ["proc", "/proc", "proc", ""], PLAIN_FILES, none);
+    // What is bound while the whole is read-only stays so when the rest is not any more.
+    let remount = PLAIN_FILES | libc::MS_REMOUNT | libc::MS_BIND;
+    mount(
+        script,
+        ["", "/proc", "", ""],
+        remount | libc::MS_RDONLY,
+        none,
+    );
+    for path in READ_ONLY {
+        mount(
+            script,
+            [path, path, "", ""],
+            libc::MS_BIND,
+            Tolerated::Absence,
+        );
+    }
+    mount(script, ["", "/proc", "", ""], remount, none);
+    for path in MASKED_FILES {
+        mount(
+            script,
+            ["/dev/null", path, "", ""],
+            libc::MS_BIND,
+            Tolerated::Absence,
+        );
+    }
+    for path in MASKED_DIRS {
+        mount(
+            script,
+            [EMPTY_DIR, path, "", ""],
+            libc::MS_BIND,
+            Tolerated::Absence,
+        );
+    }
+}
+
+/// A `/sys` of the task's network namespace.
+fn make_sys(script: &mut Script) {
+    let flags = PLAIN_FILES | libc::MS_RDONLY;
+    mount(
+        script,
+        ["sysfs", "/sys", "sysfs", ""],
+        flags,
+        Tolerated::Nothing,
+    );
+    for path in MASKED_SYS {
+        mount(
+            script,
+            [EMPTY_DIR, path, "", ""],
+            libc::MS_BIND,
+            Tolerated::Absence,
+        );
+    }
+}
+
+/// What lies in memory, each task's own.
+fn make_shared(script: &mut Script, view: &View) {
+    let none = Tolerated::Nothing;
+    let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+    let flags = NO_SET_USER | NO_PROGRAMS;
+    mount(script, ["devpts", "/dev/pts", "devpts", pts], flags, none);
+    let shm = format!("mode=1777,size={}", view.shm_bytes);
+    mount(
+        script,
+        ["shm", "/dev/shm", "tmpfs", &shm],
+        PLAIN_FILES,
+        none,
+    );
+    mount(
+        script,
+        ["mqueue", "/dev/mqueue", "mqueue", ""],
+        PLAIN_FILES,
+        none,
+    );
+    let run = format!("mode=1777,size={}", view.shm_bytes);
+    mount(script, ["run", "/run", "tmpfs", &run], PLAIN_FILES, none);
+    if view.shows_cgroup {
+        let flags = PLAIN_FILES | libc::MS_RDONLY;
+        mount(
+            script,
+            ["cgroup", "/sys/fs/cgroup", "cgroup2", ""],
+            flags,
+            none,
+        );
+    }
+}
+
+/// `struct open_how` of openat2(2).
+fn open_how(resolve: u64) -> Vec<u8> {
+    let flags = (libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).unsigned_abs();
+    [u64::from(flags), 0, resolve]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect()
+}
+
+/// Opens a place to mount on, beneath `root` if the job names one, following no link.
+fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
+    let links = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    let (dir, path, resolve) = match root {
+        Some(root) => {
+            let path = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
+            let below = path.to_str().unwrap_or_default();
+            (root, below.to_owned(), links | libc::RESOLVE_BENEATH)
+        }
+        // The template's own links (/bin, /lib) are the host's, and trusted.
+        None => (
+            libc::AT_FDCWD.into(),
+            path.to_owned(),
+            libc::RESOLVE_NO_MAGICLINKS,
+        ),
+    };
+    let how = open_how(resolve);
+    let size = how.len() as u64;
+    let args = [dir, text(script, &path), script.bytes(how), size.into()];
+    let about = format!("open the place to mount on {path}");
+    script
+        .call(Step::Mounts, about, libc::SYS_openat2, args)
+        .kept_in(PLACE);
+}
+
+fn attach(script: &mut Script, [dir, path]: [Arg; 2], flags: u32, target: &str) {
+    let args = [dir, path, Arg::Slot(PLACE), text(script, ""), flags.into()];
+    let about = format!("mount {target}");
+    script.call(Step::Mounts, about, libc::SYS_move_mount, args);
+}
+
+/// Makes `root` the root, and lets nothing be reached of what was.
+fn pivot(script: &mut Script, root: Arg, read_only: bool) {
+    script.call(
+        Step::Mounts,
+        "enter the task's root",
+        libc::SYS_fchdir,
+        [root],
+    );
+    let here = text(script, ".");
+    let about = "pivot_root into the task's root";
+    script.call(Step::Mounts, about, libc::SYS_pivot_root, [here, here]);
+    let args = [here, libc::MNT_DETACH.into()];
+    let about = "unmount the root before";
+    script.call(Step::Mounts, about, libc::SYS_umount2, args);
+    if read_only {
+        let remount = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
+        let flags = remount | libc::MS_NOSUID | libc::MS_NODEV;
+        mount(script, ["", "/", "", ""], flags, Tolerated::Nothing);
+    }
+    let slash = text(script, "/");
+    script.call(Step::Mounts, "enter the root", libc::SYS_chdir, [slash]);
+}
+
+fn set_hostname(script: &mut Script, name: &str) {
+    let length = name.len() as u64;
+    let args = [text(script, name), length.into()];
+    let about = "set the host name";
+    script.call(Step::Namespaces, about, libc::SYS_sethostname, args);
+}
+
+fn wake_loopback(script: &mut Script) {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let args = [libc::AF_INET.into(), kind.into(), 0.into()];
+    script
+        .call(Step::Network, "open a socket", libc::SYS_socket, args)
+        .kept_in(SOCKET);
+    let request = script.bytes(LOOPBACK_UP.to_vec());
+    let args = [
+        Arg::Slot(SOCKET),
+        u64::from(libc::SIOCSIFFLAGS).into(),
+        request,
+    ];
+    let about = "wake the loopback device";
+    script.call(Step::Network, about, libc::SYS_ioctl, args);
+    script.call(
+        Step::Network,
+        "close a socket",
+        libc::SYS_close,
+        [Arg::Slot(SOCKET)],
+    );
+}

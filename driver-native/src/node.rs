@@ -1,0 +1,172 @@
+//! What holds for all tasks of a driver: its node, and what the node allows.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
+
+use nix::unistd::geteuid;
+use rustix::process::DumpableBehavior;
+use tracing::warn;
+
+use crate::isolation::IsolationError;
+use crate::isolation::ranges::Ranges;
+use crate::isolation::template::{Template, TemplateError, TemplateKey};
+use crate::policy::Policy;
+use crate::spawn::{OpenFiles, user_namespace};
+use crate::{init, limits, process};
+
+/// The mount of the v2 hierarchy where it is the only one.
+const CGROUP_MOUNT_LINE: &str = " /sys/fs/cgroup ";
+
+/// A driver's node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// This boot.
+    pub(crate) boot_id: String,
+    /// The limit of open files that tasks get; `None` is the driver's own.
+    pub(crate) open_files: Option<OpenFiles>,
+    /// Ids of strict tasks.
+    pub(crate) ranges: Ranges,
+    /// The host has nothing but cgroup v2, so that a task's own cgroup tells it its limits.
+    pub(crate) shows_cgroup: bool,
+    policy: RwLock<Arc<Policy>>,
+    templates: Mutex<BTreeMap<TemplateKey, Cached>>,
+    init: OnceLock<OwnedFd>,
+}
+
+/// A template, and when it was last found to be current.
+#[derive(Debug)]
+struct Cached {
+    template: Arc<Template>,
+    looked: Instant,
+}
+
+/// What a level of isolation needs is here, or what is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ability {
+    Able,
+    Unable(String),
+}
+
+impl Node {
+    /// Looks at the machine.
+    pub(crate) fn new(open_files: Option<OpenFiles>) -> io::Result<Self> {
+        if geteuid().is_root()
+            && let Err(error) =
+                rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        {
+            // A child borrows the driver's memory until it runs its program: nobody may look into it.
+            warn!(%error, "the driver's memory is open to tasks of its own user");
+        }
+        Ok(Self {
+            boot_id: process::boot_id()?,
+            open_files,
+            ranges: Ranges::default(),
+            shows_cgroup: is_unified(),
+            policy: RwLock::default(),
+            templates: Mutex::default(),
+            init: OnceLock::new(),
+        })
+    }
+
+    /// What the node allows.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Allows this from now on. Tasks that run keep what they have.
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+    }
+
+    /// The root for `key`: one that is there, unless a file that went into it has changed.
+    pub(crate) fn template(&self, key: &TemplateKey) -> Result<Arc<Template>, TemplateError> {
+        let mut templates = self
+            .templates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(cached) = templates.get_mut(key) {
+            if now.duration_since(cached.looked) < limits::TEMPLATE_TRUSTED
+                || cached.template.is_current()
+            {
+                cached.looked = now;
+                return Ok(Arc::clone(&cached.template));
+            }
+        }
+        // Held meanwhile, so that a hundred tasks that start at once make it once.
+        let template = Arc::new(Template::build(key)?);
+        if templates.len() >= limits::TEMPLATES_MAX {
+            let oldest = templates
+                .iter()
+                .min_by_key(|(_, cached)| cached.looked)
+                .map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                templates.remove(&oldest);
+            }
+        }
+        let cached = Cached {
+            template: Arc::clone(&template),
+            looked: now,
+        };
+        templates.insert(key.clone(), cached);
+        Ok(template)
+    }
+
+    /// The reaper's program.
+    pub(crate) fn init(&self) -> Result<BorrowedFd<'_>, IsolationError> {
+        if let Some(file) = self.init.get() {
+            return Ok(file.as_fd());
+        }
+        let file = init::sealed_file().map_err(IsolationError::Init)?;
+        Ok(self.init.get_or_init(|| file).as_fd())
+    }
+
+    /// Whether contained tasks can run here.
+    pub(crate) fn contained(&self) -> Ability {
+        if !geteuid().is_root() {
+            return Ability::Unable("the driver does not run as root".to_owned());
+        }
+        let key = TemplateKey {
+            host_dirs: self.policy().host_dirs.clone(),
+            ..TemplateKey::default()
+        };
+        match self.template(&key) {
+            Ok(_template) => Ability::Able,
+            Err(error) => Ability::Unable(chain(&error)),
+        }
+    }
+
+    /// Whether strict tasks can run here.
+    pub(crate) fn strict(&self) -> Ability {
+        match self.contained() {
+            Ability::Able => match user_namespace(limits::FIRST_ID, limits::IDS_PER_TASK) {
+                Ok(_namespace) => Ability::Able,
+                Err(error) => Ability::Unable(format!("make a user namespace: {error}")),
+            },
+            unable @ Ability::Unable(_) => unable,
+        }
+    }
+}
+
+fn is_unified() -> bool {
+    let mounts = std::fs::read_to_string(Path::new("/proc/self/mountinfo")).unwrap_or_default();
+    mounts
+        .lines()
+        .any(|line| line.contains(CGROUP_MOUNT_LINE) && line.contains(" - cgroup2 "))
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

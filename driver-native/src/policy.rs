@@ -1,0 +1,289 @@
+//! What the node lets its tasks have: the driver's own configuration.
+//!
+//! A job may ask for less isolation than the default, and the node decides here. What is not set is
+//! safe: no task runs raw, none is uid 0, none sees a path of the host.
+
+use std::path::{Component, Path, PathBuf};
+
+use muster_driver::Spec;
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::isolation::capabilities::{Capabilities, UnknownCapability};
+
+/// The user of a contained task that names none.
+const DEFAULT_USER: &str = "nobody";
+
+/// What contained tasks see of the host, read-only, where it is there. A last star stands for any end
+/// of a name. Of `/etc`, what programs need to find libraries, names, users and certificates.
+const HOST_DIRS: [&str; 37] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ca-certificates.conf",
+    "/etc/crypto-policies",
+    "/etc/debian_version",
+    "/etc/fonts",
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/java*",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nginx",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/perl",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/certs",
+    "/etc/protocols",
+    "/etc/python*",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+];
+
+/// The node's allowances, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Tasks may run without isolation, as whoever they say: their job is root on this node.
+    pub(crate) allow_raw: bool,
+    /// Contained tasks may be uid 0.
+    pub(crate) allow_uid0: bool,
+    /// Capabilities that contained tasks may have at most.
+    pub(crate) allow_caps: Capabilities,
+    /// What a root made of the host's directories holds.
+    pub(crate) host_dirs: Vec<String>,
+    /// Paths of the host that jobs may mount, or take their root from.
+    pub(crate) allow_paths: Vec<AllowedPath>,
+    /// The user of a contained task that names none.
+    pub(crate) default_user: String,
+}
+
+/// A path of the host that jobs may use, with all below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllowedPath {
+    pub(crate) path: PathBuf,
+    pub(crate) writable: bool,
+}
+
+/// A configuration of the driver that cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum PolicyError {
+    #[error(
+        "read the native driver's configuration (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user)"
+    )]
+    Shape(#[from] serde_json::Error),
+    #[error("allow_caps: {0}")]
+    Capability(#[from] UnknownCapability),
+    #[error(
+        "allow_caps: {names} cannot be allowed to contained tasks, because it is as good as no isolation; allow raw tasks if that is meant"
+    )]
+    Never { names: Capabilities },
+    #[error("{field}: {path:?} is no plain absolute path; write it like /srv/data")]
+    Path { field: &'static str, path: String },
+    #[error("default_user is empty; name a user, or leave the field out for nobody")]
+    NoUser,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Given {
+    allow_raw: Option<bool>,
+    allow_uid0: Option<bool>,
+    allow_caps: Option<Vec<String>>,
+    host_dirs: Option<Vec<String>>,
+    allow_paths: Option<Vec<String>>,
+    default_user: Option<String>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            allow_raw: false,
+            allow_uid0: false,
+            allow_caps: Capabilities::default_of_root(),
+            host_dirs: HOST_DIRS.map(str::to_owned).to_vec(),
+            allow_paths: Vec::new(),
+            default_user: DEFAULT_USER.to_owned(),
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a configuration; null is the default.
+    pub(crate) fn read(config: Value) -> Result<Self, PolicyError> {
+        let given: Given = match config {
+            Value::Null => Given::default(),
+            config => serde_json::from_value(muster_driver::without_nulls(config))?,
+        };
+        let default = Self::default();
+        let allow_caps = match given.allow_caps {
+            Some(names) => Capabilities::parse(names.iter().map(String::as_str))?,
+            None => default.allow_caps,
+        };
+        let never = allow_caps.both(Capabilities::never());
+        if !never.is_empty() {
+            return Err(PolicyError::Never { names: never });
+        }
+        let default_user = given.default_user.unwrap_or(default.default_user);
+        if default_user.is_empty() {
+            return Err(PolicyError::NoUser);
+        }
+        let host_dirs = given.host_dirs.unwrap_or(default.host_dirs);
+        for path in &host_dirs {
+            checked("host_dirs", path)?;
+        }
+        Ok(Self {
+            allow_raw: given.allow_raw.unwrap_or_default(),
+            allow_uid0: given.allow_uid0.unwrap_or_default(),
+            allow_caps,
+            host_dirs,
+            allow_paths: given
+                .allow_paths
+                .unwrap_or_default()
+                .iter()
+                .map(|path| AllowedPath::read(path))
+                .collect::<Result<_, _>>()?,
+            default_user,
+        })
+    }
+
+    /// The same for what runs beside a task that was allowed to start.
+    pub(crate) fn of_running_task(&self) -> Self {
+        Self {
+            allow_uid0: true,
+            allow_caps: Capabilities::all(),
+            ..self.clone()
+        }
+    }
+
+    /// The schema that hosts check the configuration against.
+    pub(crate) fn schema() -> Spec {
+        Spec::object([
+            ("allow_raw", Spec::optional("allow_raw", "bool")),
+            ("allow_uid0", Spec::optional("allow_uid0", "bool")),
+            ("allow_caps", Spec::optional("allow_caps", "list(string)")),
+            ("host_dirs", Spec::optional("host_dirs", "list(string)")),
+            ("allow_paths", Spec::optional("allow_paths", "list(string)")),
+            ("default_user", Spec::optional("default_user", "string")),
+        ])
+    }
+
+    /// The allowance that covers `path`, and what is left of the path below it.
+    pub(crate) fn allowance<'a>(&self, path: &'a Path) -> Option<(&AllowedPath, &'a Path)> {
+        self.allow_paths
+            .iter()
+            .filter_map(|allowed| Some((allowed, path.strip_prefix(&allowed.path).ok()?)))
+            // The longest, which may be writable where a shorter one is not, or the other way.
+            .max_by_key(|(allowed, _)| allowed.path.as_os_str().len())
+    }
+}
+
+impl AllowedPath {
+    /// `/path`, or `/path:rw` to let tasks write.
+    fn read(text: &str) -> Result<Self, PolicyError> {
+        let (path, writable) = match text.strip_suffix(":rw") {
+            Some(path) => (path, true),
+            None => (text, false),
+        };
+        Ok(Self {
+            path: checked("allow_paths", path)?,
+            writable,
+        })
+    }
+}
+
+fn checked(field: &'static str, path: &str) -> Result<PathBuf, PolicyError> {
+    if is_plain_absolute(Path::new(path)) {
+        return Ok(PathBuf::from(path));
+    }
+    Err(PolicyError::Path {
+        field,
+        path: path.to_owned(),
+    })
+}
+
+/// Absolute, below the root, and without `..` or a zero byte.
+pub(crate) fn is_plain_absolute(path: &Path) -> bool {
+    let mut components = path.components();
+    components.next() == Some(Component::RootDir)
+        && components.clone().next().is_some()
+        && components.all(|component| matches!(component, Component::Normal(_)))
+        && !path.as_os_str().as_encoded_bytes().contains(&0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nothing_said_is_nothing_allowed() {
+        for config in [Value::Null, json!({}), json!({"allow_raw": null})] {
+            let policy = Policy::read(config).unwrap();
+
+            assert_eq!(policy, Policy::default());
+            assert!(!policy.allow_raw && !policy.allow_uid0);
+            assert!(policy.allow_paths.is_empty());
+        }
+    }
+
+    #[test]
+    fn unknown_field_is_named() {
+        let error = Policy::read(json!({"allow_root": true})).unwrap_err();
+
+        let PolicyError::Shape(source) = error else {
+            panic!("{error}")
+        };
+        assert!(source.to_string().contains("allow_root"), "{source}");
+    }
+
+    #[test]
+    fn machine_itself_cannot_be_allowed() {
+        for name in ["SYS_ADMIN", "cap_sys_ptrace", "BPF"] {
+            let error = Policy::read(json!({"allow_caps": [name]})).unwrap_err();
+
+            assert!(matches!(error, PolicyError::Never { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn strange_paths_are_refused() {
+        for path in ["/", "relative", "/a/../b", "", "/a\0b"] {
+            assert!(Policy::read(json!({"allow_paths": [path]})).is_err());
+            assert!(Policy::read(json!({"host_dirs": [path]})).is_err());
+        }
+    }
+
+    #[test]
+    fn longest_allowance_decides() {
+        let policy = Policy::read(json!({"allow_paths": ["/srv", "/srv/data:rw"]})).unwrap();
+
+        let (read, rest) = policy.allowance(Path::new("/srv/other/x")).unwrap();
+        assert!(!read.writable && rest == Path::new("other/x"));
+        assert!(
+            policy
+                .allowance(Path::new("/srv/data/x"))
+                .unwrap()
+                .0
+                .writable
+        );
+        assert!(policy.allowance(Path::new("/srvx")).is_none());
+    }
+}

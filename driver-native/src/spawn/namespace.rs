@@ -1,0 +1,108 @@
+//! A user namespace that exists before the process that will enter it.
+//!
+//! Ids of a namespace are mapped from outside, while something lives in it, and the thread that
+//! starts a task waits for it and can map nothing. So the namespace is made first, by a process that
+//! does nothing and is killed when the mapping is written; the namespace lives on as an open file.
+
+use std::ffi::c_int;
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::{BlockedSignals, CloneArgs, Spawned, StackUnit};
+use crate::limits;
+
+/// Makes a user namespace in which the ids 0 to `count` less 1 are the host's from `first` on.
+///
+/// # Errors
+///
+/// The kernel makes no user namespace (`user.max_user_namespaces`), or takes no mapping.
+pub(crate) fn user_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
+    let mut stack =
+        vec![MaybeUninit::<StackUnit>::uninit(); limits::IDLE_STACK_BYTES / size_of::<StackUnit>()];
+    let child = clone_idle(&mut stack)?;
+    let made = map_and_open(child.pid, first, count);
+    // Kills it and waits, so that its stack is free.
+    child.abandon();
+    drop(stack);
+    made
+}
+
+fn map_and_open(pid: i32, first: u32, count: u32) -> io::Result<OwnedFd> {
+    let map = format!("0 {first} {count}\n");
+    fs::write(format!("/proc/{pid}/uid_map"), &map)?;
+    fs::write(format!("/proc/{pid}/gid_map"), &map)?;
+    Ok(fs::File::open(format!("/proc/{pid}/ns/user"))?.into())
+}
+
+/// A process in a user namespace of its own that sleeps until it is killed.
+fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<Spawned> {
+    let mut pidfd: c_int = -1;
+    let shared = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_NEWUSER;
+    let args = CloneArgs {
+        flags: u64::from(shared.cast_unsigned()),
+        pidfd: (&raw mut pidfd).addr() as u64,
+        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        stack: stack.as_mut_ptr().addr() as u64,
+        stack_size: size_of_val(stack) as u64,
+        ..CloneArgs::default()
+    };
+    let blocked = BlockedSignals::new();
+    let result: i64;
+    // SAFETY: the child has a stack of its own and never returns from the loop below, which touches
+    // no memory; the caller keeps the stack until the child was killed and reaped. The parent falls
+    // through, with all registers but rax, rcx and r11 as before.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "3:",
+            "mov eax, {pause}",
+            "syscall",
+            "jmp 3b",
+            "2:",
+            pause = const libc::SYS_pause,
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") std::ptr::from_ref(&args),
+            in("rsi") size_of::<CloneArgs>(),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    drop(blocked);
+    match i32::try_from(result) {
+        Ok(pid) if pid > 0 => Ok(Spawned {
+            pid,
+            // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
+            // here, which nobody else owns.
+            pidfd: Arc::new(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+        }),
+        _ => Err(io::Error::from_raw_os_error(
+            i32::try_from(-result).unwrap_or(0),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespace_outlives_its_first_process() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: only root can map many ids; run the tests as root");
+            return;
+        }
+
+        let namespace = user_namespace(1 << 30, 65_536).unwrap();
+
+        let link = std::os::fd::AsRawFd::as_raw_fd(&namespace);
+        let name = fs::read_link(format!("/proc/self/fd/{link}")).unwrap();
+        let own = fs::read_link("/proc/self/ns/user").unwrap();
+        assert!(name.to_str().unwrap().starts_with("user:"));
+        assert_ne!(name, own);
+    }
+}

@@ -1,0 +1,254 @@
+//! What a process does before its program: system calls, in their order, with everything they point to.
+//!
+//! The parent writes a script, the child of [`super::spawn`] walks it. A script owns what its calls
+//! point to, so that it is valid as long as it lives. A call may keep its result, a descriptor, in a
+//! slot, and later calls take it from there.
+
+use std::any::Any;
+use std::ffi::{CStr, CString, c_int, c_long};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Results that a script can keep at once.
+pub(super) const SLOTS: usize = 8;
+/// No slot.
+const NO_SLOT: u8 = u8::MAX;
+
+/// What the child was doing when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    JoinCgroup,
+    Namespaces,
+    Mounts,
+    Network,
+    Session,
+    Streams,
+    Limits,
+    UserNamespace,
+    Capabilities,
+    Groups,
+    Group,
+    User,
+    WorkDir,
+    CloseFiles,
+    NoNewPrivs,
+    Seccomp,
+    Exec,
+}
+
+/// Errors of a call that do not end the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tolerated {
+    Nothing,
+    /// What it is about is not there.
+    Absence,
+    /// The kernel does not know what it asks for.
+    Ignorance,
+}
+
+/// One system call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(super) number: c_long,
+    args: [u64; 6],
+    /// For each argument, the slot that it is taken from.
+    slots: [u8; 6],
+    /// Where the result goes.
+    kept_in: u8,
+    tolerated: Tolerated,
+}
+
+impl Call {
+    /// The arguments, with those that are in slots. Runs in the child: it must not panic.
+    pub(super) fn args(&self, slots: &[u64; SLOTS]) -> [u64; 6] {
+        let mut args = self.args;
+        for (arg, from) in args.iter_mut().zip(self.slots) {
+            if let Some(value) = slots.get(usize::from(from)) {
+                *arg = *value;
+            }
+        }
+        args
+    }
+
+    /// Runs in the child: it must not panic.
+    pub(super) fn keep(&self, result: c_long, slots: &mut [u64; SLOTS]) {
+        if let Some(slot) = slots.get_mut(usize::from(self.kept_in)) {
+            *slot = result.cast_unsigned();
+        }
+    }
+
+    /// Runs in the child: it must not panic.
+    pub(super) fn tolerates(&self, errno: c_int) -> bool {
+        match self.tolerated {
+            Tolerated::Nothing => false,
+            Tolerated::Absence => errno == libc::ENOENT || errno == libc::ENOTDIR,
+            Tolerated::Ignorance => errno == libc::EINVAL,
+        }
+    }
+}
+
+/// An argument of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg {
+    Number(u64),
+    /// A descriptor that an earlier call kept.
+    Slot(u8),
+}
+
+impl From<u64> for Arg {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<u32> for Arg {
+    fn from(number: u32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<c_int> for Arg {
+    /// Sign-extended, as the kernel takes `AT_FDCWD`.
+    fn from(number: c_int) -> Self {
+        Self::Number(i64::from(number).cast_unsigned())
+    }
+}
+
+impl From<BorrowedFd<'_>> for Arg {
+    fn from(file: BorrowedFd<'_>) -> Self {
+        file.as_raw_fd().into()
+    }
+}
+
+/// The calls, and what they point to.
+///
+/// Whoever adds a call answers for it: an address in it comes from [`Self::text`] or [`Self::bytes`]
+/// and is as long as the kernel takes it for, and the call writes to no memory of the parent and
+/// changes nothing but the process that makes it.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    calls: Vec<Call>,
+    steps: Vec<(Step, String)>,
+    texts: Vec<CString>,
+    bytes: Vec<Box<[u8]>>,
+    files: Vec<OwnedFd>,
+    kept: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Script {
+    /// Adds a call. `about` completes "failed to".
+    pub(crate) fn call<const N: usize>(
+        &mut self,
+        step: Step,
+        about: impl Into<String>,
+        number: c_long,
+        args: [Arg; N],
+    ) -> &mut Self {
+        const { assert!(N <= 6) };
+        let mut call = Call {
+            number,
+            args: [0; 6],
+            slots: [NO_SLOT; 6],
+            kept_in: NO_SLOT,
+            tolerated: Tolerated::Nothing,
+        };
+        for (place, arg) in args.into_iter().enumerate() {
+            match arg {
+                Arg::Number(value) => call.args[place] = value,
+                Arg::Slot(slot) => call.slots[place] = slot,
+            }
+        }
+        self.calls.push(call);
+        self.steps.push((step, about.into()));
+        self
+    }
+
+    /// The result of the newest call goes to `slot`.
+    pub(crate) fn kept_in(&mut self, slot: u8) -> &mut Self {
+        assert!(usize::from(slot) < SLOTS);
+        if let Some(call) = self.calls.last_mut() {
+            call.kept_in = slot;
+        }
+        self
+    }
+
+    /// The newest call is made before all others.
+    pub(crate) fn last_to_front(&mut self) {
+        self.calls.rotate_right(1);
+        self.steps.rotate_right(1);
+    }
+
+    /// Such errors of the newest call are none.
+    pub(crate) fn tolerating(&mut self, tolerated: Tolerated) -> &mut Self {
+        if let Some(call) = self.calls.last_mut() {
+            call.tolerated = tolerated;
+        }
+        self
+    }
+
+    /// The address of a text that lives as long as the script.
+    pub(crate) fn text(&mut self, text: &CStr) -> Arg {
+        // The text itself does not move when the list grows.
+        let text = text.to_owned();
+        let address = text.as_ptr().expose_provenance() as u64;
+        self.texts.push(text);
+        Arg::Number(address)
+    }
+
+    /// The address of bytes that live as long as the script.
+    pub(crate) fn bytes(&mut self, bytes: impl Into<Box<[u8]>>) -> Arg {
+        let bytes = bytes.into();
+        let address = bytes.as_ptr().expose_provenance() as u64;
+        self.bytes.push(bytes);
+        Arg::Number(address)
+    }
+
+    /// A descriptor that stays open as long as the script lives.
+    pub(crate) fn file(&mut self, file: OwnedFd) -> Arg {
+        let arg = file.as_raw_fd().into();
+        self.files.push(file);
+        arg
+    }
+
+    /// Holds what a call needs, as long as the script lives.
+    pub(crate) fn keep_alive(&mut self, kept: Arc<dyn Any + Send + Sync>) {
+        self.kept.push(kept);
+    }
+
+    pub(super) fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// What the call at `at` does; past the last it is the program.
+    pub(super) fn describe(&self, at: usize) -> (Step, String) {
+        self.steps
+            .get(at)
+            .cloned()
+            .unwrap_or_else(|| (Step::Exec, "load the program".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_takes_the_place_of_its_argument() {
+        let mut script = Script::default();
+        script
+            .call(Step::Network, "make", 1, [7_u32.into()])
+            .kept_in(2);
+        script.call(Step::Network, "use", 2, [5_u32.into(), Arg::Slot(2)]);
+        let mut slots = [0; SLOTS];
+
+        script.calls()[0].keep(42, &mut slots);
+
+        assert_eq!(script.calls()[1].args(&slots), [5, 42, 0, 0, 0, 0]);
+        assert_eq!(script.describe(2).0, Step::Exec);
+    }
+
+    #[test]
+    fn minus_one_is_sign_extended() {
+        assert!(matches!(Arg::from(-100), Arg::Number(n) if n == u64::MAX - 99));
+    }
+}
