@@ -3,26 +3,40 @@
 //! One connection per node. A connection's certificate must say `agent` and name this cluster before a
 //! frame is read. A node that connects again replaces its older connection: the older one is most often
 //! a path that has died without saying so.
+//!
+//! Heartbeats and reports of all nodes are gathered and sent on together ([`beats`], [`reports`]). A node that
+//! hangs on another server is asked through that one ([`route`]).
 
+mod admission;
+mod beats;
 mod desired;
 mod reports;
 mod request;
+mod route;
 mod session;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use muster_domain::id::NodeId;
 use muster_link::peer;
 use muster_link::tls::Role;
-use muster_wire::rpc::{NodeReply, NodeRequest};
+use muster_wire::rpc::{NodeReply, NodeRequest, ToAgent};
 use quinn::{Connection, VarInt};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
+use self::beats::{Service, Uncounted};
+use self::reports::Reports;
 use crate::handle::Control;
+use crate::peers::Peers;
 
+pub(crate) use admission::Admission;
 pub use request::NodeRequestError;
+pub(crate) use route::{answer_for_server, heard_ago};
 
 /// Why the server closed a connection, as the code of QUIC's close frame.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +64,8 @@ impl Close {
 struct Connected {
     connection: Connection,
     wake: Arc<Wake>,
+    pulse: Arc<Pulse>,
+    outbox: mpsc::Sender<ToAgent>,
     /// Tells this session from a later one of the same node.
     number: u64,
 }
@@ -61,12 +77,58 @@ struct Wake {
     desired: Notify,
     /// The node should destroy what is over.
     garbage: Notify,
+    /// The node wants to be told everything.
+    start_over: AtomicBool,
+}
+
+impl Wake {
+    fn start_over(&self) {
+        self.start_over.store(true, Ordering::Release);
+        self.desired.notify_one();
+    }
+
+    fn take_start_over(&self) -> bool {
+        self.start_over.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// Heartbeats of a session, by their numbers.
+#[derive(Debug)]
+struct Pulse {
+    heard: AtomicU64,
+    counted: AtomicU64,
+    heard_at: Mutex<Instant>,
+}
+
+impl Pulse {
+    fn begin() -> Self {
+        Self {
+            heard: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+            heard_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn heard_ago(&self) -> Duration {
+        self.heard_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .elapsed()
+    }
 }
 
 /// The nodes connected to this server. Clones share the list.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Nodes {
-    table: Arc<Mutex<Table>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    table: Mutex<Table>,
+    reports: Reports,
+    service: watch::Sender<Service>,
+    peers: Peers,
 }
 
 #[derive(Debug, Default)]
@@ -76,14 +138,27 @@ struct Table {
 }
 
 impl Nodes {
-    /// The nodes that are connected, in no order.
+    /// None so far; those of the other servers are asked through `peers`.
+    #[must_use]
+    pub(crate) fn new(peers: Peers) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                table: Mutex::default(),
+                reports: Reports::default(),
+                service: watch::Sender::default(),
+                peers,
+            }),
+        }
+    }
+
+    /// The nodes that are connected to this server, in no order.
     #[must_use]
     pub fn connected(&self) -> Vec<NodeId> {
         self.lock().sessions.keys().copied().collect()
     }
 
-    /// Asks `node_id`. The channel ends with the node's answer; dropping it cancels the question. If the
-    /// answer breaks off, its last part is a [`NodeReply::Failed`].
+    /// Asks `node_id`, whichever server it hangs on. The channel ends with the node's answer; dropping it cancels
+    /// the question. If the answer breaks off, its last part is a [`NodeReply::Failed`].
     ///
     /// # Errors
     ///
@@ -93,13 +168,7 @@ impl Nodes {
         node_id: NodeId,
         request: NodeRequest,
     ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
-        let connection = self
-            .lock()
-            .sessions
-            .get(&node_id)
-            .map(|session| session.connection.clone())
-            .ok_or(NodeRequestError::NotConnected { node_id })?;
-        request::ask(node_id, &connection, request).await
+        route::ask(self, &self.shared.peers, node_id, request).await
     }
 
     /// Tells the session of `node_id` to look for changes.
@@ -116,27 +185,91 @@ impl Nodes {
         }
     }
 
-    /// Tells every node to destroy what is over.
+    /// Tells every node of this server to destroy what is over.
     pub(crate) fn collect_garbage(&self) {
         for session in self.lock().sessions.values() {
             session.wake.garbage.notify_one();
         }
     }
 
+    /// Gathered reports.
+    fn reports(&self) -> &Reports {
+        &self.shared.reports
+    }
+
+    /// What this server can do for its agents, and each change of it.
+    fn service(&self) -> watch::Receiver<Service> {
+        self.shared.service.subscribe()
+    }
+
+    /// The sessions' numbers by node.
+    fn numbers(&self) -> BTreeMap<NodeId, u64> {
+        self.lock()
+            .sessions
+            .iter()
+            .map(|(node_id, session)| (*node_id, session.number))
+            .collect()
+    }
+
+    /// Nodes that were heard of since the leader last counted them.
+    fn uncounted(&self) -> Vec<Uncounted> {
+        self.lock()
+            .sessions
+            .iter()
+            .filter_map(|(node_id, session)| {
+                let number = session.pulse.heard.load(Ordering::Acquire);
+                let counted = session.pulse.counted.load(Ordering::Acquire);
+                (number > counted).then(|| Uncounted {
+                    node_id: *node_id,
+                    number,
+                    outbox: session.outbox.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// The leader has counted heartbeats of `node_id` up to `number`.
+    fn counted(&self, node_id: NodeId, number: u64) {
+        if let Some(session) = self.lock().sessions.get(&node_id) {
+            // A later session of the node begins at 1 again; it never gets ahead by this.
+            if number <= session.pulse.heard.load(Ordering::Acquire) {
+                session.pulse.counted.fetch_max(number, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// The connection of `node_id` to this server, and how long ago its agent said something.
+    fn local(&self, node_id: NodeId) -> Option<(Connection, Duration)> {
+        let table = self.lock();
+        let session = table.sessions.get(&node_id)?;
+        Some((session.connection.clone(), session.pulse.heard_ago()))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         // Each change is one insertion or removal, so a panic elsewhere leaves the table whole.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .table
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters the session of `node_id` on `connection` and closes an older one.
-    fn enter(&self, node_id: NodeId, connection: &Connection) -> Entered {
+    fn enter(
+        &self,
+        node_id: NodeId,
+        connection: &Connection,
+        outbox: &mpsc::Sender<ToAgent>,
+    ) -> Entered {
         let wake = Arc::new(Wake::default());
+        let pulse = Arc::new(Pulse::begin());
         let mut table = self.lock();
         table.last_number += 1;
         let number = table.last_number;
         let connected = Connected {
             connection: connection.clone(),
             wake: Arc::clone(&wake),
+            pulse: Arc::clone(&pulse),
+            outbox: outbox.clone(),
             number,
         };
         let old = table.sessions.insert(node_id, connected);
@@ -152,6 +285,7 @@ impl Nodes {
             node_id,
             number,
             wake,
+            pulse,
         }
     }
 }
@@ -163,6 +297,19 @@ struct Entered {
     node_id: NodeId,
     number: u64,
     wake: Arc<Wake>,
+    pulse: Arc<Pulse>,
+}
+
+impl Entered {
+    /// The agent's heartbeat `number` came.
+    fn beat(&self, number: u64) {
+        self.pulse.heard.fetch_max(number, Ordering::AcqRel);
+        *self
+            .pulse
+            .heard_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
 }
 
 impl Drop for Entered {
@@ -175,8 +322,22 @@ impl Drop for Entered {
     }
 }
 
-/// Checks who is there before a frame is read, and serves it.
-pub(crate) async fn admit(connection: Connection, control: &Control) {
+/// Sends on what is gathered from all sessions, until `stop`.
+pub(crate) async fn run(control: Control, stop: CancellationToken) {
+    let nodes = control.nodes().clone();
+    tokio::join!(
+        beats::gather(&control, &nodes.shared.service, &stop),
+        reports::write(&control, nodes.reports(), &stop),
+    );
+}
+
+/// Checks who is there before a frame is read, and serves it. `admission` says whether there is room for another
+/// registration.
+pub(crate) async fn admit(
+    connection: Connection,
+    control: &Control,
+    admission: Result<OwnedSemaphorePermit, String>,
+) {
     let peer = connection.remote_address();
     let refusal = match peer::role(&connection, &control.server_info().cluster) {
         Ok(Role::Agent) => None,
@@ -190,7 +351,7 @@ pub(crate) async fn admit(connection: Connection, control: &Control) {
         connection.close(Close::Refused.code(), reason.as_bytes());
         return;
     }
-    match session::run(&connection, control).await {
+    match session::run(&connection, control, admission).await {
         Ok(()) => tracing::debug!(%peer, "an agent left"),
         Err(error) => tracing::info!(%peer, error = %chain(&error), "an agent's session ended"),
     }

@@ -5,6 +5,7 @@
 //! While another server leads, the task only passes on which nodes' allocations have changed, because
 //! their agents may be connected here.
 
+mod comparison;
 mod garbage;
 mod heartbeats;
 mod scheduling;
@@ -12,11 +13,13 @@ mod scheduling;
 use std::time::Duration;
 
 use muster_control_core::fsm::Effect;
-use muster_domain::id::{NodeId, Timestamp};
+use muster_domain::id::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::comparison::Comparing;
 use self::garbage::Garbage;
+pub(crate) use self::heartbeats::Beats;
 use self::heartbeats::NodeHeartbeats;
 use self::scheduling::Scheduling;
 use crate::handle::{Control, DutyRequest, ProposeError};
@@ -28,8 +31,8 @@ use crate::raft::Leadership;
 pub(crate) struct Inputs {
     /// Effects of applied entries.
     pub(crate) effects: mpsc::Receiver<Vec<Effect>>,
-    /// Nodes that were heard of.
-    pub(crate) beats: mpsc::Receiver<NodeId>,
+    /// What servers heard of their nodes.
+    pub(crate) beats: mpsc::Receiver<Beats>,
     /// Requests.
     pub(crate) requests: mpsc::Receiver<DutyRequest>,
 }
@@ -67,7 +70,7 @@ async fn follow(
                     control.nodes().wake_all();
                 }
             }
-            // Whoever leads gives every node a full period when it begins, so these may go.
+            // Whoever sent them hears that this server does not lead.
             Some(_) = inputs.beats.recv() => {}
             Some(request) = inputs.requests.recv() => {
                 let DutyRequest::CollectGarbage(reply) = request;
@@ -91,10 +94,10 @@ async fn lead(
         tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await;
         return !shutdown.is_cancelled();
     }
-    tracing::info!("leading");
-    let mut duties = Duties::begin(control);
+    let term = leadership.borrow().term;
+    tracing::info!(term, "leading");
+    let mut duties = Duties::begin(control, term);
     let mut effects = Vec::new();
-    let mut beats = Vec::new();
     loop {
         let now = control.monotonic();
         if control.published().take_effects_lost() {
@@ -109,8 +112,10 @@ async fn lead(
                 if changed.is_err() {
                     return false;
                 }
-                if !leadership.borrow_and_update().is_self() {
-                    tracing::info!("another server leads");
+                let current = leadership.borrow_and_update();
+                // In a later term others may have led meanwhile: the duties begin anew.
+                if !current.is_self() || current.term != term {
+                    tracing::info!("this leadership is over");
                     return true;
                 }
             }
@@ -123,17 +128,14 @@ async fn lead(
                     duties.handle_effects(batch, now);
                 }
             }
-            _ = inputs.beats.recv_many(&mut beats, limits::HEARTBEATS_MAX) => {
-                for node_id in beats.drain(..) {
-                    duties.heartbeats.handle_beat(node_id, now);
-                }
-            }
+            Some(beats) = inputs.beats.recv() => duties.heartbeats.handle_beats(beats, now),
             Some(DutyRequest::CollectGarbage(reply)) = inputs.requests.recv() => {
                 duties.garbage.force(reply, now);
             }
             () = duties.scheduling.progress() => {}
             () = duties.heartbeats.progress() => {}
             () = duties.garbage.progress() => {}
+            () = duties.comparing.progress() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -145,15 +147,17 @@ struct Duties {
     scheduling: Scheduling,
     heartbeats: NodeHeartbeats,
     garbage: Garbage,
+    comparing: Comparing,
 }
 
 impl Duties {
-    fn begin(control: &Control) -> Self {
+    fn begin(control: &Control, term: u64) -> Self {
         let now = control.monotonic();
         Self {
             scheduling: Scheduling::begin(control.clone(), now),
-            heartbeats: NodeHeartbeats::begin(control.clone(), now),
+            heartbeats: NodeHeartbeats::begin(control.clone(), term, now),
             garbage: Garbage::begin(control.clone(), now),
+            comparing: Comparing::begin(control.clone()),
         }
     }
 
@@ -184,6 +188,7 @@ impl Duties {
     fn advance(&mut self, now: Timestamp) {
         self.heartbeats.advance(now);
         self.garbage.advance(now);
+        self.comparing.advance();
         self.scheduling.advance(now);
     }
 

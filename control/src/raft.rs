@@ -47,10 +47,11 @@ use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 
 pub use log::{DiskHealth, OpenLogError};
-pub use restore::RestoreSnapshotError;
 pub use membership::ChangeServersError;
+pub use restore::RestoreSnapshotError;
 pub use snapshot::{
-    ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo, inspect,
+    ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo,
+    inspect,
 };
 
 /// Bytes of an entry besides its command.

@@ -118,7 +118,7 @@ pub enum ToAgent {
 }
 
 /// A question to a node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
     /// Output of a task.
     Logs(LogsRequest),

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use muster_agent::node::{Agent, AgentConfig, Leave};
-use muster_link::tls::{Identity, Role};
+use muster_link::certificates::Certificates;
+use muster_link::tls::Role;
 
 use super::{
     AGENT_DATA_DIR, absolute, driver_command, ended, host_name, logging, raise_open_files, runtime,
@@ -89,27 +90,27 @@ pub fn run(args: &AgentArgs) -> CliResult {
 
 fn start(args: &AgentRunArgs) -> CliResult {
     logging::start();
-    let identity = Identity::load(&args.tls_dir, Role::Agent)
+    let certificates = Certificates::load(&args.tls_dir, Role::Agent)
         .map_err(|error| CliError::from_chain(Exit::Usage, &error))?;
-    let config = config(args, identity)?;
+    let config = config(args, certificates)?;
     ended(runtime()?.block_on(async {
         let agent = Agent::start(config)
             .await
             .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
-        let signal = signals::terminated().await?;
+        let signal = signals::terminated_or(|| agent.certificates().ask()).await?;
         tracing::info!(signal, "stopping; tasks go on");
         agent.shutdown(Leave::KeepTasks).await;
         Ok(())
     }))
 }
 
-fn config(args: &AgentRunArgs, identity: Identity) -> Result<AgentConfig, CliError> {
+fn config(args: &AgentRunArgs, certificates: Certificates) -> Result<AgentConfig, CliError> {
     let data_dir = absolute(&args.data_dir)?;
     let meta: BTreeMap<String, String> = args.meta.iter().cloned().collect();
     let mut config = AgentConfig::new(
         data_dir,
         args.servers.clone(),
-        identity,
+        certificates,
         driver_command(raise_open_files())?,
     );
     config.name = args.name.clone().unwrap_or_else(|| host_name("agent"));

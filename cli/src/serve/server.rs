@@ -96,7 +96,7 @@ async fn serve(config: ServerConfig) -> Result<(), CliError> {
         .await
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     let reason = tokio::select! {
-        signal = signals::terminated() => {
+        signal = signals::terminated_or(|| server.certificates().ask()) => {
             tracing::info!(signal = signal?, "stopping");
             None
         }

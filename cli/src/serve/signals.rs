@@ -1,13 +1,31 @@
-//! Waiting for the signal to end.
+//! Waiting for the signal to end, and for those to look at files again.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{CliError, Exit};
 
+/// Resolves at SIGTERM or SIGINT; says which. Each SIGHUP before that calls `reload`.
+pub(super) async fn terminated_or(reload: impl Fn()) -> Result<&'static str, CliError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    let terminated = terminated();
+    tokio::pin!(terminated);
+    loop {
+        tokio::select! {
+            ended = &mut terminated => return ended,
+            Some(()) = hangup.recv() => {
+                tracing::info!("SIGHUP: looking at the certificates");
+                reload();
+            }
+        }
+    }
+}
+
+fn failed(error: std::io::Error) -> CliError {
+    CliError::new(Exit::Failed, format!("signals cannot be received: {error}"))
+}
+
 /// Resolves at SIGTERM or SIGINT; says which.
 pub(super) async fn terminated() -> Result<&'static str, CliError> {
-    let failed =
-        |error| CliError::new(Exit::Failed, format!("signals cannot be received: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     Ok(tokio::select! {

@@ -9,17 +9,30 @@ use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
 use crate::limits;
+use crate::peers::PeerError;
 
 /// Why a node cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeRequestError {
-    /// It has no connection to this server.
+    /// It has no connection to any server that answers.
     #[error(
-        "node {node_id} is not connected to this server: see `muster node status`, and the agent's messages on that machine"
+        "node {node_id} is not connected to any server{}: see `muster node status`, and the agent's messages on that machine",
+        if silent.is_empty() { String::new() } else { format!(" that answers ({} did not)", silent.join(", ")) }
     )]
     NotConnected {
         /// The node.
         node_id: NodeId,
+        /// Servers that did not say whether it is connected to them.
+        silent: Vec<String>,
+    },
+    /// It is connected to another server, which cannot be asked.
+    #[error("node {node_id} is connected to another server, and that one cannot be asked")]
+    Server {
+        /// The node.
+        node_id: NodeId,
+        /// Why.
+        #[source]
+        source: PeerError,
     },
     /// It opens no further stream.
     #[error(
@@ -74,7 +87,7 @@ pub(super) async fn ask(
 }
 
 /// Passes replies on until the stream ends or nobody wants them.
-async fn pass_on(mut stream: FrameReceiver, replies: mpsc::Sender<NodeReply>) {
+pub(super) async fn pass_on(mut stream: FrameReceiver, replies: mpsc::Sender<NodeReply>) {
     loop {
         let received = tokio::select! {
             () = replies.closed() => {

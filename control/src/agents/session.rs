@@ -1,24 +1,27 @@
 //! One agent's session: it registers, sends heartbeats and reports, and is told what to run.
 //!
-//! Four loops share the session's task: one reads, one writes, one turns reports into log entries, one
-//! pushes desired allocations. Each hands over through a bounded queue, and the first that ends ends the
-//! session. A heartbeat never waits for a slow reader: its acknowledgement is dropped instead.
+//! Loops share the session's task: one reads, one writes, one keeps the node registered and ready, one pushes
+//! desired allocations. The first that ends ends the session. Reading only notes things, so that a heartbeat
+//! waits neither for the log nor for a slow reader. Any server serves any agent: what a session reads is the
+//! state here, what it writes goes to the leader.
 
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use muster_control_core::fsm::{Command, Rejection, Response};
-use muster_domain::id::NodeId;
+use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeSpec, NodeStatus};
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
 use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::{FromAgent, ToAgent};
 use quinn::{Connection, ConnectionError};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
+use super::beats::Service;
 use super::desired::Told;
-use super::reports::{self, ReportMessage};
 use super::{Entered, Wake};
-use crate::handle::{Control, ProposeError};
+use crate::handle::{Control, ProposeError, Retry};
 use crate::limits;
 
 /// Why a session ended.
@@ -51,6 +54,12 @@ pub(super) enum SessionError {
         /// Why.
         reason: String,
     },
+    /// Another server can do more for the node.
+    #[error("the node is sent to another server: {reason}")]
+    Elsewhere {
+        /// Why.
+        reason: String,
+    },
     /// The log takes no changes.
     #[error("the node's news cannot be written")]
     Propose(#[from] ProposeError),
@@ -59,8 +68,43 @@ pub(super) enum SessionError {
     Closed,
 }
 
-/// Serves the agent on `connection` until it leaves.
-pub(super) async fn run(connection: &Connection, control: &Control) -> Result<(), SessionError> {
+impl SessionError {
+    /// What the agent is told of it; `None` if there is nobody to tell.
+    fn farewell(&self) -> Option<ToAgent> {
+        match self {
+            Self::Refused { reason } => Some(ToAgent::Refused {
+                reason: reason.clone(),
+            }),
+            Self::Elsewhere { reason } => Some(elsewhere(reason.clone())),
+            Self::Propose(error) if error.retry() == Retry::Never => Some(ToAgent::Refused {
+                reason: super::chain(error),
+            }),
+            Self::Propose(error) => Some(elsewhere(super::chain(error))),
+            Self::Protocol { what } => Some(ToAgent::Refused {
+                reason: format!("the agent broke the protocol: {what}"),
+            }),
+            Self::Connection(_)
+            | Self::Receive(_)
+            | Self::Send(_)
+            | Self::Silent { .. }
+            | Self::Closed => None,
+        }
+    }
+}
+
+fn elsewhere(reason: String) -> ToAgent {
+    ToAgent::TryElsewhere {
+        reason,
+        after: limits::AWAY,
+    }
+}
+
+/// Serves the agent on `connection` until it leaves. `admission` is given back when it is registered.
+pub(super) async fn run(
+    connection: &Connection,
+    control: &Control,
+    admission: Result<OwnedSemaphorePermit, String>,
+) -> Result<(), SessionError> {
     let waited = limits::REGISTER_WAIT;
     let opening = async {
         let (send, receive) = connection.accept_bi().await?;
@@ -72,89 +116,102 @@ pub(super) async fn run(connection: &Connection, control: &Control) -> Result<()
         Ok(opened) => opened?,
         Err(_) => return Err(SessionError::Silent { waited }),
     };
-    let Some(FromAgent::Register { node, known: _ }) = first else {
+    let (node, known) = match begin(first, control, admission).await {
+        Ok(begun) => begun,
+        Err(error) => {
+            say_farewell(&mut sender, &error).await;
+            return Err(error);
+        }
+    };
+    let (outbox, outgoing) = mpsc::channel(limits::SESSION_OUTBOX_MAX);
+    let entered = control.nodes().enter(node.id, connection, &outbox);
+    tracing::info!(node_id = %node.id, peer = %connection.remote_address(), "an agent joined");
+    let session = Session {
+        node_id: node.id,
+        entered: &entered,
+        control,
+        outbox,
+        wanted: Mutex::new(node),
+        wants: Notify::new(),
+        service: control.nodes().service(),
+        peer: connection.remote_address().ip(),
+    };
+    session.say(session.registered()).await?;
+    let error = tokio::select! {
+        ended = session.read(receiver) => ended.err().unwrap_or(SessionError::Closed),
+        ended = session.stay_registered() => ended,
+        ended = session.push(known) => ended,
+        ended = session.follow_service() => ended,
+        ended = send_all(&mut sender, outgoing) => ended,
+    };
+    say_farewell(&mut sender, &error).await;
+    match error {
+        SessionError::Closed => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Registers the node of the first message, unless this server cannot do anything for it.
+async fn begin(
+    first: Option<FromAgent>,
+    control: &Control,
+    admission: Result<OwnedSemaphorePermit, String>,
+) -> Result<(NodeSpec, LogIndex), SessionError> {
+    let Some(FromAgent::Register { node, known }) = first else {
         return Err(SessionError::Protocol {
             what: "its first message is not its registration".to_owned(),
         });
     };
-    let node_id = node.id;
-    if let Err(error) = register(*node, control).await {
-        let reason = super::chain(&error);
-        sender.send(&ToAgent::Refused { reason }).await?;
-        sender.finish();
-        // Wait for the agent to have read it: closing the connection would take it back.
-        drop(tokio::time::timeout(waited, sender.stopped()).await);
-        return Err(error);
+    let _permit = admission.map_err(|reason| SessionError::Elsewhere { reason })?;
+    if let Some(reason) = control.nodes().service().borrow().unserved.clone() {
+        return Err(SessionError::Elsewhere { reason });
     }
-    let entered = control.nodes().enter(node_id, connection);
-    tracing::info!(%node_id, peer = %connection.remote_address(), "an agent joined");
-
-    let (outbox, outgoing) = mpsc::channel(limits::SESSION_OUTBOX_MAX);
-    let (reports, report_messages) = mpsc::channel(limits::SESSION_INBOX_MAX);
-    say(&outbox, registered(control)).await?;
-    tokio::select! {
-        result = read(node_id, receiver, reports, &outbox, control) => result,
-        result = send_all(sender, outgoing) => result,
-        result = reports::write(node_id, report_messages, outbox.clone(), control) => result,
-        result = push(&entered, &outbox, control) => result,
-    }
+    register(&node, control).await?;
+    Ok((*node, known))
 }
 
-fn registered(control: &Control) -> ToAgent {
-    let info = control.server_info();
-    ToAgent::Registered {
-        cluster: info.cluster.clone(),
-        heartbeat_ttl: info.heartbeat_ttl,
-        servers: vec![info.quic_addr],
-    }
-}
-
-/// Queues `message` for the agent. Waits while the agent reads slowly.
-pub(super) async fn say(
-    outbox: &mpsc::Sender<ToAgent>,
-    message: ToAgent,
-) -> Result<(), SessionError> {
-    match outbox.send(message).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(SessionError::Closed),
-    }
+/// Tells the agent why the session ends, and waits for it to have read that: closing the connection would take it
+/// back.
+async fn say_farewell(sender: &mut FrameSender, error: &SessionError) {
+    let Some(message) = error.farewell() else {
+        return;
+    };
+    let told = async {
+        if sender.send(&message).await.is_ok() {
+            sender.finish();
+            sender.stopped().await;
+        }
+    };
+    drop(tokio::time::timeout(limits::FAREWELL_WAIT, told).await);
 }
 
 /// Writes what the node is, if that is news, and that it is there.
-async fn register(spec: NodeSpec, control: &Control) -> Result<(), SessionError> {
-    let node_id = spec.id;
-    let same = control
-        .state()
-        .nodes()
-        .get(&node_id)
-        .is_some_and(|known| *known.spec == spec);
-    if !same {
+async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError> {
+    let known = control.state().nodes().get(&spec.id).cloned();
+    if known.as_ref().is_none_or(|known| *known.spec != *spec) {
         let command = Command::RegisterNode {
-            spec: Box::new(spec),
+            spec: Box::new(spec.clone()),
             at: control.now(),
         };
         refuse_rejection(control.propose(command).await?.1)?;
     }
-    ready(node_id, control).await
+    if !is_ready(spec.id, control) {
+        let command = Command::SetNodeStatus {
+            node_id: spec.id,
+            status: NodeStatus::Ready,
+            at: control.now(),
+        };
+        refuse_rejection(control.propose(command).await?.1)?;
+    }
+    Ok(())
 }
 
-/// Makes the node ready, if it is not.
-async fn ready(node_id: NodeId, control: &Control) -> Result<(), SessionError> {
-    control.beat(node_id);
-    let status = control
-        .state()
+fn is_ready(node_id: NodeId, control: &Control) -> bool {
+    let state = control.state();
+    state
         .nodes()
         .get(&node_id)
-        .map(|node| node.status);
-    if status == Some(NodeStatus::Ready) {
-        return Ok(());
-    }
-    let command = Command::SetNodeStatus {
-        node_id,
-        status: NodeStatus::Ready,
-        at: control.now(),
-    };
-    refuse_rejection(control.propose(command).await?.1)
+        .is_some_and(|node| node.status == NodeStatus::Ready)
 }
 
 fn refuse_rejection(response: Response) -> Result<(), SessionError> {
@@ -169,89 +226,193 @@ fn refuse_rejection(response: Response) -> Result<(), SessionError> {
     Err(SessionError::Refused { reason })
 }
 
-/// Reads what the agent says until it is done.
-async fn read(
-    node_id: NodeId,
-    mut receiver: FrameReceiver,
-    reports: mpsc::Sender<ReportMessage>,
-    outbox: &mpsc::Sender<ToAgent>,
-    control: &Control,
-) -> Result<(), SessionError> {
-    while let Some(message) = receiver.recv::<FromAgent>().await? {
+/// Writes what the other loops want to say. A farewell is the last of it.
+async fn send_all(sender: &mut FrameSender, mut outgoing: mpsc::Receiver<ToAgent>) -> SessionError {
+    while let Some(message) = outgoing.recv().await {
         match message {
-            FromAgent::Register { node, known: _ } if node.id == node_id => {
-                register(*node, control).await?;
-                say(outbox, registered(control)).await?;
-            }
-            FromAgent::Register { node, known: _ } => {
-                return Err(SessionError::Protocol {
-                    what: format!(
-                        "it registered {} after {node_id} on one connection",
-                        node.id
-                    ),
-                });
-            }
-            FromAgent::Heartbeat { number } => {
-                ready(node_id, control).await?;
-                // The agent learns from any message that the server is there.
-                let lease = control.server_info().heartbeat_ttl;
-                drop(outbox.try_send(ToAgent::HeartbeatAck { number, lease }));
-            }
-            FromAgent::Report { reports: batch, .. } if batch.len() > REPORT_BATCH_MAX => {
-                return Err(SessionError::Protocol {
-                    what: format!(
-                        "{} reports in one message, {REPORT_BATCH_MAX} are allowed",
-                        batch.len()
-                    ),
-                });
-            }
-            FromAgent::Report {
-                sequence,
-                reports: batch,
-            } => {
-                let message = ReportMessage {
-                    sequence,
-                    reports: batch,
-                };
-                if reports.send(message).await.is_err() {
-                    return Err(SessionError::Closed);
+            ToAgent::Refused { reason } => return SessionError::Refused { reason },
+            ToAgent::TryElsewhere { reason, .. } => return SessionError::Elsewhere { reason },
+            message => {
+                if let Err(error) = sender.send(&message).await {
+                    return error.into();
                 }
             }
         }
     }
-    Ok(())
+    SessionError::Closed
 }
 
-/// Writes what the other loops want to say.
-async fn send_all(
-    mut sender: FrameSender,
-    mut outgoing: mpsc::Receiver<ToAgent>,
-) -> Result<(), SessionError> {
-    while let Some(message) = outgoing.recv().await {
-        sender.send(&message).await?;
-    }
-    Ok(())
+/// A registered agent.
+struct Session<'a> {
+    node_id: NodeId,
+    entered: &'a Entered,
+    control: &'a Control,
+    outbox: mpsc::Sender<ToAgent>,
+    /// What the node is to be registered as.
+    wanted: Mutex<NodeSpec>,
+    /// Something about the registration may not be as it should.
+    wants: Notify,
+    service: watch::Receiver<Service>,
+    peer: IpAddr,
 }
 
-/// Tells the node what to run, whenever that changes.
-async fn push(
-    entered: &Entered,
-    outbox: &mpsc::Sender<ToAgent>,
-    control: &Control,
-) -> Result<(), SessionError> {
-    let wake: &Wake = &entered.wake;
-    let mut told = Told::nothing(entered.node_id);
-    loop {
-        for message in told.catch_up(&control.state()) {
-            say(outbox, message).await?;
+impl Session<'_> {
+    fn registered(&self) -> ToAgent {
+        let info = self.control.server_info();
+        ToAgent::Registered {
+            cluster: info.cluster.clone(),
+            heartbeat_ttl: info.heartbeat_ttl,
+            servers: self.servers(),
         }
-        tokio::select! {
-            () = wake.desired.notified() => {}
-            () = wake.garbage.notified() => {
-                say(outbox, ToAgent::CollectGarbage).await?;
+    }
+
+    /// Where this agent reaches the servers. One on another machine has no use for addresses of this one.
+    fn servers(&self) -> Vec<SocketAddr> {
+        let servers = self.service.borrow().servers.clone();
+        let here = self.peer.is_loopback();
+        let useful = |addr: &SocketAddr| here || !addr.ip().is_loopback();
+        servers.into_iter().filter(useful).collect()
+    }
+
+    /// Queues `message` for the agent. Waits while the agent reads slowly.
+    async fn say(&self, message: ToAgent) -> Result<(), SessionError> {
+        match self.outbox.send(message).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(SessionError::Closed),
+        }
+    }
+
+    /// Reads what the agent says until it is done.
+    async fn read(&self, mut receiver: FrameReceiver) -> Result<(), SessionError> {
+        while let Some(message) = receiver.recv::<FromAgent>().await? {
+            match message {
+                FromAgent::Register { node, .. } if node.id != self.node_id => {
+                    return Err(SessionError::Protocol {
+                        what: format!(
+                            "it registered {} after {} on one connection",
+                            node.id, self.node_id
+                        ),
+                    });
+                }
+                FromAgent::Register { node, known } => {
+                    *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = *node;
+                    self.wants.notify_one();
+                    if known == LogIndex(0) {
+                        self.entered.wake.start_over();
+                    }
+                }
+                FromAgent::Heartbeat { number } => {
+                    self.entered.beat(number);
+                    if !is_ready(self.node_id, self.control) {
+                        self.wants.notify_one();
+                    }
+                }
+                FromAgent::Report { reports, .. } if reports.len() > REPORT_BATCH_MAX => {
+                    return Err(SessionError::Protocol {
+                        what: format!(
+                            "{} reports in one message, {REPORT_BATCH_MAX} are allowed",
+                            reports.len()
+                        ),
+                    });
+                }
+                FromAgent::Report { sequence, reports } => {
+                    let gathered = self.control.nodes().reports();
+                    gathered
+                        .put(self.node_id, sequence, reports, &self.outbox)
+                        .await;
+                }
             }
-            // In case a wake-up was lost with its effect.
-            () = tokio::time::sleep(limits::SESSION_RESCAN) => {}
+        }
+        Ok(())
+    }
+
+    /// Keeps the node registered as its agent says, and ready.
+    async fn stay_registered(&self) -> SessionError {
+        loop {
+            self.wants.notified().await;
+            let spec = self
+                .wanted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            match register(&spec, self.control).await {
+                Ok(()) => {
+                    if let Err(error) = self.say(self.registered()).await {
+                        return error;
+                    }
+                }
+                Err(SessionError::Propose(error)) if error.retry() != Retry::Never => {
+                    // The next heartbeat asks for it again; a server that is cut off says so elsewhere.
+                    tracing::debug!(node_id = %self.node_id, %error, "the registration waits");
+                    self.wants.notify_one();
+                    tokio::time::sleep(limits::REPORT_RETRY_PAUSE).await;
+                }
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Tells the node what to run, whenever that changes. It knows everything up to `known`.
+    async fn push(&self, known: LogIndex) -> SessionError {
+        let wake: &Wake = &self.entered.wake;
+        if let Err(error) = self.catch_up_with(known).await {
+            return error;
+        }
+        let mut told = Told::up_to(self.node_id, known);
+        loop {
+            if wake.take_start_over() {
+                told = Told::up_to(self.node_id, LogIndex(0));
+            }
+            for message in told.catch_up(&self.control.state()) {
+                if let Err(error) = self.say(message).await {
+                    return error;
+                }
+            }
+            tokio::select! {
+                () = wake.desired.notified() => {}
+                () = wake.garbage.notified() => {
+                    if let Err(error) = self.say(ToAgent::CollectGarbage).await {
+                        return error;
+                    }
+                }
+                // In case a wake-up was lost with its effect.
+                () = tokio::time::sleep(limits::SESSION_RESCAN) => {}
+            }
+        }
+    }
+
+    /// Waits until the state here is as new as what the node knows already: it must not be told anything older.
+    async fn catch_up_with(&self, known: LogIndex) -> Result<(), SessionError> {
+        let mut applied = self.control.applied();
+        let caught_up = applied.wait_for(|applied| *applied >= known);
+        match tokio::time::timeout(limits::LAG_WAIT, caught_up).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(SessionError::Closed),
+            Err(_) => Err(SessionError::Elsewhere {
+                reason: format!(
+                    "this server has not caught up: it knows entry {}, the node {}",
+                    self.control.state().applied().0,
+                    known.0
+                ),
+            }),
+        }
+    }
+
+    /// Passes on who the servers are, and ends when this one is of no use.
+    async fn follow_service(&self) -> SessionError {
+        let mut service = self.service.clone();
+        loop {
+            if service.changed().await.is_err() {
+                return SessionError::Closed;
+            }
+            let unserved = service.borrow_and_update().unserved.clone();
+            if let Some(reason) = unserved {
+                return SessionError::Elsewhere { reason };
+            }
+            let servers = self.servers();
+            if let Err(error) = self.say(ToAgent::Servers { servers }).await {
+                return error;
+            }
         }
     }
 }

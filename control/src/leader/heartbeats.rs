@@ -1,26 +1,54 @@
 //! Which nodes are alive: a node that is not heard of for its time to live is down.
+//!
+//! Heartbeats come from every server once a second, for all nodes that hang on it. They are answered when a
+//! quorum has confirmed, after they came, that this server leads: an answer is a lease, and a leader that was
+//! deposed without knowing must grant none. For the same reason it is this server's own log that takes the
+//! news of a node that is down: a deposed leader's is never committed.
+
+use std::time::Duration;
 
 use muster_control_core::fsm::Command;
-use muster_control_core::heartbeat::{HeartbeatConfig, Heartbeats};
+use muster_control_core::heartbeat::{Attention, HeartbeatConfig, Heartbeats};
 use muster_domain::id::{NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::handle::{Control, Proposed};
+use crate::handle::Control;
 use crate::limits;
+use crate::raft::WriteError;
 
-/// The core and the commands under way.
+/// What one server heard of its nodes.
+#[derive(Debug)]
+pub(crate) struct Beats {
+    /// The server.
+    pub(crate) server_id: u64,
+    /// Nodes that were heard of.
+    pub(crate) nodes: Vec<NodeId>,
+    /// Nodes that have left it.
+    pub(crate) left: Vec<NodeId>,
+    /// Told the nodes' lease when they are counted; dropped if they are not.
+    pub(crate) reply: oneshot::Sender<Duration>,
+}
+
+/// The core and what is under way.
 #[derive(Debug)]
 pub(super) struct NodeHeartbeats {
     control: Control,
+    /// Of this leadership.
+    term: u64,
     core: Heartbeats,
-    looked_at: Timestamp,
-    downs: JoinSet<(NodeId, Proposed)>,
+    attention: Attention,
+    downs: JoinSet<(NodeId, Result<(), WriteError>)>,
+    /// Counted, and not confirmed.
+    counted: Vec<oneshot::Sender<Duration>>,
+    /// At most one.
+    confirmations: JoinSet<()>,
 }
 
 impl NodeHeartbeats {
     /// Gives every node that is ready a full period.
-    pub(super) fn begin(control: Control, now: Timestamp) -> Self {
+    pub(super) fn begin(control: Control, term: u64, now: Timestamp) -> Self {
         let info = control.server_info();
         let config = HeartbeatConfig {
             ttl: info.heartbeat_ttl,
@@ -30,9 +58,12 @@ impl NodeHeartbeats {
         core.lead(&control.state(), now);
         Self {
             control,
+            term,
             core,
-            looked_at: now,
+            attention: Attention::new(now),
             downs: JoinSet::new(),
+            counted: Vec::new(),
+            confirmations: JoinSet::new(),
         }
     }
 
@@ -49,10 +80,20 @@ impl NodeHeartbeats {
         self.core.untrack(&node_id);
     }
 
-    /// A beat of a node that is not tracked is of no interest here: its session makes it ready, which
-    /// starts the tracking.
-    pub(super) fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) {
-        self.core.handle_beat(node_id, now);
+    /// Counts what a server heard. A node that is not tracked is of no interest here: its session makes it
+    /// ready, which starts the tracking.
+    pub(super) fn handle_beats(&mut self, beats: Beats, now: Timestamp) {
+        for node_id in beats.left {
+            self.core.handle_left(&node_id, beats.server_id);
+        }
+        for node_id in beats.nodes {
+            self.core.handle_beat(node_id, now);
+            self.core.handle_seen(node_id, beats.server_id);
+        }
+        if self.counted.len() < limits::BEATS_UNCONFIRMED_MAX {
+            self.counted.push(beats.reply);
+        }
+        self.confirm();
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
@@ -61,37 +102,63 @@ impl NodeHeartbeats {
 
     /// Declares nodes down that were silent for too long.
     pub(super) fn advance(&mut self, now: Timestamp) {
-        let stalled = now.since(self.looked_at) > limits::LEADER_STALL;
-        self.looked_at = now;
-        if stalled {
-            // This process stood still itself, so it cannot say who was silent.
+        if self.attention.handle_look(now) {
             tracing::warn!("the leader stood still: every node gets a full period");
             self.restart(now);
         }
         for node_id in self.core.handle_timeout(now) {
-            tracing::warn!(%node_id, "no heartbeat: the node is down");
-            let control = self.control.clone();
+            let server = self.core.server_of(&node_id);
+            tracing::warn!(%node_id, server, "no heartbeat: the node is down");
+            let (control, term) = (self.control.clone(), self.term);
             self.downs.spawn(async move {
                 let command = Command::SetNodeStatus {
                     node_id,
                     status: NodeStatus::Down,
                     at: control.now(),
                 };
-                (node_id, control.propose(command).await)
+                let written = control.raft().write_as_leader(term, &command).await;
+                (node_id, written.map(|_| ()))
             });
         }
     }
 
-    /// Waits until a command is answered. Cancellation safe.
+    /// Waits until something under way has ended. Cancellation safe.
     pub(super) async fn progress(&mut self) {
-        match self.downs.join_next().await {
-            None => std::future::pending().await,
-            Some(Ok((_, Ok(_)))) => {}
-            Some(Ok((node_id, Err(error)))) => {
-                tracing::warn!(%node_id, %error, "the node could not be declared down: it gets another period");
-                self.core.track(node_id, self.control.monotonic());
-            }
-            Some(Err(error)) => tracing::error!(%error, "a command's task failed"),
+        tokio::select! {
+            Some(ended) = self.downs.join_next() => match ended {
+                Ok((_, Ok(()))) => {}
+                Ok((node_id, Err(error))) => {
+                    tracing::warn!(%node_id, %error, "the node could not be declared down: it gets another period");
+                    self.core.track(node_id, self.control.monotonic());
+                }
+                Err(error) => tracing::error!(%error, "a command's task failed"),
+            },
+            Some(_) = self.confirmations.join_next() => self.confirm(),
+            else => std::future::pending().await,
         }
+    }
+
+    /// Asks a quorum whether this server leads, and answers what was counted before.
+    fn confirm(&mut self) {
+        if self.counted.is_empty() || !self.confirmations.is_empty() {
+            return;
+        }
+        let replies = std::mem::take(&mut self.counted);
+        let control = self.control.clone();
+        self.confirmations.spawn(async move {
+            let confirming = control.raft().read_index_here(true);
+            let confirmed = tokio::time::timeout(limits::BEATS_WAIT, confirming).await;
+            if !matches!(confirmed, Ok(Some(_))) {
+                tracing::debug!(
+                    "no quorum confirms that this server leads: heartbeats are not answered"
+                );
+                return;
+            }
+            let lease = control.server_info().heartbeat_ttl;
+            for reply in replies {
+                // Whoever asked may have stopped waiting.
+                let _gone = reply.send(lease);
+            }
+        });
     }
 }

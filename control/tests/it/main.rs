@@ -1,5 +1,6 @@
 //! The server as a whole, with real sockets and files.
 
+mod agents;
 mod crash;
 mod data_dir;
 mod disk;

@@ -1,0 +1,149 @@
+//! Heartbeats of this server's nodes on their way to the leader: one message a second for all of them.
+//!
+//! A node is answered when the leader has counted it. If the leader is silent for a while, this server is of no
+//! use to its agents, whatever the reason: they are told so and try the others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use muster_domain::id::NodeId;
+use muster_wire::rpc::ToAgent;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Nodes;
+use crate::handle::Control;
+use crate::limits;
+use crate::peers::message::{PeerReply, PeerRequest};
+
+/// What a server can do for its agents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Service {
+    /// Where agents reach the servers of the cluster.
+    pub(super) servers: Vec<SocketAddr>,
+    /// Why agents should try another server.
+    pub(super) unserved: Option<String>,
+}
+
+/// A node's newest heartbeat that no leader has counted yet.
+#[derive(Debug)]
+pub(super) struct Uncounted {
+    pub(super) node_id: NodeId,
+    pub(super) number: u64,
+    pub(super) outbox: mpsc::Sender<ToAgent>,
+}
+
+/// Gathers until `stop`.
+pub(super) async fn gather(
+    control: &Control,
+    service: &watch::Sender<Service>,
+    stop: &CancellationToken,
+) {
+    let ttl = control.server_info().heartbeat_ttl;
+    let mut ticks = tokio::time::interval((ttl / 10).min(limits::BEATS_INTERVAL));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let patience = ttl.mul_f64(0.3).max(limits::UNSERVED_MIN);
+    let mut counted_at = Instant::now();
+    let mut before = BTreeMap::new();
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        let connected = control.nodes().numbers();
+        let left = missing(&before, &connected);
+        before = connected;
+        let beats = control.nodes().uncounted();
+        let nodes = beats.iter().map(|beat| beat.node_id).collect();
+        let sent = send(control, nodes, left);
+        let Some(answer) = stop.run_until_cancelled(sent).await else {
+            return;
+        };
+        match &answer {
+            Ok(lease) => {
+                counted_at = Instant::now();
+                answer_all(control.nodes(), &beats, *lease);
+            }
+            Err(reason) => tracing::debug!(reason, "the leader has not counted the heartbeats"),
+        }
+        // Alone, there is nobody else to try.
+        let alone = control.peers().servers().is_empty();
+        let unserved = answer
+            .err()
+            .filter(|_| !alone && counted_at.elapsed() > patience);
+        note(control, service, unserved);
+    }
+}
+
+/// Nodes of `before` that are not connected any more.
+fn missing(before: &BTreeMap<NodeId, u64>, connected: &BTreeMap<NodeId, u64>) -> Vec<NodeId> {
+    before
+        .keys()
+        .filter(|node_id| !connected.contains_key(node_id))
+        .copied()
+        .collect()
+}
+
+/// Has the leader count `nodes`. Their lease, or why there is none.
+async fn send(
+    control: &Control,
+    nodes: Vec<NodeId>,
+    left: Vec<NodeId>,
+) -> Result<Duration, String> {
+    let leader = control.leader().ok_or("no server leads")?;
+    if leader.is_self {
+        let counted = control.count_beats(leader.server_id, nodes, left);
+        return match tokio::time::timeout(limits::BEATS_WAIT, counted).await {
+            Ok(Some(lease)) => Ok(lease),
+            Ok(None) | Err(_) => Err("no quorum confirms that this server leads".to_owned()),
+        };
+    }
+    let request = PeerRequest::Heartbeats { nodes, left };
+    let asked = control
+        .peers()
+        .call_within(leader.server_id, request, limits::BEATS_WAIT);
+    match asked.await {
+        Ok(PeerReply::Counted { lease }) => Ok(lease),
+        Ok(PeerReply::NotLeader { .. }) => Err("the leader has changed".to_owned()),
+        Ok(other) => Err(format!("the leader's answer is not understood: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn answer_all(nodes: &Nodes, beats: &[Uncounted], lease: Duration) {
+    for beat in beats {
+        let ack = ToAgent::HeartbeatAck {
+            number: beat.number,
+            lease,
+        };
+        // An agent that reads slowly gets the next one.
+        if beat.outbox.try_send(ack).is_ok() {
+            nodes.counted(beat.node_id, beat.number);
+        }
+    }
+}
+
+fn note(control: &Control, service: &watch::Sender<Service>, unserved: Option<String>) {
+    let mut servers: Vec<SocketAddr> = control
+        .peers()
+        .servers()
+        .into_iter()
+        .map(|known| known.node.quic_addr)
+        .chain([control.peers().me().node.quic_addr.clone()])
+        .filter_map(|addr| addr.parse().ok())
+        .filter(|addr: &SocketAddr| !addr.ip().is_unspecified())
+        .collect();
+    servers.sort_unstable();
+    servers.dedup();
+    service.send_if_modified(|service| {
+        let found = Service { servers, unserved };
+        if service.unserved.is_none()
+            && let Some(reason) = &found.unserved
+        {
+            tracing::warn!(
+                reason,
+                "no leader counts this server's nodes: agents are sent to other servers"
+            );
+        }
+        let changed = *service != found;
+        *service = found;
+        changed
+    });
+}

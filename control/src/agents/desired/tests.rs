@@ -1,0 +1,78 @@
+use muster_control_core::fixture::Cluster;
+use muster_domain::fixture::{job, node};
+
+use super::*;
+
+/// What a message says, in short.
+fn shown(message: &ToAgent) -> (usize, usize, usize, Option<u32>) {
+    let ToAgent::Desired {
+        allocs,
+        unchanged,
+        gone,
+        complete,
+        ..
+    } = message
+    else {
+        panic!("{message:?}")
+    };
+    (allocs.len(), unchanged.len(), gone.len(), *complete)
+}
+
+fn all(messages: &[ToAgent]) -> Vec<(usize, usize, usize, Option<u32>)> {
+    messages.iter().map(shown).collect()
+}
+
+/// A node that runs `count` instances.
+fn running(count: u32) -> (Cluster, NodeId) {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    cluster.run(job("web").count(count).build());
+    (cluster, node_id)
+}
+
+#[test]
+fn a_node_that_knows_nothing_is_told_everything() {
+    let (cluster, node_id) = running(2);
+    let mut told = Told::up_to(node_id, LogIndex(0));
+
+    assert_eq!(all(&told.catch_up(&cluster.state)), [(2, 0, 0, Some(2))]);
+    assert_eq!(told.catch_up(&cluster.state), []);
+}
+
+#[test]
+fn a_node_without_work_is_told_so() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+
+    let messages = Told::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
+
+    assert_eq!(all(&messages), [(0, 0, 0, Some(0))]);
+}
+
+#[test]
+fn a_node_that_comes_back_is_told_what_changed() {
+    let (mut cluster, node_id) = running(2);
+    let known = cluster.state.applied();
+    cluster.run(job("db").build());
+
+    let messages = Told::up_to(node_id, known).catch_up(&cluster.state);
+
+    assert_eq!(all(&messages), [(0, 2, 0, None), (1, 0, 0, Some(3))]);
+}
+
+#[test]
+fn many_unchanged_allocations_are_cut_into_messages() {
+    let mut cluster = Cluster::new();
+    let count = u32::try_from(UNCHANGED_BATCH_MAX).unwrap() + 1;
+    cluster.unchecked = true;
+    let node_id = cluster.node(node("n1").cpu_mhz(1 << 30).memory_mb(1 << 30).build());
+    cluster.run(job("web").cpu_mhz(1).memory_mb(1).count(count).build());
+    let known = cluster.state.applied();
+
+    let messages = Told::up_to(node_id, known).catch_up(&cluster.state);
+
+    assert_eq!(
+        all(&messages),
+        [(0, UNCHANGED_BATCH_MAX, 0, None), (0, 1, 0, Some(count))]
+    );
+}

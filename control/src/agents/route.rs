@@ -1,0 +1,166 @@
+//! Questions to nodes, whichever server they hang on.
+//!
+//! A node that moved from one server to another may for a while have a session on both, one of them dead. So
+//! the server that heard of it last is asked. Answers are passed on piece by piece: whoever reads slowly holds
+//! back the node's stream, through both servers.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use muster_domain::id::NodeId;
+use muster_link::frames::FrameSender;
+use muster_wire::rpc::{NodeReply, NodeRequest};
+use tokio::sync::mpsc;
+
+use super::Nodes;
+use super::request::{self, NodeRequestError};
+use crate::handle::Control;
+use crate::limits;
+use crate::peers::message::{PeerReply, PeerRequest};
+use crate::peers::{Peers, Way};
+
+/// Asks `node_id`.
+pub(super) async fn ask(
+    nodes: &Nodes,
+    peers: &Peers,
+    node_id: NodeId,
+    question: NodeRequest,
+) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+    let local = nodes.local(node_id);
+    if let Some((connection, heard_ago)) = &local
+        && *heard_ago <= limits::NODE_FRESH
+    {
+        return request::ask(node_id, connection, question).await;
+    }
+    let elsewhere = locate(peers, node_id).await;
+    match (local, elsewhere) {
+        (Some((connection, here)), Located::At { heard_ago, .. }) if here <= heard_ago => {
+            request::ask(node_id, &connection, question).await
+        }
+        (_, Located::At { server_id, .. }) => pass(peers, server_id, node_id, question).await,
+        (Some((connection, _)), Located::Nowhere { .. }) => {
+            request::ask(node_id, &connection, question).await
+        }
+        (None, Located::Nowhere { silent }) => {
+            Err(NodeRequestError::NotConnected { node_id, silent })
+        }
+    }
+}
+
+/// Where a node hangs.
+enum Located {
+    /// On another server, which heard of it so long ago.
+    At { server_id: u64, heard_ago: Duration },
+    /// On none that answered.
+    Nowhere {
+        /// Servers that did not answer.
+        silent: Vec<String>,
+    },
+}
+
+/// Asks all other servers for `node_id`; the one that heard of it last.
+async fn locate(peers: &Peers, node_id: NodeId) -> Located {
+    let mut asked: FuturesUnordered<_> = peers
+        .servers()
+        .into_iter()
+        .map(|known| async move {
+            let request = PeerRequest::NodeHeard { node_id };
+            let waited = limits::LOCATE_WAIT;
+            (
+                peers.call_within(known.server_id, request, waited).await,
+                known,
+            )
+        })
+        .collect();
+    let mut best: Option<(Duration, u64)> = None;
+    let mut silent = Vec::new();
+    while let Some((answer, known)) = asked.next().await {
+        match answer {
+            Ok(PeerReply::NodeHeard { ago: Some(ago) }) => {
+                let found = (ago, known.server_id);
+                best = Some(best.map_or(found, |best| best.min(found)));
+                if ago <= limits::NODE_FRESH {
+                    break;
+                }
+            }
+            Ok(PeerReply::NodeHeard { ago: None }) => {}
+            Ok(_) => silent.push(known.node.name),
+            Err(error) => {
+                tracing::debug!(%error, "a server does not say which nodes it has");
+                silent.push(known.node.name);
+            }
+        }
+    }
+    match best {
+        Some((heard_ago, server_id)) => Located::At {
+            server_id,
+            heard_ago,
+        },
+        None => Located::Nowhere { silent },
+    }
+}
+
+/// Asks the node through the server it hangs on.
+async fn pass(
+    peers: &Peers,
+    server_id: u64,
+    node_id: NodeId,
+    request: NodeRequest,
+) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+    let request = PeerRequest::AskNode { node_id, request };
+    let opened = peers.open(server_id, Way::Passage, request).await;
+    let (mut sender, receiver) =
+        opened.map_err(|source| NodeRequestError::Server { node_id, source })?;
+    sender.finish();
+    let (replies, answers) = mpsc::channel(limits::NODE_REPLIES_MAX);
+    tokio::spawn(request::pass_on(receiver, replies));
+    Ok(answers)
+}
+
+/// How long ago this server heard of `node_id`, for another server; `None` if it is not connected here.
+pub(crate) fn heard_ago(control: &Control, node_id: NodeId) -> Option<Duration> {
+    control.nodes().local(node_id).map(|(_, ago)| ago)
+}
+
+/// Asks a node of this server for another server, and sends the answer.
+pub(crate) async fn answer_for_server(
+    control: &Control,
+    node_id: NodeId,
+    request: NodeRequest,
+    mut sender: FrameSender,
+) {
+    let asked = match control.nodes().local(node_id) {
+        Some((connection, _)) => request::ask(node_id, &connection, request).await,
+        None => Err(NodeRequestError::NotConnected {
+            node_id,
+            silent: Vec::new(),
+        }),
+    };
+    let mut replies = match asked {
+        Ok(replies) => replies,
+        Err(error) => {
+            let failed = NodeReply::Failed {
+                reason: super::chain(&error),
+                not_found: false,
+            };
+            // The other server is gone if it does not take it.
+            drop(sender.send(&failed).await);
+            sender.finish();
+            sender.stopped().await;
+            return;
+        }
+    };
+    loop {
+        let reply = tokio::select! {
+            reply = replies.recv() => reply,
+            () = sender.stopped() => return,
+        };
+        let Some(reply) = reply else { break };
+        if sender.send(&reply).await.is_err() {
+            return;
+        }
+    }
+    sender.finish();
+    sender.stopped().await;
+}

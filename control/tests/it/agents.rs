@@ -1,0 +1,7 @@
+//! Agents and the servers they hang on: one server, and clusters of three.
+
+mod failover;
+mod herd;
+mod light;
+mod link;
+mod questions;

@@ -1,0 +1,217 @@
+//! One agent's session, word by word.
+
+use std::net::SocketAddr;
+
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::fixture::{job, node};
+use muster_domain::id::{AllocId, LogIndex};
+use muster_domain::node::NodeSpec;
+use muster_link::endpoint;
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_link::tls::{Identity, Role};
+use muster_wire::rpc::{ALPN_AGENT, FromAgent, ToAgent};
+
+use super::light::{Cluster, TTL};
+use crate::fixture::soon;
+
+/// An agent that says what the test says.
+pub(crate) struct Spoken {
+    pub(crate) connection: quinn::Connection,
+    sender: FrameSender,
+    receiver: FrameReceiver,
+    sequence: u64,
+    _endpoint: quinn::Endpoint,
+}
+
+/// Connects to server `at` and registers.
+pub(crate) async fn agent_on(
+    cluster: &Cluster,
+    at: usize,
+    node: NodeSpec,
+    known: LogIndex,
+) -> Spoken {
+    let mut agent = speak_to(cluster, at).await;
+    let node = Box::new(node);
+    agent.say(&FromAgent::Register { node, known }).await;
+    agent
+}
+
+async fn speak_to(cluster: &Cluster, at: usize) -> Spoken {
+    let identity = Identity::load(&cluster.agent_tls, Role::Agent).unwrap();
+    let endpoint = endpoint::client(&identity, ALPN_AGENT).unwrap();
+    let name = Role::Server.dns_name(&identity.cluster);
+    let connection = endpoint
+        .connect(cluster.addrs()[at], &name)
+        .unwrap()
+        .await
+        .unwrap();
+    let (send, receive) = connection.open_bi().await.unwrap();
+    Spoken {
+        connection,
+        sender: FrameSender::new(send),
+        receiver: FrameReceiver::new(receive),
+        sequence: 0,
+        _endpoint: endpoint,
+    }
+}
+
+impl Spoken {
+    pub(crate) async fn say(&mut self, message: &FromAgent) {
+        self.sender.send(message).await.unwrap();
+    }
+
+    /// The next message that `wanted` takes.
+    pub(crate) async fn hear<T>(&mut self, what: &str, wanted: impl Fn(ToAgent) -> Option<T>) -> T {
+        soon(what, async {
+            loop {
+                let message = self.receiver.recv::<ToAgent>().await.unwrap();
+                if let Some(found) = wanted(message.unwrap()) {
+                    return found;
+                }
+            }
+        })
+        .await
+    }
+
+    pub(crate) async fn next_to_run(&mut self) -> DesiredAlloc {
+        self.hear("something to run", |message| match message {
+            ToAgent::Desired { allocs, .. } => allocs
+                .into_iter()
+                .find(|alloc| alloc.desired == DesiredStatus::Run),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Reports that the allocation runs, and waits until that is committed.
+    pub(crate) async fn report_running(&mut self, alloc_id: AllocId) {
+        self.sequence += 1;
+        let wanted = self.sequence;
+        let report = AllocReport {
+            alloc_id,
+            client_status: ClientStatus::Running,
+            client_description: String::new(),
+            task_states: Vec::new(),
+        };
+        let message = FromAgent::Report {
+            sequence: wanted,
+            reports: vec![report],
+        };
+        self.say(&message).await;
+        self.hear("an acknowledgement", |message| {
+            matches!(message, ToAgent::ReportAck { sequence } if sequence == wanted).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_is_answered_with_a_lease() {
+    let cluster = Cluster::found(3).await;
+    let at = cluster.follower().await;
+    let mut agent = agent_on(&cluster, at, node("n1").build(), LogIndex(0)).await;
+
+    for number in 1..=3 {
+        agent.say(&FromAgent::Heartbeat { number }).await;
+    }
+
+    let lease = agent
+        .hear("the answer to the last one", |message| match message {
+            ToAgent::HeartbeatAck { number: 3, lease } => Some(lease),
+            _ => None,
+        })
+        .await;
+    assert_eq!(lease, TTL);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_told_of_all_servers() {
+    let cluster = Cluster::found(3).await;
+    let mut wanted: Vec<SocketAddr> = cluster.addrs();
+    wanted.sort_unstable();
+    let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
+
+    agent
+        .hear("all servers", |message| match message {
+            ToAgent::Registered { mut servers, .. } | ToAgent::Servers { mut servers } => {
+                servers.sort_unstable();
+                (servers == wanted).then_some(())
+            }
+            _ => None,
+        })
+        .await;
+    cluster.shutdown().await;
+}
+
+/// What it knows already is named by its id alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_comes_back_is_told_what_changed() {
+    let cluster = Cluster::found(3).await;
+    let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
+    cluster.register(job("web")).await;
+    let first = agent.next_to_run().await;
+    let index = cluster.server(0).control().state().applied();
+    drop(agent);
+
+    let mut agent = agent_on(&cluster, 1, node("n1").build(), index).await;
+
+    let (allocs, unchanged, complete) = agent
+        .hear("the first set", |message| match message {
+            ToAgent::Desired {
+                allocs,
+                unchanged,
+                complete,
+                ..
+            } => Some((allocs, unchanged, complete)),
+            _ => None,
+        })
+        .await;
+    assert_eq!((allocs, complete), (Vec::new(), Some(1)));
+    assert_eq!(unchanged, [first.alloc_id]);
+    cluster.shutdown().await;
+}
+
+/// A server that is behind what the node has seen tells it nothing older.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lags_sends_the_agent_on() {
+    let cluster = Cluster::found(1).await;
+
+    let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(1_000_000)).await;
+
+    let reason = agent
+        .hear("a farewell", |message| match message {
+            ToAgent::TryElsewhere { reason, .. } => Some(reason),
+            ToAgent::Desired { .. } => panic!("it is told something old"),
+            _ => None,
+        })
+        .await;
+    assert!(reason.contains("caught up"), "{reason}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_certificate_is_shown_without_a_restart() {
+    let cluster = Cluster::found(1).await;
+    let agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
+    let shown = |agent: &Spoken| {
+        let chain = agent.connection.peer_identity().unwrap();
+        let chain = chain
+            .downcast::<Vec<rustls_pki_types::CertificateDer<'static>>>()
+            .unwrap();
+        chain[0].to_vec()
+    };
+    let old = shown(&agent);
+
+    cluster.issue_again(0);
+    cluster.server(0).certificates().ask();
+
+    soon("the new certificate", async {
+        while shown(&speak_to(&cluster, 0).await) == old {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(agent.connection.close_reason().is_none());
+    cluster.shutdown().await;
+}
