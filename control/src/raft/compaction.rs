@@ -42,6 +42,7 @@ pub(super) fn spawn(raft: Raft, log: LogWatch, snapshots: SnapshotStore) -> Abor
         snapshots,
         asked: None,
         made_room: None,
+        stands_back: false,
     };
     AbortOnDropHandle::new(tokio::spawn(compaction.run()))
 }
@@ -54,6 +55,8 @@ struct Compaction {
     asked: Option<Instant>,
     /// When room was last made.
     made_room: Option<Instant>,
+    /// Whether this server stands for no election because its disk is full.
+    stands_back: bool,
 }
 
 /// Growth since the last snapshot.
@@ -81,14 +84,29 @@ impl Compaction {
         let started = Instant::now();
         let mut disk = self.log.disk();
         loop {
-            // Nobody tells of a change any more: then only the clock does.
-            drop(tokio::time::timeout(LOOK, disk.changed()).await);
-            if matches!(*disk.borrow(), DiskHealth::Full { .. }) {
+            if let Ok(Err(_closed)) = tokio::time::timeout(LOOK, disk.changed()).await {
+                return;
+            }
+            let full = matches!(*disk.borrow_and_update(), DiskHealth::Full { .. });
+            self.stand_back(full);
+            if full {
                 self.make_room().await;
-            } else if self.growth(started).asks_for_snapshot() {
+                continue;
+            }
+            self.made_room = None;
+            if self.growth(started).asks_for_snapshot() {
                 self.snapshot().await;
             }
             self.purge().await;
+        }
+    }
+
+    /// While its disk is full, a server that is not alone lets others lead.
+    fn stand_back(&mut self, full: bool) {
+        let others = self.raft.voter_ids().count() > 1;
+        if self.stands_back != (full && others) {
+            self.stands_back = full && others;
+            self.raft.runtime_config().elect(!self.stands_back);
         }
     }
 

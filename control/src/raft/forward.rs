@@ -244,6 +244,13 @@ impl Raft {
                 break;
             };
             let (numbers, bodies): (Vec<u64>, Vec<Logged>) = proposals.into_iter().unzip();
+            if self.room().is_err() {
+                // It hands leadership over: whoever passed them on looks for the next leader.
+                for number in numbers {
+                    drop(outcomes.send((number, Outcome::NotLeader)).await);
+                }
+                continue;
+            }
             match self.raft.client_write_many(bodies).await {
                 Ok(written) => {
                     let outcomes = outcomes.clone();
