@@ -43,7 +43,7 @@ const GUEST: &str = "tests in a guest (cargo xtask vm)";
 const TESTS: &str = "tests";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 8] = [
+const NEEDS: [Need; 9] = [
     Need {
         name: "a C compiler",
         purpose: "building",
@@ -74,6 +74,19 @@ const NEEDS: [Need; 8] = [
         purpose: TESTS,
         packages: &["nftables"],
         present: || has("nft"),
+    },
+    Need {
+        name: "Go and the library of Nomad's plugins",
+        purpose: TESTS,
+        packages: &[
+            "golang-go",
+            "golang-github-hashicorp-go-plugin-dev",
+            "golang-google-grpc-dev",
+            "golang-github-golang-protobuf-1-3-dev",
+            "protobuf-compiler",
+            "libprotobuf-dev",
+        ],
+        present: || has("go") && has("protoc") && go_libraries(),
     },
     Need {
         name: "qemu-system-x86_64",
@@ -278,6 +291,17 @@ fn llvm_prefix() -> String {
 
 fn has(program: &str) -> bool {
     shell::find_program(program).is_some()
+}
+
+fn go_libraries() -> bool {
+    [
+        "/usr/share/gocode/src/github.com/hashicorp/go-plugin",
+        "/usr/share/gocode/src/google.golang.org/grpc",
+        "/usr/share/gocode/src/github.com/golang/protobuf/protoc-gen-go/grpc",
+        "/usr/include/google/protobuf/duration.proto",
+    ]
+    .iter()
+    .all(|path| Path::new(path).exists())
 }
 
 fn static_busybox() -> bool {
