@@ -1,0 +1,65 @@
+//! What a change means for instances, as far as the change alone says so.
+
+use super::{DiffType, FieldDiff, GroupDiff, JobDiff, TaskDiff};
+
+const CREATE: &str = "forces create";
+const DESTROY: &str = "forces destroy";
+const IN_PLACE: &str = "forces in-place update";
+const DESTRUCTIVE: &str = "forces create/destroy update";
+
+/// Fields of a task that its instances need not be replaced for.
+const IN_PLACE_FIELDS: [&str; 1] = ["KillTimeout"];
+/// Blocks of a task that its instances need not be replaced for. How often it is restarted and when it
+/// runs concern its next start.
+const IN_PLACE_BLOCKS: [&str; 5] = [
+    "Constraint",
+    "Lifecycle",
+    "LogConfig",
+    "RestartPolicy",
+    "Service",
+];
+
+/// Adds to `diff` what its changes mean.
+pub fn annotate(diff: &mut JobDiff) {
+    for group in &mut diff.task_groups {
+        let group_type = group.diff_type;
+        annotate_count(group);
+        for task in &mut group.tasks {
+            if let Some(word) = of_task(group_type, task) {
+                task.annotations = vec![word.to_owned()];
+            }
+        }
+    }
+}
+
+fn annotate_count(group: &mut GroupDiff) {
+    let Some(count) = group.fields.iter_mut().find(|field| field.name == "Count") else {
+        return;
+    };
+    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+    let FieldDiff { old, new, .. } = &*count;
+    let word = match number(old).cmp(&number(new)) {
+        std::cmp::Ordering::Less => CREATE,
+        std::cmp::Ordering::Greater => DESTROY,
+        std::cmp::Ordering::Equal => return,
+    };
+    count.annotations = vec![word.to_owned()];
+}
+
+fn of_task(group: DiffType, task: &TaskDiff) -> Option<&'static str> {
+    match (group, task.diff_type) {
+        (_, DiffType::None) => return None,
+        (DiffType::Added, DiffType::Added) => return Some(CREATE),
+        (DiffType::Deleted, DiffType::Deleted) => return Some(DESTROY),
+        _ => {}
+    }
+    let in_place = task
+        .fields
+        .iter()
+        .all(|field| IN_PLACE_FIELDS.contains(&field.name.as_str()))
+        && task
+            .objects
+            .iter()
+            .all(|object| IN_PLACE_BLOCKS.contains(&object.name.as_str()));
+    Some(if in_place { IN_PLACE } else { DESTRUCTIVE })
+}

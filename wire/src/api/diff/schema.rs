@@ -1,0 +1,299 @@
+//! What a job's JSON is made of, for comparing.
+
+/// A kind of block.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// The order in which blocks within are told; those not named go first.
+    pub(super) order: &'static [&'static str],
+    /// Values that are not compared.
+    pub(super) hidden: &'static [&'static str],
+    /// Objects of texts that are laid out as `Name[key]`.
+    pub(super) maps: &'static [&'static str],
+    /// Everything in it is laid out: free-form configuration.
+    pub(super) is_free: bool,
+    /// Blocks within: key, name, kind.
+    pub(super) blocks: &'static [(&'static str, &'static str, &'static Kind)],
+    /// Lists within: key, name, items.
+    pub(super) lists: &'static [(&'static str, &'static str, Items)],
+    /// Objects of blocks within: key, name, kind.
+    pub(super) maps_of_blocks: &'static [(&'static str, &'static str, &'static Kind)],
+}
+
+/// How the items of a list are compared.
+#[derive(Debug)]
+pub(super) enum Items {
+    /// Texts, as a set.
+    Texts,
+    /// Texts, as a set, told in context even if nothing of it changed.
+    TextsInContext,
+    /// Blocks without a name, as a set: an edited one is one that went and one that came.
+    Set(&'static Kind),
+    /// Blocks with a `Name`.
+    ByName(&'static Kind),
+}
+
+/// Fields of a group that are told only if both versions have the group.
+pub(super) const GROUP_OPTIONAL: [&str; 2] = ["ShutdownDelay", "StopAfterClientDisconnect"];
+
+const PLAIN: Kind = Kind {
+    order: &[],
+    hidden: &[],
+    maps: &[],
+    is_free: false,
+    blocks: &[],
+    lists: &[],
+    maps_of_blocks: &[],
+};
+
+/// A job.
+pub(super) static JOB: Kind = Kind {
+    order: &[
+        "Datacenters",
+        "Constraint",
+        "Affinity",
+        "Spread",
+        "Periodic",
+        "ParameterizedJob",
+        "Multiregion",
+    ],
+    hidden: &[
+        "ID",
+        "Status",
+        "StatusDescription",
+        "Stable",
+        "Version",
+        "SubmitTime",
+        "CreateIndex",
+        "ModifyIndex",
+        "JobModifyIndex",
+        "ParentID",
+        "NomadTokenID",
+        "ConsulNamespace",
+        "VaultNamespace",
+        "Payload",
+    ],
+    maps: &["Meta"],
+    blocks: &[
+        ("Multiregion", "Multiregion", &MULTIREGION),
+        ("ParameterizedJob", "ParameterizedJob", &PARAMETERIZED),
+        ("Periodic", "Periodic", &PLAIN_BLOCK),
+    ],
+    lists: &[
+        ("Affinities", "Affinity", Items::Set(&PLAIN_BLOCK)),
+        ("Constraints", "Constraint", Items::Set(&PLAIN_BLOCK)),
+        ("Datacenters", "Datacenters", Items::Texts),
+        ("Spreads", "Spread", Items::Set(&SPREAD)),
+    ],
+    ..PLAIN
+};
+
+/// A task group.
+pub(super) static GROUP: Kind = Kind {
+    order: &[
+        "Constraint",
+        "Affinity",
+        "Spread",
+        "RestartPolicy",
+        "ReschedulePolicy",
+        "EphemeralDisk",
+        "Update",
+        "Migrate",
+        "Disconnect",
+        "Scaling",
+        "Network",
+        "Service",
+        "Volume",
+    ],
+    hidden: &["Name"],
+    maps: &["Meta"],
+    blocks: &[
+        ("Consul", "Consul", &PLAIN_BLOCK),
+        ("Disconnect", "Disconnect", &PLAIN_BLOCK),
+        ("EphemeralDisk", "EphemeralDisk", &PLAIN_BLOCK),
+        ("Migrate", "Migrate", &PLAIN_BLOCK),
+        ("ReschedulePolicy", "ReschedulePolicy", &PLAIN_BLOCK),
+        ("RestartPolicy", "RestartPolicy", &PLAIN_BLOCK),
+        ("Scaling", "Scaling", &SCALING),
+        ("Update", "Update", &UPDATE),
+    ],
+    lists: &[
+        ("Affinities", "Affinity", Items::Set(&PLAIN_BLOCK)),
+        ("Constraints", "Constraint", Items::Set(&PLAIN_BLOCK)),
+        ("Networks", "Network", Items::Set(&NETWORK)),
+        ("Services", "Service", Items::ByName(&SERVICE)),
+        ("Spreads", "Spread", Items::Set(&SPREAD)),
+    ],
+    maps_of_blocks: &[("Volumes", "Volume", &VOLUME)],
+    ..PLAIN
+};
+
+/// A task.
+pub(super) static TASK: Kind = Kind {
+    order: &[
+        "Constraint",
+        "Affinity",
+        "Config",
+        "Resources",
+        "LogConfig",
+        "DispatchPayload",
+        "Artifact",
+        "Service",
+        "Vault",
+        "Template",
+        "Lifecycle",
+        "RestartPolicy",
+        "VolumeMount",
+    ],
+    hidden: &["Name", "Kind"],
+    maps: &["Env", "Meta"],
+    blocks: &[
+        ("Config", "Config", &FREE),
+        ("DispatchPayload", "DispatchPayload", &PLAIN_BLOCK),
+        ("Lifecycle", "Lifecycle", &PLAIN_BLOCK),
+        ("LogConfig", "LogConfig", &PLAIN_BLOCK),
+        ("Resources", "Resources", &RESOURCES),
+        ("RestartPolicy", "RestartPolicy", &PLAIN_BLOCK),
+        ("Vault", "Vault", &VAULT),
+    ],
+    lists: &[
+        ("Affinities", "Affinity", Items::Set(&PLAIN_BLOCK)),
+        ("Artifacts", "Artifact", Items::Set(&ARTIFACT)),
+        ("Constraints", "Constraint", Items::Set(&PLAIN_BLOCK)),
+        ("Services", "Service", Items::ByName(&SERVICE)),
+        ("Templates", "Template", Items::Set(&PLAIN_BLOCK)),
+        ("VolumeMounts", "VolumeMount", Items::Set(&PLAIN_BLOCK)),
+    ],
+    ..PLAIN
+};
+
+static PLAIN_BLOCK: Kind = PLAIN;
+
+static FREE: Kind = Kind {
+    is_free: true,
+    ..PLAIN
+};
+
+static UPDATE: Kind = Kind {
+    hidden: &["Stagger"],
+    ..PLAIN
+};
+
+static SCALING: Kind = Kind {
+    hidden: &["ID", "CreateIndex", "ModifyIndex"],
+    maps: &["Policy", "Target"],
+    ..PLAIN
+};
+
+static SPREAD: Kind = Kind {
+    lists: &[("SpreadTarget", "SpreadTarget", Items::Set(&PLAIN_BLOCK))],
+    ..PLAIN
+};
+
+static PARAMETERIZED: Kind = Kind {
+    lists: &[
+        ("MetaOptional", "MetaOptional", Items::Texts),
+        ("MetaRequired", "MetaRequired", Items::Texts),
+    ],
+    ..PLAIN
+};
+
+static MULTIREGION: Kind = Kind {
+    blocks: &[("Strategy", "Strategy", &PLAIN_BLOCK)],
+    lists: &[("Regions", "Region", Items::ByName(&REGION))],
+    ..PLAIN
+};
+
+static REGION: Kind = Kind {
+    maps: &["Meta"],
+    lists: &[("Datacenters", "Datacenters", Items::Texts)],
+    ..PLAIN
+};
+
+static NETWORK: Kind = Kind {
+    order: &["DNS", "Static Port", "Dynamic Port"],
+    hidden: &["Device", "CIDR", "IP"],
+    blocks: &[("DNS", "DNS", &DNS)],
+    lists: &[
+        ("DynamicPorts", "Dynamic Port", Items::Set(&DYNAMIC_PORT)),
+        ("ReservedPorts", "Static Port", Items::Set(&PLAIN_BLOCK)),
+    ],
+    ..PLAIN
+};
+
+static DYNAMIC_PORT: Kind = Kind {
+    hidden: &["Value"],
+    ..PLAIN
+};
+
+static DNS: Kind = Kind {
+    lists: &[
+        ("Options", "Options", Items::Texts),
+        ("Searches", "Searches", Items::Texts),
+        ("Servers", "Servers", Items::Texts),
+    ],
+    ..PLAIN
+};
+
+static RESOURCES: Kind = Kind {
+    lists: &[
+        ("Devices", "Device", Items::Set(&PLAIN_BLOCK)),
+        ("Networks", "Network", Items::Set(&NETWORK)),
+    ],
+    ..PLAIN
+};
+
+static ARTIFACT: Kind = Kind {
+    maps: &["GetterHeaders", "GetterOptions"],
+    ..PLAIN
+};
+
+static VAULT: Kind = Kind {
+    lists: &[("Policies", "Policies", Items::Texts)],
+    ..PLAIN
+};
+
+static VOLUME: Kind = Kind {
+    blocks: &[("MountOptions", "MountOptions", &MOUNT_OPTIONS)],
+    ..PLAIN
+};
+
+static MOUNT_OPTIONS: Kind = Kind {
+    lists: &[("MountFlags", "MountFlags", Items::Texts)],
+    ..PLAIN
+};
+
+static SERVICE: Kind = Kind {
+    order: &["CanaryTags", "Tags", "Check", "ConsulConnect"],
+    maps: &["CanaryMeta", "Meta"],
+    blocks: &[("Connect", "ConsulConnect", &CONNECT)],
+    lists: &[
+        ("CanaryTags", "CanaryTags", Items::TextsInContext),
+        ("Checks", "Check", Items::ByName(&CHECK)),
+        ("Tags", "Tags", Items::TextsInContext),
+    ],
+    ..PLAIN
+};
+
+static CHECK: Kind = Kind {
+    order: &["Header", "CheckRestart"],
+    blocks: &[
+        ("CheckRestart", "CheckRestart", &PLAIN_BLOCK),
+        ("Header", "Header", &FREE),
+    ],
+    ..PLAIN
+};
+
+static CONNECT: Kind = Kind {
+    blocks: &[
+        ("Gateway", "Gateway", &FREE),
+        ("SidecarService", "SidecarService", &SIDECAR_SERVICE),
+        ("SidecarTask", "SidecarTask", &FREE),
+    ],
+    ..PLAIN
+};
+
+static SIDECAR_SERVICE: Kind = Kind {
+    blocks: &[("Proxy", "ConsulProxy", &FREE)],
+    lists: &[("Tags", "Tags", Items::Texts)],
+    ..PLAIN
+};
