@@ -37,7 +37,10 @@ const SIG_SETMASK: usize = 2;
 const SIGCHLD: i64 = 17;
 const SIGSET_BYTES: usize = 8;
 const WNOHANG: usize = 1;
+const PR_SET_NAME: usize = 15;
 const PR_SET_CHILD_SUBREAPER: usize = 36;
+/// As `ps` shows it; started from a file in memory, it would have that file's name.
+const NAME: &core::ffi::CStr = c"muster-init";
 const EINTR: i64 = -4;
 const EACCES: i64 = -13;
 /// What shells exit with when there is no program, and when it may not be run.
@@ -79,6 +82,8 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
     let set = [SIG_SETMASK, &raw const all as usize, &raw mut before as usize, SIGSET_BYTES];
     // SAFETY: both sets have the kernel's size.
     unsafe { call(SYS_RT_SIGPROCMASK, set) };
+    // SAFETY: the name ends with a zero byte.
+    unsafe { call(SYS_PRCTL, [PR_SET_NAME, NAME.as_ptr() as usize, 0, 0]) };
     // Outside of a pid namespace orphans come here by this. SAFETY: no pointers.
     unsafe { call(SYS_PRCTL, [PR_SET_CHILD_SUBREAPER, 1, 0, 0]) };
     // SAFETY: no pointers; the child is a copy.

@@ -288,12 +288,11 @@ impl Launch<'_> {
         let programs = self.programs(&command, path_variable, raw)?;
         let argv = self.argv(&command, &translation)?;
         let envp = environment(self.config, &translation)?;
-        let held_dir = match raw {
-            true => Some(paths::open_work_dir(
-                &self.config.task_dir,
-                self.native.work_dir.as_deref(),
-            )?),
-            false => None,
+        let held_dir = if raw {
+            let named = self.native.work_dir.as_deref();
+            Some(paths::open_work_dir(&self.config.task_dir, named)?)
+        } else {
+            None
         };
         let work_dir = match &held_dir {
             Some(dir) => WorkDir::Open(dir.as_fd()),

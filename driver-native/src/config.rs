@@ -229,10 +229,8 @@ impl NativeConfig {
     }
 
     fn check_names(&self) -> Result<(), ConfigError> {
-        if let Some(name) = &self.hostname {
-            if !is_host_name(name) {
-                return Err(ConfigError::Hostname(name.clone()));
-            }
+        if let Some(name) = self.hostname.as_ref().filter(|name| !is_host_name(name)) {
+            return Err(ConfigError::Hostname(name.clone()));
         }
         if let Some(root) = &self.root {
             check_source("root", root)?;

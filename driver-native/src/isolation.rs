@@ -212,21 +212,21 @@ pub(crate) fn network(
         (NetworkMode::Group | NetworkMode::Task, path) if !path.is_empty() => Some(path),
         _ => None,
     };
+    let host = given.0 == NetworkMode::Host;
+    let alone = native.network == Some(Network::None);
     match (native.isolation, joined) {
-        (Level::Raw, None) if given.0 == NetworkMode::Host => Ok(TaskNetwork::Host),
+        (Level::Raw, None) if host => Ok(TaskNetwork::Host),
         (Level::Raw, _) => Err(IsolationError::RawInNetwork),
         (Level::Strict, Some(_)) => Err(IsolationError::StrictInNetwork),
-        (Level::Strict, None) => Ok(TaskNetwork::Empty),
-        (Level::Contained, _) if native.network == Some(Network::None) => Ok(TaskNetwork::Empty),
-        (Level::Contained, Some(path)) => match File::open(path) {
+        (Level::Contained, Some(path)) if !alone => match File::open(path) {
             Ok(namespace) => Ok(TaskNetwork::Joined(namespace.into())),
             Err(source) => Err(IsolationError::NetworkNamespace {
                 path: path.to_owned(),
                 source,
             }),
         },
-        (Level::Contained, None) if given.0 == NetworkMode::Host => Ok(TaskNetwork::Host),
-        (Level::Contained, None) => Ok(TaskNetwork::Empty),
+        (Level::Contained, None) if host && !alone => Ok(TaskNetwork::Host),
+        (Level::Contained | Level::Strict, _) => Ok(TaskNetwork::Empty),
     }
 }
 

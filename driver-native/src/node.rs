@@ -90,9 +90,10 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some(cached) = templates.get_mut(key) {
-            if now.duration_since(cached.looked) < limits::TEMPLATE_TRUSTED
-                || cached.template.is_current()
-            {
+            if now.duration_since(cached.looked) < limits::TEMPLATE_TRUSTED {
+                return Ok(Arc::clone(&cached.template));
+            }
+            if cached.template.is_current() {
                 cached.looked = now;
                 return Ok(Arc::clone(&cached.template));
             }

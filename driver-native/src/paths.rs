@@ -547,7 +547,8 @@ mod tests {
         assert!(open("local", &[]).unwrap().writable);
         let error = open(&host_path, &[]).unwrap_err();
         assert!(matches!(error, PathError::NotAllowed { .. }), "{error}");
-        assert!(!open(&host_path, &[host_path.clone()]).unwrap().writable);
+        let read_only = std::slice::from_ref(&host_path);
+        assert!(!open(&host_path, read_only).unwrap().writable);
         assert!(
             open(&host_path, &[format!("{host_path}:rw")])
                 .unwrap()
@@ -562,7 +563,7 @@ mod tests {
         symlink("/etc", task.path().join("etc")).unwrap();
         symlink("/etc", host.path().join("etc")).unwrap();
         let host_path = host.path().to_str().unwrap().to_owned();
-        let allowed = policy(&[host_path.clone()]);
+        let allowed = policy(std::slice::from_ref(&host_path));
 
         for path in ["etc", "etc/ssl", "../x", &format!("{host_path}/etc")] {
             let opened = open_source("mounts", path, Some(task.path()), &allowed);

@@ -28,7 +28,7 @@ use crate::shell::artifact::{self, Artifact};
 /// is named and left out.
 const GUEST_TESTS: [(&str, &str); 2] = [
     ("muster-agent", "vm"),
-    ("muster-driver-native", "conformance"),
+    ("muster-driver-native", "isolation"),
 ];
 
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.

@@ -223,7 +223,7 @@ async fn an_exit_that_nobody_watched_is_reported() {
         "while ! [ -e {} ]; do sleep 0.02; done; exit 42",
         gate.display()
     );
-    let alloc_id = server.place(batch(1, &script).build()).await;
+    let alloc_id = server.place(batch(1, &script).raw().build()).await;
     let pid = server.pid(alloc_id).await;
 
     agent.kill();
@@ -259,7 +259,7 @@ async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
         "while ! [ -e {} ]; do sleep 0.02; done; echo late; exit 42",
         gate.display()
     );
-    let alloc_id = server.place(batch(1, &script).build()).await;
+    let alloc_id = server.place(batch(1, &script).raw().build()).await;
     let pid = server.pid(alloc_id).await;
 
     agent.kill();

@@ -54,9 +54,8 @@ async fn environment_and_directories_are_there() {
     let alloc_id = server.place(alloc).await;
     server.status(alloc_id, ClientStatus::Complete).await;
 
-    let dir = machine.alloc_dir(alloc_id).join("main");
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap().uid;
-    let expected = format!("main 20123 0\n{}\n{nobody}\n", dir.display());
+    let expected = format!("main 20123 0\n/local\n{nobody}\n");
     assert_eq!(server.log(alloc_id, LogStream::Stdout).await, expected);
     agent.end().await;
 }
@@ -93,7 +92,10 @@ async fn restart_policy_is_followed() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
 
-    let alloc = service(1, "echo run; kill -SEGV $$").restarts(2).build();
+    let alloc = service(1, "echo run; kill -SEGV $$")
+        .raw()
+        .restarts(2)
+        .build();
     let alloc_id = server.place(alloc).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 

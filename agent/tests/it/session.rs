@@ -59,7 +59,7 @@ async fn tasks_go_on_without_a_server() {
         "echo up; while ! [ -e {} ]; do sleep 0.02; done; exit 3",
         gate.display()
     );
-    let alloc_id = server.place(batch(1, &script).build()).await;
+    let alloc_id = server.place(batch(1, &script).raw().build()).await;
     server.status(alloc_id, ClientStatus::Running).await;
     let pid = server.pid(alloc_id).await;
 

@@ -183,7 +183,7 @@ async fn what_happens_while_nobody_watches_is_reported_exactly() {
     ]) {
         let (gate, script) = gated(&machine, &format!("gate-{number}"), what);
         let alloc_id = server
-            .place(batch(number, &script).memory_mb(16).build())
+            .place(batch(number, &script).raw().memory_mb(16).build())
             .await;
         let pid = server.pid(alloc_id).await;
         ends.push((alloc_id, pid, gate, wanted));

@@ -446,11 +446,7 @@ fn wake_loopback(script: &mut Script) {
         .call(Step::Network, "open a socket", libc::SYS_socket, args)
         .kept_in(SOCKET);
     let request = script.bytes(LOOPBACK_UP.to_vec());
-    let args = [
-        Arg::Slot(SOCKET),
-        u64::from(libc::SIOCSIFFLAGS).into(),
-        request,
-    ];
+    let args = [Arg::Slot(SOCKET), libc::SIOCSIFFLAGS.into(), request];
     let about = "wake the loopback device";
     script.call(Step::Network, about, libc::SYS_ioctl, args);
     script.call(

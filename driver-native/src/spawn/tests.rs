@@ -207,7 +207,7 @@ fn user_and_groups_are_changed() {
     ];
 
     let outcome = run(&argv, |request| {
-        request.confinement.identity = Some(identity)
+        request.confinement.identity = Some(identity);
     })
     .unwrap();
 
@@ -234,7 +234,7 @@ fn failed_join_names_its_step() {
     let read_only = File::open("/dev/null").unwrap();
 
     let error = run(&["/bin/true"], |request| {
-        request.joins.push(read_only.into())
+        request.joins.push(read_only.into());
     })
     .map(drop)
     .unwrap_err();

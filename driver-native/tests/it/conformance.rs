@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{Cgroups, DEADLINE, allowing_driver, shell};
+use crate::fixture::{Cgroups, DEADLINE, allowing_driver, shell, skipped};
 
 mod raw {
     use super::Native;
@@ -53,7 +53,8 @@ impl Native {
     fn in_process(level: &'static str) -> Self {
         let root = nix::unistd::geteuid().is_root();
         if !root && level != "raw" {
-            eprintln!("skipped: {level} tasks, only root can contain a task; raw ones run instead");
+            let reason = "only root can contain a task; raw ones run instead";
+            skipped(&format!("conformance::{level}"), reason);
         }
         Self {
             level: if root { level } else { "raw" },

@@ -1,7 +1,7 @@
 //! Tasks, cgroups and directories for the tests.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,16 @@ use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
 use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// Says that a test did not run, and why; `cargo xtask test` lists these.
+pub(crate) fn skipped(name: &str, reason: &str) {
+    eprintln!("skipped: {name}: {reason}");
+    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        let mut file = file.expect("MUSTER_SKIP_FILE can be written");
+        writeln!(file, "{name}: {reason}").expect("MUSTER_SKIP_FILE can be written");
+    }
+}
 
 /// What anything may take before a test gives up.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);

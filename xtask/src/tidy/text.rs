@@ -79,6 +79,8 @@ const RULES: &[Rule] = &[
             "agent/src/sys",
             "agent/src/bpf",
             "driver-native/src/spawn",
+            "driver-native/init/",
+            "driver-native/tests/isolation/probe",
             "ebpf/",
             "perf/src/",
         ],

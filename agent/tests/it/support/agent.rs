@@ -76,6 +76,8 @@ fn driver_command() -> Vec<OsString> {
 
 fn with_driver(mut config: AgentConfig) -> AgentConfig {
     config.driver_env = vec![(DRIVER_ENV.into(), "1".into())];
+    let settings = config.plugins.entry("native".to_owned()).or_default();
+    settings.config = serde_json::json!({"allow_raw": true});
     config
 }
 

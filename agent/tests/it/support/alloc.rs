@@ -48,6 +48,15 @@ impl AllocBuilder {
         }
     }
 
+    /// Not isolated: it sees the test's files and is the first process of nothing.
+    pub(crate) fn raw(mut self) -> Self {
+        let task = &mut self.spec.groups[0].tasks[0];
+        let mut config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap();
+        config["isolation"] = "raw".into();
+        task.config_json = config.to_string();
+        self
+    }
+
     /// Restarted this often.
     pub(crate) fn restarts(mut self, attempts: u32) -> Self {
         self.spec.groups[0].restart.attempts = attempts;

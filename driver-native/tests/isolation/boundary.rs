@@ -1,0 +1,253 @@
+//! What the probe found at each level, against what it has to find.
+
+use serde_json::json;
+
+use crate::probe::{Outcomes, probe};
+
+/// The same at every level, for a user who is not root.
+const ALWAYS: &[(&str, &str)] = &[
+    ("groups", ""),
+    ("cap_inheritable", "0000000000000000"),
+    ("cap_permitted", "0000000000000000"),
+    ("cap_effective", "0000000000000000"),
+    ("cap_bounding", "0000000000000000"),
+    ("cap_ambient", "0000000000000000"),
+    ("no_new_privs", "1"),
+    ("seccomp", "2"),
+    ("descriptors", "[0, 1, 2]"),
+    ("core_limit", "(0, 0)"),
+    ("pid", "1"),
+    ("work_dir", "/local"),
+    ("namespace_cgroup", "own"),
+    ("namespace_ipc", "own"),
+    ("namespace_mnt", "own"),
+    ("namespace_pid", "own"),
+    ("namespace_uts", "own"),
+    ("processes_seen", "1"),
+    ("signal_to_the_host", "ESRCH"),
+    ("mount", "EPERM"),
+    ("umount", "EPERM"),
+    ("pivot_root", "EPERM"),
+    ("open_tree", "EPERM"),
+    ("fsopen", "EPERM"),
+    ("unshare_user", "EPERM"),
+    ("unshare_mount", "EPERM"),
+    ("clone_user", "EPERM"),
+    ("clone3", "ENOSYS"),
+    ("setns", "EPERM"),
+    ("bpf", "EPERM"),
+    ("perf_event_open", "EPERM"),
+    ("io_uring_setup", "EPERM"),
+    ("io_uring_enter", "EPERM"),
+    ("keyctl", "EPERM"),
+    ("init_module", "EPERM"),
+    ("delete_module", "EPERM"),
+    ("kexec_load", "EPERM"),
+    ("reboot", "EPERM"),
+    ("swapon", "EPERM"),
+    ("open_by_handle_at", "EPERM"),
+    ("userfaultfd", "EPERM"),
+    ("fanotify_init", "EPERM"),
+    ("iopl", "EPERM"),
+    ("syslog", "EPERM"),
+    ("settimeofday", "EPERM"),
+    ("sethostname", "EPERM"),
+    ("quotactl", "EPERM"),
+    ("personality", "EPERM"),
+    ("pidfd_getfd", "EPERM"),
+    ("chroot", "EPERM"),
+    ("setuid_0", "EPERM"),
+    ("socket_packet", "EPERM"),
+    ("socket_alg", "EPERM"),
+    ("socket_vsock", "EPERM"),
+    ("socket_raw", "EPERM"),
+    ("socket_tcp", "ok"),
+    ("socket_unix", "ok"),
+    (
+        "dev",
+        "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero",
+    ),
+    ("write_dev_null", "ok"),
+    ("create_in_dev", "EROFS"),
+    ("create_in_root", "EROFS"),
+    ("create_in_usr", "EROFS"),
+    ("create_in_etc", "EROFS"),
+    // Whose they are is asked first.
+    ("write_passwd", "EACCES"),
+    ("read_shadow", "ENOENT"),
+    ("read_own_secret", "ok"),
+    ("create_in_local", "ok"),
+    ("create_in_tmp", "ok"),
+    ("create_in_shm", "ok"),
+    ("create_in_run", "ok"),
+    ("open_pty", "ok"),
+    ("make_block_device", "EPERM"),
+    ("open_block_device", "ENOENT"),
+    ("open_mem", "ENOENT"),
+    ("open_kmsg", "ENOENT"),
+    ("see_the_hosts_task_dir", "ENOENT"),
+    ("see_the_hosts_home", ""),
+    ("write_core_pattern", "EACCES"),
+    ("see_firmware", ""),
+    ("connect_to_a_path_of_the_host", "ENOENT"),
+    ("connect_to_own_loopback", "ok"),
+    ("write_oom_score", "ok"),
+];
+
+/// Of a machine or of a kernel: read, but not the same everywhere.
+const WHERE_IT_IS: &[(&str, &[&str])] = &[
+    ("write_sysrq", &["EROFS", "EACCES", "ENOENT"]),
+    ("write_sys", &["EROFS", "EACCES", "ENOENT"]),
+    ("read_kcore", &["empty", "ENOENT"]),
+    ("read_keys", &["empty", "ENOENT"]),
+    ("read_timer_list", &["empty", "ENOENT"]),
+    ("see_acpi", &["", "absent"]),
+    ("make_cgroup", &["EROFS", "EPERM", "ENOENT"]),
+    ("leave_cgroup", &["EROFS", "ENOENT"]),
+    ("trace_the_first", &["ok"]),
+];
+
+fn compare(outcomes: &Outcomes, expected: &[&[(&str, &str)]], left_out: &[&str]) {
+    let mut wrong = Vec::new();
+    let mut known: Vec<&str> = left_out.to_vec();
+    for (name, value) in expected.iter().rev().flat_map(|list| list.iter()) {
+        if known.contains(name) {
+            continue;
+        }
+        known.push(name);
+        let found = outcomes.get(*name).map_or("nothing", String::as_str);
+        if found != *value {
+            wrong.push(format!("{name}: found {found:?}, wanted {value:?}"));
+        }
+    }
+    for (name, values) in WHERE_IT_IS {
+        if known.contains(name) {
+            continue;
+        }
+        known.push(name);
+        let found = outcomes.get(*name).map_or("nothing", String::as_str);
+        if !values.contains(&found) {
+            wrong.push(format!("{name}: found {found:?}, wanted one of {values:?}"));
+        }
+    }
+    let unknown = outcomes
+        .keys()
+        .filter(|name| !known.contains(&name.as_str()));
+    wrong.extend(unknown.map(|name| format!("{name}: found {:?}, not looked at", outcomes[name])));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn nobody(outcomes: &Outcomes) {
+    let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    assert_eq!(outcomes["uid"], vec![user.uid.to_string(); 4].join(" "));
+    assert_eq!(outcomes["gid"], vec![user.gid.to_string(); 4].join(" "));
+}
+
+#[tokio::test]
+async fn contained_task_reaches_nothing_of_its_host() {
+    let Some(outcomes) = probe(json!({}), json!({}), "").await else {
+        return;
+    };
+    let level = [
+        ("namespace_net", "host"),
+        ("namespace_user", "host"),
+        ("uid_map", "host"),
+        ("hostname", "web"),
+        // The host's network is fenced by the agent, not by the driver.
+        ("connect_to_the_hosts_loopback", "ok"),
+        ("connect_to_an_abstract_name", "ok"),
+    ];
+
+    nobody(&outcomes);
+    compare(&outcomes, &[ALWAYS, &level], &["uid", "gid", "root"]);
+}
+
+#[tokio::test]
+async fn strict_task_has_ids_and_a_network_of_its_own() {
+    let Some(outcomes) = probe(json!({"isolation": "strict"}), json!({}), "").await else {
+        return;
+    };
+    let level = [
+        ("namespace_net", "own"),
+        ("namespace_user", "own"),
+        ("uid_map", "own"),
+        ("hostname", "web"),
+        ("connect_to_the_hosts_loopback", "ECONNREFUSED"),
+        ("connect_to_an_abstract_name", "ECONNREFUSED"),
+    ];
+
+    nobody(&outcomes);
+    compare(&outcomes, &[ALWAYS, &level], &["uid", "gid", "root"]);
+}
+
+#[tokio::test]
+async fn contained_task_without_a_network_has_an_empty_one() {
+    let config = json!({"network": "none", "hostname": "lonely"});
+    let Some(outcomes) = probe(config, json!({}), "").await else {
+        return;
+    };
+    let level = [
+        ("namespace_net", "own"),
+        ("namespace_user", "host"),
+        ("uid_map", "host"),
+        ("hostname", "lonely"),
+        ("connect_to_the_hosts_loopback", "ECONNREFUSED"),
+        ("connect_to_an_abstract_name", "ECONNREFUSED"),
+    ];
+
+    compare(&outcomes, &[ALWAYS, &level], &["uid", "gid", "root"]);
+}
+
+/// Root in a contained task keeps what root in a container keeps, and reaches as little.
+#[tokio::test]
+async fn contained_root_is_not_the_hosts_root() {
+    let policy = json!({"allow_uid0": true});
+    let Some(outcomes) = probe(json!({}), policy, "root").await else {
+        return;
+    };
+    let kept = "00000000a80405fb";
+    let level = [
+        ("uid", "0 0 0 0"),
+        ("gid", "0 0 0 0"),
+        ("namespace_net", "host"),
+        ("namespace_user", "host"),
+        ("uid_map", "host"),
+        ("hostname", "web"),
+        ("cap_permitted", kept),
+        ("cap_effective", kept),
+        ("cap_bounding", kept),
+        ("setuid_0", "ok"),
+        ("chroot", "ok"),
+        ("write_passwd", "EROFS"),
+        ("write_core_pattern", "EROFS"),
+        // A node may be made, and opens nothing.
+        ("make_block_device", "ok"),
+        ("open_block_device", "EACCES"),
+        ("connect_to_the_hosts_loopback", "ok"),
+        ("connect_to_an_abstract_name", "ok"),
+    ];
+
+    compare(
+        &outcomes,
+        &[ALWAYS, &level],
+        &["root", "cap_inheritable", "cap_ambient"],
+    );
+}
+
+#[tokio::test]
+async fn named_capability_works_for_a_user_who_is_not_root() {
+    let config = json!({"cap_add": ["NET_BIND_SERVICE"]});
+    let Some(outcomes) = probe(config, json!({}), "nobody").await else {
+        return;
+    };
+
+    let only = "0000000000000400";
+    for set in [
+        "cap_permitted",
+        "cap_effective",
+        "cap_bounding",
+        "cap_ambient",
+    ] {
+        assert_eq!(outcomes[set], only, "{set}");
+    }
+}

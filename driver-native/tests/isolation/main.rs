@@ -1,0 +1,22 @@
+//! What a contained and a strict task can and cannot do, tried from inside.
+//!
+//! `probe` is this test binary run as a task: it tries things and writes down what became of each.
+//! Here and in the guest (`cargo xtask vm`), as root; without root every test says that it was skipped.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "everything here is a test, also what stands outside of test functions"
+)]
+
+#[path = "../it/fixture.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the other tests, and not all of it is used here"
+)]
+mod fixture;
+
+mod boundary;
+mod init;
+mod probe;
+mod programs;
+mod roots;

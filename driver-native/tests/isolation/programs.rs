@@ -1,0 +1,116 @@
+//! Programs that people run, at the levels that people run them at. What is not installed is skipped by
+//! name.
+
+use std::path::Path;
+
+use muster_driver::TaskDriver;
+use serde_json::json;
+
+use crate::fixture::{Task, allowing_driver, skipped};
+use crate::probe::written;
+
+const PYTHON: &str = "import threading, subprocess, socket, ssl, multiprocessing, os\n\
+t = threading.Thread(target=lambda: None); t.start(); t.join()\n\
+subprocess.run(['/bin/true'], check=True)\n\
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\
+multiprocessing.Lock()\n\
+open('/local/out', 'w').write('python ' + str(os.getuid() != 0) + '\\n')\n";
+const NODE: &str = "const fs = require('fs'), w = require('worker_threads'), c = require('child_process');\
+if (w.isMainThread) { new w.Worker(__filename || process.argv[1], { eval: false }).on('exit', () => {}); }\
+c.execFileSync('/bin/true'); require('crypto').randomBytes(8);\
+const s = require('net').createServer().listen(0, '127.0.0.1', () => {\
+fs.writeFileSync('/local/out', 'node true\\n'); process.exit(0); });";
+const JAVA: &str = "public class Out { public static void main(String[] a) throws Exception {\
+Thread t = new Thread(() -> {}); t.start(); t.join();\
+new ProcessBuilder(\"/bin/true\").start().waitFor();\
+new java.net.ServerSocket(0).close();\
+java.nio.file.Files.writeString(java.nio.file.Path.of(\"/local/out\"), \"java true\\n\"); } }";
+const NGINX: &str = "daemon off; pid /local/nginx.pid; error_log stderr; worker_processes 2;\n\
+events { worker_connections 16; }\n\
+http { access_log off; client_body_temp_path /tmp/b; proxy_temp_path /tmp/p;\n\
+fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s;\n\
+server { listen unix:/local/http.sock; location / { return 200 'nginx true\\n'; } } }\n";
+
+/// Runs `program` with `args`, and with files in its directory, until it has written `/local/out`.
+async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], wanted: &str) {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(name, "only root can contain a task; run the tests as root");
+        return;
+    }
+    if !Path::new(program).exists() {
+        skipped(
+            name,
+            &format!("{program} is not installed; run: cargo xtask setup"),
+        );
+        return;
+    }
+    for level in ["contained", "strict"] {
+        let task = Task::with(json!({"command": program, "args": args, "isolation": level}));
+        let local = task.dir.path().join("local");
+        std::fs::create_dir_all(&local).unwrap();
+        for (file, content) in files {
+            std::fs::write(local.join(file), content).unwrap();
+        }
+        let driver = allowing_driver().await;
+
+        driver.start_task(task.config.clone()).await.unwrap();
+        let said = written(&task.path("local/out"));
+
+        assert_eq!(said, wanted, "{level}");
+        driver.destroy_task(task.id(), true).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn python_runs() {
+    let name = "programs::python_runs";
+    runs(
+        name,
+        "/usr/bin/python3",
+        &["-c", PYTHON],
+        &[],
+        "python True\n",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn node_runs() {
+    let files = [("main.js", NODE)];
+    let name = "programs::node_runs";
+    runs(
+        name,
+        "/usr/bin/node",
+        &["/local/main.js"],
+        &files,
+        "node true\n",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn java_runs() {
+    let files = [("Out.java", JAVA)];
+    let name = "programs::java_runs";
+    let args = ["-Xmx64m", "/local/Out.java"];
+    runs(name, "/usr/bin/java", &args, &files, "java true\n").await;
+}
+
+#[tokio::test]
+async fn nginx_answers() {
+    let name = "programs::nginx_answers";
+    let script = "/usr/sbin/nginx -c /local/nginx.conf & \
+                  while ! [ -S /local/http.sock ]; do sleep 0.02; done; \
+                  perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new(Peer => \"/local/http.sock\"); \
+                  print $s \"GET / HTTP/1.0\\r\\n\\r\\n\"; while (<$s>) { $last = $_ } \
+                  open F, \">/local/out\"; print F $last' ; wait";
+    if !Path::new("/usr/sbin/nginx").exists() {
+        skipped(
+            name,
+            "/usr/sbin/nginx is not installed; run: cargo xtask setup",
+        );
+        return;
+    }
+    let files = [("nginx.conf", NGINX)];
+    runs(name, "/bin/sh", &["-c", script], &files, "nginx true\n").await;
+}
