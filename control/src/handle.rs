@@ -393,6 +393,12 @@ impl Control {
         self.shared.raft.leader()
     }
 
+    /// The term that this server knows of: it counts elections.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.shared.raft.leadership().borrow().term
+    }
+
     /// The agents connected to this server.
     #[must_use]
     pub fn nodes(&self) -> &Nodes {
@@ -492,6 +498,16 @@ impl Control {
     /// [`ProposeError::Stopped`] if it cannot be written.
     pub async fn take_snapshot(&self) -> Result<LogIndex, ProposeError> {
         Ok(self.shared.raft.snapshot().await?)
+    }
+
+    /// Takes a snapshot and drops from the log what is in it: room on a disk that is nearly full. A follower that
+    /// is further behind gets the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError::Stopped`] if it cannot be written.
+    pub async fn compact_log(&self) -> Result<LogIndex, ProposeError> {
+        Ok(self.shared.raft.compact().await?)
     }
 
     /// The last entry of the log, Raft's own included.

@@ -65,6 +65,9 @@ pub const RAFT_ELECTION_MAX: Duration = Duration::from_millis(750);
 pub const ENTRIES_PER_APPEND_MAX: u64 = 1024;
 /// Entries by which the log must have grown beyond what is kept before it is purged: a purge is a write.
 pub const LOG_PURGE_BATCH: u64 = 1024;
+/// Silence of a leader, or of its followers, after which it does not count as one: they have elected another
+/// by then, or cannot.
+pub const LEADER_SILENT: Duration = Duration::from_secs(2);
 /// Proposals that a follower passes on in one frame.
 pub const FORWARD_BATCH_MAX: usize = 1024;
 /// Bytes of such a frame, or one proposal if that is larger.
@@ -94,7 +97,7 @@ pub const SEEK_PAUSE_LONG: Duration = Duration::from_secs(2);
 /// Time without a leader after which a member asks others whether it still is one. Elections are over by then.
 pub const SEEK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a server may take to say who it is.
-pub const HELLO_WAIT: Duration = Duration::from_secs(2);
+pub const HELLO_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of a snapshot on the way that either end holds in memory.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use muster_link::peer;
 use muster_wire::rpc::{ALPN_AGENT, ALPN_RAFT};
 use quinn::{Endpoint, VarInt};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::agents::{self, Admission};
 use crate::handle::Control;
@@ -23,7 +23,8 @@ const SHUTDOWN: VarInt = VarInt::from_u32(1);
 
 /// Takes connections on `endpoint` until `shutdown`, then closes them.
 pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: CancellationToken) {
-    let connections = TaskTracker::new();
+    // Dropped with this, so that a server that is dropped serves nobody.
+    let mut connections = JoinSet::new();
     let admission = Arc::new(Admission::new());
     loop {
         let incoming = tokio::select! {
@@ -32,6 +33,7 @@ pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: Cancel
                 Some(incoming) => incoming,
                 None => break,
             },
+            Some(_) = connections.join_next() => continue,
         };
         // Which protocol a connection speaks is known after its handshake, so servers count here as well.
         if connections.len() >= limits::CONNECTIONS_MAX {
@@ -63,8 +65,7 @@ pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: Cancel
             }
         });
     }
-    connections.close();
     endpoint.close(SHUTDOWN, b"the server goes down");
-    connections.wait().await;
+    while connections.join_next().await.is_some() {}
     endpoint.wait_idle().await;
 }

@@ -106,6 +106,7 @@ struct Entry {
     /// What the membership last said; differs from `node` while the server has moved and the membership
     /// does not say so yet.
     member: Option<ServerNode>,
+    /// When Raft last heard of it: as a leader's word, or as a follower's answer.
     heard: Option<Instant>,
     lanes: [Arc<Lane>; WAYS],
 }
@@ -181,17 +182,20 @@ impl Peers {
     }
 
     /// This server, as others know it.
-    pub(crate) fn me(&self) -> &Known {
+    #[must_use]
+    pub fn me(&self) -> &Known {
         &self.shared.me
     }
 
     /// The cluster's name.
-    pub(crate) fn cluster(&self) -> &str {
+    #[must_use]
+    pub fn cluster(&self) -> &str {
         &self.shared.cluster
     }
 
     /// The other servers of which an address is known, by number.
-    pub(crate) fn servers(&self) -> Vec<Known> {
+    #[must_use]
+    pub fn servers(&self) -> Vec<Known> {
         let mut servers: Vec<Known> = self
             .book()
             .iter()
@@ -205,29 +209,31 @@ impl Peers {
     }
 
     /// What is known of `server_id`, this server included.
-    pub(crate) fn node(&self, server_id: u64) -> Option<ServerNode> {
+    #[must_use]
+    pub fn node(&self, server_id: u64) -> Option<ServerNode> {
         if server_id == self.shared.me.server_id {
             return Some(self.shared.me.node.clone());
         }
         self.book().get(&server_id).map(|entry| entry.node.clone())
     }
 
-    /// How long ago `server_id` was heard of.
-    pub(crate) fn last_contact(&self, server_id: u64) -> Option<Duration> {
+    /// How long ago Raft heard of `server_id`: entries or a heartbeat of a leader, an answer of a follower.
+    #[must_use]
+    pub fn last_contact(&self, server_id: u64) -> Option<Duration> {
         self.book()
             .get(&server_id)
             .and_then(|entry| entry.heard)
             .map(|heard| heard.elapsed())
     }
 
-    /// How long ago any server was heard of.
+    /// How long ago Raft heard of any server.
     pub(crate) fn last_contact_of_any(&self) -> Option<Duration> {
         let book = self.book();
         let newest = book.values().filter_map(|entry| entry.heard).max();
         newest.map(|heard| heard.elapsed())
     }
 
-    /// Notes that `server_id` has been heard of.
+    /// Notes that Raft has heard of `server_id`.
     pub(crate) fn heard(&self, server_id: u64) {
         if let Some(entry) = self.book().get_mut(&server_id) {
             entry.heard = Some(Instant::now());
@@ -242,11 +248,8 @@ impl Peers {
         let mut book = self.book();
         if let Some(entry) = book.get_mut(&known.server_id) {
             self.shared.readdress(entry, &known.node);
-            entry.heard = Some(Instant::now());
         } else {
-            let mut entry = self.shared.entry(known.node.clone());
-            entry.heard = Some(Instant::now());
-            book.insert(known.server_id, entry);
+            book.insert(known.server_id, self.shared.entry(known.node.clone()));
         }
     }
 
@@ -304,9 +307,7 @@ impl Peers {
         waited: Duration,
     ) -> Result<PeerReply, PeerError> {
         let lane = self.lane(server_id, Way::Control)?;
-        let reply = self.ask(&lane, server_id, request, waited).await?;
-        self.heard(server_id);
-        Ok(reply)
+        self.ask(&lane, server_id, request, waited).await
     }
 
     /// Asks whoever answers at `addr`, a host and a port.

@@ -25,9 +25,9 @@ use std::time::Duration;
 use muster_control_core::fsm::{Command, Response};
 use muster_domain::id::LogIndex;
 use muster_wire::codec::{self, EncodeError};
-use openraft::SnapshotPolicy;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{Instant as _, SnapshotPolicy};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -195,6 +195,7 @@ pub(crate) struct Raft {
     raft: openraft::Raft<TypeConfig, Machine>,
     server_id: u64,
     log_bytes_cut: u64,
+    peers: Peers,
     published: Arc<Published>,
     leadership: watch::Receiver<Leadership>,
     failed: watch::Receiver<Option<String>>,
@@ -245,6 +246,7 @@ impl Raft {
             log_bytes_cut,
             published,
             disk,
+            peers: peers.clone(),
             forwarder: Forwarder::start(peers.clone()),
             reads: Reads::start(&raft, &peers, &leadership),
             leadership,
@@ -453,9 +455,29 @@ impl Raft {
         matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
     }
 
-    /// Who leads.
+    /// Who leads; `None` as well if that server has not been heard of for a while, or hears of no quorum.
     pub(crate) fn leader(&self) -> Option<LeaderInfo> {
-        self.leadership.borrow().leader.clone()
+        let leader = self.leadership.borrow().leader.clone()?;
+        let heard = if leader.is_self {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let alone = metrics
+                .membership_config
+                .membership()
+                .voter_ids()
+                .eq([self.server_id]);
+            // Elected just now, it has no word yet but the votes.
+            alone
+                || metrics
+                    .last_quorum_acked
+                    .is_none_or(|at| at.elapsed() <= limits::LEADER_SILENT)
+        } else {
+            // After a restart the vote on disk names a leader that may be long gone.
+            self.peers
+                .last_contact(leader.server_id)
+                .is_some_and(|silence| silence <= limits::LEADER_SILENT)
+        };
+        heard.then_some(leader)
     }
 
     /// Changes of leadership.
@@ -511,6 +533,26 @@ impl Raft {
                 Err(error) => return Err(stopped(error.to_string())),
             }
         }
+    }
+
+    /// Takes a snapshot and purges the log up to it. Returns how far it is purged.
+    pub(crate) async fn compact(&self) -> Result<LogIndex, WriteError> {
+        let stopped = |reason: String| WriteError::Stopped { reason };
+        let upto = self.snapshot().await?;
+        self.raft
+            .trigger()
+            .purge_log(upto.0)
+            .await
+            .map_err(|error| stopped(error.to_string()))?;
+        self.raft
+            .wait(Some(limits::CHANGE_SERVERS_WAIT))
+            .metrics(
+                |metrics| metrics.purged.is_some_and(|at| at.index >= upto.0),
+                "purge",
+            )
+            .await
+            .map_err(|error| stopped(error.to_string()))?;
+        Ok(upto)
     }
 
     /// Stands for election no more: this server was removed.

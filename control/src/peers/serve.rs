@@ -10,9 +10,9 @@ use muster_link::peer;
 use muster_link::tls::Role;
 use muster_wire::frame;
 use quinn::{Connection, VarInt};
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinSet;
 
-use super::message::{ANYBODY, Opening, PeerReply, PeerRequest};
+use super::message::{ANYBODY, Opening, PeerReply, PeerRequest, RaftCall};
 use crate::agents;
 use crate::comparison;
 use crate::handle::Control;
@@ -36,9 +36,14 @@ pub(crate) async fn admit(connection: Connection, control: &Control) {
     };
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(limits::PEER_STREAMS_MAX));
     let name: Arc<str> = Arc::from(name);
-    let streams = TaskTracker::new();
+    // Dropped with this, so that a server that is dropped answers nobody.
+    let mut streams = JoinSet::new();
     loop {
-        match connection.accept_bi().await {
+        let opened = tokio::select! {
+            opened = connection.accept_bi() => opened,
+            Some(_) = streams.join_next() => continue,
+        };
+        match opened {
             Ok((send, receive)) => {
                 let (control, name) = (control.clone(), Arc::clone(&name));
                 let sender = FrameSender::speaking(frame::SERVER, send);
@@ -81,7 +86,6 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
         reply(sender, PeerReply::Refused { reason }).await;
         return;
     }
-    control.peers().heard(from);
     let (raft, peers) = (control.raft(), control.peers());
     let answered = match request {
         PeerRequest::RaftAppend => return raft.take_entries(peers, from, sender, receiver).await,
@@ -92,7 +96,12 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
             return;
         }
         PeerRequest::Propose => return raft.take_proposals(sender, receiver).await,
-        PeerRequest::Raft { kind, body } => raft.answer(kind, &body).await,
+        PeerRequest::Raft { kind, body } => {
+            if kind == RaftCall::Append {
+                peers.heard(from);
+            }
+            raft.answer(kind, &body).await
+        }
         PeerRequest::Hello(hello) => control.meet(&hello),
         PeerRequest::ReadIndex { linearizable } => match raft.read_index_here(linearizable).await {
             Some(index) => PeerReply::ReadIndex(index),
@@ -122,6 +131,13 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
             PeerReply::Done
         }
         PeerRequest::Restore => return restore::take(control, sender, receiver).await,
+        // Whoever joins does not know who leads; among members a request goes one step only.
+        PeerRequest::Join(_) if to == ANYBODY => match control.at_leader(&request).await {
+            Ok(reply) => reply,
+            Err(error) => PeerReply::Refused {
+                reason: error.to_string(),
+            },
+        },
         PeerRequest::Join(_)
         | PeerRequest::Members
         | PeerRequest::Add { .. }

@@ -154,13 +154,7 @@ async fn open(peers: &Peers, leader: u64) -> Option<Session> {
     };
     let pending = Pending::default();
     let (end, ended) = watch::channel(false);
-    let reader = tokio::spawn(read(
-        peers.clone(),
-        leader,
-        receiver,
-        Arc::clone(&pending),
-        end,
-    ));
+    let reader = tokio::spawn(read(receiver, Arc::clone(&pending), end));
     Some(Session {
         leader,
         sender,
@@ -192,15 +186,8 @@ impl Session {
 }
 
 /// Hands outcomes to those who wait, until the stream ends.
-async fn read(
-    peers: Peers,
-    leader: u64,
-    mut receiver: FrameReceiver,
-    pending: Pending,
-    end: watch::Sender<bool>,
-) {
+async fn read(mut receiver: FrameReceiver, pending: Pending, end: watch::Sender<bool>) {
     while let Ok(Some(Outcomes(outcomes))) = receiver.recv().await {
-        peers.heard(leader);
         let mut pending = lock(&pending);
         for (number, outcome) in outcomes {
             if let Some(waiting) = pending.remove(&number) {
