@@ -6,13 +6,15 @@ use crate::alloc::AllocCommand;
 use crate::client::{Client, DEFAULT_ADDRESS};
 use crate::doctor::DoctorArgs;
 use crate::eval::EvalCommand;
+use crate::events::EventsArgs;
 use crate::exit::CliResult;
 use crate::job::JobCommand;
 use crate::node::NodeCommand;
+use crate::operator::OperatorCommand;
 use crate::serve::{AgentArgs, DevArgs, DriverCommand, ServerArgs};
 use crate::system::SystemCommand;
 use crate::top::TopArgs;
-use crate::{alloc, doctor, eval, exit, job, node, output, serve, system, top};
+use crate::{alloc, doctor, eval, events, exit, job, node, operator, output, serve, system, top};
 
 /// What every exit code means; shown by `muster --help`.
 const EXIT_CODES: &str =
@@ -25,7 +27,7 @@ Try it: sudo muster dev, then muster job run examples/web.hcl and muster top in 
 #[derive(Debug, Parser)]
 #[command(name = "muster", version, about, after_help = EXIT_CODES)]
 pub struct Args {
-    /// The server's HTTP address.
+    /// The server's HTTP address, or several separated by commas: any that answers will do.
     #[arg(long, global = true, env = "MUSTER_ADDR", default_value = DEFAULT_ADDRESS, value_name = "URL")]
     pub address: String,
     /// Print JSON instead of tables.
@@ -79,6 +81,16 @@ pub enum Command {
     },
     /// Show what every task uses, live from eBPF.
     Top(TopArgs),
+    /// Follow what changes, as it changes.
+    ///
+    /// Example: muster events --topic Job --topic Allocation:web
+    Events(EventsArgs),
+    /// Commands about the servers: raft, snapshots, certificates, checks.
+    Operator {
+        /// What to do.
+        #[command(subcommand)]
+        command: OperatorCommand,
+    },
     /// Commands about the cluster as a whole.
     System {
         /// What to do.
@@ -112,6 +124,8 @@ pub fn run(args: &Args) -> CliResult {
         Command::Node { command } => node::run(&client, args.json, command),
         Command::Eval { command } => eval::run(&client, args.json, command),
         Command::Top(top) => top::run(&client, args.json, top),
+        Command::Events(follow) => events::run(&client, args.json, follow),
+        Command::Operator { command } => operator::run(&client, args.json, command),
         Command::System { command } => system::run(&client, args.json, command),
         Command::Completions { shell } => completions(*shell),
     }

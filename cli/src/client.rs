@@ -1,10 +1,16 @@
 //! The HTTP side of client commands.
+//!
+//! A client knows one or several servers, any of which answers everything. A request that no server took, or
+//! whose answer was lost, is sent again, elsewhere if there is an elsewhere, for a bounded time. That is safe
+//! for writes too: each carries a key of its own, and servers apply what has the same key once.
 
 use std::io::Read;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use ureq::http::{HeaderMap, Response};
 
 use crate::exit::{CliError, Exit};
 
@@ -12,15 +18,28 @@ use crate::exit::{CliError, Exit};
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:4646";
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time a request may take beyond what it asks the server to wait.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time until an answer begins, beyond what the request asks the server to wait. A server answers within ten
+/// seconds, if only that it cannot.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time an answer may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time a snapshot may take to be taken in, and to begin to come out.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_mins(10);
+/// How long a request is tried again, from its beginning: an election on a busy machine, twice.
+const RETRY_WAIT: Duration = Duration::from_secs(20);
+/// Pause before a request is tried again, unless the server names one.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause that is taken from a server.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an answer that is read whole. A list of a million stubs is far below.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
-/// Talks to one server.
+/// Talks to whichever server answers.
 #[derive(Debug)]
 pub struct Client {
-    address: String,
+    servers: Vec<String>,
+    /// The server that answered last.
+    current: AtomicUsize,
     http: ureq::Agent,
 }
 
@@ -33,31 +52,53 @@ pub struct Indexed<T> {
     pub index: u64,
 }
 
+/// What becomes of a try.
+#[derive(Debug)]
+enum Try {
+    /// No server is there. All servers said so: no use in waiting.
+    Absent(CliError),
+    /// It was lost on the way, or the server cannot now.
+    Lost(CliError, Duration),
+}
+
 impl Client {
-    /// For the server at `address`: a URL, or `host:port`.
+    /// For the servers at `addresses`: URLs or `host:port`, separated by commas.
     #[must_use]
-    pub fn new(address: &str) -> Self {
-        let address = address.trim_end_matches('/');
-        let address = if address.contains("://") {
-            address.to_owned()
-        } else {
-            format!("http://{address}")
+    pub fn new(addresses: &str) -> Self {
+        let url = |address: &str| {
+            let address = address.trim().trim_end_matches('/');
+            if address.contains("://") {
+                address.to_owned()
+            } else {
+                format!("http://{address}")
+            }
         };
+        let given = addresses.split(',').filter(|part| !part.trim().is_empty());
+        let mut servers: Vec<String> = given.map(url).collect();
+        if servers.is_empty() {
+            servers.push(DEFAULT_ADDRESS.to_owned());
+        }
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
             .build();
         Self {
-            address,
+            servers,
+            current: AtomicUsize::new(0),
             http: config.into(),
         }
     }
 
-    /// The server's address.
+    /// The address of the server that answered last.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.address
+        &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
+    }
+
+    /// Asks the next server from here on.
+    pub fn turn(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The answer to `GET path`.
@@ -80,27 +121,47 @@ impl Client {
         index: u64,
         wait: Duration,
     ) -> Result<Indexed<T>, CliError> {
-        let mut url = format!("{}{path}", self.address);
+        let mut asked = path.to_owned();
         if index > 0 {
             let joint = if path.contains('?') { '&' } else { '?' };
-            url = format!("{url}{joint}index={index}&wait={}ms", wait.as_millis());
+            asked = format!("{asked}{joint}index={index}&wait={}ms", wait.as_millis());
         }
-        let response = self
-            .http
-            .get(&url)
-            .config()
-            .timeout_global(Some(ANSWER_TIMEOUT + wait))
-            .build()
-            .call()
-            .map_err(|error| self.unreachable(&error))?;
-        let index = response
-            .headers()
-            .get("x-nomad-index")
-            .and_then(|value| value.to_str().ok())
+        let response = self.until_answered(path, |server| {
+            self.http
+                .get(format!("{server}{asked}"))
+                .config()
+                .timeout_recv_response(Some(ANSWER_TIMEOUT + wait))
+                .timeout_recv_body(Some(BODY_TIMEOUT))
+                .build()
+                .call()
+        })?;
+        let index = header(response.headers(), "x-nomad-index")
             .and_then(|value| value.parse().ok())
             .unwrap_or(0);
         let value = self.read(path, response)?;
         Ok(Indexed { value, index })
+    }
+
+    /// The answer to `GET path`, whatever its status code: some answer a question with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`], but only for statuses from which nothing can be read.
+    pub fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
+        let response = self.until_answered(path, |server| {
+            self.http
+                .get(format!("{server}{path}"))
+                .config()
+                .timeout_recv_response(Some(ANSWER_TIMEOUT))
+                .timeout_recv_body(Some(BODY_TIMEOUT))
+                .build()
+                .call()
+        })?;
+        let status = response.status().as_u16();
+        let bytes = self.bytes(response)?;
+        // What is no such answer is the reason why there is none.
+        let answer = serde_json::from_slice(&bytes).ok();
+        answer.ok_or_else(|| refusal(path, status, String::from_utf8_lossy(&bytes).trim()))
     }
 
     /// The answer to `PUT path` with `body`.
@@ -119,15 +180,18 @@ impl Client {
                 format!("the request cannot be written: {error}"),
             )
         })?;
-        let response = self
-            .http
-            .put(format!("{}{path}", self.address))
-            .config()
-            .timeout_global(Some(ANSWER_TIMEOUT))
-            .build()
-            .content_type("application/json")
-            .send(&bytes)
-            .map_err(|error| self.unreachable(&error))?;
+        let key = key();
+        let response = self.until_answered(path, |server| {
+            self.http
+                .put(format!("{server}{path}"))
+                .header("idempotency-key", &key)
+                .config()
+                .timeout_recv_response(Some(ANSWER_TIMEOUT))
+                .timeout_recv_body(Some(BODY_TIMEOUT))
+                .build()
+                .content_type("application/json")
+                .send(&bytes)
+        })?;
         self.read(path, response)
     }
 
@@ -137,14 +201,17 @@ impl Client {
     ///
     /// As [`Self::get`].
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
-        let response = self
-            .http
-            .delete(format!("{}{path}", self.address))
-            .config()
-            .timeout_global(Some(ANSWER_TIMEOUT))
-            .build()
-            .call()
-            .map_err(|error| self.unreachable(&error))?;
+        let key = key();
+        let response = self.until_answered(path, |server| {
+            self.http
+                .delete(format!("{server}{path}"))
+                .header("idempotency-key", &key)
+                .config()
+                .timeout_recv_response(Some(ANSWER_TIMEOUT))
+                .timeout_recv_body(Some(BODY_TIMEOUT))
+                .build()
+                .call()
+        })?;
         self.read(path, response)
     }
 
@@ -154,31 +221,130 @@ impl Client {
     ///
     /// As [`Self::get`].
     pub fn stream(&self, path: &str) -> Result<impl Read + use<>, CliError> {
-        let response = self
-            .http
-            .get(format!("{}{path}", self.address))
-            .call()
-            .map_err(|error| self.unreachable(&error))?;
+        Ok(self.download(path)?.1)
+    }
+
+    /// The headers and the body of `GET path`, without an end in time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn download(&self, path: &str) -> Result<(HeaderMap, impl Read + use<>), CliError> {
+        let response = self.until_answered(path, |server| {
+            self.http
+                .get(format!("{server}{path}"))
+                .config()
+                .timeout_recv_response(Some(SNAPSHOT_TIMEOUT))
+                .build()
+                .call()
+        })?;
         if response.status().is_success() {
-            return Ok(response.into_body().into_reader());
+            let (parts, body) = response.into_parts();
+            return Ok((parts.headers, body.into_reader()));
         }
         let status = response.status().as_u16();
         let text = response.into_body().read_to_string().unwrap_or_default();
         Err(refusal(path, status, text.trim()))
     }
 
+    /// The answer to `PUT path` with a body that is read from `file`. It is sent once: whoever uploads
+    /// something large looks at the answer before trying again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        file: &std::fs::File,
+    ) -> Result<T, CliError> {
+        let server = self.address();
+        let response = self
+            .http
+            .put(format!("{server}{path}"))
+            .config()
+            .timeout_recv_response(Some(SNAPSHOT_TIMEOUT))
+            .build()
+            .content_type("application/octet-stream")
+            .send(file)
+            .map_err(|error| self.unreachable(server, &error))?;
+        self.read(path, response)
+    }
+
+    /// Sends until a server answers, one server after the other, for [`RETRY_WAIT`].
+    fn until_answered(
+        &self,
+        path: &str,
+        send: impl Fn(&str) -> Result<Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Response<ureq::Body>, CliError> {
+        let deadline = Instant::now() + RETRY_WAIT;
+        let mut absent = 0;
+        loop {
+            let server = self.address();
+            let (error, pause) = match self.judge(path, server, send(server)) {
+                Ok(response) => return Ok(response),
+                Err(Try::Absent(error)) => {
+                    absent += 1;
+                    if absent >= self.servers.len() {
+                        return Err(error);
+                    }
+                    (error, Duration::ZERO)
+                }
+                Err(Try::Lost(error, pause)) => {
+                    absent = 0;
+                    (error, pause)
+                }
+            };
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            std::thread::sleep(pause);
+            self.turn();
+        }
+    }
+
+    fn judge(
+        &self,
+        path: &str,
+        server: &str,
+        answer: Result<Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Response<ureq::Body>, Try> {
+        match answer {
+            // The server cannot now; 504 is an outcome that nobody knows, and the key makes it safe to ask.
+            Ok(response) if matches!(response.status().as_u16(), 503 | 504) => {
+                let pause = header(response.headers(), "retry-after")
+                    .and_then(|value| value.parse().ok())
+                    .map_or(RETRY_PAUSE, Duration::from_secs);
+                // Elsewhere it may work at once.
+                let pause = if self.servers.len() > 1 {
+                    RETRY_PAUSE
+                } else {
+                    pause
+                };
+                let status = response.status().as_u16();
+                let text = response.into_body().read_to_string().unwrap_or_default();
+                let error = refusal(path, status, text.trim());
+                Err(Try::Lost(error, pause.min(RETRY_PAUSE_MAX)))
+            }
+            Ok(response) => Ok(response),
+            Err(error) => {
+                let cli = self.unreachable(server, &error);
+                Err(if is_absent(&error) {
+                    Try::Absent(cli)
+                } else {
+                    Try::Lost(cli, RETRY_PAUSE)
+                })
+            }
+        }
+    }
+
     fn read<T: DeserializeOwned>(
         &self,
         path: &str,
-        response: ureq::http::Response<ureq::Body>,
+        response: Response<ureq::Body>,
     ) -> Result<T, CliError> {
         let status = response.status();
-        let bytes = response
-            .into_body()
-            .with_config()
-            .limit(ANSWER_BYTES_MAX)
-            .read_to_vec()
-            .map_err(|error| self.unreachable(&error))?;
+        let bytes = self.bytes(response)?;
         if !status.is_success() {
             return Err(refusal(
                 path,
@@ -200,19 +366,57 @@ impl Client {
         })
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> CliError {
-        match error {
-            ureq::Error::Timeout(_) => CliError::new(
-                Exit::TimedOut,
-                format!("{} did not answer in time: {error}", self.address),
-            ),
-            _ => CliError::new(
-                Exit::Unreachable,
-                format!("no server at {}: {error}", self.address),
-            )
-            .help("start one with `muster dev`, or name another with --address or MUSTER_ADDR"),
-        }
+    fn bytes(&self, response: Response<ureq::Body>) -> Result<Vec<u8>, CliError> {
+        response
+            .into_body()
+            .with_config()
+            .limit(ANSWER_BYTES_MAX)
+            .read_to_vec()
+            .map_err(|error| self.unreachable(self.address(), &error))
     }
+
+    fn unreachable(&self, server: &str, error: &ureq::Error) -> CliError {
+        if let ureq::Error::Timeout(_) = error {
+            return CliError::new(
+                Exit::TimedOut,
+                format!("{server} did not answer in time: {error}"),
+            );
+        }
+        let advice = "start one with `muster dev`, or name another with --address or MUSTER_ADDR";
+        let tried = if self.servers.len() > 1 {
+            format!("no server at any of {}: {error}", self.servers.join(", "))
+        } else {
+            format!("no server at {server}: {error}")
+        };
+        CliError::new(Exit::Unreachable, tried).help(advice)
+    }
+}
+
+/// Whether nothing listens there: the request was not sent.
+fn is_absent(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => matches!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionRefused
+                | std::io::ErrorKind::HostUnreachable
+                | std::io::ErrorKind::NetworkUnreachable
+        ),
+        ureq::Error::HostNotFound
+        | ureq::Error::ConnectionFailed
+        | ureq::Error::BadUri(_)
+        | ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => true,
+        _ => false,
+    }
+}
+
+/// A header's text.
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// What tells one write from another, however often it is sent.
+fn key() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 fn refusal(path: &str, status: u16, text: &str) -> CliError {
@@ -248,7 +452,39 @@ pub fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// A server that answers each connection with the next of `answers`; an empty one hangs up. Gives its
+    /// address and the keys that the requests carried.
+    fn server(answers: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serving = std::thread::spawn(move || {
+            let mut keys = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                for line in lines.by_ref().map_while(Result::ok) {
+                    if line.is_empty() {
+                        break;
+                    }
+                    if let Some(key) = line.strip_prefix("idempotency-key: ") {
+                        keys.push(key.to_owned());
+                    }
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            keys
+        });
+        (address, serving)
+    }
+
+    const YES: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ntrue";
+    const LATER: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 0\r\n\
+        Content-Length: 8\r\n\r\nelection";
 
     #[test]
     fn a_missing_server_is_named_with_advice() {
@@ -259,6 +495,60 @@ mod tests {
         assert_eq!(error.exit, Exit::Unreachable);
         assert!(error.message.contains("http://127.0.0.1:1"), "{error}");
         assert!(error.help.is_some());
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_left_for_the_next() {
+        let (address, serving) = server(&[YES]);
+        let client = Client::new(&format!("127.0.0.1:1, {address}"));
+
+        let answer: bool = client.get("/").unwrap();
+
+        assert!(answer);
+        assert!(client.address().ends_with(&address));
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn when_all_are_gone_all_are_named() {
+        let error = Client::new("127.0.0.1:1,127.0.0.1:2")
+            .get::<serde_json::Value>("/v1/jobs")
+            .unwrap_err();
+
+        assert_eq!(error.exit, Exit::Unreachable);
+        let names = ["http://127.0.0.1:1", "http://127.0.0.1:2"];
+        assert!(
+            names.iter().all(|name| error.message.contains(name)),
+            "{error}"
+        );
+    }
+
+    /// The first answer is lost, the second is an election: the write may have been applied either time.
+    #[test]
+    fn a_write_is_sent_again_under_its_key() {
+        let (address, serving) = server(&["", LATER, YES]);
+
+        let answer: bool = Client::new(&address)
+            .put("/v1/jobs", &serde_json::json!({}))
+            .unwrap();
+
+        let keys = serving.join().unwrap();
+        assert!(answer);
+        assert_eq!(keys.len(), 3);
+        assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+    }
+
+    #[test]
+    fn two_writes_have_two_keys() {
+        let (address, serving) = server(&[YES, YES]);
+        let client = Client::new(&address);
+
+        for _ in 0..2 {
+            client.delete::<bool>("/v1/job/web").unwrap();
+        }
+
+        let keys = serving.join().unwrap();
+        assert_ne!(keys[0], keys[1]);
     }
 
     #[test]

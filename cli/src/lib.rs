@@ -4,11 +4,12 @@
 //! |---|---|
 //! | [`jobspec`] | job files to the API's JSON |
 //! | [`client`], [`names`], [`output`], [`exit`] | what every client command shares |
-//! | [`job`], [`alloc`], [`node`], [`eval`], [`top`], [`system`] | a file per command family |
+//! | [`job`], [`alloc`], [`node`], [`eval`], [`events`], [`top`], [`system`], [`operator`] | a file per command family |
 //! | [`serve`] | the composition root: server, agent, dev, driver |
 //! | [`doctor`] | what this machine can do, and the fix for what it cannot |
 //!
-//! Client commands use `wire` only; [`serve`] and [`doctor`] are the only modules that see the shells.
+//! Client commands use `wire` only; [`serve`], [`doctor`] and the offline parts of [`operator`] are the only modules
+//! that see more.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +18,13 @@ pub mod args;
 pub mod client;
 pub mod doctor;
 pub mod eval;
+pub mod events;
 pub mod exit;
 pub mod job;
 pub mod jobspec;
 pub mod names;
 pub mod node;
+pub mod operator;
 pub mod output;
 pub mod serve;
 pub mod system;

@@ -5,4 +5,8 @@ mod dev;
 #[cfg(test)]
 mod mistakes;
 #[cfg(test)]
+mod operator;
+#[cfg(test)]
+mod plugin;
+#[cfg(test)]
 mod support;

@@ -105,10 +105,13 @@ impl Client {
             Answer {
                 status: response.status().as_u16(),
                 headers: response.headers().clone(),
-                text: response
-                    .body_mut()
-                    .read_to_string()
-                    .expect("the answer is text"),
+                text: String::from_utf8_lossy(
+                    &response
+                        .body_mut()
+                        .read_to_vec()
+                        .expect("the answer is whole"),
+                )
+                .into_owned(),
             }
         });
         sent.await.expect("the client does not panic")

@@ -157,7 +157,7 @@ async fn a_node_that_is_away_cannot_be_asked() {
         let answer = client.get(&path).await;
         assert_eq!(answer.status, 503, "{path}");
         assert!(
-            answer.text.contains("is not connected to this server"),
+            answer.text.contains("is not connected to any server"),
             "{path}: {}",
             answer.text
         );

@@ -30,7 +30,9 @@ impl Trio {
             let tls = dir.path().join(name).join("tls");
             let subject = Subject::Server { name, hosts: &[] };
             authority.issue(&tls, subject, CERTIFICATE_LIFE).unwrap();
-            authority.issue(&tls, Subject::Agent, CERTIFICATE_LIFE).unwrap();
+            authority
+                .issue(&tls, Subject::Agent, CERTIFICATE_LIFE)
+                .unwrap();
             authority.save_certificate(&tls).unwrap();
         }
         let mut trio = Self {
@@ -85,7 +87,7 @@ impl Trio {
         self.dir.path()
     }
 
-    /// Drops the server at once, as a crash would.
+    /// Drops the server at once, as a crash would. A connection that a test holds keeps it alive.
     pub(crate) fn crash(&mut self, at: usize) {
         drop(self.servers[at].take());
     }

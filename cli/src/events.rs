@@ -1,0 +1,239 @@
+//! `muster events`: what changes, as it changes.
+//!
+//! Follows one server's stream and goes on at another if that one is lost, from the index it had seen: no
+//! event is lost, none comes twice. A gap that cannot be bridged is an error.
+
+use std::io::{BufReader, Write as _};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use muster_wire::api::event::{Event, Events, Line, StreamErrorBody};
+use serde_json::Value;
+
+use crate::client::{Client, escape};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+/// How long a lost stream is looked for on all servers.
+const SEARCH_WAIT: Duration = Duration::from_mins(1);
+/// Pause between two tries.
+const SEARCH_PAUSE: Duration = Duration::from_millis(250);
+
+/// Arguments of `muster events`.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// TOPIC or TOPIC:NAME; may be repeated. Topics: Job, Allocation, Evaluation, Node. NAME is an id, or the
+    /// job that an allocation or evaluation belongs to.
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub topics: Vec<String>,
+    /// The namespace; `*` is all.
+    #[arg(long, default_value = "default", value_name = "NAME")]
+    pub namespace: String,
+    /// From this index on; 0 is everything that the server still has. Only what comes from now on unless
+    /// given.
+    #[arg(long, value_name = "INDEX")]
+    pub index: Option<u64>,
+}
+
+/// How a stream ended.
+enum End {
+    /// Whoever read our output has had enough.
+    Enough,
+    /// The server broke off.
+    Lost(String),
+}
+
+/// Follows the events until interrupted.
+///
+/// # Errors
+///
+/// [`CliError`]: a gap, a malformed topic, or no server for a minute.
+pub fn run(client: &Client, json: bool, args: &EventsArgs) -> CliResult {
+    let mut next = match args.index {
+        Some(index) => index,
+        None => applied(client)? + 1,
+    };
+    let mut lost_since: Option<Instant> = None;
+    loop {
+        let mut path = format!(
+            "/v1/event/stream?progress&index={next}&namespace={}",
+            escape(&args.namespace)
+        );
+        for topic in &args.topics {
+            path.push_str("&topic=");
+            path.push_str(&escape(topic));
+        }
+        let before = next;
+        let reason = match client.stream(&path) {
+            Ok(stream) => match follow(BufReader::new(stream), json, &mut next)? {
+                End::Enough => return Ok(Exit::Done),
+                End::Lost(reason) => reason,
+            },
+            Err(error) if error.exit == Exit::Unreachable || error.exit == Exit::TimedOut => {
+                error.message
+            }
+            Err(error) => return Err(error),
+        };
+        if next > before {
+            lost_since = None;
+        }
+        let since = *lost_since.get_or_insert_with(|| {
+            output::say(&format!("the stream was lost ({reason}); looking for it"));
+            Instant::now()
+        });
+        if since.elapsed() > SEARCH_WAIT {
+            return Err(CliError::new(
+                Exit::Unreachable,
+                format!(
+                    "no server has gone on with the stream for {}: {reason}",
+                    output::span(SEARCH_WAIT)
+                ),
+            )
+            .help(format!("go on later with --index {next}")));
+        }
+        client.turn();
+        std::thread::sleep(SEARCH_PAUSE);
+    }
+}
+
+/// The last index that the server has applied.
+fn applied(client: &Client) -> Result<u64, CliError> {
+    let itself: Value = client.get("/v1/agent/self")?;
+    let index = itself["stats"]["raft"]["applied_index"].as_str();
+    index.and_then(|text| text.parse().ok()).ok_or_else(|| {
+        CliError::new(
+            Exit::Failed,
+            "the server does not say which index it has applied",
+        )
+        .help("give --index, or start a server of this version")
+    })
+}
+
+/// Prints events until the stream ends. `next` is the first index that was not printed.
+fn follow(mut stream: impl std::io::BufRead, json: bool, next: &mut u64) -> Result<End, CliError> {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match stream.read_line(&mut line) {
+            Ok(0) => return Ok(End::Lost("it ended".to_owned())),
+            Ok(_) => {}
+            Err(error) => return Ok(End::Lost(error.to_string())),
+        }
+        let Ok(read) = serde_json::from_str::<Line>(&line) else {
+            // Cut off in the middle: it comes again.
+            return Ok(End::Lost("it was cut off".to_owned()));
+        };
+        match read {
+            Line::Heartbeat {} => {}
+            Line::Error(error) => return Err(ended(error.error)),
+            Line::Events(events) => {
+                if events.index < *next {
+                    continue;
+                }
+                let shown = if json { line.clone() } else { lines(&events) };
+                let shown = if events.events.is_empty() {
+                    String::new()
+                } else {
+                    shown
+                };
+                *next = events.index + 1;
+                let mut out = std::io::stdout().lock();
+                match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                        return Ok(End::Enough);
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+fn ended(error: StreamErrorBody) -> CliError {
+    CliError::new(Exit::Failed, error.message).help(format!(
+        "look at the lists, then follow from --index {}",
+        error.oldest_index
+    ))
+}
+
+/// One line an event.
+fn lines(events: &Events) -> String {
+    events.events.iter().map(describe).collect()
+}
+
+fn describe(event: &Event) -> String {
+    let row = &event.payload[event.topic.word()];
+    let text = |field: &str| output::clean(row[field].as_str().unwrap_or_default());
+    let (name, what) = match event.topic.word() {
+        "Allocation" => (
+            text("Name"),
+            format!("{} on {}", text("ClientStatus"), text("NodeName")),
+        ),
+        "Evaluation" => (text("JobID"), text("Status")),
+        "Node" => (
+            text("Name"),
+            format!("{}, {}", text("Status"), text("SchedulingEligibility")),
+        ),
+        "Job" if row.is_null() => (output::clean(&event.key), "purged".to_owned()),
+        _ => (output::clean(&event.key), text("Status")),
+    };
+    let id = if event.topic.word() == "Job" {
+        String::new()
+    } else {
+        format!(" {}", output::short_id(&event.key))
+    };
+    format!(
+        "{:>8}  {:<10}{id}  {name}  {what}  ({})\n",
+        event.index,
+        event.topic.word(),
+        output::clean(&event.event_type)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, from: u64) -> (Result<End, CliError>, u64) {
+        let mut next = from;
+        let end = follow(text.as_bytes(), true, &mut next);
+        (end, next)
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_not_counted() {
+        let text = "{\"Index\":7,\"Events\":[]}\n{\"Index\":9,\"Eve";
+
+        let (end, next) = read(text, 7);
+
+        assert!(matches!(end, Ok(End::Lost(_))));
+        assert_eq!(next, 8);
+    }
+
+    #[test]
+    fn a_gap_is_an_error_with_the_way_back() {
+        let text = r#"{"Error":{"Code":"Gap","Message":"gone","Index":3,"OldestIndex":9}}"#;
+
+        let (end, next) = read(text, 3);
+
+        let Err(error) = end else { panic!("no error") };
+        assert!(error.to_string().contains("--index 9"), "{error}");
+        assert_eq!(next, 3);
+    }
+
+    #[test]
+    fn an_event_is_a_line() {
+        let json = serde_json::json!({
+            "Topic": "Allocation", "Type": "PlanResult", "Key": "09decd65-4692-7a0b-c775-13ea34bac648",
+            "Namespace": "default", "FilterKeys": ["py", ""], "Index": 2352,
+            "Payload": {"Allocation": {"Name": "py.g[0]", "ClientStatus": "pending", "NodeName": "n1"}},
+        });
+        let event: Event = serde_json::from_value(json).unwrap();
+
+        assert_eq!(
+            describe(&event),
+            "    2352  Allocation 09decd65  py.g[0]  pending on n1  (PlanResult)\n"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! `muster operator`: the servers themselves. Raft, snapshots, certificates, checks.
+
+mod check;
+mod raft;
+mod snapshot;
+mod tls;
+
+use clap::Subcommand;
+
+use crate::client::Client;
+use crate::exit::CliResult;
+
+/// Commands about the servers.
+#[derive(Debug, Subcommand)]
+pub enum OperatorCommand {
+    /// Show and change which servers there are.
+    Raft {
+        /// What to do.
+        #[command(subcommand)]
+        command: raft::RaftCommand,
+    },
+    /// Save, restore and look into snapshots of the state.
+    Snapshot {
+        /// What to do.
+        #[command(subcommand)]
+        command: snapshot::SnapshotCommand,
+    },
+    /// Make the certificates that servers, agents and operators show. Asks no server.
+    Tls {
+        /// What to make.
+        #[command(subcommand)]
+        command: tls::TlsCommand,
+    },
+    /// Compare the state of all servers at one index. Exit 1 if one differs.
+    ///
+    /// Example: muster operator check
+    Check,
+    /// Show whether every server is well and how many may fail. Exit 1 if one is not.
+    ///
+    /// Example: muster operator health
+    Health,
+}
+
+/// Carries out `command`.
+///
+/// # Errors
+///
+/// [`crate::exit::CliError`].
+pub fn run(client: &Client, json: bool, command: &OperatorCommand) -> CliResult {
+    match command {
+        OperatorCommand::Raft { command } => raft::run(client, json, command),
+        OperatorCommand::Snapshot { command } => snapshot::run(client, json, command),
+        OperatorCommand::Tls { command } => tls::run(json, command),
+        OperatorCommand::Check => check::check(client, json),
+        OperatorCommand::Health => check::health(client, json),
+    }
+}

@@ -1,0 +1,118 @@
+//! `muster operator check` and `muster operator health`: whether the servers agree and are well.
+
+use muster_wire::api::operator::{OperatorHealth, StateCheck};
+
+use crate::client::Client;
+use crate::exit::{CliResult, Exit};
+use crate::output;
+
+/// Compares the state of all servers at one index.
+///
+/// # Errors
+///
+/// [`crate::exit::CliError`].
+pub(super) fn check(client: &Client, json: bool) -> CliResult {
+    let check: StateCheck = client.get("/v1/operator/check")?;
+    if json {
+        output::print_json(&check)?;
+        return Ok(ended(check.agree));
+    }
+    let mut table = output::table(&["SERVER", "ID", "ADDRESS", "STATE", "DIFFERS IN"]);
+    for server in &check.servers {
+        let state = if server.error.is_empty() {
+            server.hash.clone()
+        } else {
+            output::clean(&server.error)
+        };
+        table.add_row([
+            server.name.clone(),
+            server.id.clone(),
+            server.address.clone(),
+            state,
+            server.differing.join(", "),
+        ]);
+    }
+    output::print_table(&table)?;
+    let silent = check
+        .servers
+        .iter()
+        .filter(|server| !server.error.is_empty())
+        .count();
+    let verdict = match (check.differing.as_slice(), silent) {
+        ([], 0) => format!(
+            "All servers have the same state at index {}.\n",
+            check.index
+        ),
+        ([], silent) => format!(
+            "{silent} of {} servers gave no hash; the others have the same state at index {}.\n",
+            check.servers.len(),
+            check.index
+        ),
+        (tables, _) => format!(
+            "The servers differ at index {} in: {}. Save a snapshot of a server that is right, then remove the wrong one \
+             with `muster operator raft remove`, empty its data directory and let it join again.\n",
+            check.index,
+            tables.join(", ")
+        ),
+    };
+    output::print(&verdict)?;
+    Ok(ended(check.agree))
+}
+
+/// Shows how every server is.
+///
+/// # Errors
+///
+/// [`crate::exit::CliError`].
+pub(super) fn health(client: &Client, json: bool) -> CliResult {
+    let health: OperatorHealth = client.get_any("/v1/operator/autopilot/health")?;
+    if json {
+        output::print_json(&health)?;
+        return Ok(ended(health.healthy));
+    }
+    let mut table = output::table(&[
+        "SERVER",
+        "ID",
+        "ADDRESS",
+        "ROLE",
+        "HEALTHY",
+        "LAST CONTACT",
+        "LAST INDEX",
+        "REASON",
+    ]);
+    for server in &health.servers {
+        let role = match (server.leader, server.voter) {
+            (true, _) => "leader",
+            (false, true) => "voter",
+            (false, false) => "learner",
+        };
+        let contact = if server.last_contact.is_empty() {
+            "never"
+        } else {
+            &server.last_contact
+        };
+        table.add_row([
+            server.name.clone(),
+            server.id.clone(),
+            server.address.clone(),
+            role.to_owned(),
+            if server.healthy { "yes" } else { "no" }.to_owned(),
+            contact.to_owned(),
+            server.last_index.to_string(),
+            output::clean(&server.reason),
+        ]);
+    }
+    output::print_table(&table)?;
+    let verdict = match (health.healthy, health.failure_tolerance) {
+        (true, 0) => "All servers are well; none may fail.\n".to_owned(),
+        (true, 1) => "All servers are well; 1 of them may fail.\n".to_owned(),
+        (true, count) => format!("All servers are well; {count} of them may fail.\n"),
+        (false, count) => format!("Not all is well; {count} more may fail.\n"),
+    };
+    output::print(&verdict)?;
+    Ok(ended(health.healthy))
+}
+
+fn ended(well: bool) -> Exit {
+    if well { Exit::Done } else { Exit::Failed }
+}

@@ -1,0 +1,240 @@
+//! `muster operator tls`: the authority of a cluster and the certificates it signs, made offline.
+//!
+//! The authority's key stays where it was made: a server needs `ca.pem` and its own two files, and gets
+//! nothing that could make more. No file is ever written over.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use muster_link::tls::{Authority, Role, Subject, TlsError};
+use serde_json::json;
+
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+const DAY: Duration = Duration::from_hours(24);
+/// Longest life of a certificate: the authority's own.
+const DAYS_MAX: u64 = 3_650;
+
+/// What to make.
+#[derive(Debug, Subcommand)]
+pub enum TlsCommand {
+    /// Make the authority of a cluster: ca.pem, which everybody gets, and ca.key, which stays.
+    ///
+    /// Example: muster operator tls ca --cluster prod --out ca
+    Ca(CaArgs),
+    /// Make a certificate and its key, signed by the authority.
+    ///
+    /// Example: muster operator tls cert server --name s1 --ca ca --out s1
+    Cert(CertArgs),
+}
+
+/// Arguments of `muster operator tls ca`.
+#[derive(Debug, Args)]
+pub struct CaArgs {
+    /// The cluster's name: letters, digits, hyphens. It is part of every certificate.
+    #[arg(long, default_value = muster_link::tls::DEFAULT_CLUSTER, value_name = "NAME")]
+    pub cluster: String,
+    /// The directory for ca.pem and ca.key.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+/// Arguments of `muster operator tls cert`.
+#[derive(Debug, Args)]
+pub struct CertArgs {
+    /// For whom.
+    pub role: RoleArg,
+    /// The server's name, as in `muster server --name`: letters, digits, hyphens. Only for servers.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// A host name or address of the server besides localhost; may be repeated. Only for servers.
+    #[arg(long, value_name = "HOST")]
+    pub host: Vec<String>,
+    /// The directory with ca.pem and ca.key.
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+    /// The directory for the certificate, its key and ca.pem: what goes to --tls-dir.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Days until the certificate ends.
+    #[arg(long, default_value_t = 365, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+    pub days: u64,
+}
+
+/// Roles that certificates are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// A server of the control plane.
+    Server,
+    /// Agents; one certificate may serve all of them.
+    Agent,
+    /// Who uses the HTTP API.
+    Operator,
+}
+
+/// Carries out `command`.
+///
+/// # Errors
+///
+/// [`CliError`].
+pub(super) fn run(json: bool, command: &TlsCommand) -> CliResult {
+    match command {
+        TlsCommand::Ca(args) => ca(json, args),
+        TlsCommand::Cert(args) => cert(json, args),
+    }
+}
+
+fn ca(json: bool, args: &CaArgs) -> CliResult {
+    refuse_to_overwrite(&args.out, &["ca.key", "ca.pem"])?;
+    let authority = Authority::generate(&args.cluster).map_err(failed)?;
+    authority.save(&args.out).map_err(failed)?;
+    if json {
+        output::print_json(&json!({
+            "Cluster": args.cluster,
+            "Certificate": args.out.join("ca.pem"),
+            "Key": args.out.join("ca.key"),
+        }))?;
+        return Ok(Exit::Done);
+    }
+    let dir = args.out.display();
+    output::print(&format!(
+        "The authority of cluster {} is in {dir}.\n\
+         Keep {dir}/ca.key to yourself: whoever has it can join the cluster.\n\
+         Next: muster operator tls cert server --name s1 --ca {dir} --out s1\n",
+        args.cluster
+    ))?;
+    Ok(Exit::Done)
+}
+
+fn cert(json: bool, args: &CertArgs) -> CliResult {
+    let (role, subject) = subject(args)?;
+    let files = [
+        format!("{}.key", role.word()),
+        format!("{}.pem", role.word()),
+    ];
+    refuse_to_overwrite(&args.out, &[&files[0], &files[1]])?;
+    let authority = Authority::load(&args.ca).map_err(failed)?;
+    check_authority(args)?;
+    authority
+        .issue(
+            &args.out,
+            subject,
+            DAY * u32::try_from(args.days).unwrap_or(u32::MAX),
+        )
+        .map_err(failed)?;
+    if !args.out.join("ca.pem").exists() {
+        authority.save_certificate(&args.out).map_err(failed)?;
+    }
+    if json {
+        output::print_json(&json!({
+            "Cluster": authority.cluster(),
+            "Role": role.word(),
+            "Name": args.name,
+            "Days": args.days,
+            "Certificate": args.out.join(&files[1]),
+            "Key": args.out.join(&files[0]),
+        }))?;
+        return Ok(Exit::Done);
+    }
+    let dir = args.out.display();
+    let use_it = match args.role {
+        RoleArg::Server => format!(
+            "Next: muster server --cluster {} --name {} --tls-dir {dir} …\n",
+            authority.cluster(),
+            args.name.as_deref().unwrap_or_default()
+        ),
+        RoleArg::Agent => format!("Next: muster agent --tls-dir {dir} …\n"),
+        RoleArg::Operator => String::new(),
+    };
+    output::print(&format!(
+        "A certificate for {} of cluster {} is in {dir}; it ends in {} days.\n{use_it}",
+        described(args),
+        authority.cluster(),
+        args.days
+    ))?;
+    Ok(Exit::Done)
+}
+
+fn described(args: &CertArgs) -> String {
+    match (args.role, &args.name) {
+        (RoleArg::Server, Some(name)) => format!("server {name}"),
+        (RoleArg::Server, None) => "a server".to_owned(),
+        (RoleArg::Agent, _) => "agents".to_owned(),
+        (RoleArg::Operator, _) => "an operator".to_owned(),
+    }
+}
+
+fn subject(args: &CertArgs) -> Result<(Role, Subject<'_>), CliError> {
+    let usage = |message: &str| CliError::new(Exit::Usage, message);
+    let subject = match (args.role, &args.name) {
+        (RoleArg::Server, Some(name)) => Subject::Server {
+            name,
+            hosts: &args.host,
+        },
+        (RoleArg::Server, None) => {
+            return Err(usage("a server's certificate needs the server's name")
+                .help("add --name NAME, the same as for `muster server --name`"));
+        }
+        (RoleArg::Agent | RoleArg::Operator, Some(_)) => {
+            return Err(usage("only a server's certificate has a name").help("leave --name out"));
+        }
+        (RoleArg::Agent | RoleArg::Operator, None) if !args.host.is_empty() => {
+            return Err(usage("only a server's certificate has hosts").help("leave --host out"));
+        }
+        (RoleArg::Agent, None) => Subject::Agent,
+        (RoleArg::Operator, None) => Subject::Operator,
+    };
+    Ok((subject.role(), subject))
+}
+
+/// A directory with another cluster's authority would get a certificate that does not fit it.
+fn check_authority(args: &CertArgs) -> Result<(), CliError> {
+    let (ours, theirs) = (args.ca.join("ca.pem"), args.out.join("ca.pem"));
+    if !theirs.exists() {
+        return Ok(());
+    }
+    if std::fs::read(&ours)? == std::fs::read(&theirs)? {
+        return Ok(());
+    }
+    Err(CliError::new(
+        Exit::Refused,
+        format!(
+            "{} is of another authority than {}",
+            theirs.display(),
+            ours.display()
+        ),
+    )
+    .help("give --out a directory of its own"))
+}
+
+fn refuse_to_overwrite(dir: &Path, names: &[&str]) -> Result<(), CliError> {
+    let there = names.iter().map(|name| dir.join(name)).find(|path| {
+        // A link that leads nowhere would be written through.
+        path.symlink_metadata().is_ok()
+    });
+    match there {
+        None => Ok(()),
+        Some(path) => Err(CliError::new(
+            Exit::Refused,
+            format!(
+                "{} is there already and is not written over",
+                path.display()
+            ),
+        )
+        .help("give another --out, or move the old files away")),
+    }
+}
+
+fn failed(error: TlsError) -> CliError {
+    let exit = match &error {
+        TlsError::ClusterName { .. } | TlsError::ServerName { .. } => Exit::Usage,
+        TlsError::Exists { .. } => Exit::Refused,
+        TlsError::Read { .. }
+        | TlsError::Write { .. }
+        | TlsError::Malformed { .. }
+        | TlsError::Generate { .. } => Exit::Failed,
+    };
+    CliError::from_chain(exit, &error)
+}
