@@ -8,6 +8,7 @@
 mod introduce;
 pub(crate) mod native;
 pub(crate) mod plugin;
+mod tell;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
+pub(crate) use tell::follow_events;
 
 /// A driver and whether it answers.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use crate::drivers::Drivers;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::Store;
-use crate::task::LiveTask;
+use crate::task::{Inputs, LiveTask};
 
 /// Shared by all runners of one agent.
 #[derive(Debug)]
@@ -62,13 +62,23 @@ impl Facilities {
 /// Tasks that have a process, by allocation and name.
 #[derive(Debug, Default)]
 pub(crate) struct LiveTasks {
-    tasks: Mutex<BTreeMap<(AllocId, String), Arc<LiveTask>>>,
+    tasks: Mutex<BTreeMap<(AllocId, String), Live>>,
 }
+
+/// A task that has a process, and the way to its runner.
+type Live = (Arc<LiveTask>, Inputs);
 
 impl LiveTasks {
     /// A process runs.
-    pub(crate) fn insert(&self, alloc_id: AllocId, task: &str, live: Arc<LiveTask>) {
-        self.locked().insert((alloc_id, task.to_owned()), live);
+    pub(crate) fn insert(
+        &self,
+        alloc_id: AllocId,
+        task: &str,
+        live: Arc<LiveTask>,
+        runner: Inputs,
+    ) {
+        self.locked()
+            .insert((alloc_id, task.to_owned()), (live, runner));
     }
 
     /// It ended.
@@ -78,7 +88,16 @@ impl LiveTasks {
 
     /// The process of a task.
     pub(crate) fn get(&self, alloc_id: AllocId, task: &str) -> Option<Arc<LiveTask>> {
-        self.locked().get(&(alloc_id, task.to_owned())).cloned()
+        let tasks = self.locked();
+        let (live, _runner) = tasks.get(&(alloc_id, task.to_owned()))?;
+        Some(Arc::clone(live))
+    }
+
+    /// The runner of the start `task_id` of a task, if that is the one that runs.
+    pub(crate) fn runner(&self, alloc_id: AllocId, task: &str, task_id: &str) -> Option<Inputs> {
+        let tasks = self.locked();
+        let (live, runner) = tasks.get(&(alloc_id, task.to_owned()))?;
+        (live.record.task_id == task_id).then(|| runner.clone())
     }
 
     /// All of them, or those of one allocation.
@@ -86,11 +105,11 @@ impl LiveTasks {
         self.locked()
             .iter()
             .filter(|((id, _), _)| alloc_id.is_none_or(|wanted| wanted == *id))
-            .map(|((id, name), live)| (*id, name.clone(), Arc::clone(live)))
+            .map(|((id, name), (live, _runner))| (*id, name.clone(), Arc::clone(live)))
             .collect()
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, String), Arc<LiveTask>>> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, String), Live>> {
         // A panic elsewhere leaves the map whole: each change of it is one call.
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }

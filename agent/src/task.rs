@@ -154,9 +154,12 @@ pub(crate) async fn run(facilities: Arc<Facilities>, task: TaskAt, attempt: u32,
     match begin::begin(&facilities, &task, attempt).await {
         Ok((live, note)) => {
             let live = Arc::new(live);
-            facilities
-                .live
-                .insert(task.alloc_id(), task.name(), Arc::clone(&live));
+            facilities.live.insert(
+                task.alloc_id(),
+                task.name(),
+                Arc::clone(&live),
+                inputs.clone(),
+            );
             inputs.send(TaskInput::Started { note }).await;
             end::end(&facilities, &task, &live, end::Known::Told, &inputs).await;
         }
@@ -183,9 +186,12 @@ pub(crate) async fn find(
         recover::Found::Nothing(input) => inputs.send(input).await,
         recover::Found::Live(live) => {
             let live = Arc::new(*live);
-            facilities
-                .live
-                .insert(task.alloc_id(), task.name(), Arc::clone(&live));
+            facilities.live.insert(
+                task.alloc_id(),
+                task.name(),
+                Arc::clone(&live),
+                inputs.clone(),
+            );
             let runs = live
                 .cgroup
                 .as_ref()

@@ -332,6 +332,8 @@ pub enum TaskEventKind {
     Killed,
     /// A sibling failed, so it is stopped as well.
     SiblingFailed,
+    /// Its driver has something to tell.
+    Driver,
 }
 
 impl TaskEventKind {
@@ -350,6 +352,7 @@ impl TaskEventKind {
             Self::Killing => "Killing",
             Self::Killed => "Killed",
             Self::SiblingFailed => "Sibling Task Failed",
+            Self::Driver => "Driver",
         }
     }
 }

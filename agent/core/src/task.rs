@@ -105,6 +105,11 @@ pub enum TaskInput {
         /// What happened.
         reason: String,
     },
+    /// Its driver has something to tell that changes nothing.
+    Told {
+        /// What.
+        message: String,
+    },
     /// The driver could not carry out a stop. The agent forces when the time is over.
     StopFailed {
         /// Why.
@@ -266,6 +271,7 @@ impl TaskRunner {
             TaskInput::Recovered => self.recovered(now),
             TaskInput::NeverStarted => self.never_started(now),
             TaskInput::Lost { reason } => self.lost(&reason, now),
+            TaskInput::Told { message } => self.event(TaskEventKind::Driver, &message, now),
             TaskInput::StopFailed { reason } => self.stop_failed(&reason, now),
         }
     }

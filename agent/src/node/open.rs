@@ -17,7 +17,7 @@ use crate::cgroup::{Hierarchies, NodeTree};
 use crate::control::Standing;
 use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::plugin::{self, Around};
-use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
+use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::reports::Outbox;
@@ -112,6 +112,11 @@ pub(super) async fn open(
         live: LiveTasks::default(),
         strict_limits: config.strict_limits,
     });
+    for (name, slot) in facilities.drivers.iter() {
+        let facilities = Arc::clone(&facilities);
+        let follow = follow_events(name.to_owned(), slot.clone(), facilities, stop.clone());
+        tasks.spawn(follow);
+    }
     Ok(Opened {
         facilities,
         loaded,

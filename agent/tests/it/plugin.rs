@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use muster_agent::node::{Agent, AgentConfig, Leave, StartAgentError};
 use muster_agent::{PluginError, PluginSettings};
-use muster_domain::alloc::{ClientStatus, TaskEventKind};
+use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind};
 use muster_domain::id::AllocId;
 use muster_driver::go::{self, BuildGoError};
 use muster_wire::rpc::LogStream;
@@ -285,6 +286,43 @@ async fn a_wrong_config_of_a_plugin_is_told_at_once() {
         panic!("{unknown:?}")
     };
     assert!(error.to_string().contains("gotest"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_driver_tells_is_in_the_history_of_its_task() {
+    let Some(with) = WithPlugins::new("what_a_driver_tells_is_in_the_history_of_its_task") else {
+        return;
+    };
+    let agent = with.agent().await;
+    let script = "trap '' TERM INT; echo $$; while :; do sleep 0.05; done";
+    let stubborn = |name| {
+        let alloc = service(name, "").driver("gotest", &shell(script));
+        alloc.kill_timeout(Duration::from_millis(100)).build()
+    };
+    let told = with.server.place(stubborn(1)).await;
+    let other = with.server.place(stubborn(2)).await;
+    for alloc_id in [told, other] {
+        with.task_pid(alloc_id).await;
+    }
+    with.server.stop(told).await;
+    let history = |events: &[TaskEvent]| {
+        let told = events.iter();
+        told.filter(|event| event.kind == TaskEventKind::Driver)
+            .map(|event| event.message.clone())
+            .collect::<Vec<_>>()
+    };
+    with.server
+        .reported(told, "the driver's words", |task, _| {
+            history(&task.events) == ["did not end in time; killed"]
+        })
+        .await;
+
+    let others = with.server.report(other).unwrap();
+    assert!(
+        history(&others.task_states[0].events).is_empty(),
+        "{others:?}"
+    );
+    agent.shutdown(Leave::StopTasks).await;
 }
 
 /// Nobody may write to a program that the agent runs as its own user.

@@ -125,6 +125,7 @@ impl From<&domain::TaskEvent> for TaskEvent {
             TaskEventKind::Killing => "Sent interrupt".to_owned(),
             TaskEventKind::Killed => "Task successfully killed".to_owned(),
             TaskEventKind::SiblingFailed => "A task of the same group failed".to_owned(),
+            TaskEventKind::Driver => "The driver says".to_owned(),
         };
         shape.display_message = match kind {
             // What happened is more than the agent's words about it.

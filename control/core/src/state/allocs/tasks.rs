@@ -227,6 +227,7 @@ fn pack_event(writer: &mut Writer, event: &TaskEvent, clock: &mut u64) {
         TaskEventKind::Killing => 8,
         TaskEventKind::Killed => 9,
         TaskEventKind::SiblingFailed => 10,
+        TaskEventKind::Driver => 11,
     };
     let phrase = phrase::number(message);
     let text = match phrase {
@@ -249,7 +250,8 @@ fn pack_event(writer: &mut Writer, event: &TaskEvent, clock: &mut u64) {
         | TaskEventKind::NotRestarting
         | TaskEventKind::Killing
         | TaskEventKind::Killed
-        | TaskEventKind::SiblingFailed => {}
+        | TaskEventKind::SiblingFailed
+        | TaskEventKind::Driver => {}
     }
     match phrase {
         Some(0) => {}
@@ -279,6 +281,7 @@ fn unpack_event(reader: &mut Reader<'_>, clock: &mut u64) -> Result<TaskEvent, M
         8 => TaskEventKind::Killing,
         9 => TaskEventKind::Killed,
         10 => TaskEventKind::SiblingFailed,
+        11 => TaskEventKind::Driver,
         _ => return Err(Malformed),
     };
     let message = match first & ((1 << TEXT_BITS) - 1) {

@@ -95,6 +95,7 @@ fn any_kind() -> impl Strategy<Value = TaskEventKind> {
         Just(TaskEventKind::Killing),
         Just(TaskEventKind::Killed),
         Just(TaskEventKind::SiblingFailed),
+        Just(TaskEventKind::Driver),
     ]
 }
 

@@ -1,0 +1,71 @@
+//! What drivers tell about their tasks, brought to the history of the allocation.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use muster_agent_core::task::TaskInput;
+use muster_driver::TaskEvent;
+use tokio_util::sync::CancellationToken;
+
+use super::{DriverSlot, wait};
+use crate::facilities::Facilities;
+use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
+
+/// Follows the events of one driver until the agent stops.
+pub(crate) async fn follow_events(
+    name: String,
+    slot: DriverSlot,
+    facilities: Arc<Facilities>,
+    stop: CancellationToken,
+) {
+    let mut pause = DRIVER_PAUSE_MIN;
+    while !stop.is_cancelled() {
+        let opened = stop.run_until_cancelled(async {
+            slot.ready().await;
+            slot.driver.task_events().await
+        });
+        match opened.await {
+            Some(Ok(mut events)) => {
+                while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
+                    pause = DRIVER_PAUSE_MIN;
+                    deliver(&name, event, &facilities).await;
+                }
+            }
+            Some(Err(error)) => {
+                tracing::debug!(driver = name, %error, "a driver tells no events");
+            }
+            None => return,
+        }
+        wait(pause, &stop).await;
+        pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+    }
+}
+
+/// An event of a start that is over, or of a task of somebody else, is nobody's.
+async fn deliver(driver: &str, event: TaskEvent, facilities: &Facilities) {
+    let TaskEvent {
+        task_id,
+        alloc_id,
+        task_name,
+        at: _,
+        mut message,
+        annotations,
+    } = event;
+    let runner = alloc_id
+        .parse()
+        .ok()
+        .and_then(|alloc_id| facilities.live.runner(alloc_id, &task_name, &task_id));
+    let Some(runner) = runner else {
+        tracing::debug!(
+            driver,
+            task_id,
+            message,
+            "an event of a driver is about no task that runs"
+        );
+        return;
+    };
+    for (name, value) in annotations {
+        message = format!("{message} {name}={value}");
+    }
+    runner.send(TaskInput::Told { message }).await;
+}
