@@ -3,6 +3,7 @@
 mod log_throughput;
 mod raft_commit;
 mod schedule;
+mod state_memory;
 mod task_start;
 
 use std::ffi::OsStr;
@@ -19,6 +20,7 @@ pub(crate) type Run = fn(&Context) -> anyhow::Result<Vec<Metric>>;
 /// Every subject, in the order in which they run.
 pub(crate) const ALL: &[(&str, Run)] = &[
     ("schedule", schedule::run),
+    ("state_memory", state_memory::run),
     ("raft_commit", raft_commit::run),
     ("task_start", task_start::run),
     ("log_throughput", log_throughput::run),
@@ -55,6 +57,7 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match (what.as_str(), args.as_slice()) {
         (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
+        (state_memory::CHILD, args) => state_memory::child(args)?,
         (log_throughput::CHILD, args) => log_throughput::child(args)?,
         _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),
     }

@@ -28,6 +28,8 @@ pub struct Cluster {
     pub unchecked: bool,
     /// What the last command asked the shell for.
     pub effects: Vec<Effect>,
+    /// Every command so far, if wanted.
+    pub history: Option<Vec<Command>>,
 }
 
 impl Cluster {
@@ -48,6 +50,9 @@ impl Cluster {
     /// If an invariant does not hold afterwards.
     pub fn apply(&mut self, command: Command) -> Response {
         let index = LogIndex(self.state.applied().0 + 1);
+        if let Some(history) = &mut self.history {
+            history.push(command.clone());
+        }
         let Applied {
             response,
             effects,

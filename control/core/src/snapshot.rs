@@ -159,4 +159,6 @@ pub struct CohortRecord {
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;

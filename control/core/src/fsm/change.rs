@@ -91,8 +91,8 @@ impl<'a> Change<'a> {
     ) -> Option<AllocId> {
         let ordinal = Some(self.next_alloc).filter(|ordinal| *ordinal < ORDINALS)?;
         self.next_alloc += 1;
-        let row = Row::placed(cohort, run.node, name_index, run.score, self.index)
-            .with_ports(&run.ports);
+        let row =
+            Row::placed(cohort, run.node, name_index, run.score, self.index).with_ports(&run.ports);
         let row = match run.previous {
             Some(previous) => row.replacing(previous, self.lineage_after(&previous)),
             None => row,

@@ -284,7 +284,5 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
 fn node_may_go(state: &State, node: &Node, before: Timestamp) -> bool {
     node.status == NodeStatus::Down
         && node.status_at < before
-        && state
-            .allocs_on(&node.spec.id)
-            .all(|alloc| alloc.is_terminal())
+        && state.allocs_on(&node.spec.id).all(AllocView::is_terminal)
 }

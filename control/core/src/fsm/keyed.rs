@@ -20,6 +20,9 @@ use crate::state::{Answer, Digest, State};
 pub struct Once {
     /// Chosen by the client, once for each write.
     pub key: WriteKey,
+    /// A hash of the write, without its time. Made once by whoever proposes it, so that servers of different
+    /// versions remember the same.
+    pub fingerprint: u64,
     /// Answers kept at most.
     pub answers_max: u32,
     /// Answers from before are forgotten.
@@ -64,13 +67,14 @@ impl<'de> Deserialize<'de> for Unkeyed {
 impl Command {
     /// This command under `key`, with the usual bounds. A command that has a key keeps it.
     #[must_use]
-    pub fn keyed(self, key: WriteKey) -> Self {
+    pub fn keyed(mut self, key: WriteKey) -> Self {
         if matches!(self, Self::Keyed { .. }) {
             return self;
         }
         let age = u64::try_from(limits::ANSWER_AGE_MAX.as_nanos()).unwrap_or(u64::MAX);
         let once = Once {
             key,
+            fingerprint: self.fingerprint(),
             answers_max: limits::ANSWERS_MAX,
             forget_before: Timestamp(self.at().0.saturating_sub(age)),
         };
@@ -91,15 +95,16 @@ impl Command {
 
 /// Applies `command` unless `once` was answered before.
 pub(super) fn apply(state: &mut State, index: LogIndex, once: Once, command: Unkeyed) -> Applied {
-    let mut command = *command.0;
-    let (at, fingerprint) = (command.at(), command.fingerprint());
+    let command = *command.0;
+    let at = command.at();
     let Once {
         key,
+        fingerprint,
         answers_max,
         forget_before,
     } = once;
     let known = state.answers.get(&key).map(|answer| {
-        if answer.command == fingerprint {
+        if answer.fingerprint == fingerprint {
             answer.response.clone()
         } else {
             Response::Rejected(Rejection::KeyReused {
@@ -115,7 +120,7 @@ pub(super) fn apply(state: &mut State, index: LogIndex, once: Once, command: Unk
     let applied = super::apply(state, index, command);
     state.answers.put(Answer {
         key,
-        command: fingerprint,
+        fingerprint,
         index,
         at,
         response: applied.response.clone(),

@@ -1,6 +1,7 @@
 //! Commands: what each does to the state, and its bytes.
 
 mod golden;
+mod laws;
 
 use std::time::Duration;
 

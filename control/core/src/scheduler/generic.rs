@@ -15,7 +15,7 @@ use super::rank::{Place, Ranking};
 use super::reconcile::{self, GroupWork, Replacement, Want};
 use super::{ScheduleOutcome, empty_plan, ended};
 use crate::fsm::{EvalUpdate, NextEval};
-use crate::state::{Room, State};
+use crate::state::{AllocView, Room, State};
 
 pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
     let job = state.jobs().get(&eval.job).map(|job| &**job);
@@ -157,7 +157,7 @@ impl Placing<'_, '_, '_, '_> {
                 .map(|previous| previous.node_id());
             match self.ranking.place(self.fleet, avoid) {
                 Some(place) => {
-                    let previous = want.previous.map(|previous| previous.id());
+                    let previous = want.previous.map(AllocView::id);
                     self.runs.push(single(place, want.name_index, previous));
                 }
                 None => self.failed += 1,

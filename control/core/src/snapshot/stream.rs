@@ -13,6 +13,10 @@ use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VER
 use crate::state::{Answer, Cohort, JobRow, Row, RowRecord, State};
 
 /// The records of `state`, in order.
+///
+/// # Panics
+///
+/// If a node of the state has no number, which [`crate::state::check`] excludes.
 pub fn records(state: &State) -> impl Iterator<Item = Record> {
     let State {
         applied,

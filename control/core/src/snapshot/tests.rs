@@ -11,7 +11,7 @@ use crate::state::State;
 
 /// A state with something in every table, gaps among the columns, and versions that only an allocation
 /// knows.
-fn populated() -> State {
+pub(super) fn populated() -> State {
     let mut cluster = Cluster::new();
     for name in ["n1", "n2", "n3", "n4"] {
         cluster.node(node(name).build());
@@ -40,9 +40,24 @@ fn populated() -> State {
         at: cluster.now,
     });
     cluster.settle();
+    // A node that is gone while an allocation on it is kept: the job's other instance still runs.
+    for name in ["big-1", "big-2"] {
+        cluster.node(node(name).memory_mb(100_000).build());
+    }
+    let kept = job("kept").job_type(JobType::Batch).count(2);
+    cluster.run(kept.memory_mb(60_000).build());
+    let done = cluster.live("kept").remove(0);
+    cluster.report(done.id, ClientStatus::Complete);
+    cluster.node_status(done.node_id, NodeStatus::Down);
     for command in crate::gc::Collector::forced(cluster.now) {
         cluster.apply(command);
     }
+    let evaluate = crate::fsm::Command::EvaluateJob {
+        key: muster_domain::id::JobKey::in_default("web"),
+        at: cluster.now,
+    };
+    let key = muster_domain::id::WriteKey::new("a-key").unwrap();
+    cluster.apply(evaluate.keyed(key));
     cluster.state
 }
 

@@ -17,8 +17,8 @@ use crate::limits;
 pub struct Answer {
     /// The key.
     pub key: WriteKey,
-    /// The command it came with, hashed without its time.
-    pub command: u64,
+    /// The write it was given to; see [`crate::fsm::Once`].
+    pub fingerprint: u64,
     /// The entry that was applied. Answers are told apart and ordered by it.
     pub index: LogIndex,
     /// When it was proposed.

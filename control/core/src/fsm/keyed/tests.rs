@@ -96,6 +96,7 @@ fn answers_are_forgotten_by_age_and_by_count() {
     let keyed = |name: &str, at: u64, answers_max: u32, forget_before: u64| Command::Keyed {
         once: Once {
             key: key(name),
+            fingerprint: 0,
             answers_max,
             forget_before: Timestamp(forget_before),
         },

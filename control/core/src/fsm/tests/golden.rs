@@ -174,14 +174,7 @@ fn commands() -> Vec<(&'static str, Command)> {
             },
         ),
         ("update_evals", Command::UpdateEvals { evals, at: AT }),
-        (
-            "keyed",
-            Command::EvaluateJob {
-                key: JobKey::in_default("web"),
-                at: AT,
-            }
-            .keyed(WriteKey::new("a-key").unwrap()),
-        ),
+        ("keyed", keyed()),
         (
             "report_allocs",
             Command::ReportAllocs {
@@ -200,6 +193,11 @@ fn commands() -> Vec<(&'static str, Command)> {
     ];
     commands.extend(collections());
     commands
+}
+
+fn keyed() -> Command {
+    let key = JobKey::in_default("web");
+    Command::EvaluateJob { key, at: AT }.keyed(WriteKey::new("a-key").unwrap())
 }
 
 fn collections() -> impl Iterator<Item = (&'static str, Command)> {

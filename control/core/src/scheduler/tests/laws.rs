@@ -141,7 +141,7 @@ fn take(cluster: &mut Cluster, step: Step) {
                 .state
                 .allocs()
                 .iter()
-                .map(|alloc| alloc.id())
+                .map(crate::state::AllocView::id)
                 .collect();
             if !allocs.is_empty() {
                 cluster.report(allocs[pick % allocs.len()], status);

@@ -125,7 +125,9 @@ impl<'a> AllocView<'a> {
     }
 
     pub(crate) fn lineage(self) -> Lineage {
-        self.row.extra().map_or_else(Lineage::default, |extra| extra.lineage)
+        self.row
+            .extra()
+            .map_or_else(Lineage::default, |extra| extra.lineage)
     }
 
     pub fn next(self) -> Option<AllocId> {

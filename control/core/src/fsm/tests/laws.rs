@@ -1,0 +1,316 @@
+//! Laws of the state, over random histories: of commands in an order that a cluster would not choose,
+//! with nodes that come, go and come back, and with plans that are applied late.
+//!
+//! After every command the fixture checks every invariant, and that the rows said to be changed are
+//! those that differ. Replaying a history compares two runs of one process; a map with random order would
+//! differ between them, since each has a seed of its own.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use muster_domain::alloc::{Allocation, Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
+use proptest::prelude::*;
+
+use super::*;
+use crate::scheduler::ScheduleOutcome;
+use crate::snapshot::{self, Record};
+use crate::state::AllocView;
+use crate::state::check;
+
+/// What may happen.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Its size stays: an agent that reports less than before may overbook it.
+    Node {
+        node: u8,
+        zone: u32,
+    },
+    NodeStatus {
+        node: u8,
+        status: NodeStatus,
+    },
+    Eligibility {
+        node: u8,
+        eligible: bool,
+    },
+    Run {
+        job: u8,
+        count: u32,
+        cpu_mhz: u32,
+        batch: bool,
+        port: bool,
+        key: Option<u8>,
+    },
+    Stop {
+        job: u8,
+        purge: bool,
+    },
+    Report {
+        pick: usize,
+        status: ClientStatus,
+        message: String,
+    },
+    /// Plans the next evaluation and keeps the plan.
+    Plan,
+    /// Applies a plan that was kept.
+    Late {
+        pick: usize,
+    },
+    Settle,
+    Wait {
+        seconds: u64,
+    },
+    Collect,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let node_status = prop_oneof![Just(NodeStatus::Ready), Just(NodeStatus::Down)];
+    let client_status = prop_oneof![
+        Just(ClientStatus::Running),
+        Just(ClientStatus::Complete),
+        Just(ClientStatus::Failed)
+    ];
+    let text = prop_oneof![Just("tasks are running".to_owned()), "[a-z]{0,50}"];
+    let step = prop_oneof![
+        3 => (0..5_u8, 0..3_u32).prop_map(|(node, zone)| Step::Node { node, zone }),
+        4 => (0..5_u8, node_status).prop_map(|(node, status)| Step::NodeStatus { node, status }),
+        1 => (0..5_u8, any::<bool>()).prop_map(|(node, eligible)| Step::Eligibility { node, eligible }),
+        5 => (0..3_u8, 0..5_u32, 1..4_u32, any::<bool>(), any::<bool>(), proptest::option::of(0..3_u8))
+            .prop_map(|(job, count, cpu, batch, port, key)| Step::Run {
+                job, count, cpu_mhz: cpu * 200, batch, port, key,
+            }),
+        1 => (0..3_u8, any::<bool>()).prop_map(|(job, purge)| Step::Stop { job, purge }),
+        6 => (any::<usize>(), client_status, text)
+            .prop_map(|(pick, status, message)| Step::Report { pick, status, message }),
+        2 => Just(Step::Plan),
+        2 => any::<usize>().prop_map(|pick| Step::Late { pick }),
+        6 => Just(Step::Settle),
+        2 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
+        1 => Just(Step::Collect),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+/// A cluster and plans that wait to be applied.
+struct History {
+    cluster: Cluster,
+    late: Vec<ScheduleOutcome>,
+}
+
+impl History {
+    fn of(steps: Vec<Step>) -> Self {
+        let mut history = Self {
+            cluster: Cluster::new(),
+            late: Vec::new(),
+        };
+        history.cluster.history = Some(Vec::new());
+        for step in steps {
+            history.take(step);
+        }
+        history
+    }
+
+    fn apply(&mut self, command: Command) {
+        self.cluster.apply(command);
+    }
+
+    fn take(&mut self, step: Step) {
+        let at = self.cluster.now;
+        let node_id = |number: u8| node(&format!("n{number}")).build().id;
+        match step {
+            Step::Node { node: number, zone } => {
+                let mut spec = node(&format!("n{number}")).cpu_mhz(1_000).build();
+                spec.meta.insert("zone".to_owned(), zone.to_string());
+                self.apply(Command::RegisterNode {
+                    spec: Box::new(spec),
+                    at,
+                });
+            }
+            Step::NodeStatus { node, status } => {
+                self.apply(Command::SetNodeStatus {
+                    node_id: node_id(node),
+                    status,
+                    at,
+                });
+            }
+            Step::Eligibility { node, eligible } => {
+                let node_id = node_id(node);
+                let eligibility = [Eligibility::Ineligible, Eligibility::Eligible];
+                self.apply(Command::SetEligibility {
+                    node_id,
+                    eligibility: eligibility[usize::from(eligible)],
+                    at,
+                });
+            }
+            Step::Run {
+                job: number,
+                count,
+                cpu_mhz,
+                batch,
+                port,
+                key,
+            } => {
+                let kind = if batch {
+                    JobType::Batch
+                } else {
+                    JobType::Service
+                };
+                let spec = job(&format!("job{number}")).job_type(kind).count(count);
+                let spec = spec.cpu_mhz(cpu_mhz);
+                let spec = if port {
+                    spec.dynamic_port("http")
+                } else {
+                    spec
+                };
+                let command = Command::RegisterJob {
+                    spec: Box::new(spec.build()),
+                    at,
+                    check_index: None,
+                };
+                let key = key.and_then(|key| WriteKey::new(format!("key{key}")));
+                self.apply(match key {
+                    Some(key) => command.keyed(key),
+                    None => command,
+                });
+            }
+            Step::Stop { job, purge } => {
+                let key = JobKey::in_default(format!("job{job}"));
+                self.apply(Command::DeregisterJob { key, purge, at });
+            }
+            Step::Report {
+                pick,
+                status,
+                message,
+            } => self.report(pick, status, message),
+            Step::Plan => self.late.extend(self.cluster.schedule_next()),
+            Step::Late { pick } => self.late(pick),
+            Step::Settle => {
+                self.cluster.settle();
+            }
+            Step::Wait { seconds } => self.cluster.advance(Duration::from_secs(seconds)),
+            Step::Collect => {
+                for command in crate::gc::Collector::forced(at) {
+                    self.apply(command);
+                }
+            }
+        }
+    }
+
+    fn late(&mut self, pick: usize) {
+        if !self.late.is_empty() {
+            let ScheduleOutcome { plan, update } = self.late.remove(pick % self.late.len());
+            self.apply(Command::ApplyPlans {
+                plans: vec![plan],
+                evals: update.into_iter().collect(),
+                at: self.cluster.now,
+            });
+        }
+    }
+
+    fn report(&mut self, pick: usize, status: ClientStatus, message: String) {
+        let at = self.cluster.now;
+        let allocs: Vec<(AllocId, NodeId)> = self
+            .cluster
+            .state
+            .allocs()
+            .iter()
+            .map(|alloc| (alloc.id(), alloc.node_id()))
+            .collect();
+        let Some((alloc_id, node_id)) = allocs.get(pick % allocs.len().max(1)).copied() else {
+            return;
+        };
+        let mut task = TaskState::pending("main");
+        task.phase = TaskPhase::Dead;
+        task.started_at = Some(at);
+        task.push(TaskEvent {
+            at,
+            kind: TaskEventKind::Terminated(Exit::default()),
+            message: message.clone(),
+        });
+        let report = AllocReport {
+            alloc_id,
+            client_status: status,
+            client_description: message,
+            task_states: vec![task],
+        };
+        self.apply(Command::ReportAllocs {
+            node_id,
+            reports: vec![report],
+            at,
+        });
+    }
+}
+
+/// Rows of two states that differ, in the order of [`Applied::changed`].
+fn differing(before: &State, after: &State) -> Vec<Changed> {
+    let ids = |state: &State| -> BTreeSet<Changed> {
+        let nodes = state.nodes().iter().map(|node| Changed::Node(node.spec.id));
+        let jobs = state
+            .jobs()
+            .iter()
+            .map(|job| Changed::Job(Arc::new(job.key())));
+        let evals = state.evals().iter().map(|eval| Changed::Eval(eval.id));
+        let allocs = state
+            .allocs()
+            .iter()
+            .map(|alloc| Changed::Alloc(alloc.id()));
+        nodes.chain(jobs).chain(evals).chain(allocs).collect()
+    };
+    let differs = |changed: &Changed| match changed {
+        Changed::Node(node_id) => before.nodes().get(node_id) != after.nodes().get(node_id),
+        Changed::Job(key) => before.jobs().get(key) != after.jobs().get(key),
+        Changed::Eval(eval_id) => before.evals().get(eval_id) != after.evals().get(eval_id),
+        Changed::Alloc(alloc_id) => {
+            let row = |state: &State| -> Option<Allocation> {
+                state.allocs().get(alloc_id).map(AllocView::unpack)
+            };
+            row(before) != row(after)
+        }
+    };
+    let all: BTreeSet<Changed> = ids(before).union(&ids(after)).cloned().collect();
+    all.into_iter().filter(differs).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_restored_state_is_the_state(steps in steps()) {
+        let state = History::of(steps).cluster.state;
+
+        let bytes: Vec<Vec<u8>> = snapshot::records(&state)
+            .map(|record| muster_wire::codec::encode(&record).unwrap())
+            .collect();
+        let records = bytes
+            .iter()
+            .map(|bytes| Ok::<_, Infallible>(muster_wire::codec::decode::<Record>(bytes).unwrap()));
+        let restored = snapshot::restore(records).unwrap();
+
+        prop_assert_eq!(restored.hash(), state.hash());
+        prop_assert_eq!(check::broken(&restored), Vec::<String>::new());
+        prop_assert!(snapshot::records(&restored).eq(snapshot::records(&state)));
+        prop_assert_eq!(restored, state);
+    }
+
+    #[test]
+    fn a_replayed_log_gives_the_same_state_and_says_the_same(steps in steps()) {
+        let cluster = History::of(steps).cluster;
+        let (mut one, mut other) = (State::default(), State::default());
+
+        for (at, command) in (1..).zip(cluster.history.unwrap()) {
+            let snapshot = one.clone();
+            let applied = apply(&mut one, LogIndex(at), command.clone());
+            prop_assert_eq!(&applied, &apply(&mut other, LogIndex(at), command));
+            prop_assert_eq!(one.hash(), other.hash());
+            // A snapshot does not move, and what is said to be changed is what differs from it.
+            let differing: BTreeSet<Changed> = differing(&snapshot, &one).into_iter().collect();
+            let changed: BTreeSet<Changed> = applied.changed.iter().cloned().collect();
+            prop_assert_eq!(changed.len(), applied.changed.len(), "a row is named twice");
+            prop_assert!(differing.is_subset(&changed), "{:?} is not named", differing.difference(&changed));
+        }
+
+        prop_assert_eq!(&one, &other);
+        prop_assert_eq!(one, cluster.state);
+    }
+}

@@ -1,0 +1,45 @@
+//! The bytes of every kind of record, as they lie in snapshots.
+//!
+//! A change here means that snapshots on disk can no longer be read: raise the version of the kind in
+//! [`Record::KINDS`] and read the old bytes too. `MUSTER_BLESS=1` writes the file anew.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use super::tests::populated;
+use super::*;
+
+/// The first two records of each kind. The state has something in every table, so every kind is there.
+#[test]
+fn records_keep_their_bytes() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.v1.txt");
+    let mut kinds: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for record in records(&populated()) {
+        let bytes = muster_wire::codec::encode(&record).unwrap();
+        assert_eq!(usize::from(bytes[0]), record.kind());
+        let of_kind = kinds.entry(record.kind()).or_default();
+        if of_kind.len() < 2 {
+            of_kind.push(bytes.iter().fold(String::new(), |mut text, byte| {
+                write!(text, "{byte:02x}").unwrap();
+                text
+            }));
+        }
+    }
+    let mut actual = String::new();
+    for (kind, (name, version)) in Record::KINDS.iter().enumerate() {
+        let of_kind = kinds
+            .get(&kind)
+            .unwrap_or_else(|| panic!("there are no {name}"));
+        for bytes in of_kind {
+            writeln!(actual, "{} v{version} {bytes}", name.replace(' ', "_")).unwrap();
+        }
+    }
+
+    if std::env::vars_os().any(|(key, _)| key == "MUSTER_BLESS") {
+        std::fs::write(&path, &actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+
+    assert_eq!(actual, expected);
+}
