@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -14,12 +13,10 @@ use tracing::warn;
 use crate::isolation::IsolationError;
 use crate::isolation::ranges::Ranges;
 use crate::isolation::template::{Template, TemplateError, TemplateKey};
+use crate::isolation::view;
 use crate::policy::Policy;
 use crate::spawn::{OpenFiles, user_namespace};
 use crate::{init, limits, process};
-
-/// The mount of the v2 hierarchy where it is the only one.
-const CGROUP_MOUNT_LINE: &str = " /sys/fs/cgroup ";
 
 /// A driver's node.
 #[derive(Debug)]
@@ -65,7 +62,7 @@ impl Node {
             boot_id: process::boot_id()?,
             open_files,
             ranges: Ranges::default(),
-            shows_cgroup: is_unified(),
+            shows_cgroup: view::cgroups_are_unified(),
             policy: RwLock::default(),
             templates: Mutex::default(),
             init: OnceLock::new(),
@@ -151,13 +148,6 @@ impl Node {
             unable @ Ability::Unable(_) => unable,
         }
     }
-}
-
-fn is_unified() -> bool {
-    let mounts = std::fs::read_to_string(Path::new("/proc/self/mountinfo")).unwrap_or_default();
-    mounts
-        .lines()
-        .any(|line| line.contains(CGROUP_MOUNT_LINE) && line.contains(" - cgroup2 "))
 }
 
 /// An error with its causes.

@@ -59,6 +59,9 @@ pub(crate) struct Options {
     /// Build nothing: take what the target folder has, or busybox alone
     #[arg(long, conflicts_with = "release")]
     pub(crate) no_build: bool,
+    /// Build and run one of the guest's tests alone
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["release", "no_build"])]
+    pub(crate) test: Option<String>,
     /// Look for a newer kernel than the one unpacked, and try KVM again
     #[arg(long)]
     pub(crate) refresh: bool,
@@ -76,6 +79,7 @@ impl Default for Options {
             timeout: 600,
             release: false,
             no_build: false,
+            test: None,
             refresh: false,
             keep_initrd: false,
         }
@@ -218,6 +222,15 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
         } else {
             Vec::new()
         });
+    }
+    if let Some(name) = &options.test {
+        let (package, target) = GUEST_TESTS
+            .iter()
+            .find(|(_, target)| target == name)
+            .with_context(|| format!("the guest has no test {name}"))?;
+        let mut cargo = shell::cargo();
+        cargo.args(["build", "--package", package, "--test", target]);
+        return Ok(choose(&artifact::build(&mut cargo)?));
     }
     // With a test among the targets, cargo resolves features as `cargo test --workspace` does, so
     // that both share what they build.

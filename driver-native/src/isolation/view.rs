@@ -40,6 +40,8 @@ const READ_ONLY: [&str; 5] = [
 ];
 /// Hidden in a `/sys` that is the task's own; the template's has them hidden already.
 const MASKED_SYS: [&str; 2] = ["/sys/firmware", "/sys/devices/virtual/powercap"];
+/// Where a task sees its own cgroup and what is below it. Of the host's tree this file knows nothing.
+const CGROUP: &str = "/sys/fs/cgroup";
 /// Where a root that the job names is attached before it becomes the root.
 const NEW_ROOT: &str = "/mnt";
 /// The slot for a place that is mounted on.
@@ -55,6 +57,16 @@ const LOOPBACK_UP: [u8; 40] = {
     request[16] = libc::IFF_UP.to_ne_bytes()[0];
     request
 };
+
+/// Whether all controllers of the host are in the v2 hierarchy, mounted where programs look for their
+/// limits: then a task is shown its own cgroup there.
+pub(crate) fn cgroups_are_unified() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let place = format!(" {CGROUP} ");
+    mounts
+        .lines()
+        .any(|line| line.contains(&place) && line.contains(" - cgroup2 "))
+}
 
 /// A part of a task's view that cannot be made.
 #[derive(Debug, Error)]
@@ -360,12 +372,7 @@ fn make_shared(script: &mut Script, view: &View) {
     mount(script, ["run", "/run", "tmpfs", &run], PLAIN_FILES, none);
     if view.shows_cgroup {
         let flags = PLAIN_FILES | libc::MS_RDONLY;
-        mount(
-            script,
-            ["cgroup", "/sys/fs/cgroup", "cgroup2", ""],
-            flags,
-            none,
-        );
+        mount(script, ["cgroup", CGROUP, "cgroup2", ""], flags, none);
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_long;
 use muster_driver::TaskDriver as _;
@@ -69,13 +70,15 @@ pub(crate) async fn probe_in(
     let mut task = Task::with(config);
     let socket = task.dir.path().join("host.sock");
     let _path_socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let name = format!("mst-probe-{}", std::process::id());
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("mst-probe-{}-{ordinal}", std::process::id());
     let address =
         <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(
             &name,
         )
         .unwrap();
-    let _abstract_socket = std::os::unix::net::UnixListener::bind_addr(&address);
+    let _abstract_socket = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let host = json!({
         "pid": std::process::id(),

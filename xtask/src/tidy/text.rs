@@ -40,6 +40,9 @@ const RULES: &[Rule] = &[
         rooms: &[
             "agent/src/cgroup",
             "agent/tests/vm",
+            // What a task sees in its own root.
+            "driver-native/src/isolation/view",
+            "driver-native/tests/isolation/probe",
             "xtask/src/vm",
             "xtask/src/tidy",
         ],
