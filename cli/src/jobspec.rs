@@ -10,6 +10,7 @@
 
 mod decode;
 mod fault;
+pub(crate) mod free;
 mod schema;
 mod value;
 
@@ -17,7 +18,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
+pub(crate) use fault::from_parser;
 pub use fault::{JobFileFault, ReadJobFileError};
+pub(crate) use value::{any, span};
 
 /// Reads the job file at `path`; `-` is standard input.
 ///
@@ -41,9 +44,8 @@ pub fn parse(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
     if is_json || text.trim_start().starts_with('{') {
         return parse_json(name, text);
     }
-    let body = hcl_edit::parser::parse_body(text).map_err(|error| {
-        ReadJobFileError::new(name, text, vec![fault::from_parser(text, &error)])
-    })?;
+    let body = hcl_edit::parser::parse_body(text)
+        .map_err(|error| ReadJobFileError::new(name, text, vec![from_parser(text, &error)]))?;
     decode::job_file(&body).map_err(|faults| ReadJobFileError::new(name, text, faults))
 }
 

@@ -24,14 +24,19 @@ pub const AGENT_DATA_DIR: &str = "/var/lib/muster/agent";
 /// The server's data directory unless said.
 pub const SERVER_DATA_DIR: &str = "/var/lib/muster/server";
 
+/// The name of this program, or of a link to it, as a plugin.
+const PLUGIN_NAME: &str = "muster-driver-native";
+
 /// Drivers that are built in.
 #[derive(Debug, Subcommand)]
 pub enum DriverCommand {
     /// Serve the native driver on a unix socket until told to stop. Its tasks outlive it.
+    ///
+    /// Without a socket it is a plugin of the host that started it, as from a `plugin_dir`.
     Native {
         /// The socket.
         #[arg(long, value_name = "PATH")]
-        socket: PathBuf,
+        socket: Option<PathBuf>,
         /// Files that a task may have open; this process's own limit unless given.
         #[arg(long, value_name = "COUNT")]
         task_open_files: Option<u64>,
@@ -54,12 +59,43 @@ pub fn driver(command: &DriverCommand) -> CliResult {
             if let Some(count) = task_open_files {
                 limit_open_files(*count);
             }
-            runtime()?
-                .block_on(muster_driver_native::serve(socket))
-                .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
+            let served = match socket {
+                Some(socket) => runtime()?.block_on(muster_driver_native::serve(socket)),
+                None if muster_driver::plugin::started_by_host() => {
+                    runtime()?.block_on(muster_driver_native::serve_plugin())
+                }
+                None => return Err(no_host()),
+            };
+            served.map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
             Ok(Exit::Done)
         }
     }
+}
+
+/// Serves the native driver if this program was put into a plugin directory: under a name like
+/// `muster-driver-native`, or any other if a plugin host started it without arguments. `None` for
+/// every other start.
+pub fn as_plugin() -> Option<CliResult> {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let name = Path::new(&program).file_name()?.to_str()?;
+    let hosted = muster_driver::plugin::started_by_host() && args.len() == 0;
+    if hosted {
+        let command = DriverCommand::Native {
+            socket: None,
+            task_open_files: None,
+        };
+        return Some(driver(&command));
+    }
+    // A person who tries it learns what it is for.
+    (name == PLUGIN_NAME && args.len() == 0).then(|| Err(no_host()))
+}
+
+fn no_host() -> CliError {
+    CliError::new(
+        Exit::Usage,
+        "the native driver is a plugin and was not started by a host of plugins: put it into the plugin_dir of an agent, or give --socket PATH",
+    )
 }
 
 /// Allows this process as many open files as the system does: each task costs the agent about six.

@@ -301,28 +301,10 @@ fn text_map(
     object.insert(attr.json.to_owned(), Value::Object(map));
 }
 
-/// A driver's configuration: a nested block becomes a list of objects, as in Nomad.
+/// A driver's configuration.
 fn free(block: &HclBlock, faults: &mut Vec<JobFileFault>) -> Option<Map<String, Value>> {
-    let mut map = Map::new();
     let before = faults.len();
-    for structure in &block.body {
-        match structure {
-            Structure::Attribute(attribute) => {
-                let key = attribute.key.value().to_string();
-                match value::any(&format!("config.{key}"), &attribute.value) {
-                    Ok(value) => {
-                        map.insert(key, value);
-                    }
-                    Err(fault) => faults.push(fault),
-                }
-            }
-            Structure::Block(inner) => {
-                if let Some(value) = free(inner, faults) {
-                    push(&mut map, inner.ident.value(), Value::Object(value));
-                }
-            }
-        }
-    }
+    let (map, _places) = super::free::read("config", block, faults);
     (faults.len() == before).then_some(map)
 }
 

@@ -193,7 +193,7 @@ pub(super) fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
 }
 
 /// A fault of the HCL parser.
-pub(super) fn from_parser(text: &str, error: &hcl_edit::parser::Error) -> JobFileFault {
+pub(crate) fn from_parser(text: &str, error: &hcl_edit::parser::Error) -> JobFileFault {
     let at = error.location().offset().min(text.len());
     JobFileFault::at(at..at, format!("is no HCL: {}", error.message()))
 }

@@ -75,7 +75,7 @@ fn text_map(map: Map<String, Value>) -> Option<Value> {
 }
 
 /// `expression` as a value of any shape.
-pub(super) fn any(field: &str, expression: &Expression) -> Result<Value, JobFileFault> {
+pub(crate) fn any(field: &str, expression: &Expression) -> Result<Value, JobFileFault> {
     match expression {
         Expression::Null(_) => Ok(Value::Null),
         Expression::Bool(yes) => Ok(Value::Bool(*yes.value())),
@@ -206,7 +206,7 @@ fn not_yet(field: &str, expression: &Expression, what: &str) -> JobFileFault {
     )
 }
 
-pub(super) fn span(expression: &Expression) -> std::ops::Range<usize> {
+pub(crate) fn span(expression: &Expression) -> std::ops::Range<usize> {
     expression.span().unwrap_or_default()
 }
 

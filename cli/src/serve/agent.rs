@@ -1,11 +1,13 @@
 //! `muster agent`, and `muster agent clean`.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+mod file;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::node::{Agent, AgentConfig, Leave, StartAgentError};
+use muster_driver::{Schema, TaskDriver as _};
 use muster_link::certificates::Certificates;
 use muster_link::tls::Role;
 
@@ -15,6 +17,13 @@ use super::{
 };
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
+use file::AgentFile;
+
+/// Where the certificates are unless said.
+const SERVER_TLS_DIR: &str = "/var/lib/muster/server/tls";
+
+/// The server unless said.
+const DEFAULT_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4647);
 
 /// Arguments of `muster agent`.
 #[derive(Debug, Args)]
@@ -43,37 +52,40 @@ pub enum AgentCommand {
 }
 
 /// How to run the agent.
+///
+/// A flag that is given stands above the configuration file, and that above the default.
 #[derive(Debug, Args)]
 pub struct AgentRunArgs {
-    /// Everything it keeps: state, allocations, logs.
-    #[arg(long, default_value = AGENT_DATA_DIR, value_name = "DIR")]
-    pub data_dir: PathBuf,
-    /// The servers' QUIC addresses, with commas between.
-    #[arg(
-        long,
-        default_value = "127.0.0.1:4647",
-        value_name = "ADDR",
-        value_delimiter = ','
-    )]
-    pub servers: Vec<SocketAddr>,
-    /// The directory with ca.pem, agent.pem and agent.key; a server makes them in its data directory's `tls`.
-    #[arg(long, default_value = "/var/lib/muster/server/tls", value_name = "DIR")]
-    pub tls_dir: PathBuf,
+    /// A configuration file in HCL: the flags' names with underscores, and a block for each driver.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Everything it keeps: state, allocations, logs. [default: /var/lib/muster/agent]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The servers' QUIC addresses, with commas between. [default: 127.0.0.1:4647]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub servers: Option<Vec<SocketAddr>>,
+    /// The directory with ca.pem, agent.pem and agent.key; a server makes them in its data directory's `tls`. [default: /var/lib/muster/server/tls]
+    #[arg(long, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
     /// The node's name; the machine's unless given.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where the node stands.
-    #[arg(long, default_value = "dc1", value_name = "NAME")]
-    pub datacenter: String,
+    /// Where the node stands. [default: dc1]
+    #[arg(long, value_name = "NAME")]
+    pub datacenter: Option<String>,
     /// Free classification, for constraints.
-    #[arg(long, default_value = "", value_name = "NAME")]
-    pub class: String,
-    /// The pool it belongs to.
-    #[arg(long, default_value = "default", value_name = "NAME")]
-    pub pool: String,
-    /// Free key-value pairs, for constraints. Repeat for several.
+    #[arg(long, value_name = "NAME")]
+    pub class: Option<String>,
+    /// The pool it belongs to. [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Free key-value pairs, for constraints. Repeat for several; they join those of the file.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub meta: Vec<(String, String)>,
+    /// Task drivers to run besides the native one: every executable in it, of Nomad's or others.
+    #[arg(long, value_name = "DIR")]
+    pub plugin_dir: Option<PathBuf>,
 }
 
 /// Runs the agent until SIGTERM or SIGINT, or cleans up after one.
@@ -90,13 +102,20 @@ pub fn run(args: &AgentArgs) -> CliResult {
 
 fn start(args: &AgentRunArgs) -> CliResult {
     logging::start();
-    let certificates = Certificates::load(&args.tls_dir, Role::Agent)
-        .map_err(|error| CliError::from_chain(Exit::Usage, &error))?;
-    let config = config(args, certificates)?;
+    let file = match &args.config {
+        Some(path) => AgentFile::read(path)?,
+        None => AgentFile::default(),
+    };
+    let config = config(args, &file)?;
     ended(runtime()?.block_on(async {
-        let agent = Agent::start(config)
-            .await
-            .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
+        check_native(&file).await?;
+        let agent = Agent::start(config).await.map_err(|error| {
+            let placed = match &error {
+                StartAgentError::Plugin(error) => file.plugin_error(error),
+                _ => None,
+            };
+            placed.unwrap_or_else(|| CliError::from_chain(Exit::Failed, &error))
+        })?;
         let signal = signals::terminated_or(|| agent.certificates().ask()).await?;
         tracing::info!(signal, "stopping; tasks go on");
         agent.shutdown(Leave::KeepTasks).await;
@@ -104,24 +123,64 @@ fn start(args: &AgentRunArgs) -> CliResult {
     }))
 }
 
-fn config(args: &AgentRunArgs, certificates: Certificates) -> Result<AgentConfig, CliError> {
-    let data_dir = absolute(&args.data_dir)?;
-    let meta: BTreeMap<String, String> = args.meta.iter().cloned().collect();
+/// The native driver is in this program: what it would refuse is known before it is started.
+async fn check_native(file: &AgentFile) -> Result<(), CliError> {
+    let Some(block) = file.plugins.get(muster_driver_native::NAME) else {
+        return Ok(());
+    };
+    let spec = muster_driver_native::NativeDriver::new()
+        .config_schema()
+        .await;
+    let Some(spec) = spec.map_err(|error| CliError::from_chain(Exit::Failed, &error))? else {
+        return Ok(());
+    };
+    let schema = Schema::new(&spec).map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
+    match schema.decode("config", &block.settings.config) {
+        Ok(_) => Ok(()),
+        Err(faults) => Err(file
+            .config_faults(muster_driver_native::NAME, &faults)
+            .unwrap_or_else(|| CliError::new(Exit::Usage, "the native driver's block is wrong"))),
+    }
+}
+
+fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError> {
+    let path = |flag: &Option<PathBuf>, file: &Option<PathBuf>, default: &str| {
+        let path = flag.as_ref().or(file.as_ref());
+        absolute(path.map_or(Path::new(default), PathBuf::as_path))
+    };
+    let text = |flag: &Option<String>, file: &Option<String>| flag.clone().or(file.clone());
+    let tls_dir = path(&args.tls_dir, &file.tls_dir, SERVER_TLS_DIR)?;
+    let certificates = Certificates::load(&tls_dir, Role::Agent)
+        .map_err(|error| CliError::from_chain(Exit::Usage, &error))?;
+    let servers = args.servers.clone().or(file.servers.clone());
     let mut config = AgentConfig::new(
-        data_dir,
-        args.servers.clone(),
+        path(&args.data_dir, &file.data_dir, AGENT_DATA_DIR)?,
+        servers.unwrap_or_else(|| vec![DEFAULT_SERVER]),
         certificates,
         driver_command(raise_open_files())?,
     );
-    config.name = args.name.clone().unwrap_or_else(|| host_name("agent"));
-    config.datacenter.clone_from(&args.datacenter);
-    config.class.clone_from(&args.class);
-    config.pool.clone_from(&args.pool);
-    config.meta = meta;
+    config.name = text(&args.name, &file.name).unwrap_or_else(|| host_name("agent"));
+    if let Some(datacenter) = text(&args.datacenter, &file.datacenter) {
+        config.datacenter = datacenter;
+    }
+    if let Some(class) = text(&args.class, &file.class) {
+        config.class = class;
+    }
+    if let Some(pool) = text(&args.pool, &file.pool) {
+        config.pool = pool;
+    }
+    config.meta.clone_from(&file.meta);
+    config.meta.extend(args.meta.iter().cloned());
+    let plugin_dir = args.plugin_dir.as_ref().or(file.plugin_dir.as_ref());
+    config.plugin_dir = plugin_dir.map(|dir| absolute(dir)).transpose()?;
+    let plugins = file.plugins.iter();
+    config.plugins = plugins
+        .map(|(name, block)| (name.clone(), block.settings.clone()))
+        .collect();
     Ok(config)
 }
 
-fn clean(data_dir: &std::path::Path, force: bool) -> CliResult {
+fn clean(data_dir: &Path, force: bool) -> CliResult {
     let removed = muster_agent::clean::run(&absolute(data_dir)?, force)
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     for thing in &removed {

@@ -1,0 +1,412 @@
+//! The agent's configuration file: HCL, with the flags' names as attributes and a block for each
+//! driver.
+//!
+//! ```hcl
+//! servers    = ["10.0.0.1:4647", "10.0.0.2:4647"]
+//! plugin_dir = "/usr/lib/muster/plugins"
+//!
+//! meta { rack = "r1" }
+//!
+//! plugin "podman" {
+//!   args = ["--log-level", "info"]
+//!   config { socket_path = "unix:///run/podman/podman.sock" }
+//! }
+//! ```
+//!
+//! Every fault in it is reported with its line and column, also those that only a driver can find.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use hcl_edit::Span as _;
+use hcl_edit::structure::{Attribute, Block, Body, Structure};
+use muster_agent::{PluginError, PluginSettings};
+use muster_driver::ConfigFault;
+use serde_json::{Map, Value};
+
+use crate::exit::{CliError, Exit};
+use crate::jobspec::free::{self, Places};
+use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
+
+/// Bytes of a configuration file; people write it, and a larger one is something else.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Attributes of the file, as faults list them.
+const ATTRIBUTES: &str =
+    "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: meta, plugin";
+
+/// What a file says; nothing in it must be there.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct AgentFile {
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) servers: Option<Vec<SocketAddr>>,
+    pub(super) tls_dir: Option<PathBuf>,
+    pub(super) name: Option<String>,
+    pub(super) datacenter: Option<String>,
+    pub(super) class: Option<String>,
+    pub(super) pool: Option<String>,
+    pub(super) plugin_dir: Option<PathBuf>,
+    pub(super) meta: BTreeMap<String, String>,
+    pub(super) plugins: BTreeMap<String, PluginBlock>,
+    file: String,
+    text: String,
+}
+
+/// What a file says about one driver.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct PluginBlock {
+    pub(super) settings: PluginSettings,
+    /// Where the block itself stands.
+    at: Range<usize>,
+    places: Places,
+}
+
+impl AgentFile {
+    /// Reads the file at `path`.
+    pub(super) fn read(path: &Path) -> Result<Self, CliError> {
+        let file = path.display().to_string();
+        let failed = |what: String| CliError::new(Exit::Usage, format!("{file}: {what}"));
+        let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+        if size.len() > FILE_BYTES_MAX {
+            let what = format!("has more than {FILE_BYTES_MAX} bytes: it is no configuration");
+            return Err(failed(what));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        Self::parse(&file, text)
+    }
+
+    fn parse(file: &str, text: String) -> Result<Self, CliError> {
+        let mut parsed = Self {
+            file: file.to_owned(),
+            ..Self::default()
+        };
+        let mut faults = Vec::new();
+        match hcl_edit::parser::parse_body(&text) {
+            Ok(body) => parsed.body(&body, &mut faults),
+            Err(error) => faults.push(from_parser(&text, &error)),
+        }
+        parsed.text = text;
+        if faults.is_empty() {
+            Ok(parsed)
+        } else {
+            Err(parsed.wrong(faults))
+        }
+    }
+
+    /// `faults` with their places in the file.
+    fn wrong(&self, faults: Vec<JobFileFault>) -> CliError {
+        let error = ReadJobFileError::new(&self.file, &self.text, faults);
+        CliError::new(Exit::Usage, error.to_string())
+    }
+
+    /// What a driver said about its configuration, with the places of what it is about.
+    pub(super) fn plugin_error(&self, error: &PluginError) -> Option<CliError> {
+        match error {
+            PluginError::Config { plugin, faults } => self.config_faults(plugin, faults),
+            PluginError::Unknown { plugin, .. } => {
+                let block = self.plugins.get(plugin)?;
+                let fault = JobFileFault::at(block.at.clone(), error.to_string());
+                Some(self.wrong(vec![fault]))
+            }
+            PluginError::Dir { .. } => None,
+        }
+    }
+
+    /// The same, for faults that were found otherwise.
+    pub(super) fn config_faults(&self, plugin: &str, faults: &[ConfigFault]) -> Option<CliError> {
+        let block = self.plugins.get(plugin)?;
+        let placed = faults.iter().map(|fault| {
+            let place = block.places.of(&fault.field);
+            let message = format!("plugin {plugin:?}: {fault}");
+            // Without a `config` block there is only the one around it.
+            let place = if place.is_empty() {
+                block.at.clone()
+            } else {
+                place
+            };
+            JobFileFault::at(place, message)
+        });
+        Some(self.wrong(placed.collect()))
+    }
+
+    fn body(&mut self, body: &Body, faults: &mut Vec<JobFileFault>) {
+        for structure in body {
+            let outcome = match structure {
+                Structure::Attribute(attribute) => self.attribute(attribute),
+                Structure::Block(block) => self.block(block, faults),
+            };
+            faults.extend(outcome.err());
+        }
+    }
+
+    fn attribute(&mut self, attribute: &Attribute) -> Result<(), JobFileFault> {
+        let name = attribute.key.value().to_string();
+        let text = || text_of(&name, attribute);
+        match name.as_str() {
+            "data_dir" => self.data_dir = Some(text()?.into()),
+            "servers" => self.servers = Some(addresses(attribute)?),
+            "tls_dir" => self.tls_dir = Some(text()?.into()),
+            "name" => self.name = Some(text()?),
+            "datacenter" => self.datacenter = Some(text()?),
+            "class" => self.class = Some(text()?),
+            "pool" => self.pool = Some(text()?),
+            "plugin_dir" => self.plugin_dir = Some(text()?.into()),
+            "meta" => {
+                let value = any(&name, &attribute.value)?;
+                self.meta = text_map(value).ok_or_else(|| wrong(attribute, "keys with texts"))?;
+            }
+            _ => return Err(unknown(&name, attribute.key.span())),
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, block: &Block, faults: &mut Vec<JobFileFault>) -> Result<(), JobFileFault> {
+        let at = block.ident.span().unwrap_or_default();
+        match (block.ident.value().as_str(), block.labels.as_slice()) {
+            ("meta", []) => {
+                let (map, _places) = free::read("meta", block, faults);
+                self.meta = text_map(Value::Object(map)).ok_or_else(|| {
+                    JobFileFault::at(at, "`meta` holds keys with texts".to_owned())
+                })?;
+            }
+            ("plugin", [label]) => {
+                let name = label.as_str().to_owned();
+                let plugin = plugin(&name, block, faults)?;
+                if self.plugins.insert(name.clone(), plugin).is_some() {
+                    return Err(JobFileFault::at(
+                        at,
+                        format!("a second `plugin {name:?}` block"),
+                    ));
+                }
+            }
+            ("plugin", _) => {
+                return Err(JobFileFault::at(at, "`plugin` needs the driver's name")
+                    .help("write plugin \"name\" { … }"));
+            }
+            (name, _) => return Err(unknown(name, Some(at))),
+        }
+        Ok(())
+    }
+}
+
+fn plugin(
+    name: &str,
+    block: &Block,
+    faults: &mut Vec<JobFileFault>,
+) -> Result<PluginBlock, JobFileFault> {
+    let mut plugin = PluginBlock {
+        at: block.ident.span().unwrap_or_default(),
+        ..PluginBlock::default()
+    };
+    for structure in &block.body {
+        match structure {
+            Structure::Attribute(attribute) if attribute.key.value().as_str() == "args" => {
+                let value = any("args", &attribute.value)?;
+                plugin.settings.args =
+                    texts(value).ok_or_else(|| wrong(attribute, "a list of texts"))?;
+            }
+            Structure::Block(inner) if inner.has_ident("config") && inner.labels.is_empty() => {
+                let (map, places) = free::read("config", inner, faults);
+                plugin.settings.config = Value::Object(map);
+                plugin.places = places;
+            }
+            Structure::Attribute(attribute) => {
+                let key = attribute.key.value();
+                let message = format!("unknown field `{key}` in plugin {name:?}");
+                let place = attribute.key.span().unwrap_or_default();
+                return Err(JobFileFault::at(place, message)
+                    .help("known here: args, and the block config with what the driver takes"));
+            }
+            Structure::Block(inner) => {
+                let message = format!("unknown block `{}` in plugin {name:?}", inner.ident.value());
+                let place = inner.ident.span().unwrap_or_default();
+                return Err(JobFileFault::at(place, message)
+                    .help("known here: args, and the block config with what the driver takes"));
+            }
+        }
+    }
+    Ok(plugin)
+}
+
+fn unknown(name: &str, place: Option<Range<usize>>) -> JobFileFault {
+    JobFileFault::at(place.unwrap_or_default(), format!("unknown field `{name}`"))
+        .help(format!("known here: {ATTRIBUTES}"))
+}
+
+fn wrong(attribute: &Attribute, wanted: &str) -> JobFileFault {
+    let message = format!("`{}` must be {wanted}", attribute.key.value());
+    JobFileFault::at(span(&attribute.value), message)
+}
+
+fn text_of(name: &str, attribute: &Attribute) -> Result<String, JobFileFault> {
+    match any(name, &attribute.value)? {
+        Value::String(text) => Ok(text),
+        _ => Err(wrong(attribute, "a text in quotes")),
+    }
+}
+
+fn texts(value: Value) -> Option<Vec<String>> {
+    let Value::Array(items) = value else {
+        return None;
+    };
+    let text = |item: Value| match item {
+        Value::String(text) => Some(text),
+        _ => None,
+    };
+    items.into_iter().map(text).collect()
+}
+
+fn text_map(value: Value) -> Option<BTreeMap<String, String>> {
+    let Value::Object(entries) = value else {
+        return None;
+    };
+    let entries: Map<String, Value> = entries;
+    let text = |(name, value): (String, Value)| match value {
+        Value::String(text) => Some((name, text)),
+        Value::Number(number) => Some((name, number.to_string())),
+        Value::Bool(yes) => Some((name, yes.to_string())),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    };
+    entries.into_iter().map(text).collect()
+}
+
+fn addresses(attribute: &Attribute) -> Result<Vec<SocketAddr>, JobFileFault> {
+    let value = any("servers", &attribute.value)?;
+    let wanted = "a list of addresses such as [\"10.0.0.1:4647\"]";
+    let list = texts(value).ok_or_else(|| wrong(attribute, wanted))?;
+    list.iter()
+        .map(|text| text.parse().map_err(|_| wrong(attribute, wanted)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<AgentFile, String> {
+        AgentFile::parse("agent.hcl", text.to_owned()).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn everything_in_a_file_is_read() {
+        let file = parse(
+            r#"
+servers    = ["10.0.0.1:4647", "[::1]:4647"]
+data_dir   = "/d"
+tls_dir    = "/t"
+plugin_dir = "/p"
+name       = "web1"
+datacenter = "dc2"
+class      = "big"
+pool       = "gpu"
+meta {
+  rack = "r1"
+  unit = 3
+}
+plugin "podman" {
+  args = ["-v"]
+  config {
+    socket = "x"
+    volumes { enabled = true }
+  }
+}
+plugin "native" {}
+"#,
+        )
+        .unwrap();
+
+        assert_eq!(file.servers.unwrap().len(), 2);
+        assert_eq!(file.data_dir.unwrap(), Path::new("/d"));
+        assert_eq!(file.tls_dir.unwrap(), Path::new("/t"));
+        assert_eq!(file.plugin_dir.unwrap(), Path::new("/p"));
+        assert_eq!(file.name.unwrap(), "web1");
+        assert_eq!(file.datacenter.unwrap(), "dc2");
+        assert_eq!(file.class.unwrap(), "big");
+        assert_eq!(file.pool.unwrap(), "gpu");
+        assert_eq!(file.meta["rack"], "r1");
+        assert_eq!(file.meta["unit"], "3");
+        assert_eq!(
+            file.plugins["podman"].settings,
+            PluginSettings {
+                args: vec!["-v".to_owned()],
+                config: json!({"socket": "x", "volumes": [{"enabled": true}]}),
+            }
+        );
+        assert_eq!(file.plugins["native"].settings, PluginSettings::default());
+    }
+
+    #[test]
+    fn every_fault_has_its_line_and_column() {
+        let error = parse(
+            "nam = \"x\"\nservers = [\"nowhere\"]\n  pool = 3\nplugin {}\nplugin \"a\" {\n  conf {}\n}\n",
+        )
+        .unwrap_err();
+
+        let starts: Vec<&str> = error.lines().collect();
+        assert!(
+            starts[0].starts_with("agent.hcl:1:1: unknown field `nam`"),
+            "{error}"
+        );
+        assert!(
+            starts[1].starts_with("agent.hcl:2:11: `servers` must be"),
+            "{error}"
+        );
+        assert!(
+            starts[2].starts_with("agent.hcl:3:10: `pool` must be a text"),
+            "{error}"
+        );
+        assert!(
+            starts[3].starts_with("agent.hcl:4:1: `plugin` needs"),
+            "{error}"
+        );
+        assert!(
+            starts[4].starts_with("agent.hcl:6:3: unknown block `conf`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn text_that_is_no_hcl_is_placed() {
+        let error = parse("name = \"x\"\nplugin \"a\" {").unwrap_err();
+
+        assert!(error.starts_with("agent.hcl:2:"), "{error}");
+    }
+
+    #[test]
+    fn words_of_a_driver_are_placed() {
+        let file =
+            parse("plugin \"a\" {\n  config {\n    b = 1\n    c = [1, []]\n  }\n}\n").unwrap();
+        let fault = |field: &str| ConfigFault {
+            field: field.to_owned(),
+            message: "is wrong".to_owned(),
+        };
+        let error = PluginError::Config {
+            plugin: "a".to_owned(),
+            faults: vec![fault("config.b"), fault("config.c[1]"), fault("config.d")],
+        };
+
+        let placed = file.plugin_error(&error).unwrap().message;
+
+        let lines: Vec<&str> = placed.lines().collect();
+        assert_eq!(lines[0], "agent.hcl:3:5: plugin \"a\": `config.b` is wrong");
+        assert!(lines[1].starts_with("agent.hcl:4:13: "), "{placed}");
+        assert!(lines[2].starts_with("agent.hcl:2:3: "), "{placed}");
+    }
+
+    #[test]
+    fn block_about_no_driver_is_placed() {
+        let file = parse("\nplugin \"a\" {}\n").unwrap();
+        let error = PluginError::Unknown {
+            plugin: "a".to_owned(),
+            known: "native".to_owned(),
+        };
+
+        let placed = file.plugin_error(&error).unwrap().message;
+
+        assert!(placed.starts_with("agent.hcl:2:1: "), "{placed}");
+    }
+}
