@@ -171,6 +171,12 @@ impl Nodes {
         route::ask(self, &self.shared.peers, node_id, request).await
     }
 
+    /// Why this server sends agents to other servers; `None` while it serves them.
+    #[must_use]
+    pub fn unserved(&self) -> Option<String> {
+        self.shared.service.borrow().unserved.clone()
+    }
+
     /// Tells the session of `node_id` to look for changes.
     pub(crate) fn wake(&self, node_id: NodeId) {
         if let Some(session) = self.lock().sessions.get(&node_id) {

@@ -5,6 +5,8 @@ mod adopt;
 #[cfg(test)]
 mod collect;
 #[cfg(test)]
+mod failover;
+#[cfg(test)]
 mod mock;
 #[cfg(test)]
 mod plugin;

@@ -44,9 +44,16 @@ pub(super) async fn gather(
     let mut ticks = tokio::time::interval((ttl / 10).min(limits::BEATS_INTERVAL));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let patience = ttl.mul_f64(0.3).max(limits::UNSERVED_MIN);
+    let mut leadership = control.leadership();
     let mut counted_at = Instant::now();
     let mut before = BTreeMap::new();
-    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+            // Whoever leads from here on counts at once.
+            Ok(()) = leadership.changed() => {}
+        }
         let connected = control.nodes().numbers();
         let left = missing(&before, &connected);
         before = connected;
@@ -101,7 +108,7 @@ async fn send(
         .call_within(leader.server_id, request, limits::BEATS_WAIT);
     match asked.await {
         Ok(PeerReply::Counted { lease }) => Ok(lease),
-        Ok(PeerReply::NotLeader { .. }) => Err("the leader has changed".to_owned()),
+        Ok(PeerReply::NotLeader) => Err("the leader has changed".to_owned()),
         Ok(other) => Err(format!("the leader's answer is not understood: {other:?}")),
         Err(error) => Err(error.to_string()),
     }

@@ -49,7 +49,7 @@ pub(crate) struct FakeServer {
     addr: SocketAddr,
     tls: PathBuf,
     state: Arc<Mutex<State>>,
-    _endpoint: quinn::Endpoint,
+    endpoint: quinn::Endpoint,
 }
 
 impl FakeServer {
@@ -57,6 +57,15 @@ impl FakeServer {
     pub(crate) fn start(dir: &Path) -> Self {
         let tls = dir.join("tls");
         ensure_cluster(&tls, CLUSTER, "server").unwrap();
+        Self::listen(tls)
+    }
+
+    /// Another server of the same cluster.
+    pub(crate) fn sibling(&self) -> Self {
+        Self::listen(self.tls.clone())
+    }
+
+    fn listen(tls: PathBuf) -> Self {
         let identity = Identity::load(&tls, Role::Server).unwrap();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = endpoint::server(any, &identity, &[ALPN_AGENT]).unwrap();
@@ -77,7 +86,7 @@ impl FakeServer {
             addr,
             tls,
             state,
-            _endpoint: endpoint,
+            endpoint,
         }
     }
 
@@ -142,6 +151,58 @@ impl FakeServer {
         connection
             .unwrap()
             .close(quinn::VarInt::from_u32(1), b"the test breaks it");
+    }
+
+    /// Takes no connection any more and says nothing on those there are, as a server that is lost.
+    pub(crate) fn stop_listening(&self) {
+        let lost = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        self.endpoint.rebind(lost).unwrap();
+        self.endpoint.set_server_config(None);
+    }
+
+    /// Counts no heartbeats while `leaderless`.
+    pub(crate) fn leaderless(&self, leaderless: bool) {
+        self.state.lock().unwrap().leaderless = leaderless;
+    }
+
+    /// Says that these are the cluster's servers.
+    pub(crate) fn tell_servers(&self, servers: Vec<SocketAddr>) {
+        self.state.lock().unwrap().servers = servers;
+    }
+
+    /// Wants what `other` wants, as a server with the same state.
+    pub(crate) fn want_as(&self, other: &Self) {
+        let (index, wanted) = {
+            let state = other.state.lock().unwrap();
+            (state.index, state.wanted.clone())
+        };
+        let mut state = self.state.lock().unwrap();
+        state.index = index;
+        state.wanted = wanted;
+    }
+
+    /// Sends the agent to other servers.
+    pub(crate) async fn send_away(&self, after: Duration) {
+        let push = self.state.lock().unwrap().push.clone();
+        let reason = "the test wants it".to_owned();
+        send(push, ToAgent::TryElsewhere { reason, after }).await;
+    }
+
+    /// Whether an agent has a session.
+    pub(crate) fn is_connected(&self) -> bool {
+        let state = self.state.lock().unwrap();
+        let connection = state.connection.as_ref();
+        connection.is_some_and(|connection| connection.close_reason().is_none())
+    }
+
+    /// What the agent showed in its newest session.
+    pub(crate) fn peer_certificate(&self) -> Vec<u8> {
+        let connection = self.state.lock().unwrap().connection.clone();
+        let chain = connection.unwrap().peer_identity().unwrap();
+        let chain = chain
+            .downcast::<Vec<rustls_pki_types::CertificateDer<'static>>>()
+            .unwrap();
+        chain[0].to_vec()
     }
 
     pub(crate) fn sessions(&self) -> u32 {

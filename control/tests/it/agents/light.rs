@@ -1,5 +1,7 @@
 //! A cluster in this process, and agents that only keep their session: hundreds of them share a socket.
 
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +34,7 @@ pub(crate) struct Cluster {
     pub(crate) servers: Vec<Option<Server>>,
     configs: Vec<ServerConfig>,
     pub(crate) agent_tls: PathBuf,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Cluster {
@@ -49,12 +51,12 @@ impl Cluster {
             servers: Vec::new(),
             configs: Vec::new(),
             agent_tls,
-            _dir: dir,
+            dir,
         };
         let mut first = None;
         for number in 1..=count {
             let name = format!("s{number}");
-            let tls = cluster._dir.path().join(&name).join("certificates");
+            let tls = cluster.dir.path().join(&name).join("certificates");
             let subject = Subject::Server {
                 name: &name,
                 hosts: &[],
@@ -71,7 +73,7 @@ impl Cluster {
                 bootstrap_expect: count,
                 join: first.iter().map(SocketAddr::to_string).collect(),
                 tls_dir: Some(tls),
-                ..ServerConfig::new(cluster._dir.path().join(&name).join("data"))
+                ..ServerConfig::new(cluster.dir.path().join(&name).join("data"))
             };
             let server = Server::start(config.clone()).await.unwrap();
             // Started again, it is where it was.
@@ -82,8 +84,11 @@ impl Cluster {
             cluster.configs.push(config);
         }
         cluster.leader().await;
-        soon("every server knows the leader", async {
-            while cluster.alive().any(|control| control.leader().is_none()) {
+        soon("every server serves agents", async {
+            let serves = |control: &Control| {
+                control.leader().is_some() && control.nodes().unserved().is_none()
+            };
+            while !cluster.alive().all(serves) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         })

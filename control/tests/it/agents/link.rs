@@ -1,5 +1,7 @@
 //! One agent's session, word by word.
 
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
 use std::net::SocketAddr;
 
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
@@ -71,6 +73,13 @@ impl Spoken {
             }
         })
         .await
+    }
+
+    pub(crate) async fn registered(&mut self) {
+        self.hear("the registration", |message| {
+            matches!(message, ToAgent::Registered { .. }).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn next_to_run(&mut self) -> DesiredAlloc {

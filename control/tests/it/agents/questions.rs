@@ -5,7 +5,7 @@ use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
 
-use super::light::{Cluster, ready};
+use super::light::Cluster;
 use super::link::agent_on;
 use crate::fixture::soon;
 
@@ -32,10 +32,8 @@ async fn a_question_reaches_a_node_of_another_server() {
     let cluster = Cluster::found(3).await;
     let spec = node("n1").build();
     let node_id = spec.id;
-    let agent = agent_on(&cluster, 0, spec, LogIndex(0)).await;
-    cluster
-        .until(1, "it is ready", |state| ready(state) == 1)
-        .await;
+    let mut agent = agent_on(&cluster, 0, spec, LogIndex(0)).await;
+    agent.registered().await;
     let answering = async {
         let (send, receive) = agent.connection.accept_bi().await.unwrap();
         let request = FrameReceiver::new(receive).recv::<NodeRequest>().await;
@@ -70,10 +68,8 @@ async fn a_slow_reader_holds_the_node_back() {
     let cluster = Cluster::found(3).await;
     let spec = node("n1").build();
     let node_id = spec.id;
-    let agent = agent_on(&cluster, 0, spec, LogIndex(0)).await;
-    cluster
-        .until(1, "it is ready", |state| ready(state) == 1)
-        .await;
+    let mut agent = agent_on(&cluster, 0, spec, LogIndex(0)).await;
+    agent.registered().await;
     let nodes = cluster.server(1).control().nodes().clone();
     let (replies, stream) = soon("a stream", async {
         tokio::join!(nodes.request(node_id, logs()), agent.connection.accept_bi())
