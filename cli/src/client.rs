@@ -258,6 +258,8 @@ impl Client {
         path: &str,
         file: &std::fs::File,
     ) -> Result<T, CliError> {
+        // Finds a server that answers.
+        self.get::<serde_json::Value>("/v1/status/leader")?;
         let server = self.address();
         let response = self
             .http

@@ -79,7 +79,7 @@ impl Comparison {
                 .any(|other| first.differing(other).contains(name))
         };
         let names = first.tables().map(|(name, _)| name);
-        names.into_iter().filter(|name| differs(&name)).collect()
+        names.into_iter().filter(|name| differs(name)).collect()
     }
 }
 

@@ -64,7 +64,7 @@ impl Published {
             effects,
             effects_lost: AtomicBool::new(false),
             events: EventRing::default(),
-            hashes: Mutex::default(),
+            hashes: Mutex::new(Hashes::of(LogIndex(0), State::default().hash())),
             halted: OnceLock::new(),
         };
         (published, receiver)
@@ -160,10 +160,14 @@ impl Published {
 
 /// Hashes of the state after each of the last entries. An entry that is no command changes nothing, so it
 /// has none: the one before it holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hashes(VecDeque<(LogIndex, StateHash)>);
 
 impl Hashes {
+    fn of(index: LogIndex, hash: StateHash) -> Self {
+        Self(VecDeque::from([(index, hash)]))
+    }
+
     fn extend(&mut self, hashes: Vec<(LogIndex, StateHash)>) {
         self.0.extend(hashes);
         let surplus = self.0.len().saturating_sub(limits::STATE_HASHES_KEPT);
@@ -171,8 +175,7 @@ impl Hashes {
     }
 
     fn jump(&mut self, index: LogIndex, hash: StateHash) {
-        self.0.clear();
-        self.0.push_back((index, hash));
+        *self = Self::of(index, hash);
     }
 
     fn at(&self, index: LogIndex) -> Option<StateHash> {
@@ -234,7 +237,7 @@ mod tests {
 
         published.publish(State::default(), LogIndex(7), entries);
 
-        assert_eq!(published.hash_at(LogIndex(1)), None);
+        assert_eq!(published.hash_at(LogIndex(1)), Some(State::default().hash()));
         assert_eq!(published.hash_at(LogIndex(2)), Some(hash(20)));
         assert_eq!(published.hash_at(LogIndex(5)), Some(hash(30)));
         assert_eq!(published.hash_at(LogIndex(7)), Some(hash(60)));
@@ -263,9 +266,9 @@ mod tests {
 
     #[test]
     fn hashes_are_bounded() {
-        let mut hashes = Hashes::default();
+        let mut hashes = Hashes::of(LogIndex(0), hash(0));
 
-        for index in 0..2 * limits::STATE_HASHES_KEPT as u64 {
+        for index in 1..2 * limits::STATE_HASHES_KEPT as u64 {
             hashes.extend(vec![(LogIndex(index), hash(index))]);
         }
 

@@ -141,7 +141,8 @@ fn tls(args: &[&str]) -> Output {
 }
 
 fn done(output: &Output) {
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    let told = format!("{}{}", stdout(output), stderr(output));
+    assert_eq!(output.status.code(), Some(0), "{told}");
 }
 
 #[test]

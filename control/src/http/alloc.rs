@@ -74,7 +74,7 @@ async fn one(
                 state
                     .allocs()
                     .get(&alloc_id)
-                    .map_or(state.allocs().index(), |alloc| alloc.modify_index())
+                    .map_or(state.allocs().index(), AllocView::modify_index)
             },
             |state| {
                 let alloc = state

@@ -127,7 +127,7 @@ impl Reader {
             return Ok(None);
         }
         loop {
-            while let Some(batch) = self.ready.next() {
+            for batch in self.ready.by_ref() {
                 self.next = LogIndex(batch.index().0 + 1);
                 let events = events(batch, Arc::clone(&self.filter)).await?;
                 if let Some(line) = events {

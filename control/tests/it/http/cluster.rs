@@ -101,6 +101,11 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
         }
     }
     let client = trio.client(last);
+    // A leader's word holds for a moment after it was last confirmed.
+    until("nobody's word holds any more", async || {
+        client.get("/v1/job/web").await.status == 503
+    })
+    .await;
 
     let stale = client.get("/v1/job/web?stale").await;
     let read = client.get("/v1/job/web").await;

@@ -15,7 +15,7 @@ async fn register(client: &Client, key: &str, body: &Value) -> Answer {
 /// How many evaluations there are of `web`: one for each registration that was applied.
 async fn registrations(client: &Client) -> usize {
     let evals = client.get("/v1/job/web/evaluations").await.json();
-    let of_users = evals.as_array().unwrap().iter();
+    let of_users = evals.as_array().expect("a list").iter();
     of_users
         .filter(|eval| eval["TriggeredBy"] == "job-register")
         .count()

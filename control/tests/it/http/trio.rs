@@ -1,7 +1,9 @@
 //! Three servers of one cluster, in this process, over real sockets.
 
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_control::server::{Server, ServerConfig};
@@ -75,16 +77,6 @@ impl Trio {
         })
         .await;
         self.servers[at] = Some(server);
-    }
-
-    /// The data directory of the server `at` its place.
-    pub(crate) fn data_dir(&self, at: usize) -> PathBuf {
-        self.dir.path().join(NAMES[at]).join("data")
-    }
-
-    /// A directory for files of the test.
-    pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
     }
 
     /// Drops the server at once, as a crash would. A connection that a test holds keeps it alive.
