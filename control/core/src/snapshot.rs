@@ -159,6 +159,4 @@ pub struct CohortRecord {
 }
 
 #[cfg(test)]
-mod golden;
-#[cfg(test)]
 mod tests;

@@ -81,10 +81,10 @@ fn ask(change: &mut Change<'_>, asks: Asks) {
 
 fn is_news(alloc: AllocView<'_>, report: &AllocReport) -> bool {
     let from_agent = match report.client_status {
-        ClientStatus::Pending
-        | ClientStatus::Running
-        | ClientStatus::Complete
-        | ClientStatus::Failed => true,
+        // What has run is not pending again. A report that a server held back, while the agent told
+        // another server more, must not take that back.
+        ClientStatus::Pending => alloc.client_status() != ClientStatus::Running,
+        ClientStatus::Running | ClientStatus::Complete | ClientStatus::Failed => true,
         ClientStatus::Lost | ClientStatus::Unknown => false,
     };
     from_agent && !alloc.client_status().is_terminal() && alloc.is_news(report)

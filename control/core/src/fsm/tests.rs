@@ -2,6 +2,7 @@
 
 mod golden;
 mod laws;
+mod numbers;
 
 use std::time::Duration;
 
@@ -284,6 +285,20 @@ fn late_and_repeated_reports_change_nothing() {
 
     assert_eq!(cluster.state.allocs(), before.allocs());
     assert_eq!(cluster.state.evals(), before.evals());
+}
+
+/// An agent told one server that the instance is pending and another that it runs; the first was slow.
+#[test]
+fn a_report_that_was_held_back_takes_nothing_back() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
+
+    cluster.report(alloc_id, ClientStatus::Pending);
+
+    assert_eq!(cluster.live("web")[0].client_status, ClientStatus::Running);
 }
 
 #[test]

@@ -1,3 +1,5 @@
+mod golden;
+
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use crate::state::State;
 
 /// A state with something in every table, gaps among the columns, and versions that only an allocation
 /// knows.
-pub(super) fn populated() -> State {
+fn populated() -> State {
     let mut cluster = Cluster::new();
     for name in ["n1", "n2", "n3", "n4"] {
         cluster.node(node(name).build());

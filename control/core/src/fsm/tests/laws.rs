@@ -86,10 +86,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Plan),
         2 => any::<usize>().prop_map(|pick| Step::Late { pick }),
         6 => Just(Step::Settle),
-        2 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
+        5 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
         1 => Just(Step::Collect),
     ];
-    proptest::collection::vec(step, 1..40)
+    proptest::collection::vec(step, 1..60)
 }
 
 /// A cluster and plans that wait to be applied.
@@ -105,6 +105,10 @@ impl History {
             late: Vec::new(),
         };
         history.cluster.history = Some(Vec::new());
+        for number in 0..3 {
+            let spec = node(&format!("n{number}")).cpu_mhz(1_000);
+            history.cluster.node(spec.build());
+        }
         for step in steps {
             history.take(step);
         }

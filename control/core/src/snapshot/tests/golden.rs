@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::tests::populated;
 use super::*;
 
 /// The first two records of each kind. The state has something in every table, so every kind is there.
