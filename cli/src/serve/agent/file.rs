@@ -277,7 +277,7 @@ fn addresses(attribute: &Attribute) -> Result<Vec<SocketAddr>, JobFileFault> {
     let wanted = "a list of addresses such as [\"10.0.0.1:4647\"]";
     let list = texts(value).ok_or_else(|| wrong(attribute, wanted))?;
     list.iter()
-        .map(|text| text.parse().map_err(|_| wrong(attribute, wanted)))
+        .map(|text| text.parse().map_err(|_unparsed| wrong(attribute, wanted)))
         .collect()
 }
 
