@@ -340,6 +340,15 @@ plugin "native" {}
     }
 
     #[test]
+    fn example_is_a_configuration() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/agent.hcl");
+
+        let file = AgentFile::read(&path).unwrap();
+
+        assert_eq!(file.meta["rack"], "r1");
+    }
+
+    #[test]
     fn every_fault_has_its_line_and_column() {
         let error = parse(
             "nam = \"x\"\nservers = [\"nowhere\"]\n  pool = 3\nplugin {}\nplugin \"a\" {\n  conf {}\n}\n",
