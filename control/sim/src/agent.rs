@@ -114,6 +114,20 @@ impl Host {
         self.drive(alloc_id, env);
     }
 
+    /// What the agent thinks of an allocation, and what the machine has of it.
+    #[must_use]
+    pub fn describe(&self, alloc_id: AllocId) -> String {
+        let processes = self.processes.iter().filter(|((of, _), _)| *of == alloc_id);
+        let processes: Vec<_> = processes.map(|(_, process)| process).collect();
+        let agent = self.agent.as_ref();
+        let runner = agent.and_then(|agent| agent.runners.get(&alloc_id));
+        let core = runner.map(|runner| (runner.core.snapshot(), runner.core.client_status()));
+        let wanted = agent.and_then(|agent| agent.desired.get(alloc_id));
+        let wanted = wanted.map(|wanted| (wanted.desired, wanted.alloc_modify_index));
+        let told = agent.map(|agent| agent.outbox.describe(alloc_id));
+        format!("told {told:?}, wanted {wanted:?}, processes {processes:?}, runner {core:?}")
+    }
+
     /// Something happened in the machine.
     pub fn handle_event(&mut self, event: HostEvent, env: &mut Env) {
         match event {

@@ -14,12 +14,12 @@ pub fn command(command: &Command) -> String {
         Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
         Command::SetNodeStatus {
             node_id, status, ..
-        } => format!("node {} {}", node_id.short(), status.word()),
+        } => format!("node {} {}", node(*node_id), status.word()),
         Command::SetEligibility {
             node_id,
             eligibility,
             ..
-        } => format!("node {} {}", node_id.short(), eligibility.word()),
+        } => format!("node {} {}", node(*node_id), eligibility.word()),
         Command::RegisterJob { spec, .. } => format!("run {} x{}", spec.id, spec.groups[0].count),
         Command::DeregisterJob { key, purge, .. } => format!("stop {key} purge {purge}"),
         Command::EvaluateJob { key, .. } => format!("evaluate {key}"),
@@ -53,7 +53,13 @@ fn node_reports(node_id: NodeId, reports: &[AllocReport]) -> String {
             format!("{id} {status}")
         })
         .collect();
-    format!("{} reports {}", node_id.short(), words.join(", "))
+    format!("{} reports {}", node(node_id), words.join(", "))
+}
+
+/// The simulator's nodes have their names for ids.
+fn node(node_id: NodeId) -> String {
+    let name = node_id.0.iter().take_while(|byte| **byte != 0);
+    name.map(|byte| char::from(*byte)).collect()
 }
 
 /// An answer in a few words.

@@ -51,13 +51,14 @@ pub struct Duties {
     looked_at: Timestamp,
 }
 
+/// Short, so that what is over is forgotten in the middle of a storm.
 fn gc() -> GcConfig {
     GcConfig {
-        interval: Duration::from_mins(1),
-        eval_threshold: Duration::from_mins(2),
-        batch_eval_threshold: Duration::from_mins(3),
-        job_threshold: Duration::from_mins(3),
-        node_threshold: Duration::from_mins(2),
+        interval: Duration::from_secs(15),
+        eval_threshold: Duration::from_secs(20),
+        batch_eval_threshold: Duration::from_secs(30),
+        job_threshold: Duration::from_secs(30),
+        node_threshold: Duration::from_secs(25),
     }
 }
 

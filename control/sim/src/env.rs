@@ -1,6 +1,6 @@
 //! What everything in the world shares: time, chance, the network, the queue of events, the trace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
@@ -27,8 +27,13 @@ pub enum Event {
         to: Place,
         /// The message.
         message: Box<Message>,
-        /// How often a cut link has held it up.
-        tries: u32,
+    },
+    /// The next message on a stream arrives.
+    Stream {
+        /// From here.
+        from: Place,
+        /// To there.
+        to: Place,
     },
     /// A server's disk has written.
     Synced {
@@ -86,6 +91,15 @@ pub struct Env {
     pub trace: Trace,
     queue: BTreeMap<(Timestamp, u64), Event>,
     next: u64,
+    streams: BTreeMap<(Place, Place), Stream>,
+}
+
+/// Messages under way between an agent and a server, in order.
+#[derive(Debug, Default)]
+struct Stream {
+    messages: VecDeque<(Timestamp, Message)>,
+    /// How often a cut link has held up the first.
+    tries: u32,
 }
 
 impl Env {
@@ -102,6 +116,7 @@ impl Env {
             trace: Trace::default(),
             queue: BTreeMap::new(),
             next: 0,
+            streams: BTreeMap::new(),
         }
     }
 
@@ -139,53 +154,61 @@ impl Env {
         self.queue.pop_first().map(|(_, event)| event)
     }
 
-    /// Sends a message.
+    /// Sends a message. Between agents and servers it goes on a stream, in order; what comes twice comes
+    /// out of order the second time.
     pub fn send(&mut self, from: Place, to: Place, message: Message) {
         let on_stream = matches!(from, Place::Host(_)) || matches!(to, Place::Host(_));
-        let delays = if on_stream {
+        let mut delays = if on_stream {
             self.network.stream(&mut self.dice)
         } else if self.network.is_open(from, to) {
             self.network.datagram(&mut self.dice)
         } else {
             Vec::new()
         };
+        if on_stream && let Some(delay) = (!delays.is_empty()).then(|| delays.remove(0)) {
+            self.send_on_stream(from, to, message.clone(), delay);
+        }
         for delay in delays {
             let event = Event::Deliver {
                 from,
                 to,
                 message: Box::new(message.clone()),
-                tries: 0,
             };
             self.at(self.now.plus(delay), event);
         }
     }
 
-    /// A message that has arrived, unless the link is cut: on a stream it is sent again later.
-    pub fn arrive(
-        &mut self,
-        from: Place,
-        to: Place,
-        message: Box<Message>,
-        tries: u32,
-    ) -> Option<Message> {
-        let on_stream = matches!(from, Place::Host(_)) || matches!(to, Place::Host(_));
-        if !on_stream || self.network.is_open(from, to) {
-            return Some(*message);
+    fn send_on_stream(&mut self, from: Place, to: Place, message: Message, delay: Duration) {
+        let at = self.now.plus(delay);
+        let stream = self.streams.entry((from, to)).or_default();
+        stream.messages.push_back((at, message));
+        if stream.messages.len() == 1 {
+            self.at(at, Event::Stream { from, to });
         }
-        if tries < limits::STREAM_TRIES_MAX {
-            let tries = tries + 1;
-            self.after(
-                300,
-                700,
-                Event::Deliver {
-                    from,
-                    to,
-                    message,
-                    tries,
-                },
-            );
+    }
+
+    /// The next message of a stream, unless the link is cut: then it is sent again later, until both ends
+    /// must have given up.
+    pub fn next_on_stream(&mut self, from: Place, to: Place) -> Option<Message> {
+        let now = self.now;
+        let is_open = self.network.is_open(from, to);
+        let stream = self.streams.get_mut(&(from, to))?;
+        if !is_open && stream.tries < limits::STREAM_TRIES_MAX {
+            stream.tries += 1;
+            self.after(300, 700, Event::Stream { from, to });
+            return None;
         }
-        None
+        stream.tries = 0;
+        if !is_open {
+            stream.messages.clear();
+            return None;
+        }
+        let (_, message) = stream.messages.pop_front()?;
+        let next_at = stream.messages.front().map(|(at, _)| now.max(*at));
+        if let Some(at) = next_at {
+            self.at(at, Event::Stream { from, to });
+        }
+        Some(message)
     }
 
     /// Writes a line of the trace.

@@ -63,24 +63,24 @@ pub struct SimConfig {
 }
 
 impl SimConfig {
-    /// Three minutes of storm; the seed decides how many servers there are. The calm is longer than the
+    /// A hundred seconds of storm; the seed decides how many servers there are. The calm is longer than the
     /// longest pause before a failed instance is replaced, which doubles with each failure in the storm.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
             servers: [3, 3, 5, 3, 1][usize::try_from(seed % 5).unwrap_or(0)],
-            storm: Duration::from_mins(3),
+            storm: Duration::from_secs(100),
             calm: Duration::from_mins(20),
             bug: None,
         }
     }
 
-    /// A quarter of an hour of storm.
+    /// Ten minutes of storm.
     #[must_use]
     pub fn long(seed: u64) -> Self {
         Self {
-            storm: Duration::from_mins(15),
+            storm: Duration::from_mins(10),
             calm: Duration::from_mins(90),
             ..Self::new(seed)
         }

@@ -11,6 +11,8 @@ pub const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 pub const HEARTBEAT_TTL: Duration = Duration::from_secs(10);
 /// Entries after which a run that does not come to rest is a failure: ten times what any seed needed.
 pub const ENTRIES_MAX: u64 = 100_000;
+/// Steps without time passing, after which a run is a failure: something is due for ever.
+pub const STEPS_AT_ONCE_MAX: u32 = 10_000;
 /// Lines of the trace that a failure shows.
 pub const TRACE_TAIL: usize = 40;
 /// Times a message on a stream is held up by a cut link before it is given up: by then both ends have

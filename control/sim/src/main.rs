@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     let mut sum = Sum::default();
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         // Before the run: a panic must not hide it.
-        eprint!("\rseed {seed} ");
+        eprint!("\rseed {seed}    ");
         let report = run(args.config(seed));
         sum.add(&report);
         if args.trace || args.seeds == 1 {

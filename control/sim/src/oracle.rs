@@ -14,13 +14,15 @@ use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
 
 use crate::disk::Image;
-use crate::log::{Entry, Log, Payload, Position};
+use crate::log::{Entry, Payload, Position};
 use crate::machine::{self, Machine};
 
 /// A committed entry.
 #[derive(Debug)]
 struct Line {
     entry: Arc<Entry>,
+    /// The term in which it was committed: leaders of later ones must have it.
+    committed_in: u64,
     /// The state after it, by whoever applied it first.
     hash: Option<StateHash>,
     response: Option<Response>,
@@ -130,7 +132,11 @@ impl Oracle {
             let term = image.term;
             self.fault(&format!("servers {other} and {server} both lead term {term}"));
         }
-        if let Some(line) = self.ledger.last()
+        let due = self
+            .ledger
+            .iter()
+            .rfind(|line| line.committed_in < image.term);
+        if let Some(line) = due
             && !image.holds(line.entry.at)
         {
             let index = line.entry.at.index;
@@ -141,9 +147,9 @@ impl Oracle {
     }
 
     /// A server believes entries after `from` up to `to` committed.
-    pub fn committed(&mut self, server: usize, log: &Log, from: u64, to: u64) {
+    pub fn committed(&mut self, server: usize, image: &Image, from: u64, to: u64) {
         for index in from + 1..=to {
-            let Some(entry) = log.get(index) else {
+            let Some(entry) = image.log.get(index) else {
                 continue;
             };
             let known = self.line(index).map(|line| *line.entry == **entry);
@@ -156,6 +162,7 @@ impl Oracle {
                     self.unverified.push(entry.at);
                     self.ledger.push(Line {
                         entry: Arc::clone(entry),
+                        committed_in: image.term,
                         hash: None,
                         response: None,
                     });

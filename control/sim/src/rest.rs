@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_control_core::scheduler;
 use muster_control_core::state::State;
+use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey};
 use muster_domain::job::JobType;
@@ -120,12 +121,20 @@ fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
         .filter(|alloc| !alloc.is_terminal())
         .map(|alloc| alloc.id())
         .collect();
+    for alloc in state.allocs_on(&host.spec.id) {
+        if !alloc.is_terminal() && alloc.client_status() != ClientStatus::Running {
+            let (id, status) = (alloc.id().short(), alloc.client_status().word());
+            let is = host.describe(alloc.id());
+            unrest.push(format!("{name}: {id} is said to be {status}: {is}"));
+        }
+    }
     let running: BTreeSet<AllocId> = host.running().map(|(alloc_id, _)| *alloc_id).collect();
     for alloc_id in wanted.symmetric_difference(&running) {
         let (wants, runs) = (wanted.contains(alloc_id), running.contains(alloc_id));
         unrest.push(format!(
-            "{name}: {} is wanted {wants}, runs {runs}",
-            alloc_id.short()
+            "{name}: {} is wanted {wants}, runs {runs}: {}",
+            alloc_id.short(),
+            host.describe(*alloc_id)
         ));
     }
 }

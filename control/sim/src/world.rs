@@ -27,9 +27,12 @@ pub(crate) struct World {
     /// When each server and each host has something to do.
     server_at: Vec<Timestamp>,
     host_at: Vec<Option<Timestamp>>,
+    /// Steps taken without time passing.
+    steps_here: u32,
 }
 
 /// Who has something to do next.
+#[derive(Debug)]
 enum Next {
     Event,
     Server(usize),
@@ -52,6 +55,7 @@ impl World {
             nodes: Vec::new(),
             server_at: vec![limits::EPOCH; config.servers],
             host_at: Vec::new(),
+            steps_here: 0,
         };
         world.nodes = world.hosts.iter().map(|host| host.spec.id).collect();
         world.host_at = vec![None; world.hosts.len()];
@@ -125,6 +129,11 @@ impl World {
             if at > end {
                 break;
             }
+            self.steps_here = if at > self.env.now { 0 } else { self.steps_here + 1 };
+            if self.steps_here > limits::STEPS_AT_ONCE_MAX {
+                let who = format!("time stands still: {next:?}");
+                self.env.oracle.fault(&who);
+            }
             self.env.now = self.env.now.max(at);
             match next {
                 Next::Event => {
@@ -176,12 +185,12 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Deliver {
-                from,
-                to,
-                message,
-                tries,
-            } => self.deliver(from, to, message, tries),
+            Event::Deliver { from, to, message } => self.deliver(from, to, message),
+            Event::Stream { from, to } => {
+                if let Some(message) = self.env.next_on_stream(from, to) {
+                    self.deliver(from, to, Box::new(message));
+                }
+            }
             Event::Synced { server, life, upto } => {
                 self.env.trace.note(self.env.now, 200 + server as u64);
                 let one = &mut self.servers[server];
@@ -218,25 +227,17 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, from: Place, to: Place, message: Box<Message>, tries: u32) {
+    fn deliver(&mut self, from: Place, to: Place, message: Box<Message>) {
         if let Place::Server(at) = to
             && self.servers[at].up
             && self.servers[at].paused_until > self.env.now
         {
             // It waits in the socket.
             let until = self.servers[at].paused_until;
-            let event = Event::Deliver {
-                from,
-                to,
-                message,
-                tries,
-            };
-            self.env.at(until, event);
+            self.env.at(until, Event::Deliver { from, to, message });
             return;
         }
-        let Some(message) = self.env.arrive(from, to, message, tries) else {
-            return;
-        };
+        let message = *message;
         match to {
             Place::Server(at) if self.servers[at].up => {
                 self.env.trace.note(self.env.now, 400 + at as u64);

@@ -84,6 +84,14 @@ impl Outbox {
             .is_none_or(|entry| entry.acked == entry.number)
     }
 
+    /// What was said of the allocation, for people.
+    pub(super) fn describe(&self, alloc_id: AllocId) -> String {
+        self.0.get(&alloc_id).map_or_else(String::new, |entry| {
+            let status = entry.report.client_status.word();
+            format!("{status} {} {:?} {}", entry.number, entry.sent, entry.acked)
+        })
+    }
+
     /// The allocation is gone.
     pub(super) fn forget(&mut self, alloc_id: AllocId) {
         self.0.remove(&alloc_id);

@@ -229,7 +229,7 @@ impl Raft {
     fn commit_up_to(&mut self, index: u64, env: &mut Env) {
         if index > self.commit {
             env.oracle
-                .committed(self.me, &self.image.log, self.commit, index);
+                .committed(self.me, &self.image, self.commit, index);
             self.commit = index;
         }
     }

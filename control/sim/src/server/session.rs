@@ -95,6 +95,8 @@ pub(super) struct Session {
     registering: bool,
     reports: VecDeque<(u64, Vec<AllocReport>)>,
     reporting: bool,
+    /// The newest message of reports: what comes after it again is old.
+    sequence: u64,
     awake: bool,
     /// The state here is at least as new as the session.
     fresh: bool,
@@ -156,9 +158,11 @@ impl Server {
                 }
                 self.make_ready(host, env);
             }
-            FromAgent::Report { sequence, reports } => {
+            FromAgent::Report { sequence, reports } if sequence > session.sequence => {
+                session.sequence = sequence;
                 session.reports.push_back((sequence, reports));
             }
+            FromAgent::Report { .. } => {}
             FromAgent::Register { .. } => {}
         }
     }
@@ -185,6 +189,7 @@ impl Server {
             registering: false,
             reports: VecDeque::new(),
             reporting: false,
+            sequence: 0,
             awake: false,
             fresh: false,
             rescan_at: env.now.plus(limits::SESSION_RESCAN),
@@ -404,15 +409,13 @@ impl Server {
     pub(super) fn count_beats(
         &mut self,
         server: usize,
-        beats: Vec<GatheredBeat>,
+        mut beats: Vec<GatheredBeat>,
         env: &mut Env,
     ) {
         let Some(duties) = &mut self.duties else {
             return;
         };
-        for beat in &beats {
-            duties.handle_beat(beat.node_id, env.now);
-        }
+        beats.retain(|beat| duties.handle_beat(beat.node_id, env.now));
         self.read(Reader::Beats { server, beats }, env);
     }
 

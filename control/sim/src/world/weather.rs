@@ -10,23 +10,42 @@ impl World {
         if self.env.calm {
             return;
         }
+        self.some_end();
         match self.env.dice.below(20) {
             0..=3 => self.crash_server(),
-            4 => self.pause_server(),
-            5..=7 => self.partition_servers(),
-            8..=9 => self.cut_agent_off(),
-            10..=11 => {
-                self.env.say(format_args!("the network is joined"));
-                self.env.network.join();
-            }
-            12..=13 => self.change_weather(),
-            14 => self.change_disk(),
+            4..=5 => self.pause_server(),
+            6..=8 => self.partition_servers(),
+            9..=10 => self.cut_agent_off(),
+            11..=12 => self.change_weather(),
+            13..=14 => self.change_disk(),
             15 => self.change_clock(),
             16..=17 => self.crash_agent(),
             18 => self.reboot_machine(),
             _ => self.mend(),
         }
-        self.env.after(500, 9_000, Event::Weather);
+        self.env.after(300, 7_000, Event::Weather);
+    }
+
+    /// Faults do not last for ever.
+    fn some_end(&mut self) {
+        if self.env.dice.chance(35) {
+            self.env.say(format_args!("the network is joined"));
+            self.env.network.join();
+        }
+        for at in 0..self.servers.len() {
+            if self.env.dice.chance(40) {
+                self.heal_disk(at);
+            }
+        }
+    }
+
+    fn heal_disk(&mut self, at: usize) {
+        let server = &mut self.servers[at];
+        server.raft.disk.full = false;
+        server.raft.disk.slow = false;
+        if server.up {
+            server.raft.sync(&mut self.env);
+        }
     }
 
     /// Everything works from here on.
@@ -35,7 +54,6 @@ impl World {
         self.env.calm = true;
         self.mend();
         for at in 0..self.servers.len() {
-            self.servers[at].paused_until = self.env.now;
             if !self.servers[at].up {
                 self.start_server(at);
             }
@@ -50,12 +68,8 @@ impl World {
     fn mend(&mut self) {
         self.env.say(format_args!("network and disks are well"));
         self.env.network.heal();
-        for server in &mut self.servers {
-            server.raft.disk.full = false;
-            server.raft.disk.slow = false;
-            if server.up {
-                server.raft.sync(&mut self.env);
-            }
+        for at in 0..self.servers.len() {
+            self.heal_disk(at);
         }
     }
 
