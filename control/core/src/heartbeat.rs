@@ -42,7 +42,7 @@ impl Default for HeartbeatConfig {
 pub enum Beat {
     /// It was expected.
     Counted,
-    /// Nothing was expected of this node: propose that it is ready, if it is registered.
+    /// Nothing is expected of this node, or not any more: propose that it is ready, if it is registered.
     Unexpected,
 }
 
@@ -77,6 +77,8 @@ pub struct Heartbeats {
     /// The server that each node was heard of through last.
     servers: BTreeMap<NodeId, u64>,
     order: BTreeSet<(Timestamp, NodeId)>,
+    /// Given out as silent, and not known to be down yet: a heartbeat comes too late.
+    given_up: BTreeSet<NodeId>,
 }
 
 impl Heartbeats {
@@ -97,6 +99,7 @@ impl Heartbeats {
 
     /// Begins anew: every node that is not down has a whole period from here.
     pub fn lead(&mut self, state: &State, now: Timestamp) {
+        let mut given_up = std::mem::take(&mut self.given_up);
         *self = Self {
             servers: std::mem::take(&mut self.servers),
             ..Self::new(self.config)
@@ -107,6 +110,9 @@ impl Heartbeats {
                 NodeStatus::Down | NodeStatus::Disconnected => {}
             }
         }
+        // What was proposed before may still be committed.
+        given_up.retain(|node_id| self.deadlines.contains_key(node_id));
+        self.given_up = given_up;
     }
 
     /// Expects heartbeats of a node from here on.
@@ -137,14 +143,16 @@ impl Heartbeats {
 
     /// Expects none of a node.
     pub fn untrack(&mut self, node_id: &NodeId) {
+        self.given_up.remove(node_id);
         if let Some(deadline) = self.deadlines.remove(node_id) {
             self.order.remove(&(deadline, *node_id));
         }
     }
 
-    /// A node was heard of.
+    /// A node was heard of. One whose end is proposed already gets no more time by it: it must not be told
+    /// that it was counted, and be down a moment later.
     pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> Beat {
-        if self.deadlines.contains_key(&node_id) {
+        if self.deadlines.contains_key(&node_id) && !self.given_up.contains(&node_id) {
             self.track(node_id, now);
             Beat::Counted
         } else {
@@ -167,6 +175,7 @@ impl Heartbeats {
             let again = now.plus(self.config.grace);
             self.order.insert((again, *node_id));
             self.deadlines.insert(*node_id, again);
+            self.given_up.insert(*node_id);
         }
         expired.into_iter().map(|(_, node_id)| node_id).collect()
     }

@@ -60,6 +60,23 @@ fn an_expired_node_is_named_again_after_a_grace() {
     assert_eq!(heartbeats.poll_timeout(), None);
 }
 
+/// The entry that says it is down may be on its way: nobody may be told that the heartbeat counted.
+#[test]
+fn a_beat_after_the_end_was_proposed_is_too_late() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    let mut heartbeats = heartbeats();
+    heartbeats.lead(&cluster.state, START);
+    let deadline = START.plus(TTL).plus(GRACE);
+    heartbeats.handle_timeout(deadline);
+
+    assert_eq!(heartbeats.handle_beat(node_id, deadline), Beat::Unexpected);
+    heartbeats.lead(&cluster.state, deadline);
+    assert_eq!(heartbeats.handle_beat(node_id, deadline), Beat::Unexpected);
+    heartbeats.track(node_id, deadline);
+    assert_eq!(heartbeats.handle_beat(node_id, deadline), Beat::Counted);
+}
+
 #[test]
 fn a_new_leader_gives_everybody_a_whole_period() {
     let mut cluster = Cluster::new();
