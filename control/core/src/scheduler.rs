@@ -15,6 +15,7 @@ mod names;
 mod preempt;
 mod rank;
 mod reconcile;
+mod reconciler;
 pub(crate) mod reschedule;
 mod update;
 

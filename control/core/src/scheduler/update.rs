@@ -5,6 +5,8 @@ use muster_domain::job::{JobSpec, Task, TaskGroup};
 /// What a change of version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
+    /// Nothing: it is of that version.
+    None,
     /// Its tasks need not know: at most the count, the priority or a policy differs.
     InPlace,
     /// It must be replaced.

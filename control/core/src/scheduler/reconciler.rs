@@ -1,0 +1,237 @@
+//! What a job has against what it should have: which instances to place, stop, update and delay.
+//!
+//! A function of the job, its allocations, its deployment and the time. The decisions are Nomad's, held
+//! to its recorded ones; where Nomad's depend on the order of a map, ours go by name and then by age.
+//!
+//! | file | content |
+//! |---|---|
+//! | `reconciler/group.rs` | one group, step by step |
+//! | `reconciler/instance.rs` | an allocation as the comparison sees it |
+//! | `reconciler/names.rs` | which instance numbers are taken |
+//! | `reconciler/reschedule.rs` | when an instance that failed is replaced |
+
+mod group;
+mod instance;
+mod names;
+mod reschedule;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::alloc::ClientStatus;
+use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
+use muster_domain::id::{AllocId, EvalId, Timestamp};
+use muster_domain::job::{ReschedulePolicy, UpdateStrategy};
+
+pub(super) use instance::{Instance, RescheduleEvent, Taint, Transition};
+
+/// Why instances are stopped; Nomad's words.
+pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
+pub(super) const LOST: &str = "alloc is lost since its node is down";
+pub(super) const MIGRATING: &str = "alloc is being migrated";
+pub(super) const UPDATING: &str = "alloc is being updated due to job update";
+pub(super) const RESCHEDULED: &str = "alloc was rescheduled because it failed";
+
+/// A job and all that there is of it.
+#[derive(Debug)]
+pub(super) struct Input<'a> {
+    /// Instances run to completion.
+    pub(super) batch: bool,
+    /// The job is gone or was told to stop.
+    pub(super) stopped: bool,
+    /// Its newest deployment.
+    pub(super) deployment: Option<&'a Deployment>,
+    /// Whether that deployment is of the current version.
+    pub(super) deployment_is_current: bool,
+    /// The groups of the current version, and those that only allocations have.
+    pub(super) groups: Vec<GroupInput<'a>>,
+    /// The evaluation that looks.
+    pub(super) eval_id: EvalId,
+    /// When it looks.
+    pub(super) now: Timestamp,
+}
+
+/// A group and its allocations.
+#[derive(Debug)]
+pub(super) struct GroupInput<'a> {
+    /// Its name.
+    pub(super) name: &'a str,
+    /// What the current version says of it; `None`: it has no such group.
+    pub(super) spec: Option<GroupSpec<'a>>,
+    /// Its allocations.
+    pub(super) instances: Vec<Instance>,
+}
+
+/// What a group should be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupSpec<'a> {
+    /// Instances.
+    pub(super) count: u32,
+    /// How a new version comes. `None`: all at once, without a deployment.
+    pub(super) update: Option<&'a UpdateStrategy>,
+    /// What happens after failures; `None`: nothing.
+    pub(super) reschedule: Option<&'a ReschedulePolicy>,
+    /// Time after which the agent stops an instance when it has lost its server, kill timeout included.
+    pub(super) stop_after: Option<Duration>,
+}
+
+/// What to do.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// Per group, in the order given.
+    pub(super) groups: Vec<GroupWork>,
+    /// A deployment to begin, without ids and times.
+    pub(super) new_deployment: Option<NewDeployment>,
+    /// What becomes of the deployment there is.
+    pub(super) deployment_update: Option<(DeploymentStatus, &'static str)>,
+}
+
+/// A deployment to begin.
+#[derive(Debug, Default)]
+pub(super) struct NewDeployment {
+    pub(super) description: &'static str,
+    pub(super) groups: Vec<DeploymentGroup>,
+}
+
+/// What to do for one group.
+#[derive(Debug, Default)]
+pub(super) struct GroupWork {
+    pub(super) place: Vec<Placement>,
+    pub(super) destructive: Vec<AllocId>,
+    pub(super) in_place: Vec<AllocId>,
+    pub(super) stop: Vec<Stop>,
+    /// Evaluations to come, and the allocations that wait for each.
+    pub(super) follow_ups: Vec<FollowUp>,
+    pub(super) counts: Counts,
+}
+
+/// How many of each, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) ignore: u32,
+    pub(super) place: u32,
+    pub(super) migrate: u32,
+    pub(super) stop: u32,
+    pub(super) in_place: u32,
+    pub(super) destructive: u32,
+    pub(super) canary: u32,
+}
+
+/// An instance to place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Placement {
+    /// Its number.
+    pub(super) name_index: u32,
+    /// It stands beside the older ones until it is promoted.
+    pub(super) canary: bool,
+    /// The allocation whose place it takes.
+    pub(super) previous: Option<AllocId>,
+    /// That one failed.
+    pub(super) reschedule: bool,
+    /// That one was lost.
+    pub(super) lost: bool,
+    /// Not of the current version but of the last stable one: canaries wait.
+    pub(super) last_stable: bool,
+    /// Not of an older version than this.
+    pub(super) version_min: u64,
+}
+
+/// An instance to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    pub(super) alloc_id: AllocId,
+    pub(super) client_status: Option<ClientStatus>,
+    pub(super) why: &'static str,
+    /// Position of the evaluation to come that goes on with it.
+    pub(super) follow_up: Option<usize>,
+}
+
+/// An evaluation to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FollowUp {
+    pub(super) wait_until: Timestamp,
+    /// Allocations that wait for it and learn its id.
+    pub(super) allocs: Vec<AllocId>,
+}
+
+/// The deployments as one comparison sees them.
+#[derive(Debug, Default)]
+struct Deployments<'a> {
+    /// The one under way for the current version.
+    current: Option<&'a Deployment>,
+    /// One that is over or of an older version: its canaries go.
+    old: Option<&'a Deployment>,
+    /// Begun by this comparison.
+    new: Option<NewDeployment>,
+    is_paused: bool,
+    has_failed: bool,
+}
+
+/// Compares.
+pub(super) fn reconcile(input: &Input<'_>) -> Work {
+    let mut work = Work::default();
+    let mut deployments = deployments(input, &mut work);
+    if input.stopped {
+        for group in &input.groups {
+            work.groups.push(group::stop_all(&group.instances, true));
+        }
+        return work;
+    }
+    let mut complete = true;
+    for group in &input.groups {
+        let (group_work, group_complete) = match group.spec {
+            Some(spec) => group::Reconciler::new(input, group, spec, &mut deployments).run(),
+            None => (group::stop_all(&group.instances, false), true),
+        };
+        complete &= group_complete;
+        work.groups.push(group_work);
+    }
+    if deployments.current.is_some() && deployments.new.is_none() && complete {
+        work.deployment_update = Some((
+            DeploymentStatus::Successful,
+            "Deployment completed successfully",
+        ));
+    }
+    work.new_deployment = deployments.new.map(|mut new| {
+        let waiting = || new.groups.iter().filter(|group| group.desired_canaries > 0);
+        new.description = if waiting().next().is_none() {
+            "Deployment is running"
+        } else if waiting().all(|group| group.auto_promote) {
+            "Deployment is running pending automatic promotion"
+        } else {
+            "Deployment is running but requires manual promotion"
+        };
+        new
+    });
+    work
+}
+
+/// Which deployment counts; one that is needless is cancelled.
+fn deployments<'a>(input: &Input<'a>, work: &mut Work) -> Deployments<'a> {
+    let mut deployments = Deployments::default();
+    let Some(deployment) = input.deployment else {
+        return deployments;
+    };
+    let active = deployment.status.is_active();
+    let cancelled = |why| active.then_some((DeploymentStatus::Cancelled, why));
+    if input.stopped {
+        work.deployment_update = cancelled("Cancelled because job is stopped");
+        deployments.old = Some(deployment);
+    } else if !input.deployment_is_current {
+        work.deployment_update = cancelled("Cancelled due to newer version of job");
+        deployments.old = Some(deployment);
+    } else if deployment.status == DeploymentStatus::Successful {
+        deployments.old = Some(deployment);
+    } else {
+        deployments.is_paused = deployment.status == DeploymentStatus::Paused;
+        deployments.has_failed = deployment.status == DeploymentStatus::Failed;
+        deployments.current = Some(deployment);
+    }
+    deployments
+}
+
+/// Instances by id.
+type ById<'a> = BTreeMap<AllocId, &'a Instance>;
+
+#[cfg(test)]
+mod tests;

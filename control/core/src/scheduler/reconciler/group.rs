@@ -1,0 +1,689 @@
+//! One group, step by step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::deployment::DeploymentGroup;
+use muster_domain::id::{AllocId, Timestamp};
+
+use super::names::NameIndex;
+use super::reschedule::{self, BATCH_WINDOW, WINDOW};
+use super::{
+    ById, Deployments, FollowUp, GroupInput, GroupSpec, GroupWork, Input, Instance, LOST,
+    MIGRATING, NOT_NEEDED, NewDeployment, Placement, RESCHEDULED, Stop, Taint,
+};
+use crate::scheduler::update::Change;
+
+/// Instances by what their node and their transition ask for.
+#[derive(Debug, Default)]
+struct Tainted<'a> {
+    untainted: ById<'a>,
+    migrate: ById<'a>,
+    lost: ById<'a>,
+}
+
+fn by_taint<'a>(instances: &ById<'a>) -> Tainted<'a> {
+    let mut tainted = Tainted::default();
+    for (id, instance) in instances {
+        let set = if instance.is_terminal() {
+            &mut tainted.untainted
+        } else if instance.transition.migrate {
+            &mut tainted.migrate
+        } else if instance.taint == Taint::Down {
+            &mut tainted.lost
+        } else {
+            &mut tainted.untainted
+        };
+        set.insert(*id, instance);
+    }
+    tainted
+}
+
+/// Stops every instance. `only_live`: those that have ended are not told again.
+pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
+    let all: ById<'_> = instances
+        .iter()
+        .filter(|instance| !only_live || !instance.is_terminal())
+        .map(|instance| (instance.id, instance))
+        .collect();
+    let Tainted {
+        untainted,
+        migrate,
+        lost,
+    } = by_taint(&all);
+    let mut work = GroupWork::default();
+    work.stop
+        .extend(untainted.keys().map(|id| stop(*id, NOT_NEEDED)));
+    work.stop
+        .extend(migrate.keys().map(|id| stop(*id, NOT_NEEDED)));
+    work.stop.extend(lost.keys().map(|id| stop_lost(*id, None)));
+    work.counts.stop = count(work.stop.len());
+    work
+}
+
+fn stop(alloc_id: AllocId, why: &'static str) -> Stop {
+    Stop {
+        alloc_id,
+        client_status: None,
+        why,
+        follow_up: None,
+    }
+}
+
+fn stop_lost(alloc_id: AllocId, follow_up: Option<usize>) -> Stop {
+    Stop {
+        alloc_id,
+        client_status: Some(ClientStatus::Lost),
+        why: LOST,
+        follow_up,
+    }
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// In the order of names, older first among equals.
+fn by_name<'a>(instances: &ById<'a>) -> Vec<&'a Instance> {
+    let mut list: Vec<&Instance> = instances.values().copied().collect();
+    list.sort_by_key(|instance| (instance.name_index, instance.id));
+    list
+}
+
+/// One group's share of the comparison.
+#[derive(Debug)]
+pub(super) struct Reconciler<'a, 'd, 'i> {
+    input: &'a Input<'i>,
+    group: &'a GroupInput<'i>,
+    spec: GroupSpec<'i>,
+    deployments: &'d mut Deployments<'i>,
+    /// The group within the deployment, or as it would be.
+    state: DeploymentGroup,
+    has_deployment: bool,
+    work: GroupWork,
+}
+
+impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
+    pub(super) fn new(
+        input: &'a Input<'i>,
+        group: &'a GroupInput<'i>,
+        spec: GroupSpec<'i>,
+        deployments: &'d mut Deployments<'i>,
+    ) -> Self {
+        let known = deployments
+            .current
+            .and_then(|deployment| deployment.group(group.name));
+        let fresh = || DeploymentGroup {
+            name: group.name.to_owned(),
+            auto_revert: spec.update.is_some_and(|update| update.auto_revert),
+            auto_promote: spec.update.is_some_and(|update| update.auto_promote),
+            progress_deadline_ns: spec.update.map_or(0, |update| {
+                u64::try_from(update.progress_deadline.as_nanos()).unwrap_or(u64::MAX)
+            }),
+            ..DeploymentGroup::default()
+        };
+        Self {
+            input,
+            group,
+            spec,
+            state: known.cloned().unwrap_or_else(fresh),
+            has_deployment: known.is_some(),
+            deployments,
+            work: GroupWork::default(),
+        }
+    }
+
+    /// Whether a strategy for updates is at work: `max_parallel = 0` is none.
+    fn has_strategy(&self) -> bool {
+        self.spec
+            .update
+            .is_some_and(|update| update.max_parallel > 0)
+    }
+
+    fn waits_for_canaries(&self) -> bool {
+        self.state.desired_canaries != 0 && !self.state.promoted
+    }
+
+    /// What to do, and whether the group is done as far as its deployment is concerned.
+    pub(super) fn run(mut self) -> (GroupWork, bool) {
+        let all = self.without_old_batch();
+        let (canaries, all) = self.canaries(all);
+        let Tainted {
+            untainted,
+            mut migrate,
+            lost,
+        } = by_taint(&all);
+        let (mut untainted, now, later) = self.rescheduleable(untainted);
+        let lost_later = self.delay_lost(&lost);
+        self.delay_reschedules(&later);
+
+        let taken = [&untainted, &migrate, &now, &lost]
+            .into_iter()
+            .flat_map(BTreeMap::values);
+        let mut names = NameIndex::new(self.spec.count, taken.map(|instance| instance.name_index));
+        let stopped = self.stop_surplus(
+            &mut names,
+            &untainted,
+            &mut migrate,
+            &lost,
+            &canaries,
+            &lost_later,
+        );
+        self.work.counts.stop += count(stopped.len());
+        untainted.retain(|id, _| !stopped.contains(id));
+
+        let (in_place, destructive) = self.updates(&untainted);
+        if self.waits_for_canaries() {
+            untainted.retain(|id, _| !canaries.contains_key(id));
+        }
+        let needs_canaries = self.place_canaries(&mut names, &canaries, &destructive);
+        let limit = self.limit(&untainted, &destructive, &migrate);
+        let place = if lost_later.is_empty() {
+            let place = self.placements(&mut names, &untainted, &migrate, &now, &lost);
+            if !self.has_deployment {
+                self.state.desired_total += count(place.len());
+            }
+            place
+        } else {
+            Vec::new()
+        };
+        self.carry_out(&place, &now, &lost, &destructive, limit);
+        self.migrate(&migrate);
+        self.begin_deployment(&all, &destructive);
+
+        let busy =
+            destructive.len() + in_place + place.len() + migrate.len() + now.len() + later.len();
+        let complete = busy == 0 && !needs_canaries && self.is_healthy();
+        (self.work, complete)
+    }
+
+    /// Instances of a batch job that ended under an older version are what they are.
+    fn without_old_batch(&mut self) -> ById<'a> {
+        let mut all = ById::new();
+        for instance in &self.group.instances {
+            if self.input.batch && instance.is_older && instance.is_terminal() {
+                self.work.counts.ignore += 1;
+            } else {
+                all.insert(instance.id, instance);
+            }
+        }
+        all
+    }
+
+    /// The canaries of the deployment under way. Those of an older or failed one go.
+    fn canaries(&mut self, mut all: ById<'a>) -> (ById<'a>, ById<'a>) {
+        let failed = self
+            .deployments
+            .current
+            .filter(|_| self.deployments.has_failed);
+        let unwanted = self
+            .deployments
+            .old
+            .into_iter()
+            .chain(failed)
+            .flat_map(|deployment| &deployment.groups)
+            .filter(|group| !group.promoted)
+            .flat_map(|group| &group.placed_canaries);
+        for id in unwanted {
+            if all.remove(id).is_some() {
+                self.work.stop.push(stop(*id, NOT_NEEDED));
+                self.work.counts.stop += 1;
+            }
+        }
+        let ids = self
+            .deployments
+            .current
+            .into_iter()
+            .flat_map(|deployment| &deployment.groups)
+            .flat_map(|group| &group.placed_canaries);
+        let canaries: ById<'a> = ids
+            .filter_map(|id| all.get(id).map(|instance| (*id, *instance)))
+            .collect();
+        let Tainted {
+            untainted,
+            migrate,
+            lost,
+        } = by_taint(&canaries);
+        for id in migrate.keys() {
+            self.work.stop.push(stop(*id, MIGRATING));
+            all.remove(id);
+        }
+        for id in lost.keys() {
+            self.work.stop.push(stop_lost(*id, None));
+            all.remove(id);
+        }
+        (untainted, all)
+    }
+
+    /// Parts instances into those that count, those to replace now and those to replace later.
+    #[expect(
+        clippy::type_complexity,
+        reason = "three sets, told apart where they are used"
+    )]
+    fn rescheduleable(
+        &self,
+        instances: ById<'a>,
+    ) -> (ById<'a>, ById<'a>, Vec<(&'a Instance, Timestamp)>) {
+        let (mut untainted, mut now) = (ById::new(), ById::new());
+        let mut later = Vec::new();
+        for (id, instance) in instances {
+            if instance.has_next && instance.is_terminal() {
+                continue;
+            }
+            match self.standing(instance) {
+                Standing::Counts => {
+                    untainted.insert(id, instance);
+                }
+                Standing::Ignored => {}
+                Standing::Due => {
+                    now.insert(id, instance);
+                }
+                Standing::DueLater(at) => {
+                    untainted.insert(id, instance);
+                    later.push((instance, at));
+                }
+            }
+        }
+        (untainted, now, later)
+    }
+
+    fn standing(&self, instance: &Instance) -> Standing {
+        let stopped = instance.desired != DesiredStatus::Run;
+        if self.input.batch {
+            if stopped {
+                return if instance.ran_successfully {
+                    Standing::Counts
+                } else {
+                    Standing::Ignored
+                };
+            }
+            if instance.client != ClientStatus::Failed {
+                return Standing::Counts;
+            }
+        } else if stopped || matches!(instance.client, ClientStatus::Complete | ClientStatus::Lost)
+        {
+            return Standing::Ignored;
+        }
+        // Within a deployment under way only what its watcher allows is replaced.
+        let is_deploying = self.deployments.current.is_some_and(|deployment| {
+            instance.deployment == Some(deployment.id) && deployment.status.is_active()
+        });
+        if is_deploying && !instance.transition.reschedule {
+            return Standing::Counts;
+        }
+        let at = reschedule::next_time(instance, self.spec.reschedule);
+        let is_due = at.is_some_and(|at| {
+            instance.follow_up == Some(self.input.eval_id) || at.since(self.input.now) <= WINDOW
+        });
+        match at {
+            _ if is_due || instance.transition.force_reschedule => Standing::Due,
+            Some(at) if instance.follow_up.is_none() => Standing::DueLater(at),
+            Some(_) | None => Standing::Counts,
+        }
+    }
+
+    /// Lost instances that their agent may still be stopping: they are replaced later.
+    fn delay_lost(&mut self, lost: &ById<'a>) -> BTreeMap<AllocId, usize> {
+        let mut later: Vec<(&Instance, Timestamp)> = Vec::new();
+        for instance in lost.values() {
+            if let Some(after) = self.spec.stop_after {
+                let at = instance.lost_at.unwrap_or(self.input.now).plus(after);
+                if at > self.input.now {
+                    later.push((instance, at));
+                }
+            }
+        }
+        self.follow_up(&later)
+    }
+
+    fn delay_reschedules(&mut self, later: &[(&'a Instance, Timestamp)]) {
+        self.follow_up(later);
+    }
+
+    /// Evaluations for what waits, those close together in one. Says which goes on with which instance.
+    fn follow_up(&mut self, later: &[(&'a Instance, Timestamp)]) -> BTreeMap<AllocId, usize> {
+        let mut later: Vec<_> = later.to_vec();
+        later.sort_by_key(|(instance, at)| (*at, instance.id));
+        let mut positions = BTreeMap::new();
+        let mut first: Option<Timestamp> = None;
+        for (instance, at) in later {
+            if first.is_none_or(|first| at.since(first) >= BATCH_WINDOW) {
+                first = Some(at);
+                self.work.follow_ups.push(FollowUp {
+                    wait_until: at,
+                    allocs: Vec::new(),
+                });
+            }
+            let position = self.work.follow_ups.len() - 1;
+            self.work.follow_ups[position].allocs.push(instance.id);
+            positions.insert(instance.id, position);
+        }
+        positions
+    }
+
+    /// Stops lost instances and those that are too many. Says which.
+    fn stop_surplus(
+        &mut self,
+        names: &mut NameIndex,
+        untainted: &ById<'a>,
+        migrate: &mut ById<'a>,
+        lost: &ById<'a>,
+        canaries: &ById<'a>,
+        lost_later: &BTreeMap<AllocId, usize>,
+    ) -> BTreeSet<AllocId> {
+        let mut stopped: BTreeSet<AllocId> = lost.keys().copied().collect();
+        for id in lost.keys() {
+            let follow_up = lost_later.get(id).copied();
+            self.work.stop.push(stop_lost(*id, follow_up));
+        }
+        let waiting = self.waits_for_canaries();
+        let mut rest: Vec<&Instance> = by_name(untainted)
+            .into_iter()
+            .filter(|instance| !(waiting && canaries.contains_key(&instance.id)))
+            .collect();
+        let mut surplus = (rest.len() + migrate.len()).saturating_sub(self.spec.count as usize);
+        if surplus == 0 {
+            return stopped;
+        }
+        rest.retain(|instance| !instance.is_terminal());
+        let work = &mut self.work;
+        let mut take = |instance: &Instance, surplus: &mut usize| {
+            if *surplus == 0 {
+                return false;
+            }
+            *surplus -= 1;
+            stopped.insert(instance.id);
+            work.stop.push(stop(instance.id, NOT_NEEDED));
+            true
+        };
+        // Promoted canaries take the place of whoever has their name.
+        if !waiting && !canaries.is_empty() {
+            let canary_names: BTreeSet<u32> =
+                canaries.values().map(|canary| canary.name_index).collect();
+            rest.retain(|instance| {
+                let replaced = !canaries.contains_key(&instance.id)
+                    && canary_names.contains(&instance.name_index);
+                !(replaced && take(instance, &mut surplus))
+            });
+        }
+        // What would move anyway goes before what could stay.
+        if surplus > 0 && !migrate.is_empty() {
+            let numbers = migrate.values().map(|instance| instance.name_index);
+            let highest = NameIndex::new(self.spec.count, numbers).highest(surplus);
+            for instance in by_name(migrate) {
+                if highest.contains(&instance.name_index) && take(instance, &mut surplus) {
+                    migrate.remove(&instance.id);
+                    names.free(instance.name_index);
+                }
+            }
+        }
+        if surplus > 0 {
+            let highest = names.highest(surplus);
+            rest.retain(|instance| {
+                !(highest.contains(&instance.name_index) && take(instance, &mut surplus))
+            });
+        }
+        // Several of one name.
+        for instance in rest.iter().rev() {
+            take(instance, &mut surplus);
+        }
+        stopped
+    }
+
+    /// Tells instances that go over to the current version from those to replace.
+    fn updates(&mut self, untainted: &ById<'a>) -> (usize, ById<'a>) {
+        let mut destructive = ById::new();
+        let mut in_place = 0;
+        for (id, instance) in untainted {
+            match instance.change {
+                Change::None => self.work.counts.ignore += 1,
+                Change::InPlace => {
+                    in_place += 1;
+                    self.work.in_place.push(*id);
+                }
+                Change::Destructive => {
+                    destructive.insert(*id, *instance);
+                }
+            }
+        }
+        self.work.counts.in_place += count(in_place);
+        if !self.has_deployment {
+            self.state.desired_total += count(destructive.len() + in_place);
+        }
+        (in_place, destructive)
+    }
+
+    /// Says whether canaries are missing.
+    fn place_canaries(
+        &mut self,
+        names: &mut NameIndex,
+        canaries: &ById<'a>,
+        destructive: &ById<'a>,
+    ) -> bool {
+        let wanted = self.spec.update.map_or(0, |update| update.canary);
+        let have = count(canaries.len());
+        let needed = !destructive.is_empty() && have < wanted && !self.state.promoted;
+        if !needed {
+            return false;
+        }
+        self.state.desired_canaries = wanted;
+        if self.deployments.is_paused || self.deployments.has_failed {
+            return true;
+        }
+        let number = wanted - have;
+        self.work.counts.canary += number;
+        let numbers = |of: &ById<'_>| {
+            of.values()
+                .map(|it| it.name_index)
+                .collect::<BTreeSet<u32>>()
+        };
+        for name_index in names.next_canaries(number, &numbers(canaries), &numbers(destructive)) {
+            self.work.place.push(Placement {
+                canary: true,
+                ..fresh(name_index)
+            });
+        }
+        true
+    }
+
+    /// How many instances may be replaced now.
+    fn limit(&self, untainted: &ById<'a>, destructive: &ById<'a>, migrate: &ById<'a>) -> u32 {
+        let Some(update) = self.spec.update.filter(|_| self.has_strategy()) else {
+            return self.spec.count;
+        };
+        if destructive.is_empty() && migrate.is_empty() {
+            return self.spec.count;
+        }
+        if self.deployments.is_paused || self.deployments.has_failed || self.waits_for_canaries() {
+            return 0;
+        }
+        let mut limit = update.max_parallel;
+        let deployed = untainted.values().filter(|instance| {
+            self.deployments
+                .current
+                .is_some_and(|deployment| instance.deployment == Some(deployment.id))
+        });
+        for instance in deployed {
+            match instance.healthy {
+                Some(true) => {}
+                Some(false) => return 0,
+                None => limit = limit.saturating_sub(1),
+            }
+        }
+        limit
+    }
+
+    fn placements(
+        &self,
+        names: &mut NameIndex,
+        untainted: &ById<'a>,
+        migrate: &ById<'a>,
+        now: &ById<'a>,
+        lost: &ById<'a>,
+    ) -> Vec<Placement> {
+        let waiting = self.waits_for_canaries();
+        let after = |instance: &Instance| Placement {
+            canary: instance.canary,
+            previous: Some(instance.id),
+            last_stable: waiting && !instance.canary,
+            version_min: instance.version,
+            ..fresh(instance.name_index)
+        };
+        let mut place: Vec<Placement> = by_name(now)
+            .into_iter()
+            .map(|instance| Placement {
+                reschedule: true,
+                ..after(instance)
+            })
+            .collect();
+        let existing = untainted.len() + migrate.len() + now.len();
+        let mut missing = (self.spec.count as usize).saturating_sub(existing);
+        for instance in by_name(lost).into_iter().take(missing) {
+            missing -= 1;
+            place.push(Placement {
+                lost: true,
+                ..after(instance)
+            });
+        }
+        place.extend(
+            names
+                .next(count(missing))
+                .into_iter()
+                .map(|name_index| Placement {
+                    last_stable: waiting,
+                    ..fresh(name_index)
+                }),
+        );
+        place
+    }
+
+    fn carry_out(
+        &mut self,
+        place: &[Placement],
+        now: &ById<'a>,
+        lost: &ById<'a>,
+        destructive: &ById<'a>,
+        limit: u32,
+    ) {
+        let ready = !self.deployments.is_paused
+            && !self.deployments.has_failed
+            && !self.waits_for_canaries();
+        if !ready {
+            self.place_regardless(place, now, lost);
+            self.work.counts.ignore += count(destructive.len());
+            return;
+        }
+        self.work.counts.place += count(place.len());
+        self.work.place.extend(place);
+        self.work
+            .stop
+            .extend(now.keys().map(|id| stop(*id, RESCHEDULED)));
+        self.work.counts.stop += count(now.len());
+        let limit = limit.saturating_sub(count(place.len())) as usize;
+        let replaced = destructive.len().min(limit);
+        self.work.counts.destructive += count(replaced);
+        self.work.counts.ignore += count(destructive.len() - replaced);
+        let first = by_name(destructive).into_iter().take(replaced);
+        self.work
+            .destructive
+            .extend(first.map(|instance| instance.id));
+    }
+
+    /// What was lost or has failed is replaced although the deployment stands still.
+    fn place_regardless(&mut self, place: &[Placement], now: &ById<'a>, lost: &ById<'a>) {
+        let allowed = place.len().min(lost.len());
+        self.work.counts.place += count(allowed);
+        self.work.place.extend(&place[..allowed]);
+        for placement in place.iter().filter(|placement| placement.reschedule) {
+            let Some(previous) = placement.previous.and_then(|id| now.get(&id)) else {
+                continue;
+            };
+            // Not what failed by the failed deployment itself.
+            let is_its_fault = self.deployments.has_failed
+                && self
+                    .deployments
+                    .current
+                    .is_some_and(|deployment| previous.deployment == Some(deployment.id));
+            if is_its_fault {
+                continue;
+            }
+            self.work.place.push(*placement);
+            self.work.counts.place += 1;
+            self.work.stop.push(stop(previous.id, RESCHEDULED));
+            self.work.counts.stop += 1;
+        }
+    }
+
+    fn migrate(&mut self, migrate: &ById<'a>) {
+        let waiting = self.waits_for_canaries();
+        self.work.counts.migrate += count(migrate.len());
+        for instance in by_name(migrate) {
+            self.work.stop.push(stop(instance.id, MIGRATING));
+            self.work.place.push(Placement {
+                canary: instance.canary,
+                previous: Some(instance.id),
+                last_stable: waiting && !instance.canary,
+                version_min: instance.version,
+                ..fresh(instance.name_index)
+            });
+        }
+    }
+
+    /// A deployment begins where the version changes something, or comes for the first time.
+    fn begin_deployment(&mut self, all: &ById<'a>, destructive: &ById<'a>) {
+        let is_updating = !destructive.is_empty() || !self.work.in_place.is_empty();
+        let had_running = all.values().any(|instance| instance.is_current);
+        if !self.has_deployment
+            && self.has_strategy()
+            && self.state.desired_total != 0
+            && (!had_running || is_updating)
+        {
+            self.deployments
+                .new
+                .get_or_insert_with(NewDeployment::default)
+                .groups
+                .push(self.state.clone());
+        }
+    }
+
+    /// Whether the group within the deployment is healthy, canaries promoted.
+    fn is_healthy(&self) -> bool {
+        let begun = self
+            .deployments
+            .new
+            .as_ref()
+            .is_some_and(|new| new.groups.iter().any(|group| group.name == self.group.name));
+        if !self.has_deployment && !begun {
+            return true;
+        }
+        let state = &self.state;
+        state.healthy >= state.desired_total.max(state.desired_canaries)
+            && (state.desired_canaries == 0 || state.promoted)
+    }
+}
+
+/// What an instance that is on a good node is to its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is one of the instances wanted.
+    Counts,
+    /// It has ended and is none.
+    Ignored,
+    /// It failed, and is replaced now.
+    Due,
+    /// It failed, and is replaced then.
+    DueLater(Timestamp),
+}
+
+/// A new instance of the current version.
+fn fresh(name_index: u32) -> Placement {
+    Placement {
+        name_index,
+        canary: false,
+        previous: None,
+        reschedule: false,
+        lost: false,
+        last_stable: false,
+        version_min: 0,
+    }
+}

@@ -1,0 +1,78 @@
+//! An allocation as the comparison sees it.
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
+
+use crate::scheduler::update::Change;
+
+/// What is wrong with an allocation's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::scheduler) enum Taint {
+    /// Nothing.
+    Healthy,
+    /// It is being emptied.
+    Draining,
+    /// It is down, or gone.
+    Down,
+}
+
+/// What was asked for an allocation, by the drainer or an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::scheduler) struct Transition {
+    /// Go to another node.
+    pub(in crate::scheduler) migrate: bool,
+    /// May be replaced although its deployment is under way.
+    pub(in crate::scheduler) reschedule: bool,
+    /// Is replaced now.
+    pub(in crate::scheduler) force_reschedule: bool,
+}
+
+/// An earlier replacement in the same row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::scheduler) struct RescheduleEvent {
+    /// When.
+    pub(in crate::scheduler) at: Timestamp,
+    /// After which delay.
+    pub(in crate::scheduler) delay: std::time::Duration,
+}
+
+/// An allocation.
+#[derive(Clone, Debug)]
+pub(in crate::scheduler) struct Instance {
+    pub(in crate::scheduler) id: AllocId,
+    pub(in crate::scheduler) name_index: u32,
+    pub(in crate::scheduler) taint: Taint,
+    /// Of an older version or of an earlier job of the name.
+    pub(in crate::scheduler) is_older: bool,
+    /// Of exactly the current version.
+    pub(in crate::scheduler) is_current: bool,
+    pub(in crate::scheduler) version: u64,
+    /// What the difference to the current version asks for.
+    pub(in crate::scheduler) change: Change,
+    pub(in crate::scheduler) desired: DesiredStatus,
+    pub(in crate::scheduler) client: ClientStatus,
+    /// Every task ended well.
+    pub(in crate::scheduler) ran_successfully: bool,
+    pub(in crate::scheduler) deployment: Option<DeploymentId>,
+    /// `None`: not known yet.
+    pub(in crate::scheduler) healthy: Option<bool>,
+    pub(in crate::scheduler) canary: bool,
+    /// It was replaced.
+    pub(in crate::scheduler) has_next: bool,
+    /// The evaluation that goes on with it.
+    pub(in crate::scheduler) follow_up: Option<EvalId>,
+    pub(in crate::scheduler) transition: Transition,
+    /// When it failed.
+    pub(in crate::scheduler) ended_at: Timestamp,
+    /// When it was marked lost.
+    pub(in crate::scheduler) lost_at: Option<Timestamp>,
+    /// Oldest first.
+    pub(in crate::scheduler) events: Vec<RescheduleEvent>,
+}
+
+impl Instance {
+    /// Whether nothing of it runs and nothing will, or it was told to stop.
+    pub(super) fn is_terminal(&self) -> bool {
+        self.desired != DesiredStatus::Run || self.client.is_terminal()
+    }
+}
