@@ -5,7 +5,7 @@
 //! While another server leads, the task only passes on which nodes' allocations have changed, because
 //! their agents may be connected here.
 
-mod comparison;
+pub(crate) mod comparison;
 mod garbage;
 mod heartbeats;
 mod scheduling;
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::comparison::Comparing;
 use self::garbage::Garbage;
-pub(crate) use self::heartbeats::Beats;
 use self::heartbeats::NodeHeartbeats;
+pub(crate) use self::heartbeats::{Beats, Lease};
 use self::scheduling::Scheduling;
 use crate::handle::{Control, DutyRequest, ProposeError};
 use crate::limits;

@@ -101,6 +101,15 @@ impl Published {
             .at(index)
     }
 
+    /// Remembers another hash of the table of nodes at `index`, as damaged memory would give.
+    #[cfg(test)]
+    pub(crate) fn falsify(&self, index: LogIndex) {
+        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, hash)) = hashes.0.iter_mut().rev().find(|(kept, _)| *kept <= index) {
+            hash.nodes ^= 1;
+        }
+    }
+
     /// Applies nothing any more, because of `reason`. The first reason counts.
     pub(crate) fn halt(&self, reason: String) {
         drop(self.halted.set(reason));
@@ -237,7 +246,10 @@ mod tests {
 
         published.publish(State::default(), LogIndex(7), entries);
 
-        assert_eq!(published.hash_at(LogIndex(1)), Some(State::default().hash()));
+        assert_eq!(
+            published.hash_at(LogIndex(1)),
+            Some(State::default().hash())
+        );
         assert_eq!(published.hash_at(LogIndex(2)), Some(hash(20)));
         assert_eq!(published.hash_at(LogIndex(5)), Some(hash(30)));
         assert_eq!(published.hash_at(LogIndex(7)), Some(hash(60)));

@@ -1,5 +1,7 @@
 //! `muster operator raft`: which servers there are, and who leads.
 
+use std::time::{Duration, Instant};
+
 use clap::Subcommand;
 use muster_wire::api::operator::{
     AddServerRequest, RaftConfiguration, RaftServer, TransferResponse,
@@ -9,6 +11,11 @@ use serde_json::{Value, json};
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
+
+/// How long a list waits for a leader to show.
+const ELECTION_WAIT: Duration = Duration::from_secs(3);
+/// Pause between two looks.
+const ELECTION_PAUSE: Duration = Duration::from_millis(200);
 
 /// Commands about the servers of the cluster.
 #[derive(Debug, Subcommand)]
@@ -53,8 +60,18 @@ pub(super) fn run(client: &Client, json: bool, command: &RaftCommand) -> CliResu
     }
 }
 
+/// The servers as one of them knows them, which works without a leader. An election is waited for.
 fn servers(client: &Client) -> Result<RaftConfiguration, CliError> {
-    client.get("/v1/operator/raft/configuration?stale")
+    let deadline = Instant::now() + ELECTION_WAIT;
+    loop {
+        let known: RaftConfiguration = client.get("/v1/operator/raft/configuration?stale")?;
+        let led = known.servers.iter().any(|server| server.leader);
+        if led || Instant::now() >= deadline {
+            return Ok(known);
+        }
+        client.turn();
+        std::thread::sleep(ELECTION_PAUSE);
+    }
 }
 
 fn list(client: &Client, json: bool) -> CliResult {

@@ -49,7 +49,7 @@ impl Comparing {
 }
 
 /// Compares all servers at `index`, and tells those that differ from most.
-async fn compare(control: Control, index: LogIndex) {
+pub(crate) async fn compare(control: Control, index: LogIndex) {
     let comparison = Comparison::at(&control, index, control.known_peers()).await;
     let tables = comparison.differing();
     if tables.is_empty() {
