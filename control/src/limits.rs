@@ -61,13 +61,19 @@ pub const RAFT_ELECTION_MIN: Duration = Duration::from_millis(450);
 /// See [`RAFT_ELECTION_MIN`].
 pub const RAFT_ELECTION_MAX: Duration = Duration::from_millis(750);
 
-/// Entries in one message to a follower. Their bytes are bounded where the log is read.
+/// Bytes of the entries in one message to a follower besides the first. Small enough that a heartbeat never
+/// waits long behind it, large enough that a plan of some thousand placements goes whole.
+pub const APPEND_BYTES_MAX: u64 = 2 << 20;
+/// Entries in one message to a follower.
 pub const ENTRIES_PER_APPEND_MAX: u64 = 1024;
 /// Entries by which the log must have grown beyond what is kept before it is purged: a purge is a write.
 pub const LOG_PURGE_BATCH: u64 = 1024;
 /// Silence of a leader, or of its followers, after which it does not count as one: they have elected another
 /// by then, or cannot.
 pub const LEADER_SILENT: Duration = Duration::from_secs(2);
+/// How long a change that was passed on waits for its answer once another server leads. The former leader may
+/// still answer; if it is gone nobody does.
+pub const FORMER_LEADER_WAIT: Duration = Duration::from_millis(500);
 /// Proposals that a follower passes on in one frame.
 pub const FORWARD_BATCH_MAX: usize = 1024;
 /// Bytes of such a frame, or one proposal if that is larger.

@@ -73,12 +73,24 @@ pub struct LeaderInfo {
 }
 
 /// Who leads, and since which election.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Leadership {
     /// `None` during an election.
     pub(crate) leader: Option<LeaderInfo>,
     /// Counts elections.
     pub(crate) term: u64,
+    /// When this server learned of it.
+    pub(crate) since: Instant,
+}
+
+impl Default for Leadership {
+    fn default() -> Self {
+        Self {
+            leader: None,
+            term: 0,
+            since: Instant::now(),
+        }
+    }
 }
 
 impl Leadership {
@@ -346,10 +358,15 @@ impl Raft {
         let deadline = begun + limits::PROPOSE_WAIT;
         let mut leadership = self.leadership.clone();
         loop {
-            let leader = leadership.borrow_and_update().leader.clone();
+            let leader = {
+                let now = leadership.borrow_and_update();
+                now.leader.as_ref().map(|leader| leader.server_id)
+            };
             let outcome = match leader {
-                Some(leader) if leader.is_self => self.write_here(&logged, deadline).await,
-                Some(leader) => self.write_there(leader.server_id, &logged, deadline).await,
+                Some(leader) if leader == self.server_id => {
+                    self.write_here(&logged, deadline).await
+                }
+                Some(leader) => self.write_there(leader, &logged, deadline).await,
                 None => Err(WriteError::NotLeader { leader: None }),
             };
             match outcome {
@@ -431,7 +448,13 @@ impl Raft {
             reason,
         };
         let proposing = self.forwarder.propose(leader, logged.clone());
-        match tokio::time::timeout_at(deadline, proposing).await {
+        let answered = tokio::select! {
+            answered = tokio::time::timeout_at(deadline, proposing) => answered,
+            () = self.succeeded(leader) => Ok(Outcome::Unknown {
+                reason: "another server leads now, and the former leader has not answered".to_owned(),
+            }),
+        };
+        match answered {
             Ok(Outcome::Applied { index, response }) => {
                 if self.applied(index, deadline).await {
                     return Ok((index, response));
@@ -446,6 +469,21 @@ impl Raft {
             Ok(Outcome::Unknown { reason }) => Err(unknown(reason)),
             Err(_) => Err(unknown("the leader has not answered in time".to_owned())),
         }
+    }
+
+    /// Resolves a while after another server than `leader` has come to lead.
+    async fn succeeded(&self, leader: u64) {
+        let mut leadership = self.leadership.clone();
+        let another = leadership.wait_for(|now| {
+            now.leader
+                .as_ref()
+                .is_some_and(|now| now.server_id != leader)
+        });
+        if another.await.is_err() {
+            // Raft is gone, which the answer tells.
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(limits::FORMER_LEADER_WAIT).await;
     }
 
     /// Waits until the entry at `index` is applied here; false if it is not by `deadline`.
@@ -466,11 +504,12 @@ impl Raft {
                 .membership()
                 .voter_ids()
                 .eq([self.server_id]);
-            // Elected just now, it has no word yet but the votes.
             alone
-                || metrics
-                    .last_quorum_acked
-                    .is_none_or(|at| at.elapsed() <= limits::LEADER_SILENT)
+                || metrics.last_quorum_acked.map_or_else(
+                    // Elected just now, it has no word yet but the votes.
+                    || self.leadership.borrow().since.elapsed() <= limits::LEADER_SILENT,
+                    |at| at.elapsed() <= limits::LEADER_SILENT,
+                )
         } else {
             // After a restart the vote on disk names a leader that may be long gone.
             self.peers
@@ -686,10 +725,13 @@ fn watch_raft(
             let now = Leadership {
                 leader: leader.map(|server_id| leader_info(&peers, server_id)),
                 term,
+                since: Instant::now(),
             };
             leadership_sender.send_if_modified(|shown| {
-                let changed = *shown != now;
-                *shown = now;
+                let changed = (&shown.leader, shown.term) != (&now.leader, now.term);
+                if changed {
+                    *shown = now;
+                }
                 changed
             });
             if let Some(fatal) = stopped {

@@ -265,17 +265,9 @@ impl Server {
         comparison::check_data_dir(data_dir.path())?;
         let (identity, tls_dir) = identity(&config, &data_dir)?;
         let certificates = Certificates::load(&tls_dir, Role::Server)?;
-        let bind_http = |source| StartServerError::BindHttp {
-            addr: config.http_addr,
-            source,
-        };
-        let listener = TcpListener::bind(config.http_addr)
-            .await
-            .map_err(bind_http)?;
-        let quic = endpoint::server(config.quic_addr, &identity, &listen::PROTOCOLS)?;
+        let (listener, quic) = bind(&config, &identity).await?;
         let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
-
         let me = Known {
             server_id: data_dir.server_id(),
             node: ServerNode {
@@ -412,7 +404,7 @@ impl Server {
         match raft.transfer(None).await {
             Ok(leader) => tracing::info!(to = leader.name, "handed leadership over"),
             Err(error) => {
-                tracing::warn!(%error, "leadership was not handed over: the others elect")
+                tracing::warn!(%error, "leadership was not handed over: the others elect");
             }
         }
     }
@@ -431,6 +423,22 @@ impl Server {
             serde_json::to_string(&addresses).expect("addresses and names are always valid JSON");
         Ok(self.data_dir.write(ADDRESS_FILE, &text)?)
     }
+}
+
+/// The sockets for HTTP and for QUIC.
+async fn bind(
+    config: &ServerConfig,
+    identity: &Identity,
+) -> Result<(TcpListener, quinn::Endpoint), StartServerError> {
+    let bind_http = |source| StartServerError::BindHttp {
+        addr: config.http_addr,
+        source,
+    };
+    let listener = TcpListener::bind(config.http_addr)
+        .await
+        .map_err(bind_http)?;
+    let quic = endpoint::server(config.quic_addr, identity, &listen::PROTOCOLS)?;
+    Ok((listener, quic))
 }
 
 /// What this server shows to others, and where that is on disk.

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use quinn::{Connection, VarInt};
+use quinn::{Connection, ConnectionError, VarInt};
 use tokio::sync::watch;
 
 use super::{Dialer, PeerError, explain};
@@ -47,7 +47,13 @@ enum State {
         ended: watch::Receiver<()>,
     },
     /// There is one.
-    Up { connection: Connection, seen: Seen },
+    Up {
+        connection: Connection,
+        /// Attempts in a row that failed before.
+        failures: u32,
+        opened: Instant,
+        seen: Seen,
+    },
 }
 
 /// What was last received on a connection.
@@ -100,7 +106,12 @@ impl Lane {
                     ..
                 } if Instant::now() < *until => return Err(self.unreachable(reason.clone())),
                 State::Dialing { ended, .. } => ended.clone(),
-                state => self.dial(state),
+                state => {
+                    if let Some(reason) = turned_away(state) {
+                        return Err(self.unreachable(reason));
+                    }
+                    self.dial(state)
+                }
             };
             // An error means that the attempt is over as well.
             drop(ended.changed().await);
@@ -132,16 +143,13 @@ impl Lane {
             let next = match result {
                 Ok(connection) => State::Up {
                     seen: Seen::of(&connection),
+                    opened: Instant::now(),
+                    failures,
                     connection,
                 },
                 Err(reason) => {
-                    let doublings = failures.min(limits::PEER_PAUSE_DOUBLINGS_MAX);
-                    let pause = limits::PEER_PAUSE_MIN * 2_u32.pow(doublings);
-                    tracing::debug!(peer = target.shown, reason, ?pause, "no connection");
-                    State::Down {
-                        failures: failures.saturating_add(1),
-                        pause: Some((Instant::now() + pause, reason)),
-                    }
+                    tracing::debug!(peer = target.shown, reason, failures, "no connection");
+                    State::down(failures, reason)
                 }
             };
             *shared.lock().unwrap_or_else(PoisonError::into_inner) = next;
@@ -153,7 +161,10 @@ impl Lane {
     /// Gives the connection up if nothing has come from it for a while: somebody waits for an answer in
     /// vain, and the way is dead where nobody says so.
     pub(super) fn check(&self) {
-        if let State::Up { connection, seen } = &mut *self.lock() {
+        if let State::Up {
+            connection, seen, ..
+        } = &mut *self.lock()
+        {
             let now = Seen::of(connection);
             if now.datagrams != seen.datagrams {
                 *seen = now;
@@ -175,6 +186,41 @@ impl Lane {
         // The state is replaced in one assignment, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl State {
+    /// After an attempt that failed.
+    fn down(failures: u32, reason: String) -> Self {
+        let doublings = failures.min(limits::PEER_PAUSE_DOUBLINGS_MAX);
+        let pause = limits::PEER_PAUSE_MIN * 2_u32.pow(doublings);
+        Self::Down {
+            failures: failures.saturating_add(1),
+            pause: Some((Instant::now() + pause, reason)),
+        }
+    }
+}
+
+/// Why the server at the other end closed a connection right after it was opened, which is a failed attempt
+/// too: it refuses this server, and would again.
+fn turned_away(state: &mut State) -> Option<String> {
+    let State::Up {
+        connection,
+        failures,
+        opened,
+        ..
+    } = state
+    else {
+        return None;
+    };
+    let closed = connection.close_reason()?;
+    if !matches!(closed, ConnectionError::ApplicationClosed(_))
+        || opened.elapsed() > limits::PEER_SILENCE
+    {
+        return None;
+    }
+    let reason = explain(&closed);
+    *state = State::down(*failures, reason.clone());
+    Some(reason)
 }
 
 impl Seen {

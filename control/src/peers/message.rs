@@ -227,3 +227,6 @@ pub struct MemberRecord {
     /// The last entry that is on its disk, as far as the leader knows.
     pub log_index: Option<LogIndex>,
 }
+
+#[cfg(test)]
+mod tests;

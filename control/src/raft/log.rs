@@ -290,6 +290,22 @@ impl LogStore {
     }
 
     /// The entries of `[from, to)` that there are.
+    /// The greatest end up to `to` so that the entries from `from` have at most `bytes_max`, or are one.
+    fn end_within(&self, from: u64, to: u64, bytes_max: u64) -> u64 {
+        let shared = self.watch.shared.lock();
+        let after = |index: u64| shared.entries.bytes_after(index);
+        let (mut fits, mut beyond) = (from + 1, to.max(from + 1) + 1);
+        while fits + 1 < beyond {
+            let middle = fits + (beyond - fits) / 2;
+            if after(from).saturating_sub(after(middle - 1)) <= bytes_max {
+                fits = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        fits
+    }
+
     async fn entries(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
         let found = self.watch.shared.lock().entries.range(from, to);
         let in_memory = found.iter().all(|one| matches!(one, Found::Cached(_)));
@@ -363,6 +379,15 @@ impl RaftLogReader<TypeConfig> for LogStore {
     ) -> io::Result<Vec<Entry>> {
         let (from, to) = half_open(&range);
         self.entries(from, to).await
+    }
+
+    /// What goes to a follower in one message: as much as fits, one entry at the least.
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        let end = self.end_within(start, end, crate::limits::APPEND_BYTES_MAX);
+        self.entries(start, end).await
     }
 
     /// Bounded steps: a start may have to apply more entries than fit in memory at once.

@@ -175,9 +175,8 @@ impl Raft {
     ) -> Result<(), ChangeServersError> {
         let waited = limits::CHANGE_SERVERS_WAIT;
         let changing = self.raft.change_membership(change, false);
-        let changed = match tokio::time::timeout(waited, changing).await {
-            Ok(changed) => changed,
-            Err(_) => return Err(ChangeServersError::Timeout { waited }),
+        let Ok(changed) = tokio::time::timeout(waited, changing).await else {
+            return Err(ChangeServersError::Timeout { waited });
         };
         match changed {
             Ok(_) => Ok(()),
@@ -225,6 +224,12 @@ impl Raft {
             .into_iter()
             .find(|member| member.server_id == to);
         match member {
+            Some(member) if !is_healthy(&member) && to != self.server_id => {
+                return Err(ChangeServersError::refused(format!(
+                    "{} does not answer, so it cannot lead: see `muster operator raft list-peers`",
+                    member.node.name
+                )));
+            }
             Some(member) if member.voter => {}
             Some(member) => {
                 return Err(ChangeServersError::refused(format!(

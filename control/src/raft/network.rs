@@ -117,6 +117,7 @@ impl RaftNetworkV2<TypeConfig> for Follower {
             .await
     }
 
+    #[expect(clippy::elidable_lifetime_names, reason = "the trait names it")]
     fn stream_append<'s, S>(
         &'s mut self,
         input: S,

@@ -12,6 +12,7 @@
 //! stays in a file when the stream breaks off, and the next attempt goes on behind it if the leader offers
 //! the same file; else it begins again.
 
+use std::fmt::Write as _;
 use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -179,8 +180,13 @@ impl Identity {
     /// The name of the file that holds what has arrived.
     fn file_name(&self, meta: &SnapshotMeta) -> String {
         let index = meta.last_log_id.map_or(0, |log_id| log_id.index);
-        let tail: String = self.tail.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{index:020}-{}-{tail}.part", self.bytes)
+        let mut name = format!("{index:020}-{}-", self.bytes);
+        for byte in &self.tail {
+            // Writing to a string never fails.
+            let _ = write!(name, "{byte:02x}");
+        }
+        name.push_str(".part");
+        name
     }
 }
 

@@ -13,19 +13,7 @@ async fn a_follower_behind_a_purged_log_gets_a_snapshot_while_the_leader_leads_o
     let at = leader(&members).await;
     let behind = members.remove((at + 1) % 3).crash();
     let at = leader(&members).await;
-    for number in 0..20_u64 {
-        let at_time = members[at].control().now();
-        let mut spec = job(&format!("large-{number}")).count(0).build();
-        spec.meta.insert("noise".to_owned(), noise(number));
-        let command = Command::RegisterJob {
-            spec: Box::new(spec),
-            at: at_time,
-            check_index: None,
-        };
-        soon("a write", members[at].control().propose(command))
-            .await
-            .unwrap();
-    }
+    write_large(&members[at], 20).await;
     for member in &members {
         member.until_has("large-19").await;
         soon("a purge", member.control().compact_log())
@@ -45,6 +33,38 @@ async fn a_follower_behind_a_purged_log_gets_a_snapshot_while_the_leader_leads_o
     let back = Member::start(config).await;
     back.until_has("large-0").await;
     back.until_has("after").await;
+}
+
+/// More than fits in one frame: what a follower gets at a time is bounded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_catches_up_on_a_log_of_large_entries() {
+    let (_cluster, mut members) = Cluster::of(3).await;
+    let at = leader(&members).await;
+    let behind = members.remove((at + 1) % 3).crash();
+    let at = leader(&members).await;
+    write_large(&members[at], 80).await;
+
+    let back = Member::start(behind).await;
+
+    back.until_has("large-0").await;
+    back.until_has("large-79").await;
+}
+
+/// Registers so many jobs of a megabyte each.
+async fn write_large(member: &Member, count: u64) {
+    for number in 0..count {
+        let at = member.control().now();
+        let mut spec = job(&format!("large-{number}")).count(0).build();
+        spec.meta.insert("noise".to_owned(), noise(number));
+        let command = Command::RegisterJob {
+            spec: Box::new(spec),
+            at,
+            check_index: None,
+        };
+        soon("a write", member.control().propose(command))
+            .await
+            .unwrap();
+    }
 }
 
 /// Text that does not compress: a megabyte.

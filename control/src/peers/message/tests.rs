@@ -1,0 +1,203 @@
+//! The bytes of what servers say to each other, version 1. They are on the wire between releases: a change
+//! here needs another version of `frame::SERVER`.
+
+use std::fmt::{Debug, Write as _};
+
+use expect_test::expect_file;
+use muster_wire::frame::{self, SERVER};
+use serde::de::DeserializeOwned;
+
+use super::*;
+
+/// A line of the golden file; `message` reads back from its bytes.
+fn line<T>(golden: &mut String, name: &str, message: &T)
+where
+    T: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let bytes = SERVER.encode(message).unwrap();
+    let read: T = frame::decode(&bytes[frame::HEADER_BYTES..]).unwrap();
+    assert_eq!(&read, message);
+    write!(golden, "{name} ").unwrap();
+    for byte in &bytes {
+        write!(golden, "{byte:02x}").unwrap();
+    }
+    golden.push('\n');
+}
+
+fn known() -> Known {
+    Known {
+        server_id: 7,
+        node: ServerNode {
+            name: "s1".to_owned(),
+            quic_addr: "10.0.0.1:4647".to_owned(),
+            http_addr: "10.0.0.1:4646".to_owned(),
+        },
+    }
+}
+
+fn founding() -> Founding {
+    Founding {
+        founder: 7,
+        servers: vec![known()],
+    }
+}
+
+fn hello() -> Hello {
+    Hello {
+        me: known(),
+        expect: 3,
+        founded: true,
+        others: vec![known()],
+        members: vec![7, 8],
+        leader: Some(8),
+        promised: Some(founding()),
+    }
+}
+
+fn hash() -> StateHash {
+    StateHash {
+        jobs: 9,
+        ..StateHash::default()
+    }
+}
+
+/// One of each, in their order.
+fn requests() -> Vec<PeerRequest> {
+    let node_id = NodeId([1; 16]);
+    vec![
+        PeerRequest::Hello(hello()),
+        PeerRequest::Join(hello()),
+        PeerRequest::Raft {
+            kind: RaftCall::PreVote,
+            body: vec![1, 2],
+        },
+        PeerRequest::RaftAppend,
+        PeerRequest::RaftSnapshot,
+        PeerRequest::Propose,
+        PeerRequest::ReadIndex { linearizable: true },
+        PeerRequest::Members,
+        PeerRequest::Add {
+            quic_addr: "s2:4647".to_owned(),
+        },
+        PeerRequest::Remove { server_id: 8 },
+        PeerRequest::Transfer { to: Some(8) },
+        PeerRequest::Promise(founding()),
+        PeerRequest::Found(founding()),
+        PeerRequest::Removed { server_id: 8 },
+        PeerRequest::Heartbeats {
+            nodes: vec![node_id],
+            left: vec![],
+        },
+        PeerRequest::NodeHeard { node_id },
+        PeerRequest::AskNode {
+            node_id,
+            request: NodeRequest::NodeStats,
+        },
+        PeerRequest::CollectOnNodes,
+        PeerRequest::StateHash {
+            index: LogIndex(300),
+        },
+        PeerRequest::StateDiffers {
+            index: LogIndex(300),
+            right: hash(),
+        },
+        PeerRequest::Restore,
+    ]
+}
+
+/// Its name. A variant that is missing here does not compile; it belongs into [`requests`] as well.
+fn request_name(request: &PeerRequest) -> &'static str {
+    match request {
+        PeerRequest::Hello(_) => "Hello",
+        PeerRequest::Join(_) => "Join",
+        PeerRequest::Raft { .. } => "Raft",
+        PeerRequest::RaftAppend => "RaftAppend",
+        PeerRequest::RaftSnapshot => "RaftSnapshot",
+        PeerRequest::Propose => "Propose",
+        PeerRequest::ReadIndex { .. } => "ReadIndex",
+        PeerRequest::Members => "Members",
+        PeerRequest::Add { .. } => "Add",
+        PeerRequest::Remove { .. } => "Remove",
+        PeerRequest::Transfer { .. } => "Transfer",
+        PeerRequest::Promise(_) => "Promise",
+        PeerRequest::Found(_) => "Found",
+        PeerRequest::Removed { .. } => "Removed",
+        PeerRequest::Heartbeats { .. } => "Heartbeats",
+        PeerRequest::NodeHeard { .. } => "NodeHeard",
+        PeerRequest::AskNode { .. } => "AskNode",
+        PeerRequest::CollectOnNodes => "CollectOnNodes",
+        PeerRequest::StateHash { .. } => "StateHash",
+        PeerRequest::StateDiffers { .. } => "StateDiffers",
+        PeerRequest::Restore => "Restore",
+    }
+}
+
+fn replies() -> Vec<PeerReply> {
+    let member = MemberRecord {
+        server_id: 7,
+        node: known().node,
+        voter: true,
+        leader: false,
+        last_contact_ms: Some(12),
+        log_index: Some(LogIndex(300)),
+    };
+    vec![
+        PeerReply::Done,
+        PeerReply::Refused {
+            reason: "no".to_owned(),
+        },
+        PeerReply::NotLeader,
+        PeerReply::Hello(hello()),
+        PeerReply::Raft(vec![1, 2]),
+        PeerReply::ReadIndex(LogIndex(300)),
+        PeerReply::Members(vec![member]),
+        PeerReply::Counted {
+            lease: Duration::from_millis(1_500),
+        },
+        PeerReply::NodeHeard {
+            ago: Some(Duration::from_millis(1_500)),
+        },
+        PeerReply::StateHash(Some(hash())),
+        PeerReply::Restored(LogIndex(300)),
+    ]
+}
+
+/// Its name. A variant that is missing here does not compile; it belongs into [`replies`] as well.
+fn reply_name(reply: &PeerReply) -> &'static str {
+    match reply {
+        PeerReply::Done => "Done",
+        PeerReply::Refused { .. } => "Refused",
+        PeerReply::NotLeader => "NotLeader",
+        PeerReply::Hello(_) => "Hello",
+        PeerReply::Raft(_) => "Raft",
+        PeerReply::ReadIndex(_) => "ReadIndex",
+        PeerReply::Members(_) => "Members",
+        PeerReply::Counted { .. } => "Counted",
+        PeerReply::NodeHeard { .. } => "NodeHeard",
+        PeerReply::StateHash(_) => "StateHash",
+        PeerReply::Restored(_) => "Restored",
+    }
+}
+
+#[test]
+fn the_bytes_on_the_wire_stay_as_they_are() {
+    let mut golden = String::new();
+    for request in requests() {
+        let name = format!("request {}", request_name(&request));
+        let opening = Opening {
+            from: 7,
+            to: 8,
+            request,
+        };
+        line(&mut golden, &name, &opening);
+    }
+    for reply in replies() {
+        line(
+            &mut golden,
+            &format!("reply {}", reply_name(&reply)),
+            &reply,
+        );
+    }
+
+    expect_file!["../../../testdata/peers.v1.txt"].assert_eq(&golden);
+}
