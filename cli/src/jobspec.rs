@@ -11,6 +11,7 @@
 mod decode;
 mod fault;
 pub(crate) mod free;
+mod locate;
 mod schema;
 mod value;
 
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 pub(crate) use fault::from_parser;
 pub use fault::{JobFileFault, ReadJobFileError};
+pub use locate::ConfigPlaces;
 pub(crate) use value::{any, span};
 
 /// Reads the job file at `path`; `-` is standard input.

@@ -1,6 +1,7 @@
 //! Registering a job and waiting for its instances. A wait always says for what.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use muster_wire::api::alloc::{AllocListStub, Allocation};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use super::RunArgs;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
+use crate::jobspec::ConfigPlaces;
 use crate::output;
 
 /// How long one blocking query waits before it asks again.
@@ -63,7 +65,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
             "Elapsed": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         }))?;
     } else {
-        show_end(&id, &running, short, started.elapsed())?;
+        show_end(&id, &running, short, started.elapsed(), &args.file)?;
     }
     if running.failed > 0 {
         return Ok(Exit::Failed);
@@ -225,7 +227,13 @@ fn wait_running(
     }
 }
 
-fn show_end(id: &str, running: &Running, short: u32, elapsed: Duration) -> Result<(), CliError> {
+fn show_end(
+    id: &str,
+    running: &Running,
+    short: u32,
+    elapsed: Duration,
+    file: &Path,
+) -> Result<(), CliError> {
     for alloc in running
         .allocs
         .iter()
@@ -237,6 +245,9 @@ fn show_end(id: &str, running: &Running, short: u32, elapsed: Duration) -> Resul
             alloc.name,
             output::clean(&super::status::reason(alloc))
         ))?;
+        for place in places(alloc, file) {
+            output::print(&format!("      {}\n", output::clean(&place)))?;
+        }
     }
     let state = match (running.failed, short) {
         (0, 0) => "is running",
@@ -249,6 +260,20 @@ fn show_end(id: &str, running: &Running, short: u32, elapsed: Duration) -> Resul
         output::span(elapsed),
         one_of(id, &running.allocs)
     ))
+}
+
+/// Where in the job file stands what the drivers of an allocation's tasks found wrong.
+fn places(alloc: &AllocListStub, file: &Path) -> Vec<String> {
+    let places = ConfigPlaces::read(file);
+    let mut found = Vec::new();
+    for (task, state) in &alloc.task_states {
+        let failures = state.events.iter();
+        let failures = failures.filter(|event| event.kind == "Driver Failure");
+        if let Some(newest) = failures.max_by_key(|event| event.time) {
+            found.extend(places.of(&alloc.task_group, task, &newest.display_message));
+        }
+    }
+    found
 }
 
 /// A name that means one allocation: the job's if it has one, else the first's.

@@ -1,11 +1,28 @@
 //! The native driver as a plugin, and drivers in the agent's configuration.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use muster_driver::go::{self, BuildGoError};
 
-use crate::support::{muster, skipped};
+use crate::support::{Process, ask, job_file, muster, server, skipped, stderr, stdout, until};
+
+/// A program in Go; `None` where the test cannot run, which was said then.
+fn in_go(name: &str, program: &str) -> Option<PathBuf> {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(name, "agents and drivers need root");
+        return None;
+    }
+    match go::program(program) {
+        Ok(program) => Some(program),
+        Err(error @ BuildGoError::Missing { .. }) => {
+            skipped(name, &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
 
 /// A host that is not ours, with the library that Nomad uses, drives this very binary: twice
 /// launched, a task started, waited for, measured, signalled, stopped, destroyed, commands run in it,
@@ -13,17 +30,8 @@ use crate::support::{muster, skipped};
 #[test]
 fn a_host_in_go_drives_the_native_driver() {
     let name = "a_host_in_go_drives_the_native_driver";
-    if !nix::unistd::geteuid().is_root() {
-        skipped(name, "the native driver isolates tasks as root only");
+    let Some(host) = in_go(name, "host") else {
         return;
-    }
-    let host = match go::program("host") {
-        Ok(host) => host,
-        Err(error @ BuildGoError::Missing { .. }) => {
-            skipped(name, &error.to_string());
-            return;
-        }
-        Err(error) => panic!("{error}"),
     };
     let dir = tempfile::tempdir().unwrap();
     let plugin = dir.path().join("muster-driver-native");
@@ -53,6 +61,152 @@ fn a_host_in_go_drives_the_native_driver() {
         assert!(said.contains(&format!("ok: {step}\n")), "{step}: {said}");
     }
     assert!(!log.contains("failed to exit gracefully"), "{log}");
+}
+
+/// The configuration of an agent with a driver in Go.
+fn agent_file(dir: &Path, address: &str, plugin: &str) -> PathBuf {
+    let info = fs::read(dir.join("server/server.json")).unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+    assert!(address.contains(info["http"].as_str().unwrap()));
+    let text = format!(
+        "data_dir   = {:?}\nservers    = [{}]\ntls_dir    = {:?}\nplugin_dir = {:?}\n{plugin}",
+        dir.join("agent"),
+        info["quic"],
+        dir.join("server/tls"),
+        dir.join("plugins"),
+    );
+    let path = dir.join("agent.hcl");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// What an agent leaves running, which its data directory knows.
+struct Left(PathBuf);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let cleaned = muster()
+            .args(["agent", "clean", "--force", "--data-dir"])
+            .arg(&self.0)
+            .output()
+            .unwrap();
+        assert!(
+            cleaned.status.success() || std::thread::panicking(),
+            "{}",
+            stderr(&cleaned)
+        );
+    }
+}
+
+const JOB: &str = r#"
+job "talk" {
+  type = "batch"
+  group "g" {
+    restart { attempts = 0 }
+    task "t" {
+      driver = "gotest"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo code $LABEL_code"]
+        label "code" { value = 42 }
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+#[test]
+fn a_job_runs_with_a_driver_that_a_file_configures() {
+    let name = "a_job_runs_with_a_driver_that_a_file_configures";
+    let Some(driver) = in_go(name, "driver") else {
+        return;
+    };
+    // Short, for the sake of the driver's socket.
+    let dir = tempfile::Builder::new()
+        .prefix("mp")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let dir = dir.path();
+    let plugins = dir.join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    std::os::unix::fs::symlink(driver, plugins.join("nomad-driver-gotest")).unwrap();
+    let (_server, address) = server(dir);
+    let wrong = agent_file(
+        dir,
+        &address,
+        "plugin \"gotest\" {\n  config {\n    greting = 1\n  }\n}\n",
+    );
+    let refused = muster()
+        .args(["agent", "--config"])
+        .arg(&wrong)
+        .output()
+        .unwrap();
+    let right = agent_file(
+        dir,
+        &address,
+        "plugin \"gotest\" {\n  config { greeting = \"hi\" }\n}\n",
+    );
+
+    let _left = Left(dir.join("agent"));
+    let mut agent = Process::start(
+        muster().args(["agent", "--config"]).arg(&right),
+        &dir.join("agent.log"),
+    );
+    let attributes = until("the driver's attributes", || {
+        let nodes = ask(&address, &["--json", "node", "status"]);
+        let nodes: serde_json::Value = serde_json::from_str(&stdout(&nodes)).ok()?;
+        let id = nodes[0]["ID"].as_str()?;
+        let node = ask(&address, &["--json", "node", "status", id]);
+        let node: serde_json::Value = serde_json::from_str(&stdout(&node)).ok()?;
+        let attributes = node["Node"]["Attributes"].clone();
+        attributes["driver.gotest.greeting"]
+            .is_string()
+            .then_some(attributes)
+    });
+    let run = ask(
+        &address,
+        &[
+            "job",
+            "run",
+            "--timeout",
+            "60",
+            job_file(dir, JOB).to_str().unwrap(),
+        ],
+    );
+    let logs = until("the task's output", || {
+        let logs = stdout(&ask(&address, &["alloc", "logs", "talk"]));
+        logs.contains("code").then_some(logs)
+    });
+    let file = job_file(
+        dir,
+        &JOB.replace("command", "comand").replace("talk", "wrong"),
+    );
+    let failed = ask(
+        &address,
+        &["job", "run", "--timeout", "60", file.to_str().unwrap()],
+    );
+    agent.end(nix::sys::signal::Signal::SIGTERM);
+
+    let said = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("agent.hcl:7:5: plugin \"gotest\": `config.greting`"),
+        "{said}"
+    );
+    assert_eq!(attributes["driver.gotest.greeting"], "hi");
+    assert_eq!(
+        run.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&run),
+        stderr(&run)
+    );
+    assert_eq!(logs, "code 42\n");
+    let said = stdout(&failed);
+    assert_eq!(failed.status.code(), Some(1), "{said}{}", stderr(&failed));
+    assert!(said.contains("`config.comand`"), "{said}");
+    assert!(said.contains("job.hcl:9:9: `config.comand`"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! Where in its job file something stands that only a driver could find wrong.
+//!
+//! A driver checks a task's `config` on the node, by fields such as `config.mount[1].source`. Whoever
+//! wrote the job has a file with lines: this brings the two together again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hcl_edit::structure::{Block, Body};
+
+use super::fault::{load, position};
+use super::free::{self, Places};
+
+/// The first name of every field of a task's configuration.
+const ROOT: &str = "config";
+
+/// Where the configurations of a job's tasks stand.
+#[derive(Debug)]
+pub struct ConfigPlaces {
+    file: String,
+    text: String,
+    /// By group and task.
+    tasks: BTreeMap<(String, String), Places>,
+}
+
+impl ConfigPlaces {
+    /// Those of the job file at `path`. Empty for JSON, for standard input, which can be read only
+    /// once, and for a file that was changed since.
+    #[must_use]
+    pub fn read(path: &Path) -> Self {
+        let (file, text) = if path == Path::new("-") {
+            Default::default()
+        } else {
+            load(path).unwrap_or_default()
+        };
+        Self::parse(file, text)
+    }
+
+    fn parse(file: String, text: String) -> Self {
+        let mut tasks = BTreeMap::new();
+        if let Ok(body) = hcl_edit::parser::parse_body(&text) {
+            for job in named(&body, "job") {
+                for group in named(&job.body, "group") {
+                    find(&group.body, &label(group), &mut tasks);
+                }
+                // A task outside a group is a group of its own name.
+                for task in named(&job.body, "task") {
+                    put(task, &label(task), &mut tasks);
+                }
+            }
+        }
+        Self { file, text, tasks }
+    }
+
+    /// The places of the fields that `words` about a task name in backquotes, as `file:line:column`.
+    #[must_use]
+    pub fn of(&self, group: &str, task: &str, words: &str) -> Vec<String> {
+        let Some(places) = self.tasks.get(&(group.to_owned(), task.to_owned())) else {
+            return Vec::new();
+        };
+        let quoted = words.split('`').skip(1).step_by(2);
+        let fields = quoted.filter(|field| {
+            let rest = field.strip_prefix(ROOT);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        });
+        fields
+            .map(|field| {
+                let (line, column) = position(&self.text, places.of(field).start);
+                format!("{}:{line}:{column}: `{field}`", self.file)
+            })
+            .collect()
+    }
+}
+
+fn named<'a>(body: &'a Body, name: &'static str) -> impl Iterator<Item = &'a Block> {
+    body.get_blocks(name)
+}
+
+fn label(block: &Block) -> String {
+    let first = block.labels.first();
+    first.map_or_else(String::new, |label| label.as_str().to_owned())
+}
+
+fn find(body: &Body, group: &str, tasks: &mut BTreeMap<(String, String), Places>) {
+    for task in named(body, "task") {
+        put(task, group, tasks);
+    }
+}
+
+fn put(task: &Block, group: &str, tasks: &mut BTreeMap<(String, String), Places>) {
+    for config in named(&task.body, ROOT) {
+        // What cannot be read was reported before the job was registered.
+        let (_config, places) = free::read(ROOT, config, &mut Vec::new());
+        tasks.insert((group.to_owned(), label(task)), places);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"job "web" {
+  group "front" {
+    task "proxy" {
+      driver = "x"
+      config {
+        comand = "a"
+        args   = ["b", []]
+      }
+    }
+  }
+  task "alone" {
+    config {
+      size = 1
+    }
+  }
+}
+"#;
+
+    #[test]
+    fn words_of_a_driver_have_their_lines() {
+        let places = ConfigPlaces::parse("web.hcl".to_owned(), TEXT.to_owned());
+        let words = "the task's config is wrong: `config.comand` there is no such field; `config.command` is missing; `config.args[1]` must be string, not `configuration`";
+
+        let found = places.of("front", "proxy", words);
+
+        assert_eq!(
+            found,
+            [
+                "web.hcl:6:9: `config.comand`",
+                "web.hcl:5:7: `config.command`",
+                "web.hcl:7:24: `config.args[1]`",
+            ]
+        );
+        assert_eq!(
+            places.of("alone", "alone", "`config.size` is wrong"),
+            ["web.hcl:13:7: `config.size`"]
+        );
+        assert!(places.of("front", "other", words).is_empty());
+        assert!(places.of("front", "proxy", "exit code 1").is_empty());
+    }
+}
