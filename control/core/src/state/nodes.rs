@@ -421,3 +421,6 @@ fn row_hash(number: NodeNumber, node: &Node) -> u64 {
     let row = (number, &**spec, status, status_at, eligibility, drain);
     Digest::of(&(row, create_index, modify_index))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+use muster_domain::fixture::{job, node};
+
+use super::*;
+use crate::fixture::Cluster;
+
+/// What a scheduler that keeps the pages of its last look must read again.
+fn changed_pages(before: &Nodes, after: &Nodes) -> Vec<usize> {
+    let pairs = before.pages().zip(after.pages()).enumerate();
+    pairs
+        .filter(|(_, (before, after))| !Arc::ptr_eq(before, after))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+fn node_id(number: usize) -> NodeId {
+    NodeId::at(LogIndex(1), u32::try_from(number).unwrap())
+}
+
+fn fleet(nodes: usize) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    for number in 0..nodes {
+        let mut spec = node(&format!("n{number}")).build();
+        spec.id = node_id(number);
+        cluster.node(spec);
+    }
+    cluster
+}
+
+#[test]
+fn a_placement_changes_the_page_of_its_node_alone() {
+    let mut cluster = fleet(3 * PAGE_COLUMNS);
+    let before = cluster.state.nodes().clone();
+    let there = job("web").constraint("${node.unique.name}", "=", "n70");
+
+    cluster.run(there.build());
+
+    let after = cluster.state.nodes();
+    assert_eq!(changed_pages(&before, after), [1]);
+    assert_eq!(after.pages().len(), 3);
+    let columns: Vec<&Column> = after.pages().flat_map(|page| page.iter()).collect();
+    assert!(columns.into_iter().eq(after.columns()));
+}
+
+#[test]
+fn the_last_page_goes_with_its_last_node() {
+    let cluster = fleet(70);
+    let mut nodes = cluster.state.nodes().clone();
+    let last = (**nodes.get(&node_id(69)).unwrap()).clone();
+
+    for number in 60..70 {
+        nodes.remove(&node_id(number), false, LogIndex(200));
+    }
+
+    assert_eq!((nodes.pages().len(), nodes.columns().count()), (1, 60));
+    nodes.put(last);
+    assert_eq!(nodes.number(&node_id(69)), Some(NodeNumber(60)));
+}
