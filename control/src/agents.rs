@@ -347,9 +347,10 @@ pub(crate) async fn admit(
     let peer = connection.remote_address();
     let refusal = match peer::role(&connection, &control.server_info().cluster) {
         Ok(Role::Agent) => None,
-        Ok(Role::Operator | Role::Server) => {
-            Some("only an agent's certificate speaks for an agent".to_owned())
-        }
+        Ok(role @ (Role::Operator | Role::Server)) => Some(format!(
+            "the certificate of this {} does not speak for an agent",
+            role.word()
+        )),
         Err(error) => Some(error.to_string()),
     };
     if let Some(reason) = refusal {

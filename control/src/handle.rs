@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use crate::agents::Nodes;
 use crate::clock::{self, Clock};
-use crate::leader::Beats;
+use crate::leader::{Beats, Lease};
 use crate::limits;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
-use crate::peers::message::{Hello, PeerReply};
+use crate::peers::message::{Hello, PeerReply, PeerRequest};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
 
@@ -464,23 +464,37 @@ impl Control {
         clock::wall()
     }
 
-    /// Forgets everything that is over, here and on every connected node, whatever its age.
+    /// Forgets everything that is over, here and on every connected node, whatever its age. Any server can be
+    /// asked.
     ///
     /// # Errors
     ///
     /// [`ProposeError`] if the log takes no changes; nodes are not asked then.
     pub async fn collect_garbage(&self) -> Result<(), ProposeError> {
+        let leader = match self.leader() {
+            Some(leader) if !leader.is_self => leader,
+            _ => return self.collect_garbage_here().await,
+        };
+        let waited = limits::COLLECT_WAIT;
+        let request = PeerRequest::CollectGarbage;
+        let asked = self.peers().call_within(leader.server_id, request, waited);
+        match asked.await {
+            Ok(PeerReply::Done) => Ok(()),
+            Ok(_) => Err(ProposeError::NotLeader { leader: None }),
+            Err(error) => Err(ProposeError::Stopped {
+                reason: format!("the leader was not asked to collect: {error}"),
+            }),
+        }
+    }
+
+    /// The same, at the leader.
+    pub(crate) async fn collect_garbage_here(&self) -> Result<(), ProposeError> {
         let stopped = || ProposeError::Stopped {
             reason: "the leader's duties have ended".to_owned(),
         };
         let (sender, receiver) = oneshot::channel();
-        if self
-            .shared
-            .duties
-            .send(DutyRequest::CollectGarbage(sender))
-            .await
-            .is_err()
-        {
+        let request = DutyRequest::CollectGarbage(sender);
+        if self.shared.duties.send(request).await.is_err() {
             return Err(stopped());
         }
         match receiver.await {
@@ -488,6 +502,16 @@ impl Control {
             Err(_) => return Err(stopped()),
         }
         self.shared.nodes.collect_garbage();
+        let servers = self.peers().servers();
+        let told = servers.iter().map(|known| {
+            let request = PeerRequest::CollectOnNodes;
+            self.peers().call(known.server_id, request)
+        });
+        for answer in futures::future::join_all(told).await {
+            if let Err(error) = answer {
+                tracing::warn!(%error, "the nodes of a server were not told to collect garbage");
+            }
+        }
         Ok(())
     }
 
@@ -534,7 +558,7 @@ impl Control {
         server_id: u64,
         nodes: Vec<NodeId>,
         left: Vec<NodeId>,
-    ) -> Option<Duration> {
+    ) -> Option<Lease> {
         let (reply, lease) = oneshot::channel();
         let beats = Beats {
             server_id,

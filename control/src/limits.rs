@@ -160,6 +160,8 @@ pub const BEATS_MAX: usize = 64;
 /// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
 /// they are not answered, which their servers take for silence.
 pub const BEATS_UNCONFIRMED_MAX: usize = 64;
+/// How long the leader may take to forget all that is over: a few entries for each hundred thousand rows.
+pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
 /// How often a server sends its nodes' heartbeats to the leader; a tenth of the time to live if that is less.
 /// Half would double the messages for nothing, double would use up a fifth of the time to live.
 pub const BEATS_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,9 +3,9 @@
 //! A node is answered when the leader has counted it. If the leader is silent for a while, this server is of no
 //! use to its agents, whatever the reason: they are told so and try the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use muster_domain::id::NodeId;
 use muster_wire::rpc::ToAgent;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Nodes;
 use crate::handle::Control;
+use crate::leader::Lease;
 use crate::limits;
 use crate::peers::message::{PeerReply, PeerRequest};
 
@@ -66,7 +67,7 @@ pub(super) async fn gather(
         match &answer {
             Ok(lease) => {
                 counted_at = Instant::now();
-                answer_all(control.nodes(), &beats, *lease);
+                answer_all(control.nodes(), &beats, lease);
             }
             Err(reason) => tracing::debug!(reason, "the leader has not counted the heartbeats"),
         }
@@ -89,11 +90,7 @@ fn missing(before: &BTreeMap<NodeId, u64>, connected: &BTreeMap<NodeId, u64>) ->
 }
 
 /// Has the leader count `nodes`. Their lease, or why there is none.
-async fn send(
-    control: &Control,
-    nodes: Vec<NodeId>,
-    left: Vec<NodeId>,
-) -> Result<Duration, String> {
+async fn send(control: &Control, nodes: Vec<NodeId>, left: Vec<NodeId>) -> Result<Lease, String> {
     let leader = control.leader().ok_or("no server leads")?;
     if leader.is_self {
         let counted = control.count_beats(leader.server_id, nodes, left);
@@ -107,18 +104,23 @@ async fn send(
         .peers()
         .call_within(leader.server_id, request, limits::BEATS_WAIT);
     match asked.await {
-        Ok(PeerReply::Counted { lease }) => Ok(lease),
+        Ok(PeerReply::Counted { lease, uncounted }) => Ok(Lease {
+            duration: lease,
+            uncounted,
+        }),
         Ok(PeerReply::NotLeader) => Err("the leader has changed".to_owned()),
         Ok(other) => Err(format!("the leader's answer is not understood: {other:?}")),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn answer_all(nodes: &Nodes, beats: &[Uncounted], lease: Duration) {
-    for beat in beats {
+fn answer_all(nodes: &Nodes, beats: &[Uncounted], lease: &Lease) {
+    let uncounted: HashSet<&NodeId> = lease.uncounted.iter().collect();
+    let counted = |beat: &&Uncounted| !uncounted.contains(&beat.node_id);
+    for beat in beats.iter().filter(counted) {
         let ack = ToAgent::HeartbeatAck {
             number: beat.number,
-            lease,
+            lease: lease.duration,
         };
         // An agent that reads slowly gets the next one.
         if beat.outbox.try_send(ack).is_ok() {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use muster_control_core::fsm::Command;
-use muster_control_core::heartbeat::{Attention, HeartbeatConfig, Heartbeats};
+use muster_control_core::heartbeat::{Attention, Beat, HeartbeatConfig, Heartbeats};
 use muster_domain::id::{NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
 use tokio::sync::oneshot;
@@ -27,8 +27,17 @@ pub(crate) struct Beats {
     pub(crate) nodes: Vec<NodeId>,
     /// Nodes that have left it.
     pub(crate) left: Vec<NodeId>,
-    /// Told the nodes' lease when they are counted; dropped if they are not.
-    pub(crate) reply: oneshot::Sender<Duration>,
+    /// Told when they are counted; dropped if they are not.
+    pub(crate) reply: oneshot::Sender<Lease>,
+}
+
+/// What counted nodes have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    /// For how long none of them is taken for down, counted from when it sent its heartbeat.
+    pub(crate) duration: Duration,
+    /// Nodes that were not counted: they are down, or were about to be when the heartbeat came.
+    pub(crate) uncounted: Vec<NodeId>,
 }
 
 /// The core and what is under way.
@@ -41,7 +50,7 @@ pub(super) struct NodeHeartbeats {
     attention: Attention,
     downs: JoinSet<(NodeId, Result<(), WriteError>)>,
     /// Counted, and not confirmed.
-    counted: Vec<oneshot::Sender<Duration>>,
+    counted: Vec<(oneshot::Sender<Lease>, Lease)>,
     /// At most one.
     confirmations: JoinSet<()>,
 }
@@ -86,12 +95,18 @@ impl NodeHeartbeats {
         for node_id in beats.left {
             self.core.handle_left(&node_id, beats.server_id);
         }
+        let mut lease = Lease {
+            duration: self.core.ttl(),
+            uncounted: Vec::new(),
+        };
         for node_id in beats.nodes {
-            self.core.handle_beat(node_id, now);
             self.core.handle_seen(node_id, beats.server_id);
+            if self.core.handle_beat(node_id, now) == Beat::Unexpected {
+                lease.uncounted.push(node_id);
+            }
         }
         if self.counted.len() < limits::BEATS_UNCONFIRMED_MAX {
-            self.counted.push(beats.reply);
+            self.counted.push((beats.reply, lease));
         }
         self.confirm();
     }
@@ -127,6 +142,11 @@ impl NodeHeartbeats {
         tokio::select! {
             Some(ended) = self.downs.join_next() => match ended {
                 Ok((_, Ok(()))) => {}
+                // It may still come to be written, so the node stays given up until that is known: whoever
+                // was told that it is alive must not be down a moment later.
+                Ok((node_id, Err(error @ WriteError::Unknown { .. }))) => {
+                    tracing::warn!(%node_id, %error, "nobody knows whether the node was declared down");
+                }
                 Ok((node_id, Err(error))) => {
                     tracing::warn!(%node_id, %error, "the node could not be declared down: it gets another period");
                     self.core.track(node_id, self.control.monotonic());
@@ -154,8 +174,7 @@ impl NodeHeartbeats {
                 );
                 return;
             }
-            let lease = control.server_info().heartbeat_ttl;
-            for reply in replies {
+            for (reply, lease) in replies {
                 // Whoever asked may have stopped waiting.
                 let _gone = reply.send(lease);
             }

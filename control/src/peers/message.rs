@@ -117,6 +117,8 @@ pub(crate) enum PeerRequest {
     },
     /// Wants all nodes that are connected to destroy what is over: [`PeerReply::Done`].
     CollectOnNodes,
+    /// Wants the leader to forget everything that is over: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    CollectGarbage,
     /// Asks for the hash of the state after all entries up to an index: [`PeerReply::StateHash`].
     StateHash {
         /// The index.
@@ -199,6 +201,8 @@ pub(crate) enum PeerReply {
     Counted {
         /// For how long none of the nodes is taken for down, counted from when it sent its heartbeat.
         lease: Duration,
+        /// Nodes that were not counted: they are down, or about to be.
+        uncounted: Vec<NodeId>,
     },
     /// Whether a node is connected.
     NodeHeard {

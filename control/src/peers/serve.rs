@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::message::{ANYBODY, Opening, PeerReply, PeerRequest, RaftCall};
 use crate::agents;
 use crate::comparison;
-use crate::handle::Control;
+use crate::handle::{Control, ProposeError};
 use crate::limits;
 use crate::restore;
 
@@ -112,12 +112,22 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
         }
         PeerRequest::Heartbeats { nodes, left } => {
             match control.count_beats(from, nodes, left).await {
-                Some(lease) => PeerReply::Counted { lease },
+                Some(lease) => PeerReply::Counted {
+                    lease: lease.duration,
+                    uncounted: lease.uncounted,
+                },
                 None => PeerReply::NotLeader,
             }
         }
         PeerRequest::NodeHeard { node_id } => PeerReply::NodeHeard {
             ago: agents::heard_ago(control, node_id),
+        },
+        PeerRequest::CollectGarbage => match control.collect_garbage_here().await {
+            Ok(()) => PeerReply::Done,
+            Err(ProposeError::NotLeader { .. }) => PeerReply::NotLeader,
+            Err(error) => PeerReply::Refused {
+                reason: error.to_string(),
+            },
         },
         PeerRequest::CollectOnNodes => {
             control.nodes().collect_garbage();

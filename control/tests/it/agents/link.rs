@@ -224,3 +224,29 @@ async fn a_new_certificate_is_shown_without_a_restart() {
     assert!(agent.connection.close_reason().is_none());
     cluster.shutdown().await;
 }
+
+/// Asked at a follower, the leader forgets, and the nodes of every server are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_is_collected_through_any_server() {
+    let cluster = Cluster::found(3).await;
+    let mut agents = Vec::new();
+    for at in 0..3 {
+        let node = node(&format!("n{at}")).build();
+        let mut agent = agent_on(&cluster, at, node, LogIndex(0)).await;
+        agent.registered().await;
+        agents.push(agent);
+    }
+    let follower = cluster.follower().await;
+
+    let control = cluster.server(follower).control();
+    control.collect_garbage().await.unwrap();
+
+    for agent in &mut agents {
+        agent
+            .hear("to collect garbage", |message| {
+                matches!(message, ToAgent::CollectGarbage).then_some(())
+            })
+            .await;
+    }
+    cluster.shutdown().await;
+}
