@@ -153,7 +153,7 @@ pub(crate) fn statuses(state: &State, job: &str) -> Vec<ClientStatus> {
     let mut statuses: Vec<_> = state
         .allocs()
         .of_job(&JobKey::in_default(job))
-        .map(|alloc| alloc.client_status)
+        .map(|alloc| alloc.client_status())
         .collect();
     statuses.sort_unstable();
     statuses

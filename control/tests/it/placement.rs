@@ -37,7 +37,7 @@ async fn a_registered_job_reaches_its_node_and_runs() {
     assert_eq!(alloc.job.spec.id, "web");
     assert_eq!(statuses(&state, "web"), [ClientStatus::Running]);
     assert_eq!(
-        state.allocs().get(&alloc.alloc_id).unwrap().node_id,
+        state.allocs().get(&alloc.alloc_id).unwrap().node_id(),
         agent.node_id
     );
     server.shutdown().await;
@@ -209,7 +209,11 @@ async fn a_silent_node_is_down_and_its_work_moves() {
         [ClientStatus::Running, ClientStatus::Lost]
     );
     assert_eq!(
-        state.allocs().get(&replacement.alloc_id).unwrap().previous,
+        state
+            .allocs()
+            .get(&replacement.alloc_id)
+            .unwrap()
+            .previous(),
         Some(lost.alloc_id)
     );
     server.shutdown().await;
