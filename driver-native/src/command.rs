@@ -548,7 +548,7 @@ impl Sight<'_> {
         let policy = node.policy();
         let task_dir = task_dir(config);
         let mut mounts = Vec::new();
-        for mount in native.mounts.iter().take(limits::MOUNTS_MAX) {
+        for mount in &native.mounts {
             let field = "mounts";
             let source = paths::open_source(field, &mount.source, task_dir.as_deref(), &policy)?;
             let read_only = mount.readonly.unwrap_or(true);

@@ -9,6 +9,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::isolation::rlimits::{self, Limit, LimitError};
+use crate::limits;
 use crate::policy::is_plain_absolute;
 
 /// How much a task is kept from its node.
@@ -158,6 +159,11 @@ pub(crate) enum ConfigError {
         target: String,
         reason: &'static str,
     },
+    #[error(
+        "config.mounts: {count} are too many, a task may have {max}; mount a directory that holds them",
+        max = limits::MOUNTS_MAX
+    )]
+    TooManyMounts { count: usize },
     #[error("config.{field}: {path:?} {reason}")]
     Path {
         field: &'static str,
@@ -234,6 +240,10 @@ impl NativeConfig {
         }
         if let Some(root) = &self.root {
             check_source("root", root)?;
+        }
+        let count = self.mounts.len();
+        if count > limits::MOUNTS_MAX {
+            return Err(ConfigError::TooManyMounts { count });
         }
         for mount in &self.mounts {
             check_source("mounts: source", &mount.source)?;
@@ -452,5 +462,35 @@ mod tests {
                 "{source}: {message}"
             );
         }
+    }
+
+    /// As a host reads a job's block: by the schema, with an entry for every field.
+    #[test]
+    fn block_that_fits_the_schema_is_read() {
+        let schema = muster_driver::Schema::new(&NativeConfig::schema()).unwrap();
+        let block = json!({
+            "command": "/bin/true",
+            "isolation": "strict",
+            "mount": [{"source": "local/a", "target": "/a"}, {"source": "local/b", "target": "/b"}],
+            "rlimits": {"nofile": "64:128"},
+            "cap_drop": ["ALL"],
+        });
+
+        let decoded = schema.decode("config", &block).unwrap();
+        let config = NativeConfig::read(&decoded).unwrap();
+
+        assert_eq!(config.isolation, Level::Strict);
+        assert_eq!(config.mounts.len(), 2);
+        assert_eq!(config.limits().unwrap()[0].hard, 128);
+    }
+
+    #[test]
+    fn too_many_mounts_are_refused() {
+        let mount = json!({"source": "local/x", "target": "/data"});
+        let mounts = vec![mount; limits::MOUNTS_MAX + 1];
+
+        let message = refusal(json!({"command": "x", "mounts": mounts}));
+
+        assert!(message.contains("65 are too many"), "{message}");
     }
 }

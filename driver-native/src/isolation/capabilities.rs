@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::sync::LazyLock;
 
 use thiserror::Error;
 
@@ -128,9 +129,11 @@ impl Capabilities {
         Ok(set)
     }
 
-    /// What this process may use.
+    /// What this process may use. It never changes them, so that they are read once.
     pub(crate) fn own() -> Self {
-        Self::read("/proc/thread-self/status", "CapPrm:")
+        static OWN: LazyLock<Capabilities> =
+            LazyLock::new(|| Capabilities::read("/proc/self/status", "CapPrm:"));
+        *OWN
     }
 
     /// What the process `pid` can have at most; nothing when it is gone.

@@ -40,7 +40,7 @@ async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], 
     if !Path::new(program).exists() {
         skipped(
             name,
-            &format!("{program} is not installed; run: cargo xtask setup"),
+            &format!("{program} is not installed; install the package that has it"),
         );
         return;
     }
@@ -107,7 +107,7 @@ async fn nginx_answers() {
     if !Path::new("/usr/sbin/nginx").exists() {
         skipped(
             name,
-            "/usr/sbin/nginx is not installed; run: cargo xtask setup",
+            "/usr/sbin/nginx is not installed; run: apt-get install nginx-light",
         );
         return;
     }
