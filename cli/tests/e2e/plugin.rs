@@ -98,6 +98,25 @@ impl Drop for Left {
     }
 }
 
+/// The attributes of the only node, once it has `name`.
+fn attributes_with(address: &str, name: &str) -> serde_json::Value {
+    until(name, || {
+        let nodes = ask(address, &["--json", "node", "status"]);
+        let nodes: serde_json::Value = serde_json::from_str(&stdout(&nodes)).ok()?;
+        let id = nodes[0]["ID"].as_str()?;
+        let node = ask(address, &["--json", "node", "status", id]);
+        let node: serde_json::Value = serde_json::from_str(&stdout(&node)).ok()?;
+        let attributes = node["Node"]["Attributes"].clone();
+        attributes[name].is_string().then_some(attributes)
+    })
+}
+
+/// Both settings of the driver, the wrong one first.
+const BLOCKS: [&str; 2] = [
+    "plugin \"gotest\" {\n  config {\n    greting = 1\n  }\n}\n",
+    "plugin \"gotest\" {\n  config { greeting = \"hi\" }\n}\n",
+];
+
 const JOB: &str = r#"
 job "talk" {
   type = "batch"
@@ -132,38 +151,19 @@ fn a_job_runs_with_a_driver_that_a_file_configures() {
     fs::create_dir(&plugins).unwrap();
     std::os::unix::fs::symlink(driver, plugins.join("nomad-driver-gotest")).unwrap();
     let (_server, address) = server(dir);
-    let wrong = agent_file(
-        dir,
-        &address,
-        "plugin \"gotest\" {\n  config {\n    greting = 1\n  }\n}\n",
-    );
+    let wrong = agent_file(dir, &address, BLOCKS[0]);
     let refused = muster()
         .args(["agent", "--config"])
         .arg(&wrong)
         .output()
         .unwrap();
-    let right = agent_file(
-        dir,
-        &address,
-        "plugin \"gotest\" {\n  config { greeting = \"hi\" }\n}\n",
-    );
-
+    let right = agent_file(dir, &address, BLOCKS[1]);
     let _left = Left(dir.join("agent"));
     let mut agent = Process::start(
         muster().args(["agent", "--config"]).arg(&right),
         &dir.join("agent.log"),
     );
-    let attributes = until("the driver's attributes", || {
-        let nodes = ask(&address, &["--json", "node", "status"]);
-        let nodes: serde_json::Value = serde_json::from_str(&stdout(&nodes)).ok()?;
-        let id = nodes[0]["ID"].as_str()?;
-        let node = ask(&address, &["--json", "node", "status", id]);
-        let node: serde_json::Value = serde_json::from_str(&stdout(&node)).ok()?;
-        let attributes = node["Node"]["Attributes"].clone();
-        attributes["driver.gotest.greeting"]
-            .is_string()
-            .then_some(attributes)
-    });
+    let attributes = attributes_with(&address, "driver.gotest.greeting");
     let run = ask(
         &address,
         &[
