@@ -1,6 +1,7 @@
 //! `muster operator`: the servers themselves. Raft, snapshots, certificates, checks.
 
 mod check;
+mod inspect;
 mod raft;
 mod snapshot;
 mod tls;

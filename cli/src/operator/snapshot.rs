@@ -1,16 +1,16 @@
 //! `muster operator snapshot`: the state as a file, for backups.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Subcommand;
-use muster_control::snapshot::{self, SnapshotInfo, TableInfo};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::inspect;
 use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
@@ -49,7 +49,7 @@ pub(super) fn run(client: &Client, json: bool, command: &SnapshotCommand) -> Cli
     match command {
         SnapshotCommand::Save { file } => save(client, json, file),
         SnapshotCommand::Restore { file } => restore(client, json, file),
-        SnapshotCommand::Inspect { file } => inspect(json, file),
+        SnapshotCommand::Inspect { file } => inspect::run(json, file),
     }
 }
 
@@ -74,9 +74,9 @@ fn save(client: &Client, json: bool, path: &Path) -> CliResult {
     let written = receive(body, &partial, digest.as_deref())
         .and_then(|bytes| Ok((bytes, std::fs::rename(&partial, path)?)));
     let (bytes, ()) = written.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
-    let info = look_into(path)?;
+    let info = inspect::look_into(path)?;
     if json {
-        output::print_json(&shape(&info))?;
+        output::print_json(&inspect::shape(&info))?;
     } else {
         output::print(&format!(
             "The state at index {} is in {}: {}.\n",
@@ -137,8 +137,8 @@ fn receive(mut body: impl Read, path: &Path, digest: Option<&str>) -> Result<u64
 
 fn restore(client: &Client, json: bool, path: &Path) -> CliResult {
     // What is damaged is better refused here than after it was sent.
-    let info = look_into(path)?;
-    let file = open(path)?;
+    let info = inspect::look_into(path)?;
+    let file = inspect::open(path)?;
     let answer: Value = client.upload("/v1/operator/snapshot", &file)?;
     if json {
         output::print_json(&answer)?;
@@ -150,63 +150,4 @@ fn restore(client: &Client, json: bool, path: &Path) -> CliResult {
         ))?;
     }
     Ok(Exit::Done)
-}
-
-fn inspect(json: bool, path: &Path) -> CliResult {
-    let info = look_into(path)?;
-    if json {
-        output::print_json(&shape(&info))?;
-        return Ok(Exit::Done);
-    }
-    output::print(&format!(
-        "{}: whole, {}, format {}\nindex {}, term {}\n",
-        path.display(),
-        output::bytes(info.bytes),
-        info.format,
-        info.index.0,
-        info.term
-    ))?;
-    for (id, name, votes) in &info.members {
-        let voice = if *votes { "votes" } else { "learns" };
-        output::print(&format!("server {name} ({id}) {voice}\n"))?;
-    }
-    let mut table = output::table(&["TABLE", "VERSION", "ROWS", "BYTES"]);
-    for part in &info.tables {
-        table.add_row([
-            part.name.clone(),
-            part.version.to_string(),
-            part.rows.to_string(),
-            output::bytes(part.bytes),
-        ]);
-    }
-    output::print_table(&table)?;
-    Ok(Exit::Done)
-}
-
-fn shape(info: &SnapshotInfo) -> Value {
-    let table = |part: &TableInfo| json!({"Name": part.name, "Version": part.version, "Rows": part.rows, "Bytes": part.bytes});
-    let server = |(id, name, votes): &(u64, String, bool)| json!({"ID": id.to_string(), "Name": name, "Voter": votes});
-    json!({
-        "Index": info.index.0,
-        "Term": info.term,
-        "Version": info.format,
-        "Size": info.bytes,
-        "Servers": info.members.iter().map(server).collect::<Vec<_>>(),
-        "Tables": info.tables.iter().map(table).collect::<Vec<_>>(),
-    })
-}
-
-fn open(path: &Path) -> Result<File, CliError> {
-    File::open(path).map_err(|error| {
-        let exit = match error.kind() {
-            std::io::ErrorKind::NotFound => Exit::NotFound,
-            _ => Exit::Failed,
-        };
-        CliError::new(exit, format!("{}: {error}", path.display()))
-    })
-}
-
-fn look_into(path: &Path) -> Result<SnapshotInfo, CliError> {
-    drop(open(path)?);
-    snapshot::inspect(path).map_err(|error| CliError::from_chain(Exit::Failed, &error))
 }

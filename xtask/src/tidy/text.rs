@@ -127,7 +127,13 @@ const RULES: &[Rule] = &[
             Pattern::Crate("muster_driver_native"),
         ],
         only: &["cli/src/"],
-        rooms: &["cli/src/doctor.rs", "cli/src/serve.rs", "cli/src/serve/"],
+        rooms: &[
+            "cli/src/doctor.rs",
+            // Looks into a snapshot's file when no server runs.
+            "cli/src/operator/inspect.rs",
+            "cli/src/serve.rs",
+            "cli/src/serve/",
+        ],
         tests: true,
         advice: "a client command knows wire and domain only: ask the server over HTTP",
     },
