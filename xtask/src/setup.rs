@@ -70,6 +70,12 @@ const NEEDS: [Need; 9] = [
         present: || has("ip"),
     },
     Need {
+        name: "strace",
+        purpose: TESTS,
+        packages: &["strace"],
+        present: || has("strace"),
+    },
+    Need {
         name: "nft",
         purpose: TESTS,
         packages: &["nftables"],

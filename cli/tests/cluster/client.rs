@@ -1,0 +1,294 @@
+//! Clients of the HTTP API that write and read a few jobs for as long as they are let.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cluster;
+use crate::history::{Operation, Outcome, Recorder, Seen};
+use crate::limits;
+
+/// Speaks HTTP to one server.
+#[derive(Clone, Debug)]
+pub(crate) struct Http {
+    agent: ureq::Agent,
+    address: Ipv4Addr,
+}
+
+/// What a server said.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or(Value::Null)
+    }
+}
+
+impl Http {
+    pub(crate) fn new(address: Ipv4Addr) -> Self {
+        Self::patient(address, limits::REQUEST)
+    }
+
+    /// One that waits for `timeout`.
+    pub(crate) fn patient(address: Ipv4Addr, timeout: Duration) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .timeout_connect(Some(Duration::from_secs(1)))
+            .http_status_as_error(false)
+            .build();
+        Self {
+            agent: config.into(),
+            address,
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}:4646{path}", self.address)
+    }
+
+    /// `None` if nothing came back.
+    pub(crate) fn get(&self, path: &str) -> Option<Answer> {
+        let response = self.agent.get(self.url(path)).call().ok()?;
+        read(response)
+    }
+
+    /// `None` if nothing came back: whether it was done is not known.
+    pub(crate) fn put(&self, path: &str, key: Option<&str>, body: &Value) -> Option<Answer> {
+        let mut request = self.agent.put(self.url(path));
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key);
+        }
+        read(request.send(body.to_string()).ok()?)
+    }
+
+    /// As [`Self::put`], without a body.
+    pub(crate) fn delete(&self, path: &str) -> Option<Answer> {
+        read(self.agent.delete(self.url(path)).call().ok()?)
+    }
+}
+
+fn read(mut response: ureq::http::Response<ureq::Body>) -> Option<Answer> {
+    let status = response.status().as_u16();
+    let text = response.body_mut().read_to_string().ok()?;
+    Some(Answer { status, text })
+}
+
+/// A job that is nowhere to be placed: only its registration matters.
+pub(crate) fn job(id: &str, value: u64) -> Value {
+    json!({
+        "ID": id, "Name": id, "Type": "service", "Datacenters": ["nowhere"],
+        "Meta": { "value": value.to_string() },
+        "TaskGroups": [{
+            "Name": "g", "Count": 1,
+            "Tasks": [{ "Name": "t", "Driver": "native", "Config": { "command": "/bin/true" } }],
+        }],
+    })
+}
+
+/// The job that clients call `key`.
+pub(crate) fn name(key: usize) -> String {
+    format!("history-{key}")
+}
+
+/// A linearizable read of `key`. `Err` if the server did not answer it.
+pub(crate) fn look(http: &Http, key: usize) -> Result<Option<Seen>, String> {
+    let path = format!("/v1/job/{}?consistent", name(key));
+    let answer = http.get(&path).ok_or("no answer")?;
+    match answer.status {
+        200 => {
+            let body = answer.json();
+            let value = body["Meta"]["value"]
+                .as_str()
+                .and_then(|value| value.parse().ok());
+            let index = body["JobModifyIndex"].as_u64();
+            match (value, index) {
+                (Some(value), Some(index)) => Ok(Some(Seen { value, index })),
+                _ => panic!("a job without value or index: {}", answer.text),
+            }
+        }
+        404 => Ok(None),
+        status => Err(format!("{status}: {}", answer.text)),
+    }
+}
+
+/// Registers `key` with `value`, if its index is `expected` when that is given. Tries all of `servers` in
+/// turn until one knows what became of it; the write's own key sees to it that it is done once.
+pub(crate) fn write(servers: &[Http], key: usize, value: u64, expected: Option<u64>) -> Outcome {
+    let mut body = json!({ "Job": job(&name(key), value) });
+    if let Some(expected) = expected {
+        body["EnforceIndex"] = json!(true);
+        body["JobModifyIndex"] = json!(expected);
+    }
+    let once = format!("value-{value}");
+    let deadline = Instant::now() + limits::WRITE;
+    for server in servers.iter().cycle() {
+        match server.put("/v1/jobs", Some(&once), &body) {
+            Some(answer) if answer.status == 200 => {
+                let index = answer.json()["JobModifyIndex"].as_u64();
+                return Outcome::Done(index.unwrap_or_else(|| panic!("no index: {}", answer.text)));
+            }
+            Some(answer) if answer.status == 409 => return Outcome::Refused,
+            Some(answer) if answer.status < 500 => panic!("a write was answered {answer:?}"),
+            _ => thread::sleep(limits::PAUSE),
+        }
+        if Instant::now() > deadline {
+            return Outcome::Unknown;
+        }
+    }
+    unreachable!("the cycle of servers has no end")
+}
+
+/// Clients at work.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(crate) recorder: Arc<Recorder>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<Ipv4Addr>,
+    values: Arc<AtomicU64>,
+}
+
+impl Clients {
+    /// Clients of all servers, at work.
+    pub(crate) fn at_work() -> Self {
+        Self::start(&[0, 1, 2].map(cluster::address))
+    }
+
+    /// Starts them. Each prefers one of the servers at `addresses`.
+    fn start(addresses: &[Ipv4Addr]) -> Self {
+        let mut clients = Self {
+            recorder: Arc::default(),
+            stop: Arc::default(),
+            threads: Vec::new(),
+            addresses: addresses.to_vec(),
+            values: Arc::new(AtomicU64::new(1)),
+        };
+        for number in 0..limits::CLIENTS {
+            let mut servers: Vec<Http> = addresses
+                .iter()
+                .map(|address| Http::new(*address))
+                .collect();
+            servers.rotate_left(number % addresses.len());
+            let worker = Worker {
+                servers,
+                recorder: Arc::clone(&clients.recorder),
+                values: Arc::clone(&clients.values),
+                dice: 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1),
+            };
+            let stop = Arc::clone(&clients.stop);
+            clients
+                .threads
+                .push(thread::spawn(move || worker.run(&stop)));
+        }
+        clients
+    }
+
+    /// Waits until `count` more writes were done.
+    pub(crate) fn wait_for_writes(&self, count: usize) {
+        let (_, before, _) = self.recorder.counts();
+        let deadline = Instant::now() + limits::PATIENCE;
+        while self.recorder.counts().1 < before + count {
+            assert!(
+                Instant::now() < deadline,
+                "clients do not get on: {:?}",
+                self.recorder.counts()
+            );
+            thread::sleep(limits::PAUSE);
+        }
+    }
+
+    /// Lets them finish, reads every job once more, and checks all that was seen.
+    pub(crate) fn finish(self) {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads {
+            thread.join().expect("a client has failed");
+        }
+        let servers: Vec<Http> = self
+            .addresses
+            .iter()
+            .map(|address| Http::new(*address))
+            .collect();
+        for key in 0..limits::KEYS {
+            for server in &servers {
+                let called = self.recorder.now();
+                let seen = cluster::until("a last read", || look(server, key).ok());
+                self.recorder.note(key, called, Operation::Read(seen));
+            }
+        }
+        let (operations, done, unknown) = self.recorder.counts();
+        eprintln!("{operations} operations, {done} writes done, {unknown} unknown");
+        assert!(done > 20, "hardly anything was written: {done}");
+        self.recorder.check();
+    }
+}
+
+/// One client.
+struct Worker {
+    servers: Vec<Http>,
+    recorder: Arc<Recorder>,
+    values: Arc<AtomicU64>,
+    dice: u64,
+}
+
+impl Worker {
+    fn run(mut self, stop: &AtomicBool) {
+        let mut indexes = [0; limits::KEYS];
+        while !stop.load(Ordering::Acquire) {
+            let key = self.throw(limits::KEYS);
+            match self.throw(10) {
+                0..5 => indexes[key] = self.read(key).unwrap_or(indexes[key]),
+                5..7 => indexes[key] = self.write(key, None).unwrap_or(indexes[key]),
+                _ => indexes[key] = self.write(key, Some(indexes[key])).unwrap_or(indexes[key]),
+            }
+            thread::sleep(limits::PAUSE);
+        }
+    }
+
+    /// Reads at the server it prefers: the job's index, 0 for none. Prefers another server if that one does
+    /// not answer.
+    fn read(&mut self, key: usize) -> Option<u64> {
+        let called = self.recorder.now();
+        if let Ok(seen) = look(&self.servers[0], key) {
+            self.recorder.note(key, called, Operation::Read(seen));
+            return Some(seen.map_or(0, |seen| seen.index));
+        }
+        self.servers.rotate_left(1);
+        None
+    }
+
+    /// Writes; the job's index if that is known afterwards.
+    fn write(&mut self, key: usize, expected: Option<u64>) -> Option<u64> {
+        let value = self.values.fetch_add(1, Ordering::SeqCst);
+        let called = self.recorder.now();
+        let outcome = write(&self.servers, key, value, expected);
+        let operation = match expected {
+            None => Operation::Put { value, outcome },
+            Some(expected) => Operation::Compare {
+                expected,
+                value,
+                outcome,
+            },
+        };
+        self.recorder.note(key, called, operation);
+        match outcome {
+            Outcome::Done(index) => Some(index),
+            Outcome::Refused | Outcome::Unknown => None,
+        }
+    }
+
+    /// A number below `bound`. Which one does not matter: the machine's timing decides more.
+    fn throw(&mut self, bound: usize) -> usize {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        usize::try_from(self.dice >> 33).unwrap_or(0) % bound
+    }
+}

@@ -1,0 +1,477 @@
+//! Three servers, and agents if a test wants them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::{self, Http};
+use crate::limits;
+use crate::network::{self, Network};
+
+/// The servers' names; also those of their namespaces.
+pub(crate) const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
+/// The agents' names.
+pub(crate) const AGENTS: [&str; 2] = ["a1", "a2"];
+
+/// One cluster at a time: three would be slower than one after the other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// How a cluster is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Make {
+    /// With two agents.
+    pub(crate) agents: bool,
+    /// Servers say that they are at other addresses, where a relay is.
+    pub(crate) relayed: bool,
+    /// Each server's data is on a file system of its own, of 64 MiB.
+    pub(crate) small_disks: bool,
+}
+
+/// A cluster of real processes.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    make: Make,
+    servers: [Option<Child>; 3],
+    agents: [Option<Child>; 2],
+    pub(crate) network: Network,
+    dir: TempDir,
+    failed_before: bool,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Where server `at` its place is.
+pub(crate) fn address(at: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, u8::try_from(at + 1).unwrap_or(0))
+}
+
+/// Speaks to server `at` its place.
+pub(crate) fn http(at: usize) -> Http {
+    Http::new(address(at))
+}
+
+/// Who leads, as the server at its place says.
+pub(crate) fn leader_as_seen_by(at: usize) -> Option<usize> {
+    let answer = http(at).get("/v1/operator/raft/configuration?stale")?;
+    let body = answer.json();
+    let leader = body["Servers"]
+        .as_array()?
+        .iter()
+        .find(|server| server["Leader"] == true)?
+        .clone();
+    let name = leader["Node"].as_str()?.to_owned();
+    SERVERS
+        .into_iter()
+        .position(|known| known == name || name.starts_with(&format!("{known}.")))
+}
+
+/// Where others look for it if there is a relay.
+pub(crate) fn relayed_address(at: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 1, u8::try_from(at + 1).unwrap_or(0))
+}
+
+impl Cluster {
+    /// Starts a cluster and waits until it takes writes. `None`, with the reason told, if it cannot be here.
+    pub(crate) fn start(test: &str, make: Make) -> Option<Self> {
+        Some(Self::start_with(test, make, || ())?.0)
+    }
+
+    /// The same, with something that must be in the middle before the servers start.
+    pub(crate) fn start_with<T>(
+        test: &str,
+        make: Make,
+        middle: impl FnOnce() -> T,
+    ) -> Option<(Self, T)> {
+        if let Some(reason) = Network::missing() {
+            skipped(test, reason);
+            return None;
+        }
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut network = Network::new();
+        for (at, name) in SERVERS.into_iter().enumerate() {
+            network.add(name, address(at));
+            if make.relayed {
+                network::listen(relayed_address(at));
+            }
+        }
+        let middle = middle();
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::generate("local").unwrap();
+        for name in SERVERS {
+            let home = dir.path().join(name);
+            let subject = Subject::Server { name, hosts: &[] };
+            authority
+                .issue(&home.join("tls"), subject, CERTIFICATE_LIFE)
+                .unwrap();
+            authority.save_certificate(&home.join("tls")).unwrap();
+            fs::create_dir_all(home.join("data")).unwrap();
+            if make.small_disks {
+                run(Command::new("mount")
+                    .args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"])
+                    .arg(home.join("data")));
+            }
+        }
+        let mut cluster = Self {
+            make,
+            servers: [None, None, None],
+            agents: [None, None],
+            network,
+            dir,
+            failed_before: std::thread::panicking(),
+            _turn: turn,
+        };
+        for at in 0..SERVERS.len() {
+            cluster.begin(at);
+        }
+        cluster.leader();
+        if make.agents {
+            cluster.begin_agents(&authority);
+        }
+        Some((cluster, middle))
+    }
+
+    fn begin_agents(&mut self, authority: &Authority) {
+        for (at, name) in AGENTS.into_iter().enumerate() {
+            let address = Ipv4Addr::new(10, 77, 2, u8::try_from(at + 1).unwrap_or(0));
+            self.network.add(name, address);
+            let home = self.dir.path().join(name);
+            let tls = home.join("tls");
+            authority
+                .issue(&tls, Subject::Agent, CERTIFICATE_LIFE)
+                .unwrap();
+            authority.save_certificate(&tls).unwrap();
+            let servers: Vec<String> = (0..SERVERS.len())
+                .map(|at| format!("{}:4647", self::address(at)))
+                .collect();
+            let mut command = self.network.command(name, env!("CARGO_BIN_EXE_muster"));
+            command.args(["agent", "--name", name, "--servers", &servers.join(",")]);
+            command
+                .arg("--tls-dir")
+                .arg(&tls)
+                .arg("--data-dir")
+                .arg(home.join("data"));
+            self.agents[at] = Some(self.spawn(name, command));
+        }
+        until("both nodes to be ready", || {
+            let nodes = http(0).get("/v1/nodes")?.json();
+            let ready = nodes
+                .as_array()?
+                .iter()
+                .filter(|node| node["Status"] == "ready")
+                .count();
+            (ready == AGENTS.len()).then_some(())
+        });
+    }
+
+    /// Starts the server at its place.
+    pub(crate) fn begin(&mut self, at: usize) {
+        assert!(self.servers[at].is_none(), "{} runs", SERVERS[at]);
+        let name = SERVERS[at];
+        let home = self.home(at);
+        let place = |at: usize| {
+            if self.make.relayed {
+                relayed_address(at)
+            } else {
+                address(at)
+            }
+        };
+        let join: Vec<String> = (0..SERVERS.len())
+            .map(|at| format!("{}:4647", place(at)))
+            .collect();
+        let mut command = self.network.command(name, env!("CARGO_BIN_EXE_muster"));
+        command.args([
+            "server",
+            "--name",
+            name,
+            "--bootstrap-expect",
+            "3",
+            "--join",
+            &join.join(","),
+        ]);
+        command.args([
+            "--http",
+            &format!("{}:4646", address(at)),
+            "--quic",
+            &format!("{}:4647", address(at)),
+        ]);
+        command.args(["--advertise", &place(at).to_string()]);
+        command
+            .arg("--tls-dir")
+            .arg(home.join("tls"))
+            .arg("--data-dir")
+            .arg(home.join("data"));
+        self.servers[at] = Some(self.spawn(name, command));
+    }
+
+    fn spawn(&self, name: &str, mut command: Command) -> Child {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path(name))
+            .unwrap();
+        command
+            .env("MUSTER_LOG", "info")
+            .env_remove("MUSTER_ADDR")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    fn log_path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    /// What it said so far.
+    pub(crate) fn log(&self, at: usize) -> String {
+        fs::read_to_string(self.log_path(SERVERS[at])).unwrap_or_default()
+    }
+
+    fn home(&self, at: usize) -> PathBuf {
+        self.dir.path().join(SERVERS[at])
+    }
+
+    /// Where it keeps everything.
+    pub(crate) fn data(&self, at: usize) -> PathBuf {
+        self.home(at).join("data")
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self, at: usize) -> Pid {
+        let child = self.servers[at].as_ref().expect("it runs");
+        Pid::from_raw(i32::try_from(child.id()).unwrap())
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, at: usize, signal: Signal) {
+        kill(self.pid(at), signal).unwrap();
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self, at: usize) {
+        let mut child = self.servers[at].take().expect("it runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Stops it in order.
+    pub(crate) fn stop(&mut self, at: usize) {
+        self.signal(at, Signal::SIGTERM);
+        let mut child = self.servers[at].take().expect("it runs");
+        let status = until("a server to stop", || child.try_wait().unwrap());
+        assert!(status.success(), "{status}: {}", self.log(at));
+    }
+
+    /// The end of a process that ends by itself.
+    pub(crate) fn ended(&mut self, at: usize) -> std::process::ExitStatus {
+        let mut child = self.servers[at].take().expect("it ran");
+        until("a server to end", || child.try_wait().unwrap())
+    }
+
+    /// Waits until a server leads and commits writes; its place.
+    pub(crate) fn leader(&self) -> usize {
+        until("a leader that commits", || {
+            let running: Vec<usize> = (0..SERVERS.len())
+                .filter(|at| self.servers[*at].is_some())
+                .collect();
+            self.leader_among(&running)
+        })
+    }
+
+    /// The same, of those that can hear each other.
+    pub(crate) fn leader_among(&self, places: &[usize]) -> Option<usize> {
+        let said: Vec<Option<usize>> = places.iter().map(|at| leader_as_seen_by(*at)).collect();
+        let leader = *said.first()?;
+        let leader = leader.filter(|leader| places.contains(leader))?;
+        if said.iter().any(|other| *other != Some(leader)) {
+            return None;
+        }
+        let read = http(leader).get("/v1/jobs?consistent&prefix=none")?;
+        (read.status == 200).then_some(leader)
+    }
+
+    /// The standard oracle: all servers agree on every table, a new job is taken within ten seconds, nobody
+    /// has panicked or complained but of `excused`.
+    pub(crate) fn assert_well(&self, excused: &[&str]) {
+        let leader = self.leader();
+        until("the states of all servers to agree", || {
+            let answer = http(leader).get("/v1/operator/check")?;
+            let body = answer.json();
+            let servers = body["Servers"].as_array().map_or(0, Vec::len);
+            (answer.status == 200 && body["Agree"] == true && servers == SERVERS.len())
+                .then_some(())
+        });
+        let begun = Instant::now();
+        let id = format!("after-{}", std::process::id());
+        until("a job to be taken", || {
+            let body = json!({ "Job": client::job(&id, 1) });
+            let answer = http(leader).put("/v1/jobs", None, &body)?;
+            (answer.status == 200).then_some(())
+        });
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "a new job took {:?}",
+            begun.elapsed()
+        );
+        for (at, name) in SERVERS.into_iter().enumerate() {
+            for line in self.log(at).lines() {
+                let bad = line.contains("panicked") || line.contains("ERROR");
+                let excused = excused.iter().any(|part| line.contains(part));
+                assert!(!bad || excused, "{name}: {line}");
+            }
+        }
+    }
+
+    /// What the nodes' tasks are: name of the allocation, its id, and when its task started.
+    pub(crate) fn tasks(&self) -> Vec<(String, String, String)> {
+        until("the allocations", || {
+            let answer = http(self.leader()).get("/v1/allocations?resources=false")?;
+            let body = answer.json();
+            let mut tasks: Vec<(String, String, String)> = body
+                .as_array()?
+                .iter()
+                .map(|alloc| {
+                    let text = |field: &str| alloc[field].as_str().unwrap_or_default().to_owned();
+                    let started = alloc["TaskStates"]
+                        .as_object()
+                        .and_then(|tasks| tasks.values().next())
+                        .map_or(Value::Null, |task| task["StartedAt"].clone());
+                    (
+                        text("Name"),
+                        text("ID"),
+                        format!("{} {started}", text("ClientStatus")),
+                    )
+                })
+                .collect();
+            tasks.sort();
+            Some(tasks)
+        })
+    }
+
+    /// Whether every node is ready.
+    pub(crate) fn nodes_ready(&self) -> bool {
+        let nodes = http(self.leader())
+            .get("/v1/nodes")
+            .map(|answer| answer.json());
+        nodes.and_then(|nodes| {
+            Some(
+                nodes
+                    .as_array()?
+                    .iter()
+                    .all(|node| node["Status"] == "ready"),
+            )
+        }) == Some(true)
+    }
+
+    /// Says what the servers said, for whoever looks at a failed test.
+    fn tell(&self) {
+        for name in SERVERS.into_iter().chain(AGENTS) {
+            let log = fs::read_to_string(self.log_path(name)).unwrap_or_default();
+            let lines: Vec<&str> = log
+                .lines()
+                .filter(|line| !line.contains("openraft::"))
+                .collect();
+            let last = lines.len().saturating_sub(40);
+            if !lines.is_empty() {
+                eprintln!("--- {name}\n{}", lines[last..].join("\n"));
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.failed_before {
+            self.tell();
+        }
+        // Agents first: they stop what they run while servers still hear of it.
+        for (at, agent) in self.agents.iter_mut().enumerate() {
+            if let Some(agent) = agent {
+                end(agent);
+                let mut clean = Command::new(env!("CARGO_BIN_EXE_muster"));
+                let data = self.dir.path().join(AGENTS[at]).join("data");
+                drop(
+                    clean
+                        .args(["agent", "clean", "--data-dir"])
+                        .arg(data)
+                        .stdout(Stdio::null())
+                        .stderr(Stdio::null())
+                        .status(),
+                );
+            }
+        }
+        for server in self.servers.iter_mut().flatten() {
+            let pid = Pid::from_raw(i32::try_from(server.id()).unwrap_or(0));
+            // One that was stopped hears nothing else; errors mean that it has ended.
+            kill(pid, Signal::SIGCONT).ok();
+            end(server);
+        }
+        if self.make.small_disks {
+            for name in SERVERS {
+                let data = self.dir.path().join(name).join("data");
+                drop(Command::new("umount").arg("-l").arg(data).status());
+            }
+        }
+    }
+}
+
+/// Ends `child` in order; kills it if that takes too long.
+fn end(child: &mut Child) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+    kill(pid, Signal::SIGTERM).ok();
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(child.kill());
+    drop(child.wait());
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Looks until `look` finds something.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limits::PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Fills what is left of the file system that `path` is on.
+pub(crate) fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let zeros = vec![0; 1 << 16];
+    while file.write_all(&zeros).is_ok() {}
+}
+
+/// Says that `name` cannot run here.
+pub(crate) fn skipped(name: &str, reason: &str) {
+    eprintln!("skipped: {name}: {reason}");
+    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        file.unwrap()
+            .write_all(format!("{name}: {reason}\n").as_bytes())
+            .unwrap();
+    }
+}

@@ -1,0 +1,157 @@
+//! Disks that are slow, and disks that are full.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::client::Clients;
+use crate::cluster::{Cluster, Make, SERVERS, fill, skipped, until};
+
+/// strace that does something to every `fdatasync` of a process; it lets go when dropped.
+struct Tracer(Child);
+
+impl Tracer {
+    /// `None` if processes cannot be traced here.
+    fn start(pid: Pid, what: &str) -> Option<Self> {
+        let inject = format!("inject=fdatasync:{what}");
+        let mut child = Command::new("strace")
+            .args([
+                "-f",
+                "-qq",
+                "-e",
+                "trace=fdatasync",
+                "-e",
+                &inject,
+                "-p",
+                &pid.to_string(),
+            ])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        std::thread::sleep(Duration::from_millis(500));
+        match child.try_wait() {
+            // What it watched has ended already.
+            Ok(Some(status)) if !status.success() => None,
+            Ok(_) => Some(Self(child)),
+            Err(_) => None,
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(0));
+        // On SIGINT it detaches; killed, it would leave the traced process stopped.
+        kill(pid, Signal::SIGINT).ok();
+        drop(self.0.wait());
+    }
+}
+
+/// A leader whose every sync takes 300 ms still answers right; then its disk is quick again.
+#[test]
+fn a_slow_disk_only_makes_it_slower() {
+    let Some(cluster) = Cluster::start("a_slow_disk_only_makes_it_slower", Make::default()) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let leader = cluster.leader();
+
+    let Some(tracer) = Tracer::start(cluster.pid(leader), "delay_enter=300000") else {
+        skipped(
+            "a_slow_disk_only_makes_it_slower",
+            "strace cannot trace here: cargo xtask setup",
+        );
+        clients.finish();
+        return;
+    };
+    clients.wait_for_writes(30);
+    drop(tracer);
+    clients.wait_for_writes(30);
+
+    clients.finish();
+    cluster.assert_well(&[]);
+}
+
+/// The disk of the leader runs full: it says so, another leads, and writes go on. With room it is one of them
+/// again, without a restart.
+#[test]
+fn a_full_disk_hands_over_and_comes_back() {
+    let make = Make {
+        small_disks: true,
+        ..Make::default()
+    };
+    let Some(cluster) = Cluster::start("a_full_disk_hands_over_and_comes_back", make) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let full = cluster.leader();
+    let hog = cluster.data(full).join("somebody-elses");
+    fill(&hog);
+    let large = crate::restart::LargeJobs::new();
+
+    let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != full).collect();
+    let leader = until("another leader", || {
+        large.write();
+        cluster.leader_among(&others)
+    });
+    clients.wait_for_writes(20);
+    assert_ne!(leader, full);
+    assert!(
+        cluster.log(full).contains("the disk under the log is full"),
+        "{}",
+        cluster.log(full)
+    );
+    let pid = cluster.pid(full);
+    std::fs::remove_file(&hog).unwrap();
+    until("room", || {
+        cluster
+            .log(full)
+            .contains("there is room on the disk again")
+            .then_some(())
+    });
+
+    clients.wait_for_writes(20);
+    clients.finish();
+    cluster.assert_well(&["is full", "no room for a snapshot"]);
+    assert_eq!(cluster.pid(full), pid);
+}
+
+/// A disk that fails is not tried again: the server ends and says why. Started anew, it is one of them.
+#[test]
+fn a_failing_disk_ends_its_server() {
+    let Some(mut cluster) = Cluster::start("a_failing_disk_ends_its_server", Make::default())
+    else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let leader = cluster.leader();
+
+    let Some(tracer) = Tracer::start(cluster.pid(leader), "error=EIO:when=5+") else {
+        skipped(
+            "a_failing_disk_ends_its_server",
+            "strace cannot trace here: cargo xtask setup",
+        );
+        clients.finish();
+        return;
+    };
+    let status = cluster.ended(leader);
+    drop(tracer);
+    clients.wait_for_writes(20);
+    cluster.begin(leader);
+
+    assert!(!status.success(), "{status}");
+    assert!(
+        cluster.log(leader).contains("cannot be synced"),
+        "{}",
+        cluster.log(leader)
+    );
+    clients.wait_for_writes(20);
+    clients.finish();
+    cluster.assert_well(&["cannot be synced", "Input/output error"]);
+}

@@ -1,0 +1,343 @@
+//! What clients did and saw, and whether one server alone could have answered so.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use todc_utils::linearizability::WGLChecker;
+use todc_utils::linearizability::history::{Action, History};
+use todc_utils::specifications::Specification;
+
+use crate::limits;
+
+/// A job as a read shows it: its value, and the index of its last registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) value: u64,
+    pub(crate) index: u64,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The job was registered, at this index.
+    Done(u64),
+    /// Its index was another than expected.
+    Refused,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// An operation on one job, with its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// A linearizable read.
+    Read(Option<Seen>),
+    /// A registration, whatever there was.
+    Put { value: u64, outcome: Outcome },
+    /// A registration if the job's index is `expected`, 0 for no job.
+    Compare {
+        expected: u64,
+        value: u64,
+        outcome: Outcome,
+    },
+}
+
+/// One operation in time.
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    key: usize,
+    called: u64,
+    /// `None`: it may happen at any time after it was called.
+    answered: Option<u64>,
+    operation: Operation,
+}
+
+/// Everything that clients did.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    clock: AtomicU64,
+    operations: Mutex<Vec<Recorded>>,
+}
+
+impl Recorder {
+    /// The next point in time.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Notes an operation on `key` that was called at `called` and is answered now.
+    pub(crate) fn note(&self, key: usize, called: u64, operation: Operation) {
+        let unknown = matches!(
+            operation,
+            Operation::Put {
+                outcome: Outcome::Unknown,
+                ..
+            } | Operation::Compare {
+                outcome: Outcome::Unknown,
+                ..
+            }
+        );
+        let answered = (!unknown).then(|| self.now());
+        let recorded = Recorded {
+            key,
+            called,
+            answered,
+            operation,
+        };
+        self.operations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(recorded);
+    }
+
+    /// Operations, writes that were done, and writes of which nobody knows.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        let operations = self
+            .operations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let count = |wanted: fn(Outcome) -> bool| {
+            let writes = operations.iter().filter(|one| match one.operation {
+                Operation::Read(_) => false,
+                Operation::Put { outcome, .. } | Operation::Compare { outcome, .. } => {
+                    wanted(outcome)
+                }
+            });
+            writes.count()
+        };
+        let done = count(|outcome| matches!(outcome, Outcome::Done(_)));
+        let unknown = count(|outcome| outcome == Outcome::Unknown);
+        (operations.len(), done, unknown)
+    }
+
+    /// Fails unless all of it is linearizable. Jobs do not touch one another: each is checked by itself.
+    pub(crate) fn check(&self) {
+        let operations = self
+            .operations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for key in 0..limits::KEYS {
+            let of_key: Vec<Recorded> = operations
+                .iter()
+                .filter(|one| one.key == key)
+                .copied()
+                .collect();
+            if of_key.is_empty() {
+                continue;
+            }
+            let history = History::from_actions(actions(&of_key));
+            let (sender, receiver) = mpsc::sync_channel(1);
+            // The search cannot be stopped: it ends with the process.
+            thread::spawn(move || sender.send(WGLChecker::<Job>::is_linearizable(history)));
+            match receiver.recv_timeout(limits::CHECK) {
+                Ok(true) => {}
+                Ok(false) => panic!("job {key}: not linearizable:\n{}", table(&of_key)),
+                Err(mpsc::RecvTimeoutError::Timeout | mpsc::RecvTimeoutError::Disconnected) => {
+                    panic!(
+                        "job {key}: {} operations were not checked in time",
+                        of_key.len()
+                    )
+                }
+            }
+        }
+    }
+}
+
+/// Calls and answers in the order of time, each operation by a process of its own.
+fn actions(operations: &[Recorded]) -> Vec<(usize, Action<Operation>)> {
+    let mut events = Vec::new();
+    for (process, one) in operations.iter().enumerate() {
+        events.push((one.called, process, Action::Call(one.operation)));
+        events.push((
+            one.answered.unwrap_or(u64::MAX),
+            process,
+            Action::Response(one.operation),
+        ));
+    }
+    events.sort_by_key(|(at, process, _)| (*at, *process));
+    events
+        .into_iter()
+        .map(|(_, process, action)| (process, action))
+        .collect()
+}
+
+fn table(operations: &[Recorded]) -> String {
+    let line = |one: &Recorded| {
+        let answered = one.answered.map_or("never".to_owned(), |at| at.to_string());
+        format!("{:>6} {answered:>6} {:?}\n", one.called, one.operation)
+    };
+    let mut sorted = operations.to_vec();
+    sorted.sort_by_key(|one| one.called);
+    sorted.iter().map(line).collect()
+}
+
+/// What one job may be: its value, and its index if that is known. `None`: there is no job.
+type Possible = Option<(u64, Option<u64>)>;
+
+/// The rules of one job. Its state is all that it may be: an unknown answer leaves more than one.
+struct Job;
+
+impl Specification for Job {
+    type State = BTreeSet<Possible>;
+    type Operation = Operation;
+
+    fn init() -> Self::State {
+        BTreeSet::from([None])
+    }
+
+    fn apply(operation: &Operation, state: &Self::State) -> (bool, Self::State) {
+        let after: Self::State = state
+            .iter()
+            .flat_map(|possible| step(operation, *possible))
+            .collect();
+        (!after.is_empty(), after)
+    }
+}
+
+/// What a job may be after `operation`, if it was `before`. Nothing: it cannot have been.
+fn step(operation: &Operation, before: Possible) -> Vec<Possible> {
+    let index_before = before.map_or(Some(0), |(_, index)| index);
+    let grows = |index: u64| index_before.is_none_or(|before| before < index);
+    match *operation {
+        Operation::Read(None) => before.is_none().then_some(None).into_iter().collect(),
+        Operation::Read(Some(seen)) => match before {
+            Some((value, index))
+                if value == seen.value && index.is_none_or(|index| index == seen.index) =>
+            {
+                vec![Some((value, Some(seen.index)))]
+            }
+            _ => Vec::new(),
+        },
+        Operation::Put { value, outcome } => match outcome {
+            Outcome::Done(index) if grows(index) => vec![Some((value, Some(index)))],
+            Outcome::Done(_) | Outcome::Refused => Vec::new(),
+            Outcome::Unknown => vec![Some((value, None))],
+        },
+        Operation::Compare {
+            expected,
+            value,
+            outcome,
+        } => {
+            let may_match = index_before.is_none_or(|index| index == expected);
+            let may_differ = index_before.is_none_or(|index| index != expected);
+            match outcome {
+                Outcome::Done(index) if may_match && grows(index) => {
+                    vec![Some((value, Some(index)))]
+                }
+                Outcome::Done(_) => Vec::new(),
+                Outcome::Refused => may_differ.then_some(before).into_iter().collect(),
+                Outcome::Unknown => {
+                    let done = may_match.then_some(Some((value, None)));
+                    let refused = may_differ.then_some(before);
+                    done.into_iter().chain(refused).collect()
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded(operations: &[(u64, u64, Operation)]) -> Recorder {
+        let recorder = Recorder::default();
+        for (called, answered, operation) in operations {
+            recorder.operations.lock().unwrap().push(Recorded {
+                key: 0,
+                called: *called,
+                answered: (*answered != 0).then_some(*answered),
+                operation: *operation,
+            });
+        }
+        recorder
+    }
+
+    const fn seen(value: u64, index: u64) -> Operation {
+        Operation::Read(Some(Seen { value, index }))
+    }
+
+    const fn put(value: u64, outcome: Outcome) -> Operation {
+        Operation::Put { value, outcome }
+    }
+
+    #[test]
+    fn an_orderly_history_passes() {
+        let compare = Operation::Compare {
+            expected: 7,
+            value: 2,
+            outcome: Outcome::Done(9),
+        };
+        let refused = Operation::Compare {
+            expected: 7,
+            value: 3,
+            outcome: Outcome::Refused,
+        };
+
+        recorded(&[
+            (1, 2, Operation::Read(None)),
+            (3, 4, put(1, Outcome::Done(7))),
+            (5, 6, compare),
+            (7, 8, refused),
+            (9, 10, seen(2, 9)),
+        ])
+        .check();
+    }
+
+    /// A write of which nobody knows may have happened, or not, or later.
+    #[test]
+    fn an_unknown_write_may_happen_or_not() {
+        recorded(&[
+            (1, 0, put(1, Outcome::Unknown)),
+            (2, 3, Operation::Read(None)),
+            (4, 5, seen(1, 7)),
+        ])
+        .check();
+        recorded(&[
+            (1, 0, put(1, Outcome::Unknown)),
+            (2, 3, Operation::Read(None)),
+        ])
+        .check();
+    }
+
+    #[test]
+    #[should_panic(expected = "not linearizable")]
+    fn a_stale_read_is_found() {
+        recorded(&[
+            (1, 2, put(1, Outcome::Done(7))),
+            (3, 4, put(2, Outcome::Done(9))),
+            (5, 6, seen(1, 7)),
+        ])
+        .check();
+    }
+
+    #[test]
+    #[should_panic(expected = "not linearizable")]
+    fn a_lost_write_is_found() {
+        recorded(&[
+            (1, 2, put(1, Outcome::Done(7))),
+            (3, 4, Operation::Read(None)),
+        ])
+        .check();
+    }
+
+    /// Two writers that both saw the same index cannot both have their way.
+    #[test]
+    #[should_panic(expected = "not linearizable")]
+    fn a_lost_update_is_found() {
+        let compare = |value, index| Operation::Compare {
+            expected: 7,
+            value,
+            outcome: Outcome::Done(index),
+        };
+        recorded(&[
+            (1, 2, put(1, Outcome::Done(7))),
+            (3, 6, compare(2, 8)),
+            (4, 5, compare(3, 9)),
+        ])
+        .check();
+    }
+}

@@ -1,0 +1,116 @@
+//! Leaders that die, and one that stands still.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::client::{self, Clients};
+use crate::cluster::{Cluster, Make, SERVERS, http, until};
+use crate::limits;
+
+/// kill -9 of the leader under writes, over and over: somebody else leads soon, nothing acknowledged is lost,
+/// no node is taken for lost, and no task is restarted.
+#[test]
+fn leaders_that_die_lose_nothing() {
+    let make = Make {
+        agents: true,
+        ..Make::default()
+    };
+    let Some(mut cluster) = Cluster::start("leaders_that_die_lose_nothing", make) else {
+        return;
+    };
+    steady(&cluster);
+    let tasks = cluster.tasks();
+    let clients = Clients::at_work();
+    let rounds = if limits::long() {
+        limits::KILLS_LONG
+    } else {
+        limits::KILLS
+    };
+
+    for round in 0..rounds {
+        let leader = cluster.leader();
+        clients.wait_for_writes(10);
+        let died = Instant::now();
+        cluster.kill(leader);
+        let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != leader).collect();
+        until("another leader", || cluster.leader_among(&others));
+        eprintln!(
+            "round {round}: {} died, another led after {:?}",
+            SERVERS[leader],
+            died.elapsed()
+        );
+        clients.wait_for_writes(5);
+        cluster.begin(leader);
+    }
+
+    clients.finish();
+    cluster.assert_well(&[]);
+    assert!(cluster.nodes_ready());
+    assert_eq!(cluster.tasks(), tasks);
+}
+
+/// A job of two sleepers that run.
+pub(crate) fn steady(cluster: &Cluster) {
+    let job = json!({ "Job": {
+        "ID": "steady", "Name": "steady", "Type": "service", "Datacenters": ["dc1"],
+        "TaskGroups": [{
+            "Name": "g", "Count": 2,
+            "Tasks": [{
+                "Name": "t", "Driver": "native",
+                "Config": { "command": "/bin/sleep", "args": ["100000"] },
+                "Resources": { "CPU": 50, "MemoryMB": 16 },
+            }],
+        }],
+    } });
+    let answer = http(0).put("/v1/jobs", None, &job).expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    until("two running tasks", || {
+        let tasks = cluster.tasks();
+        let running = tasks
+            .iter()
+            .filter(|(.., state)| state.starts_with("running"))
+            .count();
+        (running == 2 && tasks.len() == 2).then_some(())
+    });
+}
+
+/// A leader that stands still for ten seconds and wakes up does not know that another leads. Whoever reads
+/// there, consistently, never sees an older state.
+#[test]
+fn a_leader_that_wakes_up_serves_nothing_stale() {
+    let Some(cluster) = Cluster::start(
+        "a_leader_that_wakes_up_serves_nothing_stale",
+        Make::default(),
+    ) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let sleeper = cluster.leader();
+    let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != sleeper).collect();
+
+    cluster.signal(sleeper, Signal::SIGSTOP);
+    let slept = Instant::now();
+    let leader = until("another leader", || cluster.leader_among(&others));
+    clients.wait_for_writes(20);
+    thread::sleep(Duration::from_secs(10).saturating_sub(slept.elapsed()));
+    let body = json!({ "Job": client::job("newest", 1) });
+    let written = http(leader)
+        .put("/v1/jobs", None, &body)
+        .expect("the new leader answers");
+    assert_eq!(written.status, 200, "{}", written.text);
+    cluster.signal(sleeper, Signal::SIGCONT);
+
+    // At once, while it may still believe that it leads.
+    let read = until("the sleeper to answer", || {
+        let answer = http(sleeper).get("/v1/job/newest?consistent")?;
+        (answer.status != 503 && answer.status != 504).then_some(answer)
+    });
+    assert_eq!(read.status, 200, "a stale read: {}", read.text);
+    clients.wait_for_writes(20);
+    clients.finish();
+    cluster.assert_well(&[]);
+}

@@ -1,0 +1,162 @@
+//! Wires that are cut, and wires that are bad.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::client::{self, Clients, Http};
+use crate::cluster::{Cluster, Make, SERVERS, address, http, relayed_address, until};
+use crate::limits;
+use crate::network::Direction::{self, Incoming, Outgoing};
+use crate::relay::{Relay, Weather};
+
+fn others(one: usize) -> Vec<usize> {
+    (0..SERVERS.len()).filter(|at| *at != one).collect()
+}
+
+/// Cuts `one` off the other servers; clients still reach it.
+fn cut_off(cluster: &Cluster, one: usize, directions: &[Direction]) {
+    for other in others(one) {
+        for direction in directions {
+            cluster
+                .network
+                .cut(SERVERS[one], *direction, address(other));
+        }
+    }
+}
+
+/// A write at `at`, without a key: its status; 0 if nothing came back.
+fn write_at(at: usize, id: &str) -> u16 {
+    let patient = Http::patient(address(at), Duration::from_secs(15));
+    let body = json!({ "Job": client::job(id, 1) });
+    patient
+        .put("/v1/jobs", None, &body)
+        .map_or(0, |answer| answer.status)
+}
+
+/// A leader that is cut off with a minority takes no writes and answers no consistent reads, and says so;
+/// the others go on. Then it comes back.
+#[test]
+fn a_minority_refuses_and_the_majority_goes_on() {
+    let Some(cluster) = Cluster::start(
+        "a_minority_refuses_and_the_majority_goes_on",
+        Make::default(),
+    ) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let alone = cluster.leader();
+
+    cut_off(&cluster, alone, &[Incoming, Outgoing]);
+    let refused = write_at(alone, "of-the-minority");
+    let read = Http::patient(address(alone), Duration::from_secs(15)).get("/v1/jobs?consistent");
+    let stale = http(alone).get("/v1/jobs?stale");
+    let leader = until("a leader of the majority", || {
+        cluster.leader_among(&others(alone))
+    });
+    clients.wait_for_writes(20);
+
+    // Written before it noticed, its fate is not known until it is one of the others again: 504.
+    assert!(
+        [503, 504].contains(&refused),
+        "the minority answered {refused}"
+    );
+    assert_eq!(read.expect("an answer").status, 503);
+    assert_eq!(stale.expect("an answer").status, 200);
+    assert_ne!(leader, alone);
+    cluster.network.heal();
+    clients.wait_for_writes(20);
+    clients.finish();
+    cluster.assert_well(&[]);
+}
+
+/// A follower that is cut off disturbs nobody, neither while it is away nor when it comes back.
+#[test]
+fn a_follower_that_comes_back_disturbs_nobody() {
+    let Some(cluster) = Cluster::start(
+        "a_follower_that_comes_back_disturbs_nobody",
+        Make::default(),
+    ) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    let leader = cluster.leader();
+    let alone = others(leader)[0];
+
+    cut_off(&cluster, alone, &[Incoming, Outgoing]);
+    clients.wait_for_writes(20);
+    thread::sleep(limits::PEACE);
+    let refused = write_at(alone, "of-the-follower");
+    cluster.network.heal();
+    clients.wait_for_writes(20);
+
+    assert!([503, 504].contains(&refused), "it answered {refused}");
+    assert_eq!(cluster.leader(), leader, "it had the others elect");
+    clients.finish();
+    cluster.assert_well(&[]);
+}
+
+/// A leader that is heard and hears nothing gives up: the others get a leader that commits.
+#[test]
+fn a_deaf_leader_gives_up() {
+    let Some(cluster) = Cluster::start("a_deaf_leader_gives_up", Make::default()) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let deaf = cluster.leader();
+
+    cut_off(&cluster, deaf, &[Incoming]);
+    let begun = Instant::now();
+    until("a leader of the others", || {
+        cluster.leader_among(&others(deaf))
+    });
+    eprintln!("another led after {:?}", begun.elapsed());
+    clients.wait_for_writes(20);
+    cluster.network.heal();
+
+    clients.wait_for_writes(20);
+    clients.finish();
+    cluster.assert_well(&[]);
+}
+
+/// Datagrams that come late, twice, out of order or not at all make it slower, and nothing else.
+#[test]
+fn bad_wires_only_make_it_slower() {
+    let weather = Weather {
+        delay: Duration::from_millis(10),
+        jitter: Duration::from_millis(30),
+        lost: 5,
+        doubled: 5,
+    };
+    let make = Make {
+        relayed: true,
+        ..Make::default()
+    };
+    // The relay is there before the servers look for each other.
+    let ways: Vec<(SocketAddr, SocketAddr)> = (0..SERVERS.len())
+        .map(|at| {
+            (
+                SocketAddr::from((relayed_address(at), 4647)),
+                SocketAddr::from((address(at), 4647)),
+            )
+        })
+        .collect();
+    let Some((cluster, relay)) = Cluster::start_with("bad_wires_only_make_it_slower", make, || {
+        Relay::start(&ways, weather)
+    }) else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(100);
+
+    clients.finish();
+    cluster.assert_well(&[]);
+    let [lost, doubled, passed] = relay.counts();
+    eprintln!("{passed} datagrams passed, {doubled} twice, {lost} lost");
+    assert!(lost > 20, "the wires were not bad: {lost}");
+    assert!(doubled > 20, "the wires were not bad: {doubled}");
+}

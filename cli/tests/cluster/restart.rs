@@ -1,0 +1,136 @@
+//! Servers that are restarted, and one that comes back without its data.
+
+use serde_json::json;
+
+use crate::client::{self, Clients, Http};
+use crate::cluster::{Cluster, Make, SERVERS, address, http, leader_as_seen_by, until};
+
+/// Large jobs, a few of them over and over: they make the log grow, and the state not.
+pub(crate) struct LargeJobs {
+    servers: Vec<Http>,
+    body: serde_json::Value,
+}
+
+impl LargeJobs {
+    pub(crate) fn new() -> Self {
+        let mut job = client::job("large", 1);
+        for part in 0..16 {
+            job["Meta"][format!("filler-{part}")] = json!("x".repeat(60_000));
+        }
+        Self {
+            servers: (0..SERVERS.len())
+                .map(|at| Http::new(address(at)))
+                .collect(),
+            body: json!({ "Job": job }),
+        }
+    }
+
+    /// Writes some; whether they are taken does not matter.
+    pub(crate) fn write(&self) {
+        for server in &self.servers {
+            if let Some(answer) = server.put("/v1/jobs", None, &self.body) {
+                assert!(answer.status == 200 || answer.status > 500, "{answer:?}");
+            }
+        }
+    }
+}
+
+/// All servers are restarted one after the other under load: no write fails for good, no node is taken for
+/// lost, no task is restarted.
+#[test]
+fn a_rolling_restart_is_not_noticed() {
+    let make = Make {
+        agents: true,
+        ..Make::default()
+    };
+    let Some(mut cluster) = Cluster::start("a_rolling_restart_is_not_noticed", make) else {
+        return;
+    };
+    crate::kill::steady(&cluster);
+    let tasks = cluster.tasks();
+    let clients = Clients::at_work();
+
+    for at in 0..SERVERS.len() {
+        clients.wait_for_writes(20);
+        cluster.stop(at);
+        clients.wait_for_writes(10);
+        cluster.begin(at);
+        until("it to be one of them again", || {
+            (leader_as_seen_by(at)? == cluster.leader()).then_some(())
+        });
+    }
+    clients.wait_for_writes(20);
+
+    clients.finish();
+    cluster.assert_well(&[]);
+    assert!(cluster.nodes_ready());
+    assert_eq!(cluster.tasks(), tasks);
+}
+
+/// A follower that comes back without its data is refused under its old name, with the way back. Removed, it
+/// joins as another server and gets everything.
+#[test]
+fn a_wiped_server_comes_back_as_another() {
+    let Some(mut cluster) = Cluster::start("a_wiped_server_comes_back_as_another", Make::default())
+    else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let leader = cluster.leader();
+    let wiped = (leader + 1) % SERVERS.len();
+
+    cluster.kill(wiped);
+    std::fs::remove_dir_all(cluster.data(wiped)).unwrap();
+    clients.wait_for_writes(20);
+    cluster.begin(wiped);
+    let remedy = format!("muster operator raft remove {}", SERVERS[wiped]);
+    until("the refusal", || {
+        cluster.log(wiped).contains(&remedy).then_some(())
+    });
+    let members = voters();
+    until("its removal", || {
+        let path = format!("/v1/operator/raft/peer?id={}", former(SERVERS[wiped])?);
+        let answer = http(cluster.leader_among(&others(wiped))?).delete(&path)?;
+        (answer.status == 200).then_some(())
+    });
+
+    until("it to be a voter", || (voters().len() == 3).then_some(()));
+    assert_ne!(voters(), members);
+    clients.wait_for_writes(20);
+    clients.finish();
+    cluster.assert_well(&["the cluster does not take this server"]);
+}
+
+fn others(one: usize) -> Vec<usize> {
+    (0..SERVERS.len()).filter(|at| *at != one).collect()
+}
+
+fn servers() -> Vec<serde_json::Value> {
+    let answers =
+        (0..SERVERS.len()).filter_map(|at| http(at).get("/v1/operator/raft/configuration"));
+    let lists = answers.filter_map(|answer| answer.json()["Servers"].as_array().cloned());
+    lists.max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// The number of the server that was called `name`.
+fn former(name: &str) -> Option<String> {
+    let servers = servers();
+    let server = servers.iter().find(|server| {
+        server["Node"]
+            .as_str()
+            .is_some_and(|node| node.starts_with(name))
+    })?;
+    Some(server["ID"].as_str()?.to_owned())
+}
+
+/// Numbers of those that vote.
+fn voters() -> Vec<String> {
+    let servers = servers();
+    let voters = servers.iter().filter(|server| server["Voter"] == true);
+    let mut numbers: Vec<String> = voters
+        .filter_map(|server| Some(server["ID"].as_str()?.to_owned()))
+        .collect();
+    numbers.sort();
+    numbers
+}
