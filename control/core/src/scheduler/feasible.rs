@@ -15,7 +15,9 @@ use muster_domain::node::NodeSpec;
 
 use crate::state::NodeClass;
 
-pub(super) use constraint::{Condition, value_of};
+pub(super) use constraint::Condition;
+#[cfg(test)]
+pub(super) use constraint::value_of;
 
 /// What a group needs of a node, prepared once.
 #[derive(Debug)]

@@ -4,10 +4,18 @@
 //! the mean, as Nomad does, so a node may gain from having none. A component is a file in `rank/` and a
 //! line in [`Ranking::score`]. Of equal nodes the one next after the seed's place goes first.
 
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "decided and tested; the scheduler asks it next")
+)]
 mod affinity;
 mod anti_affinity;
 mod binpack;
 mod reschedule_penalty;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "decided and tested; the scheduler asks it next")
+)]
 mod spread;
 mod tournament;
 

@@ -23,7 +23,9 @@ use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::id::{AllocId, EvalId, Timestamp};
 use muster_domain::job::{ReschedulePolicy, UpdateStrategy};
 
-pub(super) use instance::{Instance, RescheduleEvent, Taint, Transition};
+pub(super) use instance::{Instance, Taint};
+#[cfg(test)]
+use instance::{RescheduleEvent, Transition};
 
 /// Why instances are stopped; Nomad's words.
 pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
@@ -118,6 +120,10 @@ pub(super) struct Counts {
 }
 
 /// An instance to place.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that any two of can be true together"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     /// Its number.

@@ -13,10 +13,10 @@ use muster_domain::job::{
 use muster_domain::resources::{CpuMhz, DeviceAsk, Mb};
 use serde_json::{Value, json};
 
-use super::request::{ReadJobError, read};
+use super::request::{ReadJob, ReadJobError, read};
 use super::{Job, RegisterRequest};
 
-fn read_value(body: &Value) -> Result<super::request::ReadJob, ReadJobError> {
+fn read_value(body: &Value) -> Result<ReadJob, ReadJobError> {
     read(body.to_string().as_bytes())
 }
 
@@ -244,13 +244,20 @@ fn a_group_says_only_what_differs_from_its_job() {
     body["Job"]["Reschedule"] = json!({"Delay": "1m"});
     body["Job"]["TaskGroups"][0]["Update"] = json!({"MaxParallel": 5});
 
-    let spec = read_value(&body).unwrap().spec;
+    let ReadJob { spec, warnings, .. } = read_value(&body).unwrap();
 
     let update = spec.groups[0].update.unwrap();
     assert_eq!((update.max_parallel, update.canary), (5, 1));
     assert_eq!(update.min_healthy_time, Duration::from_secs(10));
     assert_eq!(spec.groups[0].reschedule.delay, Duration::from_mins(1));
     assert!(spec.groups[0].reschedule.unlimited);
+    assert_eq!(
+        warnings,
+        [
+            "Job.Reschedule is ignored: this version does not carry it out yet",
+            "Job.TaskGroups[0].Update is ignored: this version does not carry it out yet",
+        ]
+    );
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn names_one_node(target: &str) -> bool {
 }
 
 /// What the reference `target` reads as on `node`; `None` if it is not there.
+#[cfg(test)]
 pub(in crate::scheduler) fn value_of<'a>(
     target: &'a str,
     node: &'a NodeSpec,

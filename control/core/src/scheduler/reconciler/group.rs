@@ -256,10 +256,6 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     }
 
     /// Parts instances into those that count, those to replace now and those to replace later.
-    #[expect(
-        clippy::type_complexity,
-        reason = "three sets, told apart where they are used"
-    )]
     fn rescheduleable(
         &self,
         instances: ById<'a>,

@@ -37,6 +37,10 @@ pub(in crate::scheduler) struct RescheduleEvent {
 }
 
 /// An allocation.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that any two of can be true together"
+)]
 #[derive(Clone, Debug)]
 pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) id: AllocId,
