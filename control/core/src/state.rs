@@ -28,7 +28,7 @@ pub use evals::Evals;
 pub use jobs::Jobs;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 
-pub(crate) use allocs::{Cohort, Lineage, ORDINALS, Row, RowRecord, id_of, key_at, key_of};
+pub(crate) use allocs::{Cohort, Lineage, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};
 pub(crate) use digest::Digest;
 pub(crate) use jobs::JobRow;
 pub(crate) use room::Room;

@@ -12,7 +12,7 @@ use muster_domain::plan::PlacementRun;
 
 use super::{Changed, Effect};
 use crate::scheduler::reschedule;
-use crate::state::{Cohort, JobRow, Lineage, ORDINALS, Row, State, id_of, key_at, key_of};
+use crate::state::{Cohort, JobRow, Lineage, ORDINALS, Row, State, Tasks, id_of, key_at, key_of};
 
 /// A command under way.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Change<'a> {
     next_eval: u32,
     effects: Vec<Effect>,
     /// Jobs whose status may differ now.
-    touched: BTreeSet<JobKey>,
+    touched: BTreeSet<Arc<JobKey>>,
     /// Nodes with more room than before.
     freed: BTreeSet<NodeId>,
     /// Nodes whose agents must hear of it.
@@ -73,7 +73,13 @@ impl<'a> Change<'a> {
     /// The status of `key` may differ at the end.
     pub(super) fn touch(&mut self, key: &JobKey) {
         if !self.touched.contains(key) {
-            self.touched.insert(key.clone());
+            self.touched.insert(Arc::new(key.clone()));
+        }
+    }
+
+    fn touch_shared(&mut self, key: Arc<JobKey>) {
+        if !self.touched.contains(&key) {
+            self.touched.insert(key);
         }
     }
 
@@ -108,10 +114,10 @@ impl<'a> Change<'a> {
     }
 
     /// Changes an allocation as its agent reported.
-    pub(super) fn report(&mut self, key: u64, report: &AllocReport) {
+    pub(super) fn report(&mut self, key: u64, report: &AllocReport, tasks: Tasks) {
         let (index, at) = (self.index, self.at);
         self.update(key, |row| {
-            row.set_reported(report);
+            row.set_reported(report, tasks);
             row.touch(index, at);
         });
     }
@@ -147,7 +153,7 @@ impl<'a> Change<'a> {
         if alloc.create_index() != self.index {
             self.written.allocs.insert(key);
         }
-        self.touch(&job);
+        self.touch_shared(job);
         if self.state.update_alloc(key, change) {
             self.freed.insert(node_id);
         }

@@ -56,9 +56,12 @@ fn record_all(
         let Some(alloc) = change.state.allocs.get(&report.alloc_id) else {
             continue;
         };
-        if alloc.node_id() == node_id && is_news(alloc, &report) {
+        if alloc.node_id() != node_id || !may_follow(alloc, &report) {
+            continue;
+        }
+        if let Some(tasks) = alloc.news(&report) {
             let (key, was_live) = (alloc.key(), !alloc.is_terminal());
-            change.report(key, &report);
+            change.report(key, &report, tasks);
             if let Some(reason) = ask_for_evaluation(change, key, was_live) {
                 asks.entry(reason).or_insert(node_id);
             }
@@ -79,7 +82,8 @@ fn ask(change: &mut Change<'_>, asks: Asks) {
     }
 }
 
-fn is_news(alloc: AllocView<'_>, report: &AllocReport) -> bool {
+/// Whether an agent can say so of an allocation of which the state says what it does.
+fn may_follow(alloc: AllocView<'_>, report: &AllocReport) -> bool {
     let from_agent = match report.client_status {
         // What has run is not pending again. A report that a server held back, while the agent told
         // another server more, must not take that back.
@@ -87,7 +91,7 @@ fn is_news(alloc: AllocView<'_>, report: &AllocReport) -> bool {
         ClientStatus::Running | ClientStatus::Complete | ClientStatus::Failed => true,
         ClientStatus::Lost | ClientStatus::Unknown => false,
     };
-    from_agent && !alloc.client_status().is_terminal() && alloc.is_news(report)
+    from_agent && !alloc.client_status().is_terminal()
 }
 
 /// Which job must be looked at because the allocation has ended by itself, and when.

@@ -24,6 +24,7 @@ use super::prefix;
 use super::runs::Runs;
 
 pub(crate) use row::{Cohort, Lineage, Row, RowRecord};
+pub(crate) use tasks::Tasks;
 pub use view::{AllocView, SavedAlloc};
 
 /// Allocations of a group by client status.
@@ -105,6 +106,23 @@ struct JobAllocs {
     keys: Runs,
     live: u32,
     summary: JobSummary,
+}
+
+impl JobAllocs {
+    fn count(&mut self, key: u64, row: &Before, is_new: bool) {
+        if is_new {
+            self.keys.insert(key);
+        }
+        self.live += u32::from(!row.is_terminal);
+        let group = &row.cohort.group().name;
+        if let Some(counts) = self.summary.groups.get_mut(group) {
+            *counts.of(row.status) += 1;
+        } else {
+            let mut counts = GroupCounts::default();
+            *counts.of(row.status) += 1;
+            self.summary.groups.insert(group.clone(), counts);
+        }
+    }
 }
 
 /// What a write changes beside the row.
@@ -383,25 +401,13 @@ impl Allocs {
 
     /// Counts a row for its job, and among the terminal ones if it is.
     fn count(&mut self, key: u64, row: &Before, is_new: bool) {
-        if !self.by_job.contains_key(&row.cohort.key) {
-            self.by_job
-                .insert(Arc::clone(&row.cohort.key), Arc::default());
-        }
         if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
-            let job = Arc::make_mut(job);
-            if is_new {
-                job.keys.insert(key);
-            }
-            let group = &row.cohort.group().name;
-            match job.summary.groups.get_mut(group) {
-                Some(counts) => *counts.of(row.status) += 1,
-                None => {
-                    let mut counts = GroupCounts::default();
-                    *counts.of(row.status) += 1;
-                    job.summary.groups.insert(group.clone(), counts);
-                }
-            }
-            job.live += u32::from(!row.is_terminal);
+            Arc::make_mut(job).count(key, row, is_new);
+        } else {
+            let mut job = JobAllocs::default();
+            job.count(key, row, is_new);
+            let name = Arc::clone(&row.cohort.key);
+            self.by_job.insert(name, Arc::new(job));
         }
         if row.is_terminal {
             match self.terminal.get_mut(&row.modify_time) {

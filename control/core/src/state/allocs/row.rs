@@ -232,10 +232,10 @@ impl Row {
         }
     }
 
-    /// Takes over what its agent says. Whether that is news, says [`Self::is_news`].
-    pub(crate) fn set_reported(&mut self, report: &AllocReport) {
+    /// Takes over what its agent says. `tasks` are the report's, as [`Self::news`] packed them.
+    pub(crate) fn set_reported(&mut self, report: &AllocReport, tasks: Tasks) {
         self.set_client(report.client_status, &report.client_description);
-        self.tasks = self.pack(&report.task_states);
+        self.tasks = tasks;
     }
 
     /// Sets what replaces it.
@@ -267,11 +267,13 @@ impl Row {
         self.modify_index = index;
     }
 
-    /// Whether `report` says anything that is not known.
-    pub(super) fn is_news(&self, report: &AllocReport) -> bool {
-        self.client_status != report.client_status
-            || self.client_description() != report.client_description
-            || self.tasks != self.pack(&report.task_states)
+    /// The report's task states, packed for this row, if the report says anything that is not known.
+    pub(super) fn news(&self, report: &AllocReport) -> Option<Tasks> {
+        let tasks = self.pack(&report.task_states);
+        let is_known = self.client_status == report.client_status
+            && self.client_description() == report.client_description
+            && self.tasks == tasks;
+        (!is_known).then_some(tasks)
     }
 
     fn pack(&self, states: &[TaskState]) -> Tasks {

@@ -20,7 +20,7 @@ const INLINE_BYTES: usize = 38;
 
 /// The states of an allocation's tasks. Equal states of one allocation have equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Tasks {
+pub(crate) enum Tasks {
     Inline { len: u8, bytes: [u8; INLINE_BYTES] },
     Heap(Arc<[u8]>),
 }

@@ -10,7 +10,7 @@ use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, T
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{AllocatedPort, Amount};
 
-use super::{Allocs, Cohort, Lineage, Row, created, id_of};
+use super::{Allocs, Cohort, Lineage, Row, Tasks, created, id_of};
 
 /// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
 /// state. See [`Allocation`] for what each field means.
@@ -164,9 +164,9 @@ impl<'a> AllocView<'a> {
         self.row.server_terminal()
     }
 
-    /// Whether `report` says anything that the row does not.
-    pub(crate) fn is_news(self, report: &AllocReport) -> bool {
-        self.row.is_news(report)
+    /// The report's task states, packed for this allocation, if the report says anything that is not known.
+    pub(crate) fn news(self, report: &AllocReport) -> Option<Tasks> {
+        self.row.news(report)
     }
 
     /// The allocation by itself, in a few bytes, to be kept beyond the state.
