@@ -188,6 +188,8 @@ pub const LOCATE_WAIT: Duration = Duration::from_secs(2);
 pub const NODE_REPLIES_MAX: usize = 16;
 /// How long a node may take to open a stream.
 pub const NODE_REQUEST_WAIT: Duration = Duration::from_secs(10);
+/// How long a server that goes down waits for its peers to hear so: a packet and a repeat of it.
+pub const FAREWELL_OF_SERVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a server waits for its parts to stop.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 

@@ -67,5 +67,6 @@ pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: Cancel
     }
     endpoint.close(SHUTDOWN, b"the server goes down");
     while connections.join_next().await.is_some() {}
-    endpoint.wait_idle().await;
+    // For the peers to hear it. Those that are gone, or very slow, do not hold the server up.
+    drop(tokio::time::timeout(limits::FAREWELL_OF_SERVER_WAIT, endpoint.wait_idle()).await);
 }

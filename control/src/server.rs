@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_domain::id::Timestamp;
 use muster_link::certificates::Certificates;
 use muster_link::endpoint::{self, OpenEndpointError};
 use muster_link::tls::{self, Identity, Role, TlsError};
@@ -99,6 +100,23 @@ impl ServerConfig {
             tls_dir: None,
             advertise: None,
             dead_server_after: DEFAULT_DEAD_SERVER_AFTER,
+        }
+    }
+
+    /// What is known of the server once its sockets are bound.
+    fn info(&self, data_dir: &DataDir, http_addr: SocketAddr, quic_addr: SocketAddr) -> ServerInfo {
+        ServerInfo {
+            name: self.name.clone(),
+            cluster: self.cluster.clone(),
+            server_id: data_dir.server_id(),
+            http_addr,
+            quic_addr,
+            version: env!("CARGO_PKG_VERSION"),
+            started_at: Timestamp(0),
+            data_dir: data_dir.path().to_owned(),
+            heartbeat_ttl: self.heartbeat_ttl,
+            heartbeat_grace: self.heartbeat_grace,
+            log_bytes_cut: 0,
         }
     }
 
@@ -289,17 +307,9 @@ impl Server {
         let raft = Raft::start(raft_config, Arc::clone(&published)).await?;
 
         let info = ServerInfo {
-            name: config.name,
-            cluster: config.cluster,
-            server_id: data_dir.server_id(),
-            http_addr,
-            quic_addr,
-            version: env!("CARGO_PKG_VERSION"),
-            started_at: clock.started_at(),
-            data_dir: data_dir.path().to_owned(),
-            heartbeat_ttl: config.heartbeat_ttl,
-            heartbeat_grace: config.heartbeat_grace,
             log_bytes_cut: raft.log_bytes_cut(),
+            started_at: clock.started_at(),
+            ..config.info(&data_dir, http_addr, quic_addr)
         };
         let (beats, beat_inbox) = mpsc::channel(limits::BEATS_MAX);
         let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);

@@ -87,15 +87,34 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
         return;
     }
     let (raft, peers) = (control.raft(), control.peers());
-    let answered = match request {
-        PeerRequest::RaftAppend => return raft.take_entries(peers, from, sender, receiver).await,
+    match request {
+        PeerRequest::RaftAppend => raft.take_entries(peers, from, sender, receiver).await,
         PeerRequest::RaftSnapshot => {
             if let Err(error) = raft.take_snapshot_of(peers, from, sender, receiver).await {
                 tracing::warn!(from = name, error = %crate::chain(&error), "a snapshot was not taken over");
             }
-            return;
         }
-        PeerRequest::Propose => return raft.take_proposals(sender, receiver).await,
+        PeerRequest::Propose => raft.take_proposals(sender, receiver).await,
+        PeerRequest::AskNode { node_id, request } => {
+            agents::answer_for_server(control, node_id, request, sender).await;
+        }
+        PeerRequest::Restore => restore::take(control, sender, receiver).await,
+        request => reply(sender, respond(from, to, request, control).await).await,
+    }
+}
+
+/// The answer to a request that is over with it.
+async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) -> PeerReply {
+    let (raft, peers) = (control.raft(), control.peers());
+    match request {
+        // These go on with frames of their own.
+        PeerRequest::RaftAppend
+        | PeerRequest::RaftSnapshot
+        | PeerRequest::Propose
+        | PeerRequest::AskNode { .. }
+        | PeerRequest::Restore => PeerReply::Refused {
+            reason: "the request begins a stream".to_owned(),
+        },
         PeerRequest::Raft { kind, body } => {
             if kind == RaftCall::Append {
                 peers.heard(from);
@@ -107,9 +126,6 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
             Some(index) => PeerReply::ReadIndex(index),
             None => PeerReply::NotLeader,
         },
-        PeerRequest::AskNode { node_id, request } => {
-            return agents::answer_for_server(control, node_id, request, sender).await;
-        }
         PeerRequest::Heartbeats { nodes, left } => {
             match control.count_beats(from, nodes, left).await {
                 Some(lease) => PeerReply::Counted {
@@ -140,7 +156,6 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
             comparison::face(control, index, &right);
             PeerReply::Done
         }
-        PeerRequest::Restore => return restore::take(control, sender, receiver).await,
         // Whoever joins does not know who leads; among members a request goes one step only.
         PeerRequest::Join(_) if to == ANYBODY => match control.at_leader(&request).await {
             Ok(reply) => reply,
@@ -161,8 +176,7 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
             }
             PeerReply::Done
         }
-    };
-    reply(sender, answered).await;
+    }
 }
 
 /// Whether the server `name` with number `from` may speak to `to`.

@@ -94,6 +94,7 @@ fn requests() -> Vec<PeerRequest> {
             request: NodeRequest::NodeStats,
         },
         PeerRequest::CollectOnNodes,
+        PeerRequest::CollectGarbage,
         PeerRequest::StateHash {
             index: LogIndex(300),
         },
@@ -126,6 +127,7 @@ fn request_name(request: &PeerRequest) -> &'static str {
         PeerRequest::NodeHeard { .. } => "NodeHeard",
         PeerRequest::AskNode { .. } => "AskNode",
         PeerRequest::CollectOnNodes => "CollectOnNodes",
+        PeerRequest::CollectGarbage => "CollectGarbage",
         PeerRequest::StateHash { .. } => "StateHash",
         PeerRequest::StateDiffers { .. } => "StateDiffers",
         PeerRequest::Restore => "Restore",
@@ -153,6 +155,7 @@ fn replies() -> Vec<PeerReply> {
         PeerReply::Members(vec![member]),
         PeerReply::Counted {
             lease: Duration::from_millis(1_500),
+            uncounted: vec![NodeId([2; 16])],
         },
         PeerReply::NodeHeard {
             ago: Some(Duration::from_millis(1_500)),

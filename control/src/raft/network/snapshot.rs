@@ -182,8 +182,7 @@ impl Identity {
         let index = meta.last_log_id.map_or(0, |log_id| log_id.index);
         let mut name = format!("{index:020}-{}-", self.bytes);
         for byte in &self.tail {
-            // Writing to a string never fails.
-            let _ = write!(name, "{byte:02x}");
+            write!(name, "{byte:02x}").expect("a string takes everything");
         }
         name.push_str(".part");
         name
