@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use muster_driver::TaskDriver;
-use serde_json::json;
+use muster_driver_native::NativeDriver;
+use serde_json::{Value, json};
 
-use crate::fixture::{Task, allowing_driver, skipped};
+use crate::fixture::{Task, skipped};
 use crate::probe::written;
 
 const PYTHON: &str = "import threading, subprocess, socket, ssl, multiprocessing, os\n\
@@ -31,6 +32,16 @@ http { access_log off; client_body_temp_path /tmp/b; proxy_temp_path /tmp/p;\n\
 fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s;\n\
 server { listen unix:/local/http.sock; location / { return 200 'nginx true\\n'; } } }\n";
 
+const GO: &str = "package main\n\
+import (\"net\"; \"os\"; \"os/exec\"; \"sync\")\n\
+func main() {\n\
+var wait sync.WaitGroup\n\
+for i := 0; i < 64; i++ { wait.Add(1); go func() { defer wait.Done(); exec.Command(\"/bin/true\").Run() }() }\n\
+wait.Wait()\n\
+if l, err := net.Listen(\"tcp\", \"127.0.0.1:0\"); err != nil { panic(err) } else { l.Close() }\n\
+if err := os.WriteFile(\"/local/out\", []byte(\"go true\\n\"), 0o644); err != nil { panic(err) }\n\
+}\n";
+
 /// Runs `program` with `args`, and with files in its directory, until it has written `/local/out`.
 async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], wanted: &str) {
     if !nix::unistd::geteuid().is_root() {
@@ -51,14 +62,38 @@ async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], 
         for (file, content) in files {
             std::fs::write(local.join(file), content).unwrap();
         }
-        let driver = allowing_driver().await;
-
-        driver.start_task(task.config.clone()).await.unwrap();
-        let said = written(&task.path("local/out"));
-
-        assert_eq!(said, wanted, "{level}");
-        driver.destroy_task(task.id(), true).await.unwrap();
+        says(&task, json!({}), wanted).await;
     }
+}
+
+/// The same with mounts, on a node that allows them.
+async fn runs_with(
+    name: &str,
+    program: &str,
+    args: &[&str],
+    (mounts, policy): (Value, Value),
+    wanted: &str,
+) {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(name, "only root can contain a task; run the tests as root");
+        return;
+    }
+    for level in ["contained", "strict"] {
+        let config =
+            json!({"command": program, "args": args, "isolation": level, "mounts": mounts});
+        says(&Task::with(config), policy.clone(), wanted).await;
+    }
+}
+
+async fn says(task: &Task, policy: Value, wanted: &str) {
+    let driver = NativeDriver::new();
+    driver.set_config(policy).await.unwrap();
+
+    driver.start_task(task.config.clone()).await.unwrap();
+    let said = written(&task.path("local/out"));
+
+    assert_eq!(said, wanted, "{}", task.config.config["isolation"]);
+    driver.destroy_task(task.id(), true).await.unwrap();
 }
 
 #[tokio::test]
@@ -94,6 +129,29 @@ async fn java_runs() {
     let name = "programs::java_runs";
     let args = ["-Xmx64m", "/local/Out.java"];
     runs(name, "/usr/bin/java", &args, &files, "java true\n").await;
+}
+
+/// The compiler runs outside, its program inside.
+#[tokio::test]
+async fn go_runs() {
+    let name = "programs::go_runs";
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("main.go");
+    std::fs::write(&source, GO).unwrap();
+    let program = dir.path().join("program");
+    let built = std::process::Command::new("go")
+        .args(["build", "-o"])
+        .args([&program, &source])
+        .env("GOCACHE", dir.path().join("cache"))
+        .env("CGO_ENABLED", "0")
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        skipped(name, "there is no Go compiler; run: cargo xtask setup");
+        return;
+    }
+    let mounted = json!([{"source": program, "target": "/opt/program"}]);
+    let policy = json!({"allow_paths": [dir.path()]});
+    runs_with(name, "/opt/program", &[], (mounted, policy), "go true\n").await;
 }
 
 #[tokio::test]
