@@ -36,7 +36,7 @@ use crate::peers::Peers;
 
 pub(crate) use admission::Admission;
 pub use request::NodeRequestError;
-pub(crate) use route::{answer_for_server, heard_ago};
+pub(crate) use route::{answer_for_server, collect_for_server, count_for_server, heard_ago};
 
 /// Why the server closed a connection, as the code of QUIC's close frame.
 #[derive(Clone, Copy, Debug)]

@@ -125,6 +125,24 @@ impl ServerConfig {
         self.bootstrap_expect != 1 || !self.join.is_empty()
     }
 
+    /// What other servers and clients are told.
+    fn node(&self, quic: SocketAddr, http: SocketAddr) -> Result<ServerNode, StartServerError> {
+        Ok(ServerNode {
+            name: self.name.clone(),
+            quic_addr: self.told(quic)?.to_string(),
+            http_addr: self.told(http)?.to_string(),
+        })
+    }
+
+    fn raft(&self, peers: &Peers, data_dir: &Arc<DataDir>) -> RaftConfig {
+        RaftConfig {
+            cluster: self.cluster.clone(),
+            peers: peers.clone(),
+            alone: self.bootstrap_expect == 1 && self.join.is_empty(),
+            data_dir: Arc::clone(data_dir),
+        }
+    }
+
     /// The address that others are told instead of `bound`.
     fn told(&self, bound: SocketAddr) -> Result<SocketAddr, StartServerError> {
         match self.advertise {
@@ -288,22 +306,13 @@ impl Server {
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
         let me = Known {
             server_id: data_dir.server_id(),
-            node: ServerNode {
-                name: config.name.clone(),
-                quic_addr: config.told(quic_addr)?.to_string(),
-                http_addr: config.told(http_addr)?.to_string(),
-            },
+            node: config.node(quic_addr, http_addr)?,
         };
         let peers = Peers::new(quic.clone(), &identity, me)?;
 
         let (published, effects) = Published::new();
         let published = Arc::new(published);
-        let raft_config = RaftConfig {
-            cluster: config.cluster.clone(),
-            peers: peers.clone(),
-            alone: config.bootstrap_expect == 1 && config.join.is_empty(),
-            data_dir: Arc::clone(&data_dir),
-        };
+        let raft_config = config.raft(&peers, &data_dir);
         let raft = Raft::start(raft_config, Arc::clone(&published)).await?;
 
         let info = ServerInfo {

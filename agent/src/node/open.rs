@@ -48,13 +48,12 @@ pub(super) async fn open(
     let native = native_process(config, &data)?;
     let (store, loaded) = store::open(data.root())?;
     let (hierarchies, tree) = open_tree(&data, node_id)?;
-    let bpf = open_bpf(&data, node_id, &tree);
-    if let Err(reason) = &bpf {
+    let bpf = open_bpf(&data, node_id, &tree).inspect_err(|reason| {
         tracing::warn!(
             reason,
             "no eBPF programs: tasks are counted by their cgroups alone"
         );
-    }
+    });
     let ring = LogRing::start(config.ring)?;
     delete_trash(&data, tasks);
 

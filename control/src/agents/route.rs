@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::Nodes;
 use super::request::{self, NodeRequestError};
-use crate::handle::Control;
+use crate::handle::{Control, ProposeError};
 use crate::limits;
 use crate::peers::message::{PeerReply, PeerRequest};
 use crate::peers::{Peers, Way};
@@ -121,6 +121,33 @@ async fn pass(
 /// How long ago this server heard of `node_id`, for another server; `None` if it is not connected here.
 pub(crate) fn heard_ago(control: &Control, node_id: NodeId) -> Option<Duration> {
     control.nodes().local(node_id).map(|(_, ago)| ago)
+}
+
+/// Counts what the server `from` heard of its nodes, if this one leads.
+pub(crate) async fn count_for_server(
+    control: &Control,
+    from: u64,
+    nodes: Vec<NodeId>,
+    left: Vec<NodeId>,
+) -> PeerReply {
+    match control.count_beats(from, nodes, left).await {
+        Some(lease) => PeerReply::Counted {
+            lease: lease.duration,
+            uncounted: lease.uncounted,
+        },
+        None => PeerReply::NotLeader,
+    }
+}
+
+/// Collects garbage everywhere for another server, if this one leads.
+pub(crate) async fn collect_for_server(control: &Control) -> PeerReply {
+    match control.collect_garbage_here().await {
+        Ok(()) => PeerReply::Done,
+        Err(ProposeError::NotLeader { .. }) => PeerReply::NotLeader,
+        Err(error) => PeerReply::Refused {
+            reason: error.to_string(),
+        },
+    }
 }
 
 /// Asks a node of this server for another server, and sends the answer.

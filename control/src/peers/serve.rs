@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::message::{ANYBODY, Opening, PeerReply, PeerRequest, RaftCall};
 use crate::agents;
 use crate::comparison;
-use crate::handle::{Control, ProposeError};
+use crate::handle::Control;
 use crate::limits;
 use crate::restore;
 
@@ -127,24 +127,12 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
             None => PeerReply::NotLeader,
         },
         PeerRequest::Heartbeats { nodes, left } => {
-            match control.count_beats(from, nodes, left).await {
-                Some(lease) => PeerReply::Counted {
-                    lease: lease.duration,
-                    uncounted: lease.uncounted,
-                },
-                None => PeerReply::NotLeader,
-            }
+            agents::count_for_server(control, from, nodes, left).await
         }
         PeerRequest::NodeHeard { node_id } => PeerReply::NodeHeard {
             ago: agents::heard_ago(control, node_id),
         },
-        PeerRequest::CollectGarbage => match control.collect_garbage_here().await {
-            Ok(()) => PeerReply::Done,
-            Err(ProposeError::NotLeader { .. }) => PeerReply::NotLeader,
-            Err(error) => PeerReply::Refused {
-                reason: error.to_string(),
-            },
-        },
+        PeerRequest::CollectGarbage => agents::collect_for_server(control).await,
         PeerRequest::CollectOnNodes => {
             control.nodes().collect_garbage();
             PeerReply::Done
