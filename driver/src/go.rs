@@ -2,8 +2,8 @@
 //! not ours.
 //!
 //! Their sources are in `driver/tests/go`. They are built from Debian's packages of the plugin
-//! library, and their messages are generated from our own `.proto` files, so that a wrong field
-//! number shows. Nothing is fetched.
+//! library, and their messages are generated from our own `.proto` files by another compiler. What
+//! that cannot show, a field with a wrong number, the tests of the conversions do. Nothing is fetched.
 
 use std::fs::{self, File};
 use std::io;

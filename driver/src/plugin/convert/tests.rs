@@ -11,6 +11,8 @@ use crate::task::{
     CgroupPlacement, Device, Dns, LinuxResources, Mount, PortMapping, TaskConfig, TaskResources,
 };
 
+mod numbers;
+
 fn full_config() -> TaskConfig {
     TaskConfig {
         id: "alloc/web/0011aabb".to_owned(),
