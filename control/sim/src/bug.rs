@@ -11,7 +11,7 @@ pub enum Bug {
     CommitWithoutQuorum,
     /// A follower acknowledges entries that its disk does not have yet.
     AckBeforeSync,
-    /// A vote is not written down, so that a server votes twice in a term.
+    /// A vote for another is not written down, so that a server votes twice in a term.
     VoteForgotten,
     /// Applying looks at the server's own clock.
     ApplyWithClock,

@@ -109,7 +109,7 @@ impl Client {
             (Ask::ReadLinearizable, Answer::Read { index }) => {
                 env.oracle.read(request.floor, index);
                 self.request = None;
-                env.after(10, 1_500, Event::Client(client));
+                env.after(5, 400, Event::Client(client));
             }
             (_, answer) => env
                 .oracle
@@ -118,7 +118,7 @@ impl Client {
     }
 
     fn choose(&self, nodes: &[NodeId], dice: &mut Dice) -> Ask {
-        if dice.chance(30) {
+        if dice.chance(60) {
             return Ask::ReadLinearizable;
         }
         let wish = match dice.below(20) {

@@ -66,6 +66,8 @@ pub const HISTORY_MAX: usize = 8;
 /// Time before an agent whose store was lost removes what the control plane does not name.
 pub const SWEEP_DELAY_AFTER_LOSS: Duration = Duration::from_secs(30);
 
+/// Clients.
+pub const CLIENTS: usize = 4;
 /// How long a client waits for an answer.
 pub const CLIENT_WAIT: Duration = Duration::from_secs(6);
 /// Tries of a client before it gives up.

@@ -39,7 +39,7 @@ impl Network {
     /// Weather of the seed's choosing. Cuts stay.
     pub fn change_weather(&mut self, dice: &mut Dice) {
         self.loss = [0, 0, 1, 5, 20][dice.below(5)];
-        self.doubled = [0, 0, 2, 10][dice.below(4)];
+        self.doubled = [0, 2, 10, 30][dice.below(4)];
         self.late = [0, 2, 10, 30][dice.below(4)];
         self.usual_ms = [2, 4, 20, 80][dice.below(4)];
         self.late_ms = [50, 200, 1_500, 8_000][dice.below(4)];

@@ -1,11 +1,77 @@
-use crate::{SimConfig, run};
+//! Whole runs: they come to rest, replay alike, and find what is wrong.
+
+mod bugs;
+
+use crate::{Report, SimConfig, run};
+
+fn well(config: SimConfig, name: &str) -> Report {
+    let report = run(config);
+    assert_eq!(report.faults, Vec::<String>::new(), "{name}");
+    report
+}
 
 #[test]
 fn the_first_seeds_come_to_rest() {
-    for seed in 1..=5 {
-        let report = run(SimConfig::new(seed));
+    let mut placed = 0;
+    for seed in 1..=20 {
+        placed += well(SimConfig::new(seed), &format!("seed {seed}")).placed;
+    }
 
-        assert_eq!(report.faults, Vec::<String>::new(), "seed {seed}");
-        assert!(report.placed > 0, "seed {seed} placed nothing");
+    assert!(placed > 1_000, "only {placed} instances were placed");
+}
+
+#[test]
+fn one_three_and_five_servers_come_to_rest() {
+    for servers in [1, 3, 5] {
+        let config = SimConfig {
+            servers,
+            ..SimConfig::new(7)
+        };
+
+        let report = well(config, &format!("{servers} servers"));
+
+        assert!(report.promises > 0 && report.reads > 0);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let one = run(SimConfig::new(4_711));
+    let other = run(SimConfig::new(4_711));
+
+    assert_eq!(one.trace, other.trace);
+    assert_eq!(one, other);
+}
+
+/// Maps with random order are seeded by the thread.
+#[test]
+fn another_thread_gives_the_same_trace() {
+    let here = run(SimConfig::new(4_711));
+    let there = std::thread::spawn(|| run(SimConfig::new(4_711)));
+
+    assert_eq!(here.trace, there.join().unwrap().trace);
+}
+
+#[test]
+fn different_seeds_differ() {
+    assert_ne!(run(SimConfig::new(1)).trace, run(SimConfig::new(2)).trace);
+}
+
+/// Seeds that broke something once: `seeds.txt` says what.
+#[test]
+fn seeds_that_broke_something_stay_mended() {
+    let text = include_str!("../seeds.txt");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+        let (seed, servers) = (number(), usize::try_from(number()).unwrap());
+
+        well(
+            SimConfig {
+                servers,
+                ..SimConfig::new(seed)
+            },
+            line,
+        );
     }
 }

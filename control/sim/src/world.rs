@@ -51,7 +51,7 @@ impl World {
             env,
             servers,
             hosts,
-            clients: (0..3).map(Client::new).collect(),
+            clients: (0..limits::CLIENTS).map(Client::new).collect(),
             nodes: Vec::new(),
             server_at: vec![limits::EPOCH; config.servers],
             host_at: Vec::new(),

@@ -96,11 +96,9 @@ impl Raft {
     fn vote_for(&mut self, whom: usize, term: u64, env: &mut Env) {
         let voted = Some(whom);
         if env.has(Bug::VoteForgotten) && whom != self.me {
-            self.image.term = term;
-            self.image.voted = voted;
-        } else {
-            self.write(Op::Vote { term, voted }, env);
+            return;
         }
+        self.write(Op::Vote { term, voted }, env);
     }
 
     pub(super) fn handle_vote(&mut self, from: usize, term: u64, last: Position, env: &mut Env) {

@@ -158,7 +158,8 @@ impl Server {
                 }
                 self.make_ready(host, env);
             }
-            FromAgent::Report { sequence, reports } if sequence > session.sequence => {
+            // The stream brings them in order; what comes besides is a second copy.
+            FromAgent::Report { sequence, reports } if sequence == session.sequence + 1 => {
                 session.sequence = sequence;
                 session.reports.push_back((sequence, reports));
             }

@@ -111,7 +111,9 @@ impl World {
         let pause = self.env.dice.millis(500, 12_000);
         self.env
             .say(format_args!("server {at} stands still for {pause:?}"));
-        self.servers[at].paused_until = self.env.now.plus(pause);
+        let until = self.env.now.plus(pause);
+        let server = &mut self.servers[at];
+        server.paused_until = server.paused_until.max(until);
     }
 
     fn partition_servers(&mut self) {
