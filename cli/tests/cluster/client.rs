@@ -103,20 +103,22 @@ pub(crate) fn look(http: &Http, key: usize) -> Result<Option<Seen>, String> {
     let path = format!("/v1/job/{}?consistent", name(key));
     let answer = http.get(&path).ok_or("no answer")?;
     match answer.status {
-        200 => {
-            let body = answer.json();
-            let value = body["Meta"]["value"]
-                .as_str()
-                .and_then(|value| value.parse().ok());
-            let index = body["JobModifyIndex"].as_u64();
-            match (value, index) {
-                (Some(value), Some(index)) => Ok(Some(Seen { value, index })),
-                _ => panic!("a job without value or index: {}", answer.text),
-            }
-        }
+        200 => match seen(&answer) {
+            Some(seen) => Ok(Some(seen)),
+            None => panic!("a job without value or index: {}", answer.text),
+        },
         404 => Ok(None),
         status => Err(format!("{status}: {}", answer.text)),
     }
+}
+
+/// The job in `answer`, if there is one.
+pub(crate) fn seen(answer: &Answer) -> Option<Seen> {
+    let body = answer.json();
+    Some(Seen {
+        value: body["Meta"]["value"].as_str()?.parse().ok()?,
+        index: body["JobModifyIndex"].as_u64()?,
+    })
 }
 
 /// Registers `key` with `value`, if its index is `expected` when that is given. Tries all of `servers` in

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::client::{self, Clients, Http};
 use crate::cluster::{Cluster, Make, SERVERS, address, http, relayed_address, until};
+use crate::history::{Operation, Recorder};
 use crate::limits;
 use crate::network::Direction::{self, Incoming, Outgoing};
 use crate::relay::{Relay, Weather};
@@ -159,4 +160,42 @@ fn bad_wires_only_make_it_slower() {
     eprintln!("{passed} datagrams passed, {doubled} twice, {lost} lost");
     assert!(lost > 20, "the wires were not bad: {lost}");
     assert!(doubled > 20, "the wires were not bad: {doubled}");
+}
+
+/// The check of histories finds something if there is something to find: reads that may be stale, at a server
+/// that is cut off, do not pass it.
+#[test]
+fn stale_reads_do_not_pass_the_check() {
+    let Some(cluster) = Cluster::start("stale_reads_do_not_pass_the_check", Make::default()) else {
+        return;
+    };
+    let recorder = Recorder::default();
+    let leader = cluster.leader();
+    let behind = others(leader)[0];
+    let servers = [http(leader)];
+    let put = |value| {
+        let called = recorder.now();
+        let outcome = client::write(&servers, 0, value, None);
+        recorder.note(0, called, Operation::Put { value, outcome });
+    };
+    let read = || {
+        let called = recorder.now();
+        let seen = until("an old answer", || {
+            let answer = http(behind).get(&format!("/v1/job/{}?stale", client::name(0)))?;
+            client::seen(&answer)
+        });
+        recorder.note(0, called, Operation::Read(Some(seen)));
+    };
+
+    put(1);
+    read();
+    recorder.check();
+    cut_off(&cluster, behind, &[Incoming, Outgoing]);
+    put(2);
+    read();
+
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| recorder.check()));
+    assert!(checked.is_err(), "a stale read passed");
+    cluster.network.heal();
+    cluster.assert_well(&[]);
 }
