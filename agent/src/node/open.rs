@@ -48,12 +48,7 @@ pub(super) async fn open(
     let native = native_process(config, &data)?;
     let (store, loaded) = store::open(data.root())?;
     let (hierarchies, tree) = open_tree(&data, node_id)?;
-    let bpf = open_bpf(&data, node_id, &tree).inspect_err(|reason| {
-        tracing::warn!(
-            reason,
-            "no eBPF programs: tasks are counted by their cgroups alone"
-        );
-    });
+    let bpf = open_bpf(&data, node_id, &tree);
     let ring = LogRing::start(config.ring)?;
     delete_trash(&data, tasks);
 
@@ -204,7 +199,17 @@ pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
     }
 }
 
+/// The eBPF programs, or why there are none, which is said here.
 fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
+    try_bpf(data, node_id, tree).inspect_err(|reason| {
+        tracing::warn!(
+            reason,
+            "no eBPF programs: tasks are counted by their cgroups alone"
+        );
+    })
+}
+
+fn try_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
     if !Bpf::object_present() {
         return Err(
             "this binary carries no eBPF object; run `cargo xtask build-ebpf` and build again"
