@@ -37,7 +37,7 @@ pub(crate) struct Testimony {
 pub(crate) struct Comparison {
     /// The index.
     pub(crate) index: LogIndex,
-    /// By the servers' numbers.
+    /// By the servers' names.
     pub(crate) testimonies: Vec<Testimony>,
 }
 
@@ -48,7 +48,7 @@ impl Comparison {
             .into_iter()
             .map(|member| ask(control, index, member));
         let mut testimonies = join_all(asked).await;
-        testimonies.sort_by_key(|testimony| testimony.server.server_id);
+        testimonies.sort_by(|left, right| left.server.node.name.cmp(&right.server.node.name));
         Self { index, testimonies }
     }
 

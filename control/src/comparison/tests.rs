@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use muster_control_core::fsm::Command;
+use muster_domain::id::WriteKey;
 use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
 
 use super::*;
@@ -131,14 +132,17 @@ async fn three(dir: &Path) -> Vec<Server> {
 }
 
 /// Applies something everywhere. The index at which all servers have it.
-async fn write(servers: &[Server]) -> LogIndex {
+///
+/// Under a key: an election may be going on, and then a write without one may end without an answer.
+async fn write(servers: &[Server], key: &str) -> LogIndex {
     let control = servers[0].control();
+    let key = WriteKey::new(key).unwrap();
     let command = Command::RegisterJob {
         spec: Box::new(muster_domain::fixture::job("web").count(0).build()),
         at: control.now(),
         check_index: None,
     };
-    let (index, _) = control.propose(command).await.unwrap();
+    let (index, _) = control.propose_keyed(key, command).await.unwrap();
     for server in servers {
         until("it is applied", || {
             *server.control().applied().borrow() >= index
@@ -161,7 +165,7 @@ fn leading(servers: &[Server]) -> usize {
 async fn a_server_whose_state_differs_stops_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path()).await;
-    let index = write(&servers).await;
+    let index = write(&servers, "1").await;
     let leader = leading(&servers);
     let wrong = (leader + 1) % 3;
     servers[wrong].control().published().falsify(index);
@@ -177,7 +181,7 @@ async fn a_server_whose_state_differs_stops_for_good() {
     let again = Server::start(config).await.unwrap_err();
     assert!(matches!(again, StartServerError::Diverged(_)), "{again:?}");
     // The other two go on.
-    write(&servers).await;
+    write(&servers, "2").await;
     for server in servers {
         assert!(server.control().failed().borrow().is_none());
         server.shutdown().await;
@@ -189,7 +193,7 @@ async fn a_server_whose_state_differs_stops_for_good() {
 async fn a_leader_whose_state_differs_stops_itself() {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = three(dir.path()).await;
-    let index = write(&servers).await;
+    let index = write(&servers, "3").await;
     let leader = leading(&servers);
     servers[leader].control().published().falsify(index);
 
@@ -198,7 +202,7 @@ async fn a_leader_whose_state_differs_stops_itself() {
     let failed = tokio::time::timeout(PATIENCE, servers[leader].failed()).await;
     assert!(failed.unwrap().contains("differs"));
     servers.remove(leader).shutdown().await;
-    write(&servers).await;
+    write(&servers, "4").await;
     for server in servers {
         server.shutdown().await;
     }
@@ -208,7 +212,7 @@ async fn a_leader_whose_state_differs_stops_itself() {
 async fn servers_that_agree_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let servers = three(dir.path()).await;
-    let index = write(&servers).await;
+    let index = write(&servers, "5").await;
 
     leader::comparison::compare(servers[leading(&servers)].control().clone(), index).await;
 

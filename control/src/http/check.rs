@@ -105,7 +105,8 @@ fn judge(http: &Http, members: &[MemberRecord]) -> OperatorHealth {
             reason,
         }
     };
-    let servers: Vec<ServerHealth> = members.iter().map(server).collect();
+    let mut servers: Vec<ServerHealth> = members.iter().map(server).collect();
+    servers.sort_by(|left, right| left.name.cmp(&right.name));
     let voters = servers.iter().filter(|server| server.voter);
     let well = voters.clone().filter(|server| server.healthy).count();
     let needed = voters.clone().count() / 2 + 1;

@@ -141,7 +141,7 @@ impl Reader {
             match ring.from(self.next, limits::EVENT_ENTRIES_READ_MAX) {
                 Err(gap) => {
                     self.ended = true;
-                    return Ok(Some(self.goodbye(gap)?));
+                    return written(&goodbye(self.asked, self.next, gap)).map(Some);
                 }
                 Ok(batches) if batches.is_empty() => {
                     self.next = self.next.max(LogIndex(applied.0 + 1));
@@ -179,31 +179,31 @@ impl Reader {
         }
         Ok(Some(Bytes::from_static(HEARTBEAT.as_bytes())))
     }
+}
 
-    fn goodbye(&self, gap: Gap) -> Result<Bytes, ApiError> {
-        let Gap { oldest } = gap;
-        let late = self.next == self.asked;
-        let (code, why) = if late {
-            (StreamErrorCode::Gap, "are gone")
-        } else {
-            (
-                StreamErrorCode::Slow,
-                "went before they were read: the reader is too slow",
-            )
-        };
-        let message = format!(
-            "events from index {} to {} {why}; read the lists again and follow from their index, or ask another server",
-            self.next.0,
-            oldest.0.saturating_sub(1)
-        );
-        written(&StreamError {
-            error: StreamErrorBody {
-                code,
-                message,
-                index: self.next.0,
-                oldest_index: oldest.0,
-            },
-        })
+/// Why a stream ends whose reader asked for events from `asked` on and wants those from `next` on.
+fn goodbye(asked: LogIndex, next: LogIndex, gap: Gap) -> StreamError {
+    let Gap { oldest } = gap;
+    let (code, why) = if next == asked {
+        (StreamErrorCode::Gap, "are gone")
+    } else {
+        (
+            StreamErrorCode::Slow,
+            "went before they were read: the reader is too slow",
+        )
+    };
+    let message = format!(
+        "events from index {} to {} {why}; read the lists again and follow from their index, or ask another server",
+        next.0,
+        oldest.0.saturating_sub(1)
+    );
+    StreamError {
+        error: StreamErrorBody {
+            code,
+            message,
+            index: next.0,
+            oldest_index: oldest.0,
+        },
     }
 }
 
@@ -239,4 +239,25 @@ fn written(value: &impl Serialize) -> Result<Bytes, ApiError> {
         serde_json::to_vec(value).map_err(|error| ApiError::Internal(error.to_string()))?;
     line.push(b'\n');
     Ok(Bytes::from(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that comes too late and one that reads too slowly are told apart.
+    #[test]
+    fn a_goodbye_says_whose_fault_it_is() {
+        let gap = Gap {
+            oldest: LogIndex(100),
+        };
+
+        let late = goodbye(LogIndex(7), LogIndex(7), gap).error;
+        let slow = goodbye(LogIndex(7), LogIndex(42), gap).error;
+
+        assert_eq!(late.code, StreamErrorCode::Gap);
+        assert_eq!((late.index, late.oldest_index), (7, 100));
+        assert_eq!(slow.code, StreamErrorCode::Slow);
+        assert!(slow.message.contains("from index 42 to 99"), "{slow:?}");
+    }
 }

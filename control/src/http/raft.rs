@@ -37,10 +37,9 @@ fn shape(members: &[MemberRecord], index: u64) -> RaftConfiguration {
         raft_protocol: RAFT_PROTOCOL.to_owned(),
         http_address: member.node.http_addr.clone(),
     };
-    RaftConfiguration {
-        servers: members.iter().map(server).collect(),
-        index,
-    }
+    let mut servers: Vec<RaftServer> = members.iter().map(server).collect();
+    servers.sort_by(|left, right| left.node.cmp(&right.node));
+    RaftConfiguration { servers, index }
 }
 
 /// With `stale` as this server knows it, which works without a leader.

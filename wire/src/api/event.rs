@@ -159,6 +159,41 @@ mod tests {
         ));
     }
 
+    /// The bytes that readers of every version meet.
+    #[test]
+    fn lines_are_nomads() {
+        let event = Event {
+            topic: Topic::Job,
+            event_type: "JobDeregistered".to_owned(),
+            key: "web".to_owned(),
+            namespace: "default".to_owned(),
+            filter_keys: None,
+            index: 7,
+            payload: Payload::Job(None),
+        };
+        let error = StreamErrorBody {
+            code: StreamErrorCode::Slow,
+            message: "too slow".to_owned(),
+            index: 3,
+            oldest_index: 9,
+        };
+
+        let events = serde_json::to_string(&Events {
+            index: 7,
+            events: vec![event],
+        });
+        let error = serde_json::to_string(&StreamError { error });
+
+        assert_eq!(
+            events.unwrap(),
+            r#"{"Index":7,"Events":[{"Topic":"Job","Type":"JobDeregistered","Key":"web","Namespace":"default","FilterKeys":null,"Index":7,"Payload":{"Job":null}}]}"#
+        );
+        assert_eq!(
+            error.unwrap(),
+            r#"{"Error":{"Code":"Slow","Message":"too slow","Index":3,"OldestIndex":9}}"#
+        );
+    }
+
     #[test]
     fn topics_are_found_by_their_names() {
         for topic in Topic::ALL {
