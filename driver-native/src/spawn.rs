@@ -18,6 +18,7 @@ mod namespace;
 mod script;
 mod sys;
 
+use std::borrow::Cow;
 use std::ffi::{CString, c_char, c_int, c_long};
 use std::io;
 use std::mem::MaybeUninit;
@@ -112,7 +113,7 @@ pub(crate) enum SpawnError {
     Child {
         step: Step,
         /// What was done, to what.
-        about: String,
+        about: Cow<'static, str>,
         #[source]
         source: io::Error,
     },

@@ -5,6 +5,7 @@
 //! slot, and later calls take it from there.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int, c_long};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -128,7 +129,7 @@ impl From<BorrowedFd<'_>> for Arg {
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     calls: Vec<Call>,
-    steps: Vec<(Step, String)>,
+    steps: Vec<(Step, Cow<'static, str>)>,
     texts: Vec<CString>,
     bytes: Vec<Box<[u8]>>,
     files: Vec<OwnedFd>,
@@ -140,7 +141,7 @@ impl Script {
     pub(crate) fn call<const N: usize>(
         &mut self,
         step: Step,
-        about: impl Into<String>,
+        about: impl Into<Cow<'static, str>>,
         number: c_long,
         args: [Arg; N],
     ) -> &mut Self {
@@ -220,11 +221,11 @@ impl Script {
     }
 
     /// What the call at `at` does; past the last it is the program.
-    pub(super) fn describe(&self, at: usize) -> (Step, String) {
+    pub(super) fn describe(&self, at: usize) -> (Step, Cow<'static, str>) {
         self.steps
             .get(at)
             .cloned()
-            .unwrap_or_else(|| (Step::Exec, "load the program".to_owned()))
+            .unwrap_or((Step::Exec, Cow::Borrowed("load the program")))
     }
 }
 
