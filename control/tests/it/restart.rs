@@ -31,10 +31,17 @@ fn flip_a_bit_in_the_middle(path: &Path) {
         .write(true)
         .open(path)
         .unwrap();
-    let middle = file.metadata().unwrap().len() / 2;
+    let middle = written(path) / 2;
     let mut byte = [0];
     file.read_exact_at(&mut byte, middle).unwrap();
     file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
+}
+
+/// Bytes of a file up to the zeros at its end, which a log's files have for what comes.
+fn written(path: &Path) -> u64 {
+    let bytes = fs::read(path).unwrap();
+    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    last as u64 + 1
 }
 
 #[tokio::test]
@@ -142,7 +149,7 @@ async fn damaged_log_stops_the_server_and_names_the_way_back() {
     }
     let dir = first.shutdown().await;
     let log = dir.path().join("raft/log");
-    let file = files(&log, "wal").remove(0);
+    let file = files(&log, "log").remove(0);
     flip_a_bit_in_the_middle(&file);
 
     let error = Server::start(config(dir.path())).await.unwrap_err();
@@ -172,11 +179,12 @@ async fn torn_tail_is_cut_and_counted() {
     let first = server().await;
     first.register(job("web")).await;
     let dir = first.shutdown().await;
-    let file = files(&dir.path().join("raft/log"), "wal").pop().unwrap();
-    let length = fs::metadata(&file).unwrap().len();
-    // Half of a record, as a crash in the middle of a write leaves it.
+    // The next file is there already, and empty.
+    let file = files(&dir.path().join("raft/log"), "log").remove(0);
+    // The beginning of a frame, as a crash in the middle of a write leaves it.
     let log = OpenOptions::new().write(true).open(&file).unwrap();
-    log.write_all_at(&[0, 0, 0, 1, 9, 0, 0], length).unwrap();
+    log.write_all_at(&[1, 1, 1, 1, 9, 1, 1], written(&file))
+        .unwrap();
 
     let second = server_on(dir).await;
 
