@@ -236,6 +236,30 @@ async fn the_next_agent_takes_up_plugin_and_tasks() {
     assert_eq!(start_ticks(task), None);
 }
 
+/// The task of a plugin is in no cgroup of its own: it is seen all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn cleaning_is_refused_while_a_task_of_a_plugin_runs() {
+    let Some(with) = WithPlugins::new("cleaning_is_refused_while_a_task_of_a_plugin_runs") else {
+        return;
+    };
+    let agent = with.agent().await;
+    let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
+    let alloc_id = with.server.place(alloc.build()).await;
+    let (plugin, task) = (with.plugin().await, with.task_pid(alloc_id).await);
+    agent.shutdown(Leave::KeepTasks).await;
+
+    let refused = muster_agent::clean::run(&with.machine.data(), false);
+    let runs = start_ticks(task).is_some() && start_ticks(plugin).is_some();
+    muster_agent::clean::run(&with.machine.data(), true).unwrap();
+
+    let Err(muster_agent::clean::CleanError::TasksRun { tasks }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(tasks, [format!("process {task} of a plugin")]);
+    assert!(runs);
+    assert_eq!((start_ticks(task), start_ticks(plugin)), (None, None));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_plugin_harms_nothing() {
     let Some(with) = WithPlugins::new("what_is_no_plugin_harms_nothing") else {

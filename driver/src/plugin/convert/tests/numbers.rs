@@ -42,7 +42,7 @@ fn read<T: Message + Default>(parts: &[Vec<u8>]) -> T {
 }
 
 #[test]
-fn task_configuration_has_the_numbers_of_the_field() {
+fn resources_have_the_numbers_of_the_field() {
     let allocated = [
         block(1, &number(1, 500)),
         block(2, &[number(2, 256), number(3, 512)].concat()),
@@ -64,17 +64,30 @@ fn task_configuration_has_the_numbers_of_the_field() {
         text(4, "10.0.0.1"),
     ]
     .concat();
+    let resources = [block(1, &allocated), block(2, &linux), block(3, &port)].concat();
 
+    let config: drivers::TaskConfig = read(&[block(6, &resources)]);
+
+    let config = crate::plugin::convert::task_config_from_proto(config).unwrap();
+    let resources = config.resources;
+    assert_eq!(resources.cpu_mhz, 500);
+    assert_eq!((resources.memory_mb, resources.memory_max_mb), (256, 512));
+    assert_eq!(resources.linux.memory_limit_bytes, 4);
+    assert_eq!(resources.linux.cpuset_cpus, "0-1");
+    assert_eq!(
+        (resources.ports[0].value, resources.ports[0].to),
+        (8080, 80)
+    );
+}
+
+#[test]
+fn task_configuration_has_the_numbers_of_the_field() {
     let config: drivers::TaskConfig = read(&[
         text(1, "id"),
         text(2, "name"),
         block(3, &[0xc0]),
         entry(4, "A", "b"),
         entry(5, "C", "d"),
-        block(
-            6,
-            &[block(1, &allocated), block(2, &linux), block(3, &port)].concat(),
-        ),
         block(7, &[text(1, "/t"), text(2, "/h"), number(3, 1)].concat()),
         block(
             8,
@@ -105,20 +118,6 @@ fn task_configuration_has_the_numbers_of_the_field() {
     assert_eq!(
         (config.env["A"].as_str(), config.device_env["C"].as_str()),
         ("b", "d")
-    );
-    assert_eq!(config.resources.cpu_mhz, 500);
-    assert_eq!(
-        (config.resources.memory_mb, config.resources.memory_max_mb),
-        (256, 512)
-    );
-    assert_eq!(config.resources.linux.memory_limit_bytes, 4);
-    assert_eq!(config.resources.linux.cpuset_cpus, "0-1");
-    assert_eq!(
-        (
-            config.resources.ports[0].value,
-            config.resources.ports[0].to
-        ),
-        (8080, 80)
     );
     assert!(config.mounts[0].readonly);
     assert_eq!(config.devices[0].cgroup_permissions, "rw");
