@@ -1,6 +1,7 @@
 //! The subjects: one file each, one row here.
 
 mod log_throughput;
+mod raft_cluster;
 mod raft_commit;
 mod schedule;
 mod state_memory;
@@ -22,6 +23,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("schedule", schedule::run),
     ("state_memory", state_memory::run),
     ("raft_commit", raft_commit::run),
+    ("raft_cluster", raft_cluster::run),
     ("task_start", task_start::run),
     ("log_throughput", log_throughput::run),
 ];

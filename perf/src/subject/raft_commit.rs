@@ -65,14 +65,14 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 }
 
 /// What a round of writes came to.
-struct Timed {
+pub(super) struct Timed {
     writes: u64,
     wall: Duration,
     latencies: Latencies,
 }
 
 impl Timed {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             writes: 0,
             wall: Duration::ZERO,
@@ -80,7 +80,7 @@ impl Timed {
         })
     }
 
-    fn values(&self, writers: usize) -> [(String, &'static str, f64); 3] {
+    pub(super) fn values(&self, writers: usize) -> [(String, &'static str, f64); 3] {
         [
             (
                 format!("writes_{writers}"),
@@ -93,7 +93,7 @@ impl Timed {
     }
 }
 
-fn command(writer: usize, control: &Control) -> Command {
+pub(super) fn command(writer: usize, control: &Control) -> Command {
     let spec = Box::new(fixture::node(&format!("writer-{writer}")).build());
     Command::RegisterNode {
         spec,
@@ -102,7 +102,7 @@ fn command(writer: usize, control: &Control) -> Command {
 }
 
 /// Writes for a while and adds to `timed`.
-async fn writes(
+pub(super) async fn writes(
     control: &Control,
     writers: usize,
     lasting: Duration,

@@ -1,0 +1,375 @@
+//! `raft_cluster`: writes through three and five servers, and how long nobody takes any when the leader
+//! dies.
+//!
+//! All servers run in this process, each with its own log on the same disk and QUIC with mutual TLS between
+//! them on the loopback, with the default timeouts. Writers propose at the leader, as in `raft_commit`.
+//! The floor of a lone write is one append with `fdatasync` and one round trip of a QUIC stream, one after
+//! the other. etcd runs as three processes beside it, each with its own log on that disk, loaded by its own
+//! `etcdctl check perf --load=xl`: a thousand clients that write together at most 15 000 times a second.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use muster_control::handle::Control;
+use muster_control::server::{Server, ServerConfig};
+use muster_control_core::fsm::Response;
+use muster_link::endpoint;
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, Identity, Role, Subject};
+use muster_wire::codec;
+
+use super::raft_commit::{Timed, command, writes};
+use crate::harness::{Context, Latencies, TURNS, Tally};
+
+const WRITERS: [usize; 3] = [1, 64, 1_024];
+const SIZES: [(u32, &str); 2] = [(3, "three"), (5, "five")];
+/// Longest wait for a cluster to form, or for a new leader.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// A pause between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+/// The protocol of the echo.
+const ECHO: &[u8] = b"muster-echo/1";
+/// Writes to a file before it is begun again.
+const APPENDS_MAX: u32 = 50_000;
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<crate::harness::Metric>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let mut tally = Tally::default();
+    for (size, word) in SIZES {
+        let dir = context.subdir()?;
+        let cluster = runtime.block_on(Cluster::of(dir.path(), size))?;
+        runtime.block_on(measure(context, &cluster, word, &mut tally))?;
+        runtime.block_on(cluster.shutdown());
+    }
+    for _ in 0..context.rounds() {
+        let dir = context.subdir()?;
+        let seconds = runtime.block_on(fail_over(dir.path()))?;
+        tally.ours("failover", "s", seconds);
+    }
+    match etcd(&context.subdir()?)? {
+        Some(rate) => {
+            for _ in 0..context.rounds() {
+                tally.rival("writes_1024_of_three", "writes/s", "etcd", rate);
+            }
+        }
+        None => eprintln!(
+            "raft_cluster: no etcd and etcdctl here: apt-get install etcd-server etcd-client"
+        ),
+    }
+    Ok(tally.finish())
+}
+
+async fn measure(
+    context: &Context,
+    cluster: &Cluster,
+    word: &str,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let leader = cluster.leader().await?;
+    let lasting = context.pick(Duration::from_secs(2), Duration::from_millis(700));
+    writes(
+        &leader,
+        WRITERS[2],
+        Duration::from_millis(200),
+        &mut Timed::new()?,
+    )
+    .await?;
+    let bytes = codec::encode(&command(0, &leader))?.len();
+    let mut floor = Floor::start(&cluster.dir, bytes).await?;
+    for _ in 0..context.rounds() {
+        for writers in WRITERS {
+            let mut ours = Timed::new()?;
+            let mut theirs = Latencies::new()?;
+            for _ in 0..TURNS {
+                writes(&leader, writers, lasting / TURNS, &mut ours).await?;
+                if writers == 1 {
+                    floor.measure(lasting / TURNS, &mut theirs).await?;
+                }
+            }
+            for (name, unit, value) in ours.values(writers) {
+                tally.ours(&format!("{name}_of_{word}"), unit, value);
+            }
+            if writers == 1 {
+                let name = format!("p50_1_of_{word}");
+                tally.rival(&name, "µs", "fdatasync and QUIC echo", theirs.micros(0.5));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Servers that have found each other.
+struct Cluster {
+    dir: PathBuf,
+    servers: Vec<Server>,
+}
+
+impl Cluster {
+    async fn of(dir: &Path, size: u32) -> anyhow::Result<Self> {
+        let authority = Authority::generate("local")?;
+        let mut servers: Vec<Server> = Vec::new();
+        for number in 1..=size {
+            let name = format!("s{number}");
+            let tls_dir = dir.join(format!("{name}-tls"));
+            let subject = Subject::Server {
+                name: &name,
+                hosts: &[],
+            };
+            authority.issue(&tls_dir, subject, CERTIFICATE_LIFE)?;
+            authority.save_certificate(&tls_dir)?;
+            let free: SocketAddr = ([127, 0, 0, 1], 0).into();
+            let first = servers
+                .first()
+                .map(|server| server.info().quic_addr.to_string());
+            let config = ServerConfig {
+                http_addr: free,
+                quic_addr: free,
+                bootstrap_expect: size,
+                join: first.into_iter().collect(),
+                tls_dir: Some(tls_dir),
+                name: name.clone(),
+                ..ServerConfig::new(dir.join(&name))
+            };
+            servers.push(Server::start(config).await?);
+        }
+        let cluster = Self {
+            dir: dir.to_owned(),
+            servers,
+        };
+        cluster.leader().await?;
+        Ok(cluster)
+    }
+
+    /// The leader's handle, once a write through it is committed.
+    async fn leader(&self) -> anyhow::Result<Control> {
+        let begun = Instant::now();
+        loop {
+            let leader = self.servers.iter().find(|server| {
+                server
+                    .control()
+                    .leader()
+                    .is_some_and(|leader| leader.is_self)
+            });
+            if let Some(server) = leader {
+                let control = server.control();
+                if control.propose(command(0, control)).await.is_ok() {
+                    return Ok(control.clone());
+                }
+            }
+            ensure!(begun.elapsed() < DEADLINE, "no leader within {DEADLINE:?}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn shutdown(self) {
+        // Together: one that goes alone waits for others to take over.
+        futures::future::join_all(self.servers.into_iter().map(Server::shutdown)).await;
+    }
+}
+
+/// Seconds from the death of the leader of three to the next write that is committed.
+async fn fail_over(dir: &Path) -> anyhow::Result<f64> {
+    let mut cluster = Cluster::of(dir, 3).await?;
+    cluster.leader().await?;
+    let at = cluster
+        .servers
+        .iter()
+        .position(|server| {
+            server
+                .control()
+                .leader()
+                .is_some_and(|leader| leader.is_self)
+        })
+        .context("the leader went between two looks")?;
+    drop(cluster.servers.swap_remove(at));
+    let died = Instant::now();
+    let control = cluster.servers[0].control().clone();
+    while !matches!(
+        control.propose(command(0, &control)).await,
+        Ok((_, Response::NodeRegistered))
+    ) {
+        ensure!(
+            died.elapsed() < DEADLINE,
+            "no new leader within {DEADLINE:?}"
+        );
+        tokio::time::sleep(LOOK).await;
+    }
+    let seconds = died.elapsed().as_secs_f64();
+    cluster.shutdown().await;
+    Ok(seconds)
+}
+
+/// An append with `fdatasync`, then a round trip of a QUIC stream.
+struct Floor {
+    path: PathBuf,
+    file: File,
+    appends: u32,
+    entry: Vec<u8>,
+    sender: FrameSender,
+    receiver: FrameReceiver,
+    _endpoints: Vec<Box<dyn std::any::Any + Send>>,
+}
+
+impl Floor {
+    async fn start(dir: &Path, bytes: usize) -> anyhow::Result<Self> {
+        let tls_dir = dir.join("s1-tls");
+        let identity = Identity::load(&tls_dir, Role::Server)?;
+        let free: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let serving = endpoint::server(free, &identity, &[ECHO])?;
+        let addr = serving.local_addr()?;
+        let accepting = serving.clone();
+        tokio::spawn(async move {
+            let connection = accepting.accept().await?.await.ok()?;
+            let (send, receive) = connection.accept_bi().await.ok()?;
+            let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+            while let Ok(Some(bytes)) = receiver.recv::<Vec<u8>>().await {
+                sender.send(&bytes).await.ok()?;
+            }
+            Some(())
+        });
+        let client = endpoint::client(&identity, ECHO)?;
+        let connection = client.connect(addr, &Role::Server.dns_name("local"))?.await?;
+        let (send, receive) = connection.open_bi().await?;
+        let path = dir.join("floor");
+        Ok(Self {
+            file: File::create(&path)?,
+            path,
+            appends: 0,
+            entry: vec![7; bytes],
+            sender: FrameSender::new(send),
+            receiver: FrameReceiver::new(receive),
+            _endpoints: vec![Box::new(serving), Box::new(client), Box::new(connection)],
+        })
+    }
+
+    async fn measure(&mut self, lasting: Duration, times: &mut Latencies) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < lasting {
+            let one = Instant::now();
+            self.file.write_all(&self.entry)?;
+            self.file.sync_data()?;
+            self.sender.send(&self.entry).await?;
+            let echo: Option<Vec<u8>> = self.receiver.recv().await?;
+            times.add(one.elapsed());
+            ensure!(
+                echo.as_deref() == Some(self.entry.as_slice()),
+                "the echo differs"
+            );
+            self.appends += 1;
+            if self.appends > APPENDS_MAX {
+                self.file = File::create(&self.path)?;
+                self.appends = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Processes that end with this.
+struct Processes(Vec<Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// Writes per second of three etcd servers; `None` if there is no etcd on this machine.
+fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
+    if !(is_there("etcd") && is_there("etcdctl")) {
+        return Ok(None);
+    }
+    let ports: Vec<(u16, u16)> = (0..3)
+        .map(|_| Ok((free_port()?, free_port()?)))
+        .collect::<anyhow::Result<_>>()?;
+    let member = |at: usize| format!("e{at}=http://127.0.0.1:{}", ports[at].1);
+    let members = [member(0), member(1), member(2)].join(",");
+    let mut servers = Processes(Vec::new());
+    for (at, (client, peer)) in ports.iter().enumerate() {
+        let (client, peer) = (
+            format!("http://127.0.0.1:{client}"),
+            format!("http://127.0.0.1:{peer}"),
+        );
+        let child = Process::new("etcd")
+            .args(["--name", &format!("e{at}")])
+            .arg("--data-dir")
+            .arg(dir.path().join(format!("etcd-{at}")))
+            .args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args([
+                "--initial-cluster",
+                &members,
+                "--initial-cluster-state",
+                "new",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start etcd")?;
+        servers.0.push(child);
+    }
+    let endpoints: Vec<String> = ports
+        .iter()
+        .map(|(client, _)| format!("127.0.0.1:{client}"))
+        .collect();
+    let ctl = |args: &[&str]| {
+        Process::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &endpoints.join(",")])
+            .args(args)
+            .output()
+            .context("run etcdctl")
+    };
+    let begun = Instant::now();
+    while !ctl(&["endpoint", "health"])?.status.success() {
+        ensure!(
+            begun.elapsed() < DEADLINE,
+            "etcd did not come up within {DEADLINE:?}"
+        );
+        std::thread::sleep(LOOK);
+    }
+    let output = ctl(&["check", "perf", "--load=xl"])?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rate = text
+        .split(" writes/s")
+        .next()
+        .filter(|before| before.len() < text.len())
+        .and_then(|before| before.rsplit(' ').next()?.parse().ok());
+    match rate {
+        Some(rate) => Ok(Some(rate)),
+        None => bail!("`etcdctl check perf` told no writes/s: {text}"),
+    }
+}
+
+fn is_there(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?
+        .local_addr()?
+        .port())
+}
