@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use crate::{shell, test, tidy};
+use crate::{shell, sim, test, tidy};
 
 /// What to leave out.
 #[derive(Debug, clap::Args)]
@@ -36,6 +36,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         steps.push(step("advisories", advisories));
     }
     if !options.no_test {
+        steps.push(step("simulator", sim::ci));
         steps.push(step("tests", tests));
     }
 

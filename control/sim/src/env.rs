@@ -155,19 +155,19 @@ impl Env {
     }
 
     /// Sends a message. Between agents and servers it goes on a stream, in order; what comes twice comes
-    /// out of order the second time.
+    /// at any time the second time.
     pub fn send(&mut self, from: Place, to: Place, message: Message) {
         let on_stream = matches!(from, Place::Host(_)) || matches!(to, Place::Host(_));
-        let mut delays = if on_stream {
-            self.network.stream(&mut self.dice)
-        } else if self.network.is_open(from, to) {
+        if on_stream {
+            let delay = self.network.stream(&mut self.dice);
+            self.send_on_stream(from, to, message, delay);
+            return;
+        }
+        let delays = if self.network.is_open(from, to) {
             self.network.datagram(&mut self.dice)
         } else {
             Vec::new()
         };
-        if on_stream && let Some(delay) = (!delays.is_empty()).then(|| delays.remove(0)) {
-            self.send_on_stream(from, to, message.clone(), delay);
-        }
         for delay in delays {
             let event = Event::Deliver {
                 from,
@@ -207,6 +207,11 @@ impl Env {
         let next_at = stream.messages.front().map(|(at, _)| now.max(*at));
         if let Some(at) = next_at {
             self.at(at, Event::Stream { from, to });
+        }
+        if self.dice.chance(self.network.doubled) {
+            let message = Box::new(message.clone());
+            let late_ms = self.network.late_ms;
+            self.after(0, late_ms, Event::Deliver { from, to, message });
         }
         Some(message)
     }

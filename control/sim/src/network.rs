@@ -74,13 +74,14 @@ impl Network {
         self.copies(dice)
     }
 
-    /// How long each copy of a message on a stream takes. A lost one is sent again, so it is only later.
-    pub fn stream(&self, dice: &mut Dice) -> Vec<Duration> {
-        let mut copies = self.copies(dice);
-        if dice.chance(self.loss) {
-            copies[0] += dice.millis(200, 800);
-        }
-        copies
+    /// How long a message on a stream takes. A lost one is sent again, so it is only later.
+    pub fn stream(&self, dice: &mut Dice) -> Duration {
+        let again = if dice.chance(self.loss) {
+            dice.millis(200, 800)
+        } else {
+            Duration::ZERO
+        };
+        self.delay(dice) + again
     }
 
     fn copies(&self, dice: &mut Dice) -> Vec<Duration> {
