@@ -540,6 +540,13 @@ impl Control {
         self.shared.raft.last_log_index()
     }
 
+    /// Why this server acknowledges no change at the moment: the disk under its log is full. `None` if it is not.
+    #[must_use]
+    pub fn disk_full(&self) -> Option<String> {
+        let full = self.shared.raft.room().err()?;
+        Some(full.to_string())
+    }
+
     /// Becomes `Some` with the reason when the log fails. The process should end then.
     #[must_use]
     pub fn failed(&self) -> watch::Receiver<Option<String>> {

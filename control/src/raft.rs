@@ -46,12 +46,13 @@ use crate::peers::Peers;
 use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 
-pub use log::{DiskHealth, OpenLogError};
+pub(crate) use log::DiskHealth;
+pub use log::OpenLogError;
 pub use membership::ChangeServersError;
 pub use restore::RestoreSnapshotError;
+pub(crate) use snapshot::inspect;
 pub use snapshot::{
     ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo,
-    inspect,
 };
 
 /// Bytes of an entry besides its command.

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::client::Clients;
-use crate::cluster::{Cluster, Make, SERVERS, fill, skipped, until};
+use crate::cluster::{Cluster, Make, SERVERS, fill, http, skipped, until};
 
 /// strace that does something to every `fdatasync` of a process; it lets go when dropped.
 struct Tracer(Child);
@@ -100,6 +100,8 @@ fn a_full_disk_hands_over_and_comes_back() {
         cluster.leader_among(&others)
     });
     clients.wait_for_writes(20);
+    let health = http(full).get("/v1/agent/health").expect("an answer");
+    assert!(health.text.contains("is full"), "{}", health.text);
     assert_ne!(leader, full);
     assert!(
         cluster.log(full).contains("the disk under the log is full"),

@@ -219,15 +219,13 @@ async fn health(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
     if let Some(reason) = http.control.failed().borrow().as_ref() {
         return Err(ApiError::Internal(format!("the log has stopped: {reason}")));
     }
-    let (message, ok) = match http.control.leader() {
-        Some(_) => ("ok", true),
-        None => ("no server leads: an election is going on", false),
+    let (message, ok) = match (http.control.disk_full(), http.control.leader()) {
+        (Some(reason), _) => (reason, false),
+        (None, Some(_)) => ("ok".to_owned(), true),
+        (None, None) => ("no server leads: an election is going on".to_owned(), false),
     };
     query.json(&HealthResponse {
-        server: Health {
-            message: message.to_owned(),
-            ok,
-        },
+        server: Health { message, ok },
     })
 }
 

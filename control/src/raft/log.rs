@@ -90,7 +90,7 @@ pub enum OpenLogError {
 
 /// Whether the log has room to grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DiskHealth {
+pub(crate) enum DiskHealth {
     /// It has.
     Room,
     /// It has not: no new change may be acknowledged by this server.

@@ -29,8 +29,8 @@ use tokio::sync::oneshot;
 use super::log::failpoint;
 use super::types::SnapshotMeta;
 
-pub(crate) use format::{Contents, read_from};
-pub use format::{ReadSnapshotError, SnapshotInfo, TableInfo, inspect};
+pub(crate) use format::{Contents, inspect, read_from};
+pub use format::{ReadSnapshotError, SnapshotInfo, TableInfo};
 
 const SUFFIX: &str = ".snap";
 const TEMPORARY_SUFFIX: &str = ".tmp";

@@ -90,6 +90,7 @@ async fn a_full_disk_is_left_without_a_restart() {
     assert!(error.to_string().contains("No space left"), "{error}");
     assert!(acknowledged > 0);
     assert_eq!(control.state().jobs().len(), acknowledged);
+    assert!(control.disk_full().is_some());
     assert!(control.failed().borrow().is_none());
     std::fs::remove_file(&hog).unwrap();
     eventually("changes are taken again", async || {

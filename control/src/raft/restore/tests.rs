@@ -195,6 +195,8 @@ async fn an_incomplete_restore_changes_nothing() {
 /// These bytes are in logs: variants are only appended.
 #[test]
 fn the_bytes_of_a_step_stay_as_they_are() {
+    use std::fmt::Write;
+
     use expect_test::expect;
 
     let chunk = Step::Chunk {
@@ -204,10 +206,10 @@ fn the_bytes_of_a_step_stay_as_they_are() {
     };
     let hex = |step: &Step| {
         let bytes = encode(step).unwrap();
-        bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").unwrap();
+            text
+        })
     };
 
     expect!["00"].assert_eq(&hex(&Step::Empty));

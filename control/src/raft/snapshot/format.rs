@@ -255,7 +255,7 @@ pub(crate) fn read_from(
 /// # Errors
 ///
 /// [`ReadSnapshotError`].
-pub fn inspect(
+pub(crate) fn inspect(
     input: impl Read,
     size: u64,
     path: &Path,
