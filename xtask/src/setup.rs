@@ -43,7 +43,7 @@ const GUEST: &str = "tests in a guest (cargo xtask vm)";
 const TESTS: &str = "tests";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 9] = [
+const NEEDS: [Need; 10] = [
     Need {
         name: "a C compiler",
         purpose: "building",
