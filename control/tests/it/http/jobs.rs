@@ -193,7 +193,7 @@ async fn what_is_ignored_is_said() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut body = job("web");
-    body["Job"]["Update"] = json!({"MaxParallel": 1});
+    body["Job"]["Reschedule"] = json!({"Delay": "1m"});
 
     let answer = client.put("/v1/jobs", &body).await.json();
 
@@ -201,7 +201,7 @@ async fn what_is_ignored_is_said() {
         answer["Warnings"]
             .as_str()
             .unwrap()
-            .contains("Job.Update is ignored"),
+            .contains("Job.Reschedule is ignored"),
         "{answer}"
     );
     test.server.shutdown().await;

@@ -59,9 +59,7 @@ async fn a_job_type_that_is_missing_is_refused() {
 
     assert_eq!(answer.status, 400);
     assert!(
-        answer
-            .text
-            .contains("`sysbatch` jobs are not supported yet"),
+        answer.text.contains("type sysbatch: is not supported yet"),
         "{}",
         answer.text
     );
