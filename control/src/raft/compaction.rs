@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_secs(30);
 /// How often this is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a full disk waits for the snapshot that makes room.
-const ROOM_WAIT: Duration = Duration::from_secs(60);
+const ROOM_WAIT: Duration = Duration::from_mins(1);
 /// Between two attempts to make room.
 const ROOM_PAUSE: Duration = Duration::from_secs(10);
 
