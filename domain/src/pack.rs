@@ -27,10 +27,10 @@ impl Writer {
     /// Seven bits a byte, lowest first; the eighth says that more follow (LEB128).
     pub fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
-            self.0.push((value & 0x7f) as u8 | 0x80);
+            self.0.push(low_seven(value) | 0x80);
             value >>= 7;
         }
-        self.0.push(value as u8);
+        self.0.push(low_seven(value));
     }
 
     /// A number of either sign; those near zero are short.
@@ -171,6 +171,10 @@ impl<'a> Reader<'a> {
 /// Numbers near zero, of either sign, as small ones.
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
+}
+
+fn low_seven(value: u64) -> u8 {
+    value.to_le_bytes()[0] & 0x7f
 }
 
 #[cfg(test)]

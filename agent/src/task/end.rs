@@ -334,18 +334,18 @@ mod tests {
         limit_bytes: Some(64 << 20),
     };
 
-    fn victim(kills: u64) -> Option<OomRecord> {
-        Some(OomRecord {
+    fn victim(kills: u64) -> OomRecord {
+        OomRecord {
             kills,
             process: "eater".to_owned(),
             pid: 7,
             at_boottime_ns: 1,
-        })
+        }
     }
 
     #[test]
     fn an_out_of_memory_kill_names_its_process_and_numbers() {
-        let (exit, detail) = judge_memory(Exit::default(), Some(COUNT), victim(1), 64 << 20);
+        let (exit, detail) = judge_memory(Exit::default(), Some(COUNT), Some(victim(1)), 64 << 20);
 
         assert!(exit.oom_killed);
         assert_eq!(
@@ -365,7 +365,7 @@ mod tests {
     fn the_cgroups_own_count_outweighs_a_process_that_was_ending_anyway() {
         let count = OomCount { kills: 0, ..COUNT };
 
-        let (exit, detail) = judge_memory(Exit::default(), Some(count), victim(1), 64 << 20);
+        let (exit, detail) = judge_memory(Exit::default(), Some(count), Some(victim(1)), 64 << 20);
 
         assert!(!exit.oom_killed);
         assert_eq!(detail, "");
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_that_is_gone_still_has_its_record() {
-        let (exit, detail) = judge_memory(Exit::default(), None, victim(3), 32 << 20);
+        let (exit, detail) = judge_memory(Exit::default(), None, Some(victim(3)), 32 << 20);
 
         assert!(exit.oom_killed);
         assert_eq!(

@@ -16,4 +16,5 @@ mod run;
 mod session;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
 mod survival;

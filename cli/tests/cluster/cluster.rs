@@ -290,7 +290,8 @@ impl Cluster {
 
     /// The same, of those that can hear each other.
     pub(crate) fn leader_among(&self, places: &[usize]) -> Option<usize> {
-        let said: Vec<Option<usize>> = places.iter().map(|at| leader_as_seen_by(*at)).collect();
+        let running = places.iter().filter(|at| self.servers[**at].is_some());
+        let said: Vec<Option<usize>> = running.map(|at| leader_as_seen_by(*at)).collect();
         let leader = *said.first()?;
         let leader = leader.filter(|leader| places.contains(leader))?;
         if said.iter().any(|other| *other != Some(leader)) {

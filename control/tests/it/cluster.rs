@@ -7,6 +7,7 @@ mod identity;
 mod snapshot;
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use muster_control::handle::{Consistency, Control};
@@ -62,18 +63,20 @@ impl Cluster {
     }
 
     /// `count` servers that have found each other, and lead and vote.
-    async fn of(count: u32) -> (Self, Vec<Member>) {
-        let cluster = Self::new();
-        let mut members: Vec<Member> = Vec::new();
-        for number in 1..=count {
-            let first: Vec<&Member> = members.first().into_iter().collect();
-            let config = cluster.config(&format!("s{number}"), count, &first);
-            members.push(Member::start(config).await);
-        }
-        for member in &members {
-            member.until_voters(count as usize).await;
-        }
-        (cluster, members)
+    fn of(count: u32) -> Pin<Box<dyn Future<Output = (Self, Vec<Member>)>>> {
+        Box::pin(async move {
+            let cluster = Self::new();
+            let mut members: Vec<Member> = Vec::new();
+            for number in 1..=count {
+                let first: Vec<&Member> = members.first().into_iter().collect();
+                let config = cluster.config(&format!("s{number}"), count, &first);
+                members.push(Member::start(config).await);
+            }
+            for member in &members {
+                member.until_voters(count as usize).await;
+            }
+            (cluster, members)
+        })
     }
 }
 

@@ -155,7 +155,7 @@ async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T
 /// Takes all the room that is left.
 fn fill(path: &Path) {
     let mut file = std::fs::File::create(path).unwrap();
-    while file.write_all(&[0; 1 << 16]).is_ok() {}
+    while file.write_all(&vec![0; 1 << 16]).is_ok() {}
 }
 
 /// A server on a directory that another has just left.

@@ -1,7 +1,5 @@
 //! A server on free ports, and an agent that only talks.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
-
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -12,7 +10,7 @@ use std::time::Duration;
 use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig, StartServerError};
 use muster_control_core::fsm::{Command, Response};
-use muster_control_core::state::State;
+use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId};
@@ -31,7 +29,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 
 /// Says that a test cannot run here, and what would run it.
-#[expect(clippy::print_stderr, reason = "whoever runs the tests reads it")]
 pub(crate) fn skipped(name: &str, reason: &str) {
     eprintln!("skipped: {name}: {reason}");
     if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
@@ -153,7 +150,7 @@ pub(crate) fn statuses(state: &State, job: &str) -> Vec<ClientStatus> {
     let mut statuses: Vec<_> = state
         .allocs()
         .of_job(&JobKey::in_default(job))
-        .map(|alloc| alloc.client_status())
+        .map(AllocView::client_status)
         .collect();
     statuses.sort_unstable();
     statuses

@@ -1,10 +1,5 @@
 //! What a server keeps when it is stopped, crashes, or finds its files damaged.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "what goes wrong in a helper fails the test"
-)]
-
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_node_number_below_zero_is_malformed() {
-        assert_eq!(unpack(&[0x10 | 0x00]), Err(Malformed));
+        assert_eq!(unpack(&[0x10]), Err(Malformed));
         assert_eq!(unpack(&[0xff]), Err(Malformed));
     }
 }

@@ -60,9 +60,10 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<crate::harness::Metri
                 tally.rival("writes_1024_of_three", "writes/s", "etcd", rate);
             }
         }
-        None => eprintln!(
+        None => writeln!(
+            std::io::stderr(),
             "raft_cluster: no etcd and etcdctl here: apt-get install etcd-server etcd-client"
-        ),
+        )?,
     }
     Ok(tally.finish())
 }
@@ -236,7 +237,9 @@ impl Floor {
             Some(())
         });
         let client = endpoint::client(&identity, ECHO)?;
-        let connection = client.connect(addr, &Role::Server.dns_name("local"))?.await?;
+        let connection = client
+            .connect(addr, &Role::Server.dns_name("local"))?
+            .await?;
         let (send, receive) = connection.open_bi().await?;
         let path = dir.join("floor");
         Ok(Self {

@@ -288,7 +288,7 @@ impl Builder {
             let node_id = self.nodes[(at * 7_919 % NODES) as usize];
             let alloc = self.state.allocs_on(&node_id).last();
             let mut report = report(alloc.context("the node has one")?.id());
-            report.client_description = "all tasks have ended".to_owned();
+            "all tasks have ended".clone_into(&mut report.client_description);
             let command = Command::ReportAllocs {
                 node_id,
                 reports: vec![report],

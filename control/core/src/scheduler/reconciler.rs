@@ -31,7 +31,6 @@ use instance::{RescheduleEvent, Transition};
 pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
 pub(super) const LOST: &str = "alloc is lost since its node is down";
 pub(super) const MIGRATING: &str = "alloc is being migrated";
-pub(super) const UPDATING: &str = "alloc is being updated due to job update";
 pub(super) const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 
 /// A job and all that there is of it.

@@ -1,7 +1,5 @@
 //! A cluster in this process, and agents that only keep their session: hundreds of them share a socket.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,5 @@
 //! One agent's session, word by word.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
-
 use std::net::SocketAddr;
 
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};

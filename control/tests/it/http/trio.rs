@@ -1,7 +1,5 @@
 //! Three servers of one cluster, in this process, over real sockets.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
-
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
