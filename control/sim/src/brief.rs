@@ -39,7 +39,10 @@ pub fn command(command: &Command) -> String {
             nodes.join("; ")
         }
         Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),
-        Command::Keyed { once, command: inner } => {
+        Command::Keyed {
+            once,
+            command: inner,
+        } => {
             format!("{} as {}", self::command(inner.command()), once.key)
         }
     }

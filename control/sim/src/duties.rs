@@ -212,8 +212,9 @@ impl Duties {
         let more = self
             .waiting
             .split_off(self.waiting.len().min(limits::BATCH_MAX));
-        let (deliveries, outcomes): (Vec<_>, Vec<_>) =
-            std::mem::replace(&mut self.waiting, more).into_iter().unzip();
+        let (deliveries, outcomes): (Vec<_>, Vec<_>) = std::mem::replace(&mut self.waiting, more)
+            .into_iter()
+            .unzip();
         let mut merged = applier::merge(state, outcomes, updates, at);
         let rest = std::mem::take(&mut merged.rest);
         let fitted = deliveries.len() - rest.len();

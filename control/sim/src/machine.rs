@@ -49,7 +49,13 @@ impl Machine {
     }
 
     /// Applies the entry at `index`. `clock` is the server's own and must not matter.
-    pub fn apply(&mut self, index: u64, command: &Command, clock: Timestamp, bug: Option<Bug>) -> Applied {
+    pub fn apply(
+        &mut self,
+        index: u64,
+        command: &Command,
+        clock: Timestamp,
+        bug: Option<Bug>,
+    ) -> Applied {
         let mut command = command.clone();
         match bug {
             Some(Bug::ApplyWithClock) => set_time(&mut command, clock),

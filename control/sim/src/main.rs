@@ -161,6 +161,8 @@ fn tell_faults(args: &Args, seed: u64, report: &Report) {
     }
     let servers = args.config(seed).servers;
     let long = if args.long { " --long" } else { "" };
-    let bug = args.bug.map_or(String::new(), |bug| format!(" -- --bug {}", bug.word()));
+    let bug = args
+        .bug
+        .map_or(String::new(), |bug| format!(" -- --bug {}", bug.word()));
     println!("again: cargo xtask sim --seed {seed} --servers {servers}{long}{bug}");
 }

@@ -130,7 +130,9 @@ impl Oracle {
             && other != server
         {
             let term = image.term;
-            self.fault(&format!("servers {other} and {server} both lead term {term}"));
+            self.fault(&format!(
+                "servers {other} and {server} both lead term {term}"
+            ));
         }
         let due = self
             .ledger
@@ -277,9 +279,12 @@ impl Oracle {
         };
         match (command, &applied.response) {
             (_, Response::Rejected(_)) => {}
-            (Command::SetNodeStatus { node_id, status, .. }, _)
-                if *status == NodeStatus::Down && !applied.changed.is_empty() =>
-            {
+            (
+                Command::SetNodeStatus {
+                    node_id, status, ..
+                },
+                _,
+            ) if *status == NodeStatus::Down && !applied.changed.is_empty() => {
                 self.downs.push(*node_id);
             }
             (Command::RegisterJob { spec, .. }, _) => {
@@ -320,7 +325,10 @@ impl Oracle {
                 None => faults.push(format!("job {key} is gone, and nobody stopped it")),
             }
         }
-        for job in jobs.iter().filter(|job| !self.jobs.contains_key(&job.key())) {
+        for job in jobs
+            .iter()
+            .filter(|job| !self.jobs.contains_key(&job.key()))
+        {
             faults.push(format!("nobody asked for job {}", job.key()));
         }
         self.faults.extend(faults);

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use muster_control_core::fsm::Command;
 use muster_domain::id::Timestamp;
 
-use crate::bug::Bug;
 use crate::disk::{Disk, Image, Op};
 use crate::env::{Env, Event};
 use crate::limits;
@@ -77,7 +76,10 @@ impl Raft {
     #[must_use]
     pub fn start(me: usize, servers: usize, life: u64, disk: Disk, env: &mut Env) -> Self {
         let image = disk.durable().clone();
-        let commit = image.snapshot.as_ref().map_or(0, |snapshot| snapshot.at.index);
+        let commit = image
+            .snapshot
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.at.index);
         let mut raft = Self {
             me,
             servers,
@@ -172,13 +174,18 @@ impl Raft {
                 if self.has_quorum(env.now) && !self.disk.full {
                     self.replicate_all(env);
                 } else {
-                    env.say(format_args!("server {} steps down: no quorum, or no room", self.me));
+                    env.say(format_args!(
+                        "server {} steps down: no quorum, or no room",
+                        self.me
+                    ));
                     self.role = Role::Follower;
                     self.leader = None;
                     self.expect_leader(env);
                 }
             }
-            Role::Follower | Role::Asking(_) | Role::Candidate(_) if self.election_at <= env.now => {
+            Role::Follower | Role::Asking(_) | Role::Candidate(_)
+                if self.election_at <= env.now =>
+            {
                 self.ask_around(env);
             }
             Role::Leader(_) | Role::Follower | Role::Asking(_) | Role::Candidate(_) => {}
@@ -289,10 +296,5 @@ impl Raft {
 
     fn quorum(&self) -> usize {
         self.servers / 2 + 1
-    }
-
-    /// Whether `commit` may move by what this server alone has.
-    fn commits_alone(&self, env: &Env) -> bool {
-        env.has(Bug::CommitWithoutQuorum)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use muster_control_core::scheduler;
-use muster_control_core::state::State;
+use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey};
@@ -119,7 +119,7 @@ fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
     let wanted: BTreeSet<AllocId> = state
         .allocs_on(&host.spec.id)
         .filter(|alloc| !alloc.is_terminal())
-        .map(|alloc| alloc.id())
+        .map(AllocView::id)
         .collect();
     for alloc in state.allocs_on(&host.spec.id) {
         if !alloc.is_terminal() && alloc.client_status() != ClientStatus::Running {

@@ -9,9 +9,9 @@ mod session;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use muster_control_core::broker::Delivery;
 use muster_control_core::fsm::{Applied, Command, Effect};
 use muster_control_core::scheduler::ScheduleOutcome;
-use muster_control_core::broker::Delivery;
 use muster_domain::id::Timestamp;
 
 use crate::brief;
@@ -211,7 +211,10 @@ impl Server {
         let requests = self.requests.values().map(Request::poll_timeout);
         let reads = self.reads.values().map(Read::poll_timeout);
         let sessions = self.sessions.values().map(Session::poll_timeout);
-        requests.chain(reads).chain(sessions).fold(at, Timestamp::min)
+        requests
+            .chain(reads)
+            .chain(sessions)
+            .fold(at, Timestamp::min)
     }
 
     /// Does what can be done after something happened.
@@ -293,10 +296,11 @@ impl Server {
             return;
         };
         let clock = self.wall(env.now);
-        let applied = self
-            .machine
-            .apply(entry.at.index, command, clock, env.bug);
-        if env.oracle.applied(self.at, entry, Some(&applied), &self.machine) {
+        let applied = self.machine.apply(entry.at.index, command, clock, env.bug);
+        if env
+            .oracle
+            .applied(self.at, entry, Some(&applied), &self.machine)
+        {
             env.say(format_args!(
                 "{}: {} -> {}",
                 entry.at.index,
@@ -350,9 +354,10 @@ impl Server {
 
     /// A leader whose state holds all that was committed before begins its duties.
     fn begin_or_end_duties(&mut self, env: &mut Env) {
-        let ready = self.raft.first_of_term().filter(|first| {
-            self.applied >= *first || env.has(Bug::DoublePlacement)
-        });
+        let ready = self
+            .raft
+            .first_of_term()
+            .filter(|first| self.applied >= *first || env.has(Bug::DoublePlacement));
         match ready {
             None => self.duties = None,
             Some(_) if self.duties.is_some() => {}
@@ -386,8 +391,7 @@ impl Server {
         }
         let reign = duties.reign;
         while let Some(duties) = &mut self.duties
-            && let Some((command, purpose)) =
-                duties.next_proposal(&self.machine.state, env.now, at)
+            && let Some((command, purpose)) = duties.next_proposal(&self.machine.state, env.now, at)
         {
             if !self.propose_duty(reign, command, purpose, env) {
                 break;

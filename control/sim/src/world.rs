@@ -42,7 +42,9 @@ enum Next {
 impl World {
     pub(crate) fn new(config: &SimConfig) -> Self {
         let mut dice = Dice::new(config.seed);
-        let hosts = (0..dice.below(4) + 2).map(|at| host(at, &mut dice)).collect();
+        let hosts = (0..dice.below(4) + 2)
+            .map(|at| host(at, &mut dice))
+            .collect();
         let mut env = Env::new(dice, limits::EPOCH, config.bug, config.servers);
         let servers = (0..config.servers)
             .map(|at| Server::start(at, config.servers, 1, Disk::default(), &mut env))
@@ -129,7 +131,11 @@ impl World {
             if at > end {
                 break;
             }
-            self.steps_here = if at > self.env.now { 0 } else { self.steps_here + 1 };
+            self.steps_here = if at > self.env.now {
+                0
+            } else {
+                self.steps_here + 1
+            };
             if self.steps_here > limits::STEPS_AT_ONCE_MAX {
                 let who = format!("time stands still: {next:?}");
                 self.env.oracle.fault(&who);

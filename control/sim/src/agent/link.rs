@@ -65,8 +65,7 @@ impl Link {
     /// There is something to report.
     pub(super) fn has_news(&mut self, now: Timestamp) {
         if let Stage::Live(live) = &mut self.stage {
-            live.report_at
-                .get_or_insert(now.plus(limits::REPORT_DELAY));
+            live.report_at.get_or_insert(now.plus(limits::REPORT_DELAY));
         }
     }
 

@@ -86,6 +86,10 @@ fn messages(
 
 /// An agent's session.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one of the real session's loops, and they go on independently"
+)]
 pub(super) struct Session {
     number: u64,
     spec: Box<NodeSpec>,
@@ -163,8 +167,7 @@ impl Server {
                 session.sequence = sequence;
                 session.reports.push_back((sequence, reports));
             }
-            FromAgent::Report { .. } => {}
-            FromAgent::Register { .. } => {}
+            FromAgent::Report { .. } | FromAgent::Register { .. } => {}
         }
     }
 

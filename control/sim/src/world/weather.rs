@@ -89,7 +89,11 @@ impl World {
         let at = self.some_server();
         // Sometimes all of them, as when a rack loses its power.
         let all = self.env.dice.chance(5);
-        for at in if all { 0..self.servers.len() } else { at..at + 1 } {
+        for at in if all {
+            0..self.servers.len()
+        } else {
+            at..at + 1
+        } {
             if self.servers[at].up {
                 self.env.say(format_args!("server {at} crashes"));
                 self.servers[at].crash(&mut self.env);
@@ -149,8 +153,9 @@ impl World {
         for server in 0..self.servers.len() {
             if all || self.env.dice.chance(50) {
                 let (host, server) = (Place::Host(host), Place::Server(server));
-                self.env
-                    .say(format_args!("{host:?} and {server:?}: out {out}, back {back}"));
+                self.env.say(format_args!(
+                    "{host:?} and {server:?}: out {out}, back {back}"
+                ));
                 if out {
                     self.env.network.cut(host, server);
                 }
@@ -177,10 +182,12 @@ impl World {
         let disk = &mut self.servers[at].raft.disk;
         if self.env.dice.chance(50) {
             disk.full = true;
-            self.env.say(format_args!("the disk of server {at} is full"));
+            self.env
+                .say(format_args!("the disk of server {at} is full"));
         } else {
             disk.slow = true;
-            self.env.say(format_args!("the disk of server {at} is slow"));
+            self.env
+                .say(format_args!("the disk of server {at} is slow"));
         }
     }
 
