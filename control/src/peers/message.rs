@@ -108,7 +108,7 @@ pub(crate) enum PeerRequest {
         /// The node.
         node_id: NodeId,
     },
-    /// Asks a node that is connected to the receiver; goes on with its answer, frames of [`NodeReply`].
+    /// Asks a node that is connected to the receiver; goes on with its answer, frames of `NodeReply`.
     AskNode {
         /// The node.
         node_id: NodeId,
