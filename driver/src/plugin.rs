@@ -5,7 +5,7 @@
 //! metadata key of `status`; a peer that does not know them works without.
 //!
 //! [`Launch`] starts a plugin's process and shakes hands with it, [`FollowLog`] passes its log on;
-//! [`announce`] is the other side of the handshake. Who keeps a plugin alive is the agent.
+//! [`announce()`] is the other side of the handshake. Who keeps a plugin alive is the agent.
 
 pub(crate) mod convert;
 pub(crate) mod proto;
