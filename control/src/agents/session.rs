@@ -21,7 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use super::beats::Service;
 use super::desired::Told;
 use super::{Entered, Wake};
-use crate::handle::{Control, ProposeError, Retry};
+use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
 
 /// Why a session ended.
@@ -361,6 +361,9 @@ impl Session<'_> {
         let mut told = Told::up_to(self.node_id, known);
         loop {
             if wake.take_start_over() {
+                if let Err(error) = self.catch_up_with(LogIndex(0)).await {
+                    return error;
+                }
                 told = Told::up_to(self.node_id, LogIndex(0));
             }
             for message in told.catch_up(&self.control.state()) {
@@ -382,7 +385,15 @@ impl Session<'_> {
     }
 
     /// Waits until the state here is as new as what the node knows already: it must not be told anything older.
+    /// A node that knows nothing, because it lost what it knew, would start again what was stopped since an
+    /// older state: for it the state is as new as the leader's.
     async fn catch_up_with(&self, known: LogIndex) -> Result<(), SessionError> {
+        if known == LogIndex(0) {
+            let read = self.control.read(Consistency::Leader).await;
+            return read.map(drop).map_err(|error| SessionError::Elsewhere {
+                reason: error.to_string(),
+            });
+        }
         let mut applied = self.control.applied();
         let caught_up = applied.wait_for(|applied| *applied >= known);
         match tokio::time::timeout(limits::LAG_WAIT, caught_up).await {
