@@ -341,7 +341,7 @@ plugin "native" {}
 
     #[test]
     fn example_is_a_configuration() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/agent.hcl");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/agent/agent.hcl");
 
         let file = AgentFile::read(&path).unwrap();
 

@@ -1,4 +1,4 @@
-# The agent's configuration: `muster agent --config examples/agent.hcl`. Every name is a flag of
+# The agent's configuration: `muster agent --config examples/agent/agent.hcl`. Every name is a flag of
 # `muster agent`, with underscores; a flag that is given stands above the file.
 
 servers    = ["127.0.0.1:4647"]
