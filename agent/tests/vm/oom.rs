@@ -107,6 +107,6 @@ fn oom_kill_is_reported_with_the_task() {
     });
 
     assert!(status.to_lowercase().contains("oom"), "{status}");
-    assert!(status.contains("(sh)"), "{status}");
+    assert!(status.contains("sh) killed"), "{status}");
     assert!(status.contains("task eat: dead (failed)"), "{status}");
 }
