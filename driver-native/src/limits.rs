@@ -79,3 +79,11 @@ pub const SHM_BYTES: u64 = 64 << 20;
 
 /// Mounts that a job may ask for.
 pub const MOUNTS_MAX: usize = 64;
+
+/// How often a mount is tried to be made read-only while a file on it is open for writing.
+///
+/// What holds it open is a child between its birth and its program, for milliseconds; together the attempts
+/// last a second, and a mount that is busy for longer is held by something else.
+pub(crate) const READ_ONLY_ATTEMPTS_MAX: u32 = 200;
+/// The pause between two of them.
+pub(crate) const READ_ONLY_PAUSE: Duration = Duration::from_millis(5);

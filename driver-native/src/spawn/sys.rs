@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::limits;
+
 /// What is done to a mount. The numbers are `MOUNT_ATTR_*` of mount_setattr(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MountFlags(u64);
@@ -48,6 +50,16 @@ pub(crate) fn restrict_mount(
         propagation: libc::MS_PRIVATE,
         user_namespace: 0,
     };
+    // A file that was written on it may still be open in a child of this process that has not reached
+    // its program yet: that is over in moments.
+    for _ in 1..limits::READ_ONLY_ATTEMPTS_MAX {
+        match mount_setattr(mount, &attr, whole) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(limits::READ_ONLY_PAUSE);
+            }
+            done => return done,
+        }
+    }
     mount_setattr(mount, &attr, whole)
 }
 
