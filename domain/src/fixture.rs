@@ -1,5 +1,8 @@
 //! Builders with sane defaults, for tests.
 
+#[cfg(feature = "fixture")]
+pub mod recorded;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -66,7 +66,11 @@ fn is_under(path: &str, prefix: &str) -> bool {
 }
 
 fn is_test_path(path: &str) -> bool {
-    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("/fixture.rs")
+    ["/tests/", "/fixture/"]
+        .iter()
+        .any(|folder| path.contains(folder))
+        || path.ends_with("/tests.rs")
+        || path.ends_with("/fixture.rs")
 }
 
 /// Tests stand last in a file, so they begin at the attribute before `mod tests {`.

@@ -1,4 +1,5 @@
 use muster_domain::alloc::ClientStatus;
+use muster_domain::fixture::recorded::{self, Judge, Kind};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
 use muster_domain::job::JobType;
@@ -206,4 +207,32 @@ fn slices_follow_one_another_to_the_end() {
         crate::state::check::broken(&cluster.state),
         Vec::<String>::new()
     );
+}
+
+/// By the log index of the last change; here it goes by the time of it.
+const BY_INDEX: Judge = Judge::NotRun(
+    "what goes is decided by time over a whole state; deployments and `reschedule` are not in it",
+);
+
+const RECORDED: [Kind; 3] = [
+    Kind {
+        name: "gc_alloc",
+        is: |row| row.get("eligible").is_some(),
+        judge: BY_INDEX,
+    },
+    Kind {
+        name: "gc_objects",
+        is: |row| row.get("eval_gc").is_some(),
+        judge: BY_INDEX,
+    },
+    Kind {
+        name: "gc_time_table",
+        is: |row| row.get("witnessed").is_some(),
+        judge: Judge::NotRun("every object has its own time: there is no table from time to index"),
+    },
+];
+
+#[test]
+fn recorded_cases_in_named_files() {
+    recorded::named(&RECORDED);
 }

@@ -6,6 +6,7 @@
 )]
 
 mod laws;
+mod recorded;
 mod script;
 
 use expect_test::{Expect, expect};

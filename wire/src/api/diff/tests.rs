@@ -1,22 +1,13 @@
-use std::path::Path;
-
+use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
 use serde_json::json;
 
 use super::*;
 
-fn skipped(name: &str, reason: &str) {
-    use std::io::Write as _;
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(file) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .unwrap();
-        file.write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
-}
+const DIFF: Kind = Kind {
+    name: "job_diff",
+    is: |row| row.get("diff_contextual").is_some(),
+    judge: Judge::Row(judge),
+};
 
 /// Blocks that we list and Nomad only marks.
 const LISTED_HERE: [&str; 6] = [
@@ -70,54 +61,45 @@ fn first_difference(at: &str, ours: &Value, theirs: &Value) -> Option<String> {
     }
 }
 
-#[test]
-fn diffs_are_nomads() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases/job_diff.jsonl.gz");
-    let Ok(file) = std::fs::File::open(path) else {
-        skipped(
-            "diffs_are_nomads",
-            "no recorded cases beside the workspace (../shared/cases)",
-        );
-        return;
-    };
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut text).unwrap();
-    let mut differ = Vec::new();
-    for line in text.lines() {
-        let case: Value = serde_json::from_str(line).unwrap();
-        let side = |key: &str| Some(&case[key]).filter(|job| !job.is_null());
-        let (old, new) = (side("old_job"), side("new_job"));
-        if let Some(error) = case["error"].as_str().filter(|error| !error.is_empty()) {
-            assert_eq!(jobs(old, new, false).unwrap_err().to_string(), error);
-            continue;
+fn judge(case: &Value) -> Outcome {
+    let side = |key: &str| Some(&case[key]).filter(|job| !job.is_null());
+    let (old, new) = (side("old_job"), side("new_job"));
+    if let Some(error) = case["error"].as_str().filter(|error| !error.is_empty()) {
+        return match jobs(old, new, false) {
+            Err(ours) if ours.to_string() == error => Outcome::Same,
+            ours => Outcome::Differs(format!("{ours:?}, not {error}")),
+        };
+    }
+    for (key, context) in [
+        ("diff", false),
+        ("diff_contextual", true),
+        ("diff_contextual_annotated", true),
+    ] {
+        let expected: JobDiff = serde_json::from_value(case[key].clone()).unwrap();
+        let mut ours = as_nomad(jobs(old, new, context).unwrap());
+        if key.ends_with("annotated") {
+            annotate(&mut ours);
         }
-        for (key, context) in [
-            ("diff", false),
-            ("diff_contextual", true),
-            ("diff_contextual_annotated", true),
-        ] {
-            let expected: JobDiff = serde_json::from_value(case[key].clone()).unwrap();
-            let mut ours = as_nomad(jobs(old, new, context).unwrap());
-            if key.ends_with("annotated") {
-                annotate(&mut ours);
-            }
-            if ours != expected {
-                let (ours, theirs) = (json!(ours), json!(expected));
-                let place = first_difference("", &ours, &theirs).unwrap_or_default();
-                differ.push(format!(
-                    "case {} {} {key}: {place}",
-                    case["case"], case["edits"]
-                ));
-                break;
-            }
+        if ours != expected {
+            let (ours, theirs) = (json!(ours), json!(expected));
+            let place = first_difference("", &ours, &theirs).unwrap_or_default();
+            return Outcome::Differs(format!("{} {key}: {place}", case["edits"]));
         }
     }
-    assert!(
-        differ.is_empty(),
-        "{} differ:\n{}",
-        differ.len(),
-        differ[..differ.len().min(40)].join("\n")
-    );
+    Outcome::Same
+}
+
+#[test]
+fn diffs_are_nomads() {
+    let Some(tally) = recorded::beside("diffs_are_nomads", "job_diff.jsonl.gz", &DIFF) else {
+        return;
+    };
+    tally.assert_same(250);
+}
+
+#[test]
+fn recorded_cases_in_named_files() {
+    recorded::named(&[DIFF]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Jobs in both directions.
 
+mod stored;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use muster_domain::alloc::DesiredStatus;
+use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
 use muster_domain::id::{DeploymentId, JobKey, LogIndex};
 use muster_domain::job::DelayFunction;
 use serde_json::Value;
@@ -9,19 +9,11 @@ use serde_json::Value;
 use super::*;
 use crate::scheduler::update::Change;
 
-fn skipped(name: &str, reason: &str) {
-    use std::io::Write as _;
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(file) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .unwrap();
-        file.write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
-}
+const RECONCILER: Kind = Kind {
+    name: "reconciler",
+    is: |row| row.get("tainted_nodes").is_some(),
+    judge: Judge::Row(judge),
+};
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
@@ -398,43 +390,33 @@ fn decide(case: &Value) -> BTreeSet<String> {
     ours(&reconcile(&input), &names)
 }
 
+fn judge(case: &Value) -> Outcome {
+    let (ours, theirs) = (decide(case), theirs(case));
+    if ours == theirs {
+        return Outcome::Same;
+    }
+    let only = |left: &BTreeSet<String>, right: &BTreeSet<String>| {
+        let lines: Vec<String> = left.difference(right).cloned().collect();
+        lines.join("\n    ")
+    };
+    Outcome::Differs(format!(
+        "{}\n  ours:\n    {}\n  theirs:\n    {}",
+        case["kind"],
+        only(&ours, &theirs),
+        only(&theirs, &ours)
+    ))
+}
+
 #[test]
 fn decisions_are_nomads() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/cases/reconciler.jsonl.gz");
-    let Ok(file) = std::fs::File::open(path) else {
-        skipped(
-            "decisions_are_nomads",
-            "no recorded cases beside the workspace (../shared/cases)",
-        );
+    let test = "decisions_are_nomads";
+    let Some(tally) = recorded::beside(test, "reconciler.jsonl.gz", &RECONCILER) else {
         return;
     };
-    let mut lines = String::new();
-    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(file), &mut lines).unwrap();
-    let mut differ = Vec::new();
-    for line in lines.lines() {
-        let case: Value = serde_json::from_str(line).unwrap();
-        let (ours, theirs) = (decide(&case), theirs(&case));
-        if ours != theirs {
-            let only = |left: &BTreeSet<String>, right: &BTreeSet<String>| {
-                left.difference(right)
-                    .cloned()
-                    .collect::<Vec<_>>()
-                    .join("\n    ")
-            };
-            differ.push(format!(
-                "case {} {}\n  ours:\n    {}\n  theirs:\n    {}",
-                case["case"],
-                case["kind"],
-                only(&ours, &theirs),
-                only(&theirs, &ours)
-            ));
-        }
-    }
-    assert!(
-        differ.is_empty(),
-        "{} differ:\n{}",
-        differ.len(),
-        differ[..differ.len().min(12)].join("\n")
-    );
+    tally.assert_same(400);
+}
+
+#[test]
+fn recorded_cases_in_named_files() {
+    recorded::named(&[RECONCILER]);
 }
