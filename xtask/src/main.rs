@@ -3,7 +3,7 @@
 //! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
 //! - [`demo`] shows the system on this machine; [`perf`] measures it
 //! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
-//!   [`sim`] the simulated cluster
+//!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
 //! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents. It never writes to the
 //!   tree; [`fix`] and [`bless`] do
 //! - [`shell`] starts other programs for all of them
@@ -16,6 +16,7 @@
 )]
 
 mod bless;
+mod cases;
 mod ci;
 mod demo;
 mod ebpf;
@@ -61,6 +62,8 @@ enum Command {
     Vm(vm::Options),
     /// Run the simulated cluster from seeds
     Sim(sim::Options),
+    /// Run recorded decisions against our own, and say what differs
+    Cases(cases::Options),
     /// Measure, and compare with the budgets (arguments go to muster-perf)
     Perf(perf::Options),
     /// Check the rules that the compiler does not know
@@ -95,6 +98,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Test(options) => return test::run(&options),
         Command::Vm(options) => return vm::run(&options),
         Command::Sim(options) => sim::run(&options)?,
+        Command::Cases(options) => return cases::run(&options),
         Command::Perf(options) => perf::run(&options)?,
         Command::Tidy => tidy::run()?,
         Command::Ci(options) => return Ok(ci::run(&options)),
