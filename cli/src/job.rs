@@ -27,6 +27,9 @@ pub enum JobCommand {
     Validate {
         /// The job file; `-` is standard input.
         file: PathBuf,
+        /// Values of its variables.
+        #[command(flatten)]
+        values: ValueArgs,
     },
     /// Show all jobs, or one with its allocations.
     ///
@@ -49,6 +52,9 @@ pub enum JobCommand {
 pub struct RunArgs {
     /// The job file: HCL or JSON; `-` is standard input.
     pub file: PathBuf,
+    /// Values of its variables.
+    #[command(flatten)]
+    pub values: ValueArgs,
     /// Return as soon as the job is registered.
     #[arg(long)]
     pub detach: bool,
@@ -58,6 +64,32 @@ pub struct RunArgs {
     /// Only if the job is still at this modify index; 0 means that it must not exist.
     #[arg(long, value_name = "INDEX")]
     pub check_index: Option<u64>,
+}
+
+/// Values of a job file's variables. The environment gives some as well: `NOMAD_VAR_name`.
+#[derive(Debug, Args)]
+pub struct ValueArgs {
+    /// The value of a variable of the job file; may be given again.
+    #[arg(long = "var", value_name = "NAME=VALUE")]
+    pub values: Vec<String>,
+    /// A file with values of variables, `name = value` in each line; may be given again.
+    #[arg(long = "var-file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+impl ValueArgs {
+    /// With what the environment says.
+    pub(crate) fn inputs(&self) -> jobspec::Inputs {
+        // A name or value that is no text can be no variable.
+        let env = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        jobspec::Inputs {
+            env: env.collect(),
+            files: self.files.clone(),
+            values: self.values.clone(),
+        }
+    }
 }
 
 /// Arguments of `muster job stop`.
@@ -84,7 +116,7 @@ pub struct StopArgs {
 pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
     match command {
         JobCommand::Run(args) => run::run(client, json, args),
-        JobCommand::Validate { file } => validate(client, json, file),
+        JobCommand::Validate { file, values } => validate(client, json, file, values),
         JobCommand::Status { job: None } => status::list(client, json),
         JobCommand::Status { job: Some(name) } => status::one(client, json, name),
         JobCommand::Stop(args) => stop(client, json, args),
@@ -93,8 +125,8 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
 }
 
 /// Reads a job file; faults are shown with the lines they are on.
-fn read(file: &std::path::Path) -> Result<Value, CliError> {
-    jobspec::read(file).map_err(|error| {
+fn read(file: &std::path::Path, values: &ValueArgs) -> Result<Value, CliError> {
+    jobspec::read(file, &values.inputs()).map_err(|error| {
         for report in error.reports() {
             output::say(&format!("{report:?}"));
         }
@@ -102,8 +134,8 @@ fn read(file: &std::path::Path) -> Result<Value, CliError> {
     })
 }
 
-fn validate(client: &Client, json: bool, file: &std::path::Path) -> CliResult {
-    let job = read(file)?;
+fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueArgs) -> CliResult {
+    let job = read(file, values)?;
     let answer: ValidateResponse = client.put("/v1/validate/job", &json!({ "Job": job }))?;
     if json {
         output::print_json(&answer)?;

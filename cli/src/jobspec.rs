@@ -4,42 +4,56 @@
 //! each with its place. What a job may say is the table in `schema`; what its values mean is decided
 //! by the server, which fills in defaults and validates.
 //!
-//! Deliberately absent in this version, and refused by name: variables, locals, functions, dynamic
-//! blocks. References that the agent fills in (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`) stay as they
-//! are.
+//! A file may declare variables and locals and compute values of them: `variable` holds the values it is
+//! given, `eval` computes. References that the agent fills in (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`)
+//! stay as they are.
 
+mod convert;
 mod decode;
+mod dynamic;
+mod eval;
 mod fault;
 pub(crate) mod free;
+mod function;
+mod kind;
+mod limits;
+mod locals;
 mod locate;
+mod number;
 mod schema;
+mod scope;
 mod value;
+mod variable;
 
 use std::path::Path;
 
 use serde_json::Value;
 
+use decode::{Failure, JobFile};
+use eval::Evaluator;
 pub(crate) use fault::from_parser;
 pub use fault::{JobFileFault, ReadJobFileError};
 pub use locate::ConfigPlaces;
 pub(crate) use value::{any, span};
+pub use variable::Inputs;
 
 /// Reads the job file at `path`; `-` is standard input.
 ///
 /// # Errors
 ///
-/// [`ReadJobFileError`], with every fault in the file.
-pub fn read(path: &Path) -> Result<Value, ReadJobFileError> {
+/// [`ReadJobFileError`], with every fault in the file, or the first in the values of `inputs`.
+pub fn read(path: &Path, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
     let (name, text) = fault::load(path)?;
-    parse(&name, &text)
+    parse(&name, &text, inputs)
 }
 
-/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON.
+/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON. Files
+/// that it names are looked for beside `name`.
 ///
 /// # Errors
 ///
-/// [`ReadJobFileError`], with every fault in the text.
-pub fn parse(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
+/// [`ReadJobFileError`], with every fault in the text, or the first in the values of `inputs`.
+pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
     let is_json = Path::new(name)
         .extension()
         .is_some_and(|extension| extension == "json");
@@ -48,7 +62,14 @@ pub fn parse(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
     }
     let body = hcl_edit::parser::parse_body(text)
         .map_err(|error| ReadJobFileError::new(name, text, vec![from_parser(text, &error)]))?;
-    decode::job_file(&body).map_err(|faults| ReadJobFileError::new(name, text, faults))
+    let evaluator = Evaluator::beside(Path::new(name));
+    match JobFile::open(&body, inputs, evaluator) {
+        Ok(file) => file
+            .decode()
+            .map_err(|faults| ReadJobFileError::new(name, text, faults)),
+        Err(Failure::Here(faults)) => Err(ReadJobFileError::new(name, text, faults)),
+        Err(Failure::Given(error)) => Err(error),
+    }
 }
 
 fn parse_json(name: &str, text: &str) -> Result<Value, ReadJobFileError> {

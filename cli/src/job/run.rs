@@ -1,7 +1,6 @@
 //! Registering a job and waiting for its instances. A wait always says for what.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use muster_wire::api::alloc::{AllocListStub, Allocation};
@@ -21,7 +20,7 @@ const POLL: Duration = Duration::from_secs(2);
 const REMIND: Duration = Duration::from_secs(10);
 
 pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
-    let job = super::read(&args.file)?;
+    let job = super::read(&args.file, &args.values)?;
     let id = job
         .get("ID")
         .and_then(Value::as_str)
@@ -65,7 +64,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
             "Elapsed": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         }))?;
     } else {
-        show_end(&id, &running, short, started.elapsed(), &args.file)?;
+        show_end(&id, &running, short, started.elapsed(), args)?;
     }
     if running.failed > 0 {
         return Ok(Exit::Failed);
@@ -232,7 +231,7 @@ fn show_end(
     running: &Running,
     short: u32,
     elapsed: Duration,
-    file: &Path,
+    args: &RunArgs,
 ) -> Result<(), CliError> {
     for alloc in running
         .allocs
@@ -245,7 +244,7 @@ fn show_end(
             alloc.name,
             output::clean(&super::status::reason(alloc))
         ))?;
-        for place in places(alloc, file) {
+        for place in places(alloc, args) {
             output::print(&format!("      {}\n", output::clean(&place)))?;
         }
     }
@@ -263,8 +262,8 @@ fn show_end(
 }
 
 /// Where in the job file stands what the drivers of an allocation's tasks found wrong.
-fn places(alloc: &AllocListStub, file: &Path) -> Vec<String> {
-    let places = ConfigPlaces::read(file);
+fn places(alloc: &AllocListStub, args: &RunArgs) -> Vec<String> {
+    let places = ConfigPlaces::read(&args.file, &args.values.inputs());
     let mut found = Vec::new();
     for (task, state) in &alloc.task_states {
         let failures = state.events.iter();

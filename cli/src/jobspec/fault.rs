@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceSpan};
-use muster_wire::limits::JOB_FILE_BYTES_MAX;
+use muster_wire::limits::{FAULTS_MAX, JOB_FILE_BYTES_MAX};
 
 /// One thing wrong with a job file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,13 @@ impl JobFileFault {
             message: message.into(),
             help: None,
         }
+    }
+
+    /// The same about `field`.
+    #[must_use]
+    pub fn about(mut self, field: &str) -> Self {
+        self.message = format!("`{field}`: {}", self.message);
+        self
     }
 
     /// With advice.
@@ -69,9 +76,18 @@ pub enum ReadJobFileError {
 }
 
 impl ReadJobFileError {
-    /// `faults` in `text`.
+    /// `faults` in `text`: each once, and no more than anybody mends at a time.
     #[must_use]
-    pub fn new(name: &str, text: &str, faults: Vec<JobFileFault>) -> Self {
+    pub fn new(name: &str, text: &str, mut faults: Vec<JobFileFault>) -> Self {
+        // A dynamic block finds the same fault for each of its elements.
+        faults.dedup();
+        let more = faults.len().saturating_sub(FAULTS_MAX);
+        faults.truncate(FAULTS_MAX);
+        if more > 0
+            && let Some(last) = faults.last_mut()
+        {
+            last.message = format!("{}; and {more} faults more", last.message);
+        }
         Self::Faulty {
             name: name.to_owned(),
             text: text.to_owned(),
@@ -102,15 +118,15 @@ impl fmt::Display for ReadJobFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { path, source } => {
-                write!(f, "job file {} cannot be read: {source}", path.display())
+                write!(f, "{} cannot be read: {source}", path.display())
             }
             Self::TooLarge { path } => write!(
                 f,
-                "job file {} is above the limit of {JOB_FILE_BYTES_MAX} bytes: put large data in an artifact",
+                "{} is above the limit of {JOB_FILE_BYTES_MAX} bytes: put large data in an artifact",
                 path.display()
             ),
             Self::NotText { path } => {
-                write!(f, "job file {} is not UTF-8 text", path.display())
+                write!(f, "{} is not UTF-8 text", path.display())
             }
             Self::Faulty { name, text, faults } => {
                 for (at, fault) in faults.iter().enumerate() {
@@ -189,6 +205,28 @@ pub(super) fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
         Err(_) => Err(ReadJobFileError::NotText {
             path: path.to_owned(),
         }),
+    }
+}
+
+/// `fault`, with the one of `known` that comes nearest to `name`, or all of them.
+pub(super) fn nearest<'a>(
+    fault: JobFileFault,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> JobFileFault {
+    let nearest = known
+        .clone()
+        .map(|known| (strsim::damerau_levenshtein(known, name), known))
+        .filter(|(distance, known)| *distance <= known.len().div_ceil(3))
+        .min();
+    if let Some((_, known)) = nearest {
+        return fault.help(format!("did you mean `{known}`?"));
+    }
+    let known: Vec<&str> = known.collect();
+    if known.is_empty() {
+        fault
+    } else {
+        fault.help(format!("known here: {}", known.join(", ")))
     }
 }
 

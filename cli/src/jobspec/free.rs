@@ -1,19 +1,22 @@
 //! Blocks whose keys nobody here knows: drivers' configurations.
 //!
-//! They become JSON in the form that drivers' schemas are applied to: a nested block is an object in a
-//! list, and its labels are objects around it. Where each thing stands in the file is kept beside it,
-//! by the name that whoever checks the configuration calls it: `config.mount[1].source`.
+//! They become JSON in the form that drivers' schemas are applied to, which is Nomad's: a nested block is
+//! an object in a list, an object that is an attribute's value as well, and labels are such objects
+//! around it. Where each thing stands in the file is kept beside it, by the name that whoever checks the
+//! configuration calls it: `config.mount[1].source`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, ObjectKey};
-use hcl_edit::structure::{Attribute, Block, BlockLabel, Body, Structure};
+use hcl_edit::structure::{Attribute, Block};
 use serde_json::{Map, Value};
 
+use super::dynamic::{Found, Item};
+use super::eval::Evaluator;
 use super::fault::JobFileFault;
-use super::value;
+use super::scope::Scope;
 
 /// Where the parts of a configuration stand in their file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,48 +44,78 @@ impl Places {
     }
 }
 
-/// The keys of `block`, which is called `name`. What cannot be read is added to `faults`.
+/// The keys of `block`, which is called `name`, in a file that has no names of its own. What cannot be
+/// read is added to `faults`.
 pub(crate) fn read(
     name: &str,
     block: &Block,
     faults: &mut Vec<JobFileFault>,
 ) -> (Map<String, Value>, Places) {
+    let found = Found::written(block, &Scope::default());
+    read_in(name, &found, &Evaluator::new(""), faults)
+}
+
+/// The keys of `block`, which is called `name`. What cannot be read is added to `faults`.
+pub(super) fn read_in(
+    name: &str,
+    block: &Found<'_>,
+    evaluator: &Evaluator,
+    faults: &mut Vec<JobFileFault>,
+) -> (Map<String, Value>, Places) {
     let mut reader = Reader {
+        evaluator,
         places: Places::default(),
         faults,
     };
-    reader.places.put(name.to_owned(), block.ident.span());
-    let map = reader.body(name, &block.body);
+    let place = Some(block.place.clone());
+    reader.places.put(name.to_owned(), place);
+    let map = reader.body(name, block);
     (map, reader.places)
 }
 
 struct Reader<'a> {
+    evaluator: &'a Evaluator,
     places: Places,
     faults: &'a mut Vec<JobFileFault>,
 }
 
 impl Reader<'_> {
-    fn body(&mut self, field: &str, body: &Body) -> Map<String, Value> {
+    fn body(&mut self, field: &str, block: &Found<'_>) -> Map<String, Value> {
         let mut map = Map::new();
-        for structure in body {
-            match structure {
-                Structure::Attribute(attribute) => self.attribute(field, attribute, &mut map),
-                Structure::Block(block) => self.block(field, block, &mut map),
+        for item in block.items(self.evaluator, self.faults) {
+            match item {
+                Item::Attribute(attribute) => {
+                    self.attribute(field, attribute, &block.scope, &mut map);
+                }
+                Item::Block(inner) => self.block(field, &inner, &mut map),
             }
         }
         map
     }
 
-    fn attribute(&mut self, field: &str, attribute: &Attribute, map: &mut Map<String, Value>) {
-        let key = attribute.key.value().to_string();
+    fn attribute(
+        &mut self,
+        field: &str,
+        attribute: &Attribute,
+        scope: &Scope,
+        map: &mut Map<String, Value>,
+    ) {
+        let key = attribute.key.as_str().to_owned();
         let field = format!("{field}.{key}");
         self.places.put(field.clone(), attribute.key.span());
-        match value::any(&field, &attribute.value) {
+        match self.evaluator.eval(&attribute.value, scope) {
             Ok(value) => {
                 self.inside(&field, &attribute.value);
+                let value = match value {
+                    Value::Object(entries) => {
+                        self.inside(&format!("{field}[0]"), &attribute.value);
+                        Value::Array(vec![Value::Object(entries)])
+                    }
+                    other => other,
+                };
                 map.insert(key, value);
             }
-            Err(fault) => self.faults.push(fault),
+            Err(fault) => self.faults.push(fault.about(&field)),
         }
     }
 
@@ -108,27 +141,28 @@ impl Reader<'_> {
         }
     }
 
-    fn block(&mut self, field: &str, block: &Block, map: &mut Map<String, Value>) {
-        let key = block.ident.value().to_string();
+    fn block(&mut self, field: &str, block: &Found<'_>, map: &mut Map<String, Value>) {
+        let key = block.name.to_owned();
+        let place = Some(block.place.clone());
         let list = map
             .entry(key.clone())
             .or_insert_with(|| Value::Array(Vec::new()));
         let Value::Array(blocks) = list else {
             let message = format!("`{field}.{key}` is a value above and a block here");
-            let place = block.ident.span().unwrap_or_default();
-            self.faults.push(JobFileFault::at(place, message));
+            self.faults
+                .push(JobFileFault::at(block.place.clone(), message));
             return;
         };
         let mut field = format!("{field}.{key}[{}]", blocks.len());
-        self.places.put(field.clone(), block.ident.span());
-        let labels: Vec<&str> = block.labels.iter().map(BlockLabel::as_str).collect();
-        for label in &labels {
-            field = format!("{field}.{label}");
-            self.places.put(field.clone(), block.ident.span());
+        self.places.put(field.clone(), place.clone());
+        for label in &block.labels {
+            field = format!("{field}.{label}[0]");
+            self.places.put(field.clone(), place.clone());
         }
-        let inner = Value::Object(self.body(&field, &block.body));
-        let nested = labels.into_iter().rev().fold(inner, |inner, label| {
-            Value::Object(Map::from_iter([(label.to_owned(), inner)]))
+        let inner = Value::Object(self.body(&field, block));
+        let nested = block.labels.iter().rev().fold(inner, |inner, label| {
+            let inner = Value::Array(vec![inner]);
+            Value::Object(Map::from_iter([(label.clone(), inner)]))
         });
         if let Some(Value::Array(blocks)) = map.get_mut(&key) {
             blocks.push(nested);
@@ -144,7 +178,7 @@ mod tests {
 
     fn read_text(text: &str) -> (Value, Places, Vec<JobFileFault>) {
         let body = hcl_edit::parser::parse_body(text).unwrap();
-        let block = body.iter().find_map(Structure::as_block).unwrap();
+        let block = body.blocks().next().unwrap();
         let mut faults = Vec::new();
         let (map, places) = read("config", block, &mut faults);
         (Value::Object(map), places, faults)
@@ -162,6 +196,7 @@ mod tests {
   volume "disk" "a" {
     size = 1
   }
+  labels = { tier = "web" }
 }
 "#;
 
@@ -175,8 +210,9 @@ mod tests {
             json!({
                 "image": "redis",
                 "ports": ["a", 5],
-                "mount": [{"source": "x"}, {"source": {"nested": true}}],
-                "volume": [{"disk": {"a": {"size": 1}}}],
+                "mount": [{"source": "x"}, {"source": [{"nested": true}]}],
+                "volume": [{"disk": [{"a": [{"size": 1}]}]}],
+                "labels": [{"tier": "web"}],
             })
         );
     }
@@ -193,7 +229,9 @@ mod tests {
         assert_eq!(at("config.image"), (2, "image"));
         assert_eq!(at("config.ports[1]"), (3, "5"));
         assert_eq!(at("config.mount[1].source.nested"), (8, "nested"));
-        assert_eq!(at("config.volume[0].disk.a.size"), (11, "size"));
+        assert_eq!(at("config.volume[0].disk[0].a[0].size"), (11, "size"));
+        assert_eq!(at("config.labels.tier"), (13, "tier"));
+        assert_eq!(at("config.labels[0].tier"), (13, "tier"));
         assert_eq!(at("config.mount[1].target"), (7, "mount"));
         assert_eq!(at("config.unknown"), (1, "config"));
     }

@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hcl_edit::structure::{Block, Body};
-
+use super::decode::JobFile;
+use super::dynamic::{Found, Item};
+use super::eval::Evaluator;
 use super::fault::{load, position};
 use super::free::{self, Places};
+use super::variable::Inputs;
 
 /// The first name of every field of a task's configuration.
 const ROOT: &str = "config";
@@ -24,29 +26,34 @@ pub struct ConfigPlaces {
 }
 
 impl ConfigPlaces {
-    /// Those of the job file at `path`. Empty for JSON, for standard input, which can be read only
-    /// once, and for a file that was changed since.
+    /// Those of the job file at `path`, with the values of `inputs`. Empty for JSON, for standard input,
+    /// which can be read only once, and for a file that was changed since.
     #[must_use]
-    pub fn read(path: &Path) -> Self {
+    pub fn read(path: &Path, inputs: &Inputs) -> Self {
         let (file, text) = if path == Path::new("-") {
             Default::default()
         } else {
             load(path).unwrap_or_default()
         };
-        Self::parse(file, text)
+        Self::parse(file, text, inputs, Evaluator::beside(path))
     }
 
-    fn parse(file: String, text: String) -> Self {
+    fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
         let mut tasks = BTreeMap::new();
-        if let Ok(body) = hcl_edit::parser::parse_body(&text) {
-            for job in named(&body, "job") {
-                for group in named(&job.body, "group") {
-                    find(&group.body, &label(group), &mut tasks);
+        let body = hcl_edit::parser::parse_body(&text).ok();
+        let opened = body
+            .as_ref()
+            .and_then(|body| JobFile::open(body, inputs, evaluator).ok());
+        if let Some(opened) = opened {
+            let evaluator = &opened.evaluator;
+            for group in named(&opened.job, "group", evaluator) {
+                for task in named(&group, "task", evaluator) {
+                    put(&task, label(&group), evaluator, &mut tasks);
                 }
-                // A task outside a group is a group of its own name.
-                for task in named(&job.body, "task") {
-                    put(task, &label(task), &mut tasks);
-                }
+            }
+            // A task outside a group is a group of its own name.
+            for task in named(&opened.job, "task", evaluator) {
+                put(&task, label(&task), evaluator, &mut tasks);
             }
         }
         Self { file, text, tasks }
@@ -72,26 +79,29 @@ impl ConfigPlaces {
     }
 }
 
-fn named<'a>(body: &'a Body, name: &'static str) -> impl Iterator<Item = &'a Block> {
-    body.get_blocks(name)
+/// The blocks called `name` in `block`. What cannot be read was reported before the job was registered.
+fn named<'a>(block: &Found<'a>, name: &str, evaluator: &Evaluator) -> Vec<Found<'a>> {
+    let items = block.items(evaluator, &mut Vec::new()).into_iter();
+    let blocks = items.filter_map(|item| match item {
+        Item::Block(block) => Some(block),
+        Item::Attribute(_) => None,
+    });
+    blocks.filter(|block| block.name == name).collect()
 }
 
-fn label(block: &Block) -> String {
-    let first = block.labels.first();
-    first.map_or_else(String::new, |label| label.as_str().to_owned())
+fn label(block: &Found<'_>) -> String {
+    block.labels.first().cloned().unwrap_or_default()
 }
 
-fn find(body: &Body, group: &str, tasks: &mut BTreeMap<(String, String), Places>) {
-    for task in named(body, "task") {
-        put(task, group, tasks);
-    }
-}
-
-fn put(task: &Block, group: &str, tasks: &mut BTreeMap<(String, String), Places>) {
-    for config in named(&task.body, ROOT) {
-        // What cannot be read was reported before the job was registered.
-        let (_config, places) = free::read(ROOT, config, &mut Vec::new());
-        tasks.insert((group.to_owned(), label(task)), places);
+fn put(
+    task: &Found<'_>,
+    group: String,
+    evaluator: &Evaluator,
+    tasks: &mut BTreeMap<(String, String), Places>,
+) {
+    for config in named(task, ROOT, evaluator) {
+        let (_config, places) = free::read_in(ROOT, &config, evaluator, &mut Vec::new());
+        tasks.insert((group.clone(), label(task)), places);
     }
 }
 
@@ -119,7 +129,12 @@ mod tests {
 
     #[test]
     fn words_of_a_driver_have_their_lines() {
-        let places = ConfigPlaces::parse("web.hcl".to_owned(), TEXT.to_owned());
+        let places = ConfigPlaces::parse(
+            "web.hcl".to_owned(),
+            TEXT.to_owned(),
+            &Inputs::default(),
+            Evaluator::new(""),
+        );
         let words = "the task's config is wrong: `config.comand` there is no such field; `config.command` is missing; `config.args[1]` must be string, not `configuration`";
 
         let found = places.of("front", "proxy", words);

@@ -2,7 +2,11 @@
 
 use expect_test::{Expect, expect};
 
-use super::parse;
+use super::{Inputs, ReadJobFileError};
+
+fn parse(name: &str, text: &str) -> Result<serde_json::Value, ReadJobFileError> {
+    super::parse(name, text, &Inputs::default())
+}
 
 fn refused(text: &str, expected: Expect) {
     let error = parse("job.hcl", text).expect_err("is faulty");
@@ -75,9 +79,9 @@ fn an_unknown_field_is_placed_and_the_nearest_named() {
 #[test]
 fn a_field_of_nomad_is_refused_by_name() {
     refused(
-        "job \"web\" {\n  periodic {}\n}\n",
+        "job \"web\" {\n  multiregion {}\n}\n",
         expect![
-            "job.hcl:2:3: `periodic` in `job` is not supported by this version of Muster yet (leave it out; nothing is ignored silently)"
+            "job.hcl:2:3: `multiregion` in `job` is not supported by this version of Muster yet (leave it out; nothing is ignored silently)"
         ],
     );
 }
@@ -109,12 +113,12 @@ fn broken_syntax_is_placed() {
 }
 
 #[test]
-fn a_variable_is_refused_with_advice() {
+fn an_undeclared_variable_is_refused_with_advice() {
     refused(
         "job \"web\" {\n  region = var.region\n}\n",
-        expect![
-            "job.hcl:2:12: `region`: a reference to a variable or local is not supported yet (write the value itself, or a runtime reference in quotes such as \"${NOMAD_PORT_http}\")"
-        ],
+        expect![[
+            r#"job.hcl:2:16: `region`: there is no variable `region` (declare it: variable "name" { default = … })"#
+        ]],
     );
 }
 
@@ -161,12 +165,315 @@ fn the_example_jobs_are_accepted() {
             continue;
         }
 
-        let job = super::read(&path).unwrap_or_else(|error| panic!("{error}"));
+        let job = super::read(&path, &Inputs::default()).unwrap_or_else(|error| panic!("{error}"));
 
         assert!(
             job["TaskGroups"][0]["Tasks"][0]["Driver"] == "native",
             "{}",
             path.display()
         );
+    }
+}
+
+const VARIABLES: &str = r#"
+variable "image" {
+  type    = string
+  default = "web:1"
+}
+variable "count" {
+  type = number
+  validation {
+    condition     = var.count < 10
+    error_message = "no more than nine"
+  }
+}
+variable "zones" {
+  type    = list(string)
+  default = ["*"]
+}
+locals {
+  name = "${local.base}-${replace(var.image, ":", "-")}"
+  base = "front"
+}
+job "front" {
+  name        = local.name
+  datacenters = var.zones
+  group "web" {
+    count = var.count
+  }
+}
+"#;
+
+fn given(values: &[&str]) -> Result<serde_json::Value, String> {
+    let inputs = Inputs {
+        env: vec![
+            ("NOMAD_VAR_count".to_owned(), "2".to_owned()),
+            ("NOMAD_VAR_unknown".to_owned(), "x".to_owned()),
+            ("HOME".to_owned(), "/".to_owned()),
+        ],
+        files: Vec::new(),
+        values: values.iter().map(|&value| value.to_owned()).collect(),
+    };
+    super::parse("job.hcl", VARIABLES, &inputs).map_err(|error| error.to_string())
+}
+
+#[test]
+fn variables_and_locals_are_filled_in() {
+    let job = given(&["count=3", "zones=[\"a\", \"b\"]"]).unwrap();
+
+    assert_eq!(job["Name"], "front-web-1");
+    assert_eq!(job["Datacenters"], serde_json::json!(["a", "b"]));
+    assert_eq!(job["TaskGroups"][0]["Count"], 3);
+    assert_eq!(given(&[]).unwrap()["TaskGroups"][0]["Count"], 2);
+}
+
+#[test]
+fn a_file_of_values_is_stronger_than_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("values.hcl");
+    std::fs::write(&file, "count = 4\nimage = \"api:${1 + 1}\"\n").unwrap();
+    let inputs = Inputs {
+        env: vec![("NOMAD_VAR_count".to_owned(), "2".to_owned())],
+        files: vec![file.clone()],
+        values: vec!["image=web:9".to_owned()],
+    };
+
+    let job = super::parse("job.hcl", VARIABLES, &inputs).unwrap();
+
+    assert_eq!(job["Name"], "front-web-9");
+    assert_eq!(job["TaskGroups"][0]["Count"], 4);
+
+    std::fs::write(&file, "\ncuont = 4\n").unwrap();
+    let error = super::parse("job.hcl", VARIABLES, &inputs).expect_err("is undeclared");
+    let error = error.to_string();
+    assert!(
+        error.ends_with(
+            "values.hcl:2:1: the job file declares no variable `cuont` (did you mean `count`?)"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_values_are_placed_where_they_were_given() {
+    let wrong = |value: &str| given(&[value]).expect_err("is wrong");
+
+    expect!["--var:1:7: `count`: it must be of type number, not the text `many`"]
+        .assert_eq(&wrong("count=many"));
+    expect!["--var:1:1: the job file declares no variable `cont` (did you mean `count`?)"]
+        .assert_eq(&wrong("cont=1"));
+    expect!["--var:1:1: `count` has no `=` (write --var name=value)"].assert_eq(&wrong("count"));
+    expect!["--var:1:7: `zones` is no HCL: expected `]`"].assert_eq(&wrong("zones=[1"));
+    expect!["--var:1:7: `zones`: it must be of type list(string), not an object"]
+        .assert_eq(&wrong("zones={}"));
+    expect!["job.hcl:9:21: `count`: no more than nine"].assert_eq(&wrong("count=12"));
+}
+
+#[test]
+fn every_fault_of_a_declaration_is_returned() {
+    refused(
+        r#"
+variable "a" {
+  type  = strin
+  other = 1
+}
+variable "b" {
+  type    = number
+  default = "x"
+}
+variable "b" {}
+variable {}
+job "x" {}
+"#,
+        expect![[r#"
+            job.hcl:3:11: `strin` is no type (types are any, bool, number, string, list(…), set(…), map(…), object({…}) and tuple([…]))
+            job.hcl:4:3: unknown field `other` in `variable` (known here: type, default, description, validation)
+            job.hcl:8:13: `b`: it must be of type number, not the text `x`
+            job.hcl:11:1: `variable` needs a name, and only one (write variable "name" { … })"#]],
+    );
+}
+
+#[test]
+fn a_variable_without_a_value_is_a_fault() {
+    refused(
+        "variable \"a\" {}\njob \"x\" {}\n",
+        expect![
+            "job.hcl:1:1: the variable `a` has no value (give it with --var a=…, NOMAD_VAR_a=… or a default)"
+        ],
+    );
+}
+
+#[test]
+fn locals_that_need_each_other_are_named() {
+    refused(
+        "locals {\n  a = local.b\n  b = [local.c]\n  c = \"${local.b}\"\n  d = upper(1, 2)\n}\njob \"x\" {}\n",
+        expect![[r"
+            job.hcl:5:7: `local.d`: `upper`: takes 1 arguments, not 2
+            job.hcl:3:3: locals that need each other: local.b → local.c → local.b"]],
+    );
+}
+
+#[test]
+fn dynamic_blocks_are_written_out() {
+    let job = parse(
+        "job.hcl",
+        r#"
+locals {
+  ports = { http = 8080, admin = 9090 }
+}
+job "x" {
+  dynamic "group" {
+    for_each = ["a", "b"]
+    labels   = ["g-${group.value}"]
+    content {
+      count = group.key + 1
+      network {
+        dynamic "port" {
+          for_each = local.ports
+          iterator = each
+          labels   = [each.key]
+          content {
+            static = each.value + group.key
+          }
+        }
+      }
+      task "t" {
+        driver = "native"
+        config {
+          dynamic "mount" {
+            for_each = [1, 2]
+            content {
+              source = "${group.value}${mount.value}"
+            }
+          }
+        }
+      }
+    }
+  }
+}
+"#,
+    )
+    .unwrap();
+
+    let group = &job["TaskGroups"][1];
+    assert_eq!(group["Name"], "g-b");
+    assert_eq!(group["Count"], 2);
+    assert_eq!(
+        group["Networks"][0]["ReservedPorts"],
+        serde_json::json!([
+            {"Label": "admin", "Value": 9091},
+            {"Label": "http", "Value": 8081},
+        ])
+    );
+    assert_eq!(
+        group["Tasks"][0]["Config"]["mount"],
+        serde_json::json!([{"source": "b1"}, {"source": "b2"}])
+    );
+}
+
+#[test]
+fn faults_of_dynamic_blocks_are_told_once() {
+    refused(
+        "job \"x\" {\n  dynamic \"group\" {\n    for_each = [1, 2]\n    content {}\n  }\n  dynamic \"task\" {\n  }\n}\n",
+        expect![[r#"
+            job.hcl:6:3: `dynamic` needs `for_each` and a block `content` (write dynamic "port" { for_each = […] labels = [port.key] content { … } })
+            job.hcl:2:3: `group` needs a name (write group "name" { … })"#]],
+    );
+}
+
+#[test]
+fn short_forms_of_constraints_name_their_operator() {
+    let job = parse(
+        "job.hcl",
+        r#"
+job "x" {
+  constraint { distinct_hosts = true }
+  constraint { distinct_hosts = false }
+  constraint {
+    distinct_property = "${meta.rack}"
+    value             = "2"
+  }
+  constraint { is_set = "${meta.gpu}" }
+  constraint {
+    attribute = "${meta.tags}"
+    set_contains_any = "a,b"
+  }
+  affinity {
+    attribute = "${attr.kernel.version}"
+    version   = ">= 6"
+    weight    = -50
+  }
+}
+"#,
+    )
+    .unwrap();
+
+    assert_eq!(
+        job["Constraints"],
+        serde_json::json!([
+            {"Operand": "distinct_hosts"},
+            {"Operand": "distinct_property", "LTarget": "${meta.rack}", "RTarget": "2"},
+            {"Operand": "is_set", "LTarget": "${meta.gpu}"},
+            {"Operand": "set_contains_any", "LTarget": "${meta.tags}", "RTarget": "a,b"},
+        ])
+    );
+    assert_eq!(
+        job["Affinities"],
+        serde_json::json!([
+            {"Operand": "version", "LTarget": "${attr.kernel.version}", "RTarget": ">= 6", "Weight": -50},
+        ])
+    );
+}
+
+#[test]
+fn values_that_double_without_end_are_stopped() {
+    let locals: Vec<String> = (1..40)
+        .map(|at| (at, at - 1))
+        .map(|(at, before)| format!("a{at} = \"${{local.a{before}}}${{local.a{before}}}\""))
+        .collect();
+    let text = format!(
+        "locals {{\na0 = \"0123456789abcdef\"\n{}\n}}\njob \"x\" {{}}\n",
+        locals.join("\n")
+    );
+
+    let error = parse("job.hcl", &text)
+        .expect_err("is too much")
+        .to_string();
+
+    assert!(error.contains("64 MiB"), "{error}");
+}
+
+#[test]
+fn values_nested_without_end_are_stopped() {
+    let locals: Vec<String> = (1..400)
+        .map(|at| format!("a{at} = [local.a{}]", at - 1))
+        .collect();
+    let text = format!(
+        "locals {{\na0 = []\n{}\n}}\njob \"x\" {{}}\n",
+        locals.join("\n")
+    );
+
+    let error = parse("job.hcl", &text)
+        .expect_err("is too deep")
+        .to_string();
+
+    assert!(error.contains("nested deeper than 128"), "{error}");
+}
+
+/// Each cut leaves something half written.
+#[test]
+fn cut_files_are_errors_and_no_panics() {
+    for text in [VARIABLES, include_str!("../../../examples/variables.hcl")] {
+        let ends = text.char_indices().map(|(at, _)| at);
+        for end in ends.step_by(3) {
+            drop(parse("job.hcl", &text[..end]));
+            drop(parse("job.hcl", &text[end..]));
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        for left_out in 0..lines.len() {
+            let mut lines = lines.clone();
+            lines.remove(left_out);
+            drop(parse("job.hcl", &lines.join("\n")));
+        }
     }
 }
