@@ -97,4 +97,6 @@ fn parse_json(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
 }
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;
