@@ -175,6 +175,187 @@ fn the_example_jobs_are_accepted() {
     }
 }
 
+/// Every field that a file may say.
+const EVERYTHING: &str = r#"
+job "all" {
+  id          = "all"
+  name        = "everything"
+  namespace   = "default"
+  region      = "global"
+  type        = "service"
+  priority    = 60
+  all_at_once = true
+  datacenters = ["dc1"]
+  node_pool   = "default"
+  meta        = { a = "b" }
+  constraint {
+    attribute = "${attr.kernel.name}"
+    operator  = "!="
+    value     = "plan9"
+  }
+  affinity {
+    attribute = "${meta.rack}"
+    value     = "r1"
+    weight    = 50
+  }
+  spread {
+    attribute = "${node.datacenter}"
+    weight    = 70
+    target "dc1" { percent = 60 }
+    target "dc2" { percent = 40 }
+  }
+  migrate {
+    max_parallel     = 1
+    health_check     = "task_states"
+    min_healthy_time = "5s"
+    healthy_deadline = "2m"
+  }
+  reschedule {
+    attempts       = 2
+    interval       = "1h"
+    delay          = "30s"
+    delay_function = "fibonacci"
+    max_delay      = "10m"
+    unlimited      = false
+  }
+  periodic {
+    crons            = ["0 3 * * *", "0 5 * * *"]
+    prohibit_overlap = true
+    time_zone        = "Europe/Zurich"
+    enabled          = true
+  }
+  parameterized {
+    payload       = "optional"
+    meta_required = ["a"]
+    meta_optional = ["b"]
+  }
+  ui {
+    description = "d"
+    link {
+      label = "l"
+      url   = "https://example.com"
+    }
+  }
+  update {
+    stagger           = "20s"
+    max_parallel      = 2
+    health_check      = "task_states"
+    min_healthy_time  = "15s"
+    healthy_deadline  = "3m"
+    progress_deadline = "8m"
+    auto_revert       = true
+    auto_promote      = true
+    canary            = 1
+  }
+  group "g" {
+    count                      = 2
+    shutdown_delay             = "3s"
+    prevent_reschedule_on_lost = false
+    meta { c = 1 }
+    disconnect {
+      lost_after = "6h"
+      replace    = true
+      reconcile  = "best_score"
+    }
+    ephemeral_disk {
+      size    = 500
+      sticky  = true
+      migrate = true
+    }
+    migrate { max_parallel = 2 }
+    reschedule { unlimited = true }
+    restart {
+      attempts         = 1
+      delay            = "1s"
+      interval         = "1m"
+      mode             = "fail"
+      render_templates = false
+    }
+    scaling {
+      min     = 1
+      max     = 9
+      enabled = true
+      type    = "horizontal"
+      policy {
+        cooldown = "1m"
+        check "cpu" { query = "x" }
+      }
+    }
+    network {
+      mode = "host"
+      port "http" {
+        static = 8080
+        to     = 80
+      }
+      port "admin" { host_network = "lan" }
+    }
+    volume "data" {
+      type            = "host"
+      source          = "ssd"
+      read_only       = false
+      access_mode     = "single-node-writer"
+      attachment_mode = "file-system"
+      per_alloc       = false
+      sticky          = false
+    }
+    task "t" {
+      driver         = "native"
+      user           = "nobody"
+      leader         = true
+      kill_timeout   = "7s"
+      kill_signal    = "SIGINT"
+      shutdown_delay = "1s"
+      env            = { A = 1 }
+      config { command = "/bin/true" }
+      lifecycle {
+        hook    = "prestart"
+        sidecar = true
+      }
+      dispatch_payload { file = "in" }
+      volume_mount {
+        volume           = "data"
+        destination      = "/data"
+        read_only        = true
+        propagation_mode = "private"
+      }
+      logs {
+        max_files     = 3
+        max_file_size = 5
+        disabled      = false
+      }
+      restart { attempts = 0 }
+      resources {
+        cores      = 2
+        memory     = 64
+        memory_max = 128
+        disk       = 10
+        device "nvidia/gpu" {
+          count = 2
+          constraint {
+            attribute = "${device.attr.memory}"
+            operator  = ">="
+            value     = "4 GiB"
+          }
+          affinity {
+            attribute = "${device.model}"
+            value     = "x"
+            weight    = 5
+          }
+        }
+      }
+    }
+  }
+  group "old" {
+    max_client_disconnect        = "1h"
+    stop_after_client_disconnect = "90s"
+    task "t" {
+      driver = "native"
+      resources { cpu = 100 }
+    }
+  }
+}
+"#;
+
 const VARIABLES: &str = r#"
 variable "image" {
   type    = string
@@ -460,12 +641,44 @@ fn values_nested_without_end_are_stopped() {
     assert!(error.contains("nested deeper than 128"), "{error}");
 }
 
+/// The server knows every field that a file may say, under the name that it becomes.
+#[test]
+fn the_server_takes_every_field_of_a_file() {
+    let job = parse("job.hcl", EVERYTHING).unwrap();
+    let body = serde_json::json!({ "Job": job }).to_string();
+
+    let read = muster_wire::api::job::request::read(body.as_bytes())
+        .unwrap_or_else(|error| panic!("{error}"));
+
+    let group = &read.spec.groups[0];
+    let task = &group.tasks[0];
+    assert!(read.spec.all_at_once);
+    assert_eq!(read.spec.affinities[0].weight, 50);
+    assert_eq!(read.spec.spreads[0].targets[1].percent, 40);
+    assert_eq!(read.spec.periodic.unwrap().specs.len(), 2);
+    assert_eq!(group.volumes["data"].source, "ssd");
+    assert_eq!(group.scaling.as_ref().unwrap().max, 9);
+    assert_eq!(group.update.unwrap().canary, 1);
+    assert_eq!(group.migrate.unwrap().max_parallel, 2);
+    assert_eq!(group.disconnect.lost_after.unwrap().as_secs(), 6 * 3600);
+    assert_eq!(group.network.as_ref().unwrap().ports[1].host_network, "lan");
+    assert_eq!(task.resources.cores, 2);
+    assert_eq!(task.resources.devices[0].affinities[0].weight, 5);
+    assert_eq!(task.volume_mounts[0].destination, "/data");
+    assert!(task.leader && task.lifecycle.is_some());
+    assert_eq!(task.payload_file, "in");
+}
+
 /// Each cut leaves something half written.
 #[test]
 fn cut_files_are_errors_and_no_panics() {
-    for text in [VARIABLES, include_str!("../../../examples/variables.hcl")] {
+    for text in [
+        EVERYTHING,
+        VARIABLES,
+        include_str!("../../../examples/variables.hcl"),
+    ] {
         let ends = text.char_indices().map(|(at, _)| at);
-        for end in ends.step_by(3) {
+        for end in ends.step_by(11) {
             drop(parse("job.hcl", &text[..end]));
             drop(parse("job.hcl", &text[end..]));
         }
