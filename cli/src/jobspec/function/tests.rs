@@ -215,3 +215,46 @@ fn every_function_has_one_name() {
 
     assert_eq!(names.len(), count);
 }
+
+/// Every function, with one and two of many strange arguments.
+#[test]
+fn strange_arguments_are_errors_and_no_panics() {
+    let strange = [
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(1_024),
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!(1.5),
+        json!(1e308),
+        json!(1e-300),
+        json!(""),
+        json!("é%"),
+        json!("%d%[2]v%"),
+        json!("::/0"),
+        json!("fd00::/128"),
+        json!("2021-01-31T00:00:00Z"),
+        json!("-99999999h"),
+        json!("YYYY''x'é'"),
+        json!("[a-z]*"),
+        json!([]),
+        json!([1, "a", [2]]),
+        json!({}),
+        json!({"a": 1}),
+    ];
+    for function in all() {
+        for first in &strange {
+            for second in &strange {
+                for values in [
+                    vec![first.clone()],
+                    vec![first.clone(), second.clone()],
+                    vec![first.clone(), second.clone(), first.clone()],
+                ] {
+                    drop(function.call(&Args::new(values, Path::new("/nonexistent"))));
+                }
+            }
+        }
+    }
+}
