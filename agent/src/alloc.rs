@@ -29,6 +29,8 @@ pub(crate) enum Input {
     Destroy,
     /// Stop, because the agent stops with its tasks.
     Stop,
+    /// Stop, because no server was in reach for as long as the job allows.
+    Disconnected,
     /// Something happened.
     Event(Event),
 }
@@ -96,6 +98,7 @@ impl AllocTask {
         match input {
             Input::Event(event) => event,
             Input::Destroy => Event::DestroyAsked,
+            Input::Disconnected => Event::Disconnected,
             Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
             Input::Desired(desired) => self.desired(desired).await,
         }
@@ -104,7 +107,7 @@ impl AllocTask {
     /// What is wanted changed, and perhaps the job in place.
     async fn desired(&mut self, desired: Box<DesiredAlloc>) -> Event {
         let wanted = desired.desired;
-        match self.runner.handle_update(&desired) {
+        match self.runner.handle_update(&desired, now()) {
             Ok(()) => {
                 self.submit(vec![Write::Desired(desired.clone())]).await;
                 self.desired = Arc::new(*desired);

@@ -7,14 +7,15 @@
 //! <agent's own cgroup>/agent                                 the agent, where v2 wants it in a leaf
 //! ```
 //!
-//! A controller is either bound to v1 or to v2, and its limits go there: `cpu`, `memory` and `pids`
-//! each have a file that knows both. Each limit is read back after it was set; one that does not
+//! A controller is either bound to v1 or to v2, and its limits go there: `cpu`, `cpuset`, `memory` and
+//! `pids` each have a file that knows both. Each limit is read back after it was set; one that does not
 //! hold is an error, one whose controller is not to be had is named in [`TaskCgroup::unenforced`].
 //! Values are written through cgroups-rs one by one, never through its `apply`, which swallows
 //! errors. This module is the only one that knows paths of the cgroup file system, and it touches
 //! nothing outside the tree it made, but for the agent's own leaf.
 
 mod cpu;
+mod cpuset;
 mod file;
 mod freeze;
 mod hierarchies;
@@ -30,6 +31,7 @@ mod stats;
 mod task;
 mod tree;
 
+pub(crate) use cpuset::list as core_list;
 pub use file::CgroupFileError;
 pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, ProbeCgroupError};
 pub use kill::KillError;

@@ -10,7 +10,8 @@
 //! | [`cgroup`], [`bpf`] | limits, counters, the exit ledger |
 //! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
 //! | `fingerprint`, `stats`, [`doctor`] | what the machine has, uses, and lacks |
-//! | `allocdir`, `task_env` | directories and environment of tasks |
+//! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
+//! | `volumes` | host volumes of the node in tasks |
 //! | `gc`, [`clean`] | removal of what has finished, and of everything |
 //! | `limits` | bounds |
 //!
@@ -30,6 +31,7 @@ mod gc;
 mod limits;
 pub mod logs;
 pub mod node;
+mod payload;
 mod process;
 mod reports;
 pub mod ring;
@@ -37,6 +39,7 @@ mod stats;
 mod store;
 mod task;
 mod task_env;
+mod volumes;
 
 pub use drivers::native::DriverConfigError;
 pub use drivers::plugin::{PluginError, PluginSettings};

@@ -32,7 +32,7 @@ use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOW
 use crate::ring::StartRingError;
 use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
 
-pub use config::{AgentConfig, Leave};
+pub use config::{AgentConfig, Leave, parse_host_volume};
 pub(crate) use events::Event;
 pub(crate) use open::recorded_tree;
 

@@ -180,6 +180,7 @@ mod tests {
             client_status: ClientStatus::Running,
             client_description: description.to_owned(),
             task_states: Vec::new(),
+            healthy: None,
         }
     }
 

@@ -18,6 +18,7 @@ use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::{Task, TaskGroup};
+use muster_domain::resources::HeldCores;
 use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle};
 use tokio::sync::mpsc;
 
@@ -63,6 +64,19 @@ impl TaskAt {
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.task().name
+    }
+
+    /// Cores that it has for itself.
+    pub(crate) fn cores(&self) -> Option<&HeldCores> {
+        let mut held = self.desired.holding.cores.iter();
+        held.find(|cores| usize::from(cores.task_at) == self.at)
+    }
+
+    /// Its share of CPU: what it asks for, or what its cores are worth.
+    pub(crate) fn cpu_mhz(&self) -> u32 {
+        let asked = self.task().resources.cpu.0;
+        self.cores()
+            .map_or(asked, |cores| u32::try_from(cores.mhz).unwrap_or(u32::MAX))
     }
 }
 

@@ -11,6 +11,8 @@ use muster_domain::node::NodeSpec;
 use serde_json::Value;
 
 use crate::allocdir::AllocDirs;
+use crate::cgroup::core_list;
+use crate::task::TaskAt;
 
 /// The search path of a task that names none: where distributions keep programs.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -25,17 +27,13 @@ pub(crate) struct TaskEnv {
 }
 
 impl TaskEnv {
-    /// For `task` of `group` in `desired`, on the node described by `spec`.
-    pub(crate) fn build(
-        desired: &DesiredAlloc,
-        group: &TaskGroup,
-        task: &Task,
-        dirs: &AllocDirs,
-        spec: &NodeSpec,
-    ) -> Self {
+    /// For the task `at`, on the node described by `spec`.
+    pub(crate) fn build(at: &TaskAt, dirs: &AllocDirs, spec: &NodeSpec) -> Self {
+        let (desired, group, task) = (&*at.desired, at.group(), at.task());
         let node = node_facts(spec);
-        let mut vars = muster_vars(desired, group, task, dirs, spec);
+        let mut vars = muster_vars(at, dirs, spec);
         add_ports(&mut vars, desired, &spec.address);
+        add_holding(&mut vars, at);
         add_meta(&mut vars, desired, group, task);
         let mut env = Self { vars, node };
         env.vars.insert("PATH".into(), DEFAULT_PATH.into());
@@ -134,13 +132,8 @@ fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn muster_vars(
-    desired: &DesiredAlloc,
-    group: &TaskGroup,
-    task: &Task,
-    dirs: &AllocDirs,
-    spec: &NodeSpec,
-) -> BTreeMap<String, String> {
+fn muster_vars(at: &TaskAt, dirs: &AllocDirs, spec: &NodeSpec) -> BTreeMap<String, String> {
+    let (desired, group, task) = (&*at.desired, at.group(), at.task());
     let job = &desired.job.spec;
     let task_dir = dirs.task(&task.name);
     let path = |path: std::path::PathBuf| path.display().to_string();
@@ -163,17 +156,25 @@ fn muster_vars(
         ("NAMESPACE", job.namespace.clone()),
         ("DC", spec.datacenter.clone()),
         ("REGION", DEFAULT_REGION.to_owned()),
-        ("CPU_LIMIT", task.resources.cpu.0.to_string()),
+        ("CPU_LIMIT", at.cpu_mhz().to_string()),
         ("MEMORY_LIMIT", task.resources.memory.0.to_string()),
         ("MEMORY_MAX_LIMIT", memory_max.0.to_string()),
     ];
+    let parent = job.launched.iter();
+    let parent = parent.map(|launched| ("JOB_PARENT_ID", launched.parent_id.clone()));
     vars.into_iter()
+        .chain(parent)
         .map(|(name, value)| (format!("NOMAD_{name}"), value))
         .collect()
 }
 
 fn add_ports(vars: &mut BTreeMap<String, String>, desired: &DesiredAlloc, address: &str) {
-    for port in &desired.ports {
+    for port in &desired.holding.ports {
+        let address = if port.host_ip.is_empty() {
+            address
+        } else {
+            &port.host_ip
+        };
         let inside = if port.to == 0 { port.value } else { port.to };
         let values = [
             ("IP", address.to_owned()),
@@ -187,6 +188,29 @@ fn add_ports(vars: &mut BTreeMap<String, String>, desired: &DesiredAlloc, addres
         for (word, value) in values {
             vars.insert(format!("NOMAD_{word}_{}", port.label), value);
         }
+    }
+}
+
+/// Cores and devices that the task has for itself. A device group `nvidia/gpu/a100` is
+/// `NOMAD_DEVICE_NVIDIA_GPU_A100`, its devices' ids with commas between them.
+fn add_holding(vars: &mut BTreeMap<String, String>, at: &TaskAt) {
+    if let Some(cores) = at.cores() {
+        vars.insert("NOMAD_CPU_CORES".to_owned(), core_list(&cores.ids));
+    }
+    let devices = at.desired.holding.devices.iter();
+    for held in devices.filter(|held| usize::from(held.task_at) == at.at) {
+        let group: String = held
+            .group
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() {
+                    c.to_ascii_uppercase()
+                } else {
+                    '_'
+                }
+            })
+            .collect();
+        vars.insert(format!("NOMAD_DEVICE_{group}"), held.ids.join(","));
     }
 }
 
@@ -212,7 +236,7 @@ mod tests {
     use muster_domain::alloc::{ClientStatus, DesiredStatus};
     use muster_domain::fixture;
     use muster_domain::id::{AllocId, LogIndex};
-    use muster_domain::resources::AllocatedPort;
+    use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
     use serde_json::json;
 
     use super::*;
@@ -231,25 +255,38 @@ mod tests {
             desired: DesiredStatus::Run,
             name_index: 3,
             group_at: 0,
-            ports: vec![AllocatedPort {
-                label: "http".into(),
-                value: 20_001,
-                to: 80,
-            }],
+            holding: Holding {
+                ports: vec![AllocatedPort {
+                    label: "http".into(),
+                    value: 20_001,
+                    to: 80,
+                    host_ip: String::new(),
+                }],
+                cores: vec![HeldCores {
+                    task_at: 0,
+                    ids: vec![1, 2, 3],
+                    mhz: 6_000,
+                }],
+                devices: vec![HeldDevices {
+                    task_at: 0,
+                    group: "nvidia/gpu/rtx-4090".into(),
+                    ids: vec!["a".into(), "b".into()],
+                }],
+            },
+            deployment: None,
+            canary: false,
+            previous: None,
             client_status: ClientStatus::Pending,
             job: version.into(),
         };
         let dirs = DataDir::new(Path::new("/d"))
             .unwrap()
             .alloc(desired.alloc_id);
-        let group = desired.group().unwrap();
-        TaskEnv::build(
-            &desired,
-            group,
-            &group.tasks[0],
-            &dirs,
-            &fixture::node("n1").build(),
-        )
+        let at = TaskAt {
+            desired: desired.into(),
+            at: 0,
+        };
+        TaskEnv::build(&at, &dirs, &fixture::node("n1").build())
     }
 
     #[test]
@@ -261,6 +298,9 @@ mod tests {
             ("NOMAD_ALLOC_INDEX", "3"),
             ("NOMAD_TASK_NAME", "main"),
             ("NOMAD_MEMORY_LIMIT", "64"),
+            ("NOMAD_CPU_CORES", "1-3"),
+            ("NOMAD_CPU_LIMIT", "6000"),
+            ("NOMAD_DEVICE_NVIDIA_GPU_RTX_4090", "a,b"),
             ("NOMAD_PORT_http", "80"),
             ("NOMAD_HOST_PORT_http", "20001"),
             ("NOMAD_ADDR_http", "127.0.0.1:20001"),

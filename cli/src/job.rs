@@ -193,31 +193,3 @@ fn warn(warnings: &str) {
         output::say(&format!("warning: {}", output::clean(line)));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(subcommand)]
-        command: JobCommand,
-    }
-
-    #[test]
-    fn values_of_variables_are_flags() {
-        let words = "job validate --var a=b=c --var-file v.hcl --var d= x.hcl".split(' ');
-
-        let line = Line::try_parse_from(words).unwrap();
-
-        let JobCommand::Validate { file, values } = line.command else {
-            panic!("`validate` was asked for");
-        };
-        let inputs = values.inputs();
-        assert_eq!(file, PathBuf::from("x.hcl"));
-        assert_eq!(inputs.values, ["a=b=c", "d="]);
-        assert_eq!(inputs.files, [PathBuf::from("v.hcl")]);
-    }
-}

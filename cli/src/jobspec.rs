@@ -64,10 +64,9 @@ pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFi
         .map_err(|error| ReadJobFileError::new(name, text, vec![from_parser(text, &error)]))?;
     let evaluator = Evaluator::beside(Path::new(name));
     match JobFile::open(&body, inputs, evaluator) {
-        Ok(file) => match file.decode() {
-            (job, faults) if faults.is_empty() => Ok(job),
-            (_, faults) => Err(ReadJobFileError::new(name, text, faults)),
-        },
+        Ok(file) => file
+            .decode()
+            .map_err(|faults| ReadJobFileError::new(name, text, faults)),
         Err(Failure::Here(faults)) => Err(ReadJobFileError::new(name, text, faults)),
         Err(Failure::Given(error)) => Err(error),
     }

@@ -10,10 +10,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use muster_control_core::fsm::{Changed, Command};
+use muster_control_core::fsm::{Changed, Command, DeploymentChange};
 use muster_control_core::state::{SavedAlloc, State};
+use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{JobKey, LogIndex, NodeId};
+use muster_domain::id::{DeploymentId, JobKey, LogIndex, NodeId};
 use muster_domain::job::Job;
 use muster_domain::node::Node;
 use muster_wire::api;
@@ -34,6 +35,22 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
         Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
+        Command::ChangeDeployment { change, .. } => match change {
+            DeploymentChange::Promote(_) => "DeploymentPromotion",
+            DeploymentChange::SetHealth { .. } => "DeploymentAllocHealth",
+            DeploymentChange::Fail
+            | DeploymentChange::MissedDeadline
+            | DeploymentChange::Pause
+            | DeploymentChange::Resume => "DeploymentStatusUpdate",
+        },
+        Command::DrainNode { .. } | Command::CompleteDrain { .. } => "NodeDrain",
+        Command::MigrateAllocs { .. } => "AllocationUpdateDesiredStatus",
+        Command::ScaleJob { .. }
+        | Command::RevertJob { .. }
+        | Command::SetJobStable { .. }
+        | Command::DispatchJob { .. }
+        | Command::LaunchPeriodic { .. } => "JobRegistered",
+        Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
         Command::Keyed { once: _, command } => cause(command.command()),
     }
 }
@@ -44,6 +61,7 @@ enum Row {
     Job(Arc<Job>),
     JobGone(Arc<JobKey>),
     Eval(Arc<Evaluation>),
+    Deployment(Arc<Deployment>),
     Alloc(SavedAlloc, Arc<Node>),
     /// Of a node that is not there any more.
     AllocAlone(SavedAlloc),
@@ -114,6 +132,10 @@ impl Row {
                 let eval = state.evals().get(eval_id)?;
                 Some(Self::Eval(Arc::clone(eval)))
             }
+            Changed::Deployment(id) => {
+                let deployment = state.deployments().get(id)?;
+                Some(Self::Deployment(Arc::clone(deployment)))
+            }
             Changed::Alloc(alloc_id) => {
                 let alloc = state.allocs().get(alloc_id)?;
                 Some(match state.nodes().get(&alloc.node_id()) {
@@ -129,7 +151,9 @@ impl Row {
         match self {
             Self::Job(_) => limits::EVENT_JOB_BYTES,
             Self::Node(_) => limits::EVENT_NODE_BYTES,
-            Self::Eval(_) | Self::Alloc(..) | Self::AllocAlone(_) => limits::EVENT_ROW_BYTES,
+            Self::Eval(_) | Self::Deployment(_) | Self::Alloc(..) | Self::AllocAlone(_) => {
+                limits::EVENT_ROW_BYTES
+            }
             Self::JobGone(_) | Self::NodeGone(_) => size_of::<Self>(),
         }
     }
@@ -138,6 +162,7 @@ impl Row {
         match self {
             Self::Job(_) | Self::JobGone(_) => Topic::Job,
             Self::Eval(_) => Topic::Evaluation,
+            Self::Deployment(_) => Topic::Deployment,
             Self::Alloc(..) | Self::AllocAlone(_) => Topic::Allocation,
             Self::Node(_) | Self::NodeGone(_) => Topic::Node,
         }
@@ -148,6 +173,7 @@ impl Row {
             Self::Job(job) => &job.current.spec.namespace,
             Self::JobGone(key) => &key.namespace,
             Self::Eval(eval) => &eval.job.namespace,
+            Self::Deployment(deployment) => &deployment.job.namespace,
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => &alloc.job().spec.namespace,
             Self::Node(_) | Self::NodeGone(_) => "",
         }
@@ -158,6 +184,7 @@ impl Row {
             Self::Job(job) => job.current.spec.id.clone(),
             Self::JobGone(key) => key.job_id.clone(),
             Self::Eval(eval) => eval.id.to_string(),
+            Self::Deployment(deployment) => deployment.id.to_string(),
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => alloc.id().to_string(),
             Self::Node(node) => node.spec.id.to_string(),
             Self::NodeGone(node_id) => node_id.to_string(),
@@ -168,8 +195,22 @@ impl Row {
     fn job_id(&self) -> Option<&str> {
         match self {
             Self::Eval(eval) => Some(&eval.job.job_id),
+            Self::Deployment(deployment) => Some(&deployment.job.job_id),
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job().spec.id),
             Self::Job(_) | Self::JobGone(_) | Self::Node(_) | Self::NodeGone(_) => None,
+        }
+    }
+
+    /// The deployment that an allocation or evaluation belongs to.
+    fn deployment(&self) -> Option<DeploymentId> {
+        match self {
+            Self::Eval(eval) => eval.deployment,
+            Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => alloc.deployment(),
+            Self::Job(_)
+            | Self::JobGone(_)
+            | Self::Deployment(_)
+            | Self::Node(_)
+            | Self::NodeGone(_) => None,
         }
     }
 
@@ -182,6 +223,9 @@ impl Row {
         match self {
             Self::Job(job) => Payload::Job(Some(Box::new(api::job::Job::from_job(job)))),
             Self::JobGone(_) => Payload::Job(None),
+            Self::Deployment(deployment) => {
+                Payload::Deployment(Box::new(api::deployment::Deployment::from(&**deployment)))
+            }
             Self::Eval(eval) => Payload::Evaluation(Box::new(api::eval::Evaluation::from(&**eval))),
             Self::Alloc(alloc, node) => alone(alloc, &NodeRef::from(&**node)),
             Self::AllocAlone(alloc) => alone(alloc, &NodeRef::default()),
@@ -196,6 +240,7 @@ impl Row {
             Self::JobGone(_) => "JobDeregistered",
             Self::Job(_)
             | Self::Eval(_)
+            | Self::Deployment(_)
             | Self::Alloc(..)
             | Self::AllocAlone(_)
             | Self::Node(_) => cause,
@@ -205,10 +250,10 @@ impl Row {
             event_type: event_type.to_owned(),
             key: self.key(),
             namespace: self.namespace().to_owned(),
-            // The second is the deployment, of which there are none yet.
-            filter_keys: self
-                .job_id()
-                .map(|job_id| vec![job_id.to_owned(), String::new()]),
+            filter_keys: self.job_id().map(|job_id| {
+                let deployment = self.deployment().map(|id| id.to_string());
+                vec![job_id.to_owned(), deployment.unwrap_or_default()]
+            }),
             index: index.0,
             payload: self.payload(),
         }
@@ -246,10 +291,11 @@ impl Filter {
 impl TopicFilter {
     fn takes(&self, row: &Row) -> bool {
         self.topic.is_none_or(|topic| topic == row.topic())
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|name| *name == row.key() || row.job_id() == Some(name))
+            && self.name.as_ref().is_none_or(|name| {
+                *name == row.key()
+                    || row.job_id() == Some(name)
+                    || row.deployment().is_some_and(|id| id.to_string() == *name)
+            })
     }
 }
 

@@ -180,7 +180,7 @@ impl Duties {
                 }
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),
-                Effect::NodeChanged(_) => {}
+                Effect::NodeChanged(_) | Effect::DutiesDue => {}
             }
         }
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use crate::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use crate::job::{JobVersion, TaskGroup};
 use crate::limits;
-use crate::resources::AllocatedPort;
+use crate::resources::Holding;
 
 /// What the control plane wants of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -91,8 +91,8 @@ pub struct Allocation {
     pub group_at: u16,
     /// The instance: `i` in the name `job.group[i]`.
     pub name_index: u32,
-    /// Ports it holds.
-    pub ports: Vec<AllocatedPort>,
+    /// Ports, cores and devices it holds.
+    pub holding: Holding,
     /// How its place was chosen; shared with its siblings of one plan.
     pub metrics: Arc<PlacementMetrics>,
     /// The score of its node when it was placed, normalised.
@@ -111,6 +111,22 @@ pub struct Allocation {
     pub previous: Option<AllocId>,
     /// The allocation that replaces it.
     pub next: Option<AllocId>,
+    /// The deployment it belongs to.
+    pub deployment: Option<DeploymentId>,
+    /// Whether it is healthy; `None`: not known yet.
+    pub healthy: Option<bool>,
+    /// It stands beside the older ones until its deployment is promoted.
+    pub canary: bool,
+    /// What was asked for it.
+    pub transition: Transition,
+    /// The evaluation that goes on with it.
+    pub follow_up: Option<EvalId>,
+    /// Earlier replacements in the same row, oldest first.
+    pub reschedules: Vec<Reschedule>,
+    /// The allocation that took its place.
+    pub preempted_by: Option<AllocId>,
+    /// Allocations whose place it took.
+    pub preempted: Vec<AllocId>,
     /// The entry that placed it.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
@@ -162,6 +178,30 @@ impl Allocation {
     }
 }
 
+/// What was asked for an allocation, by the drainer, a deployment or an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transition {
+    /// Go to another node.
+    pub migrate: bool,
+    /// May be replaced although its deployment is under way.
+    pub reschedule: bool,
+    /// Is replaced now.
+    pub force_reschedule: bool,
+}
+
+/// A replacement of an instance that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reschedule {
+    /// When.
+    pub at: Timestamp,
+    /// After which delay.
+    pub delay: Duration,
+    /// The allocation that was replaced.
+    pub previous: AllocId,
+    /// Where that was.
+    pub previous_node: NodeId,
+}
+
 /// `job.group[index]`: the name of an instance.
 #[must_use]
 pub fn alloc_name(job_id: &str, group: &str, index: u32) -> String {
@@ -205,7 +245,7 @@ pub struct PlacementMetrics {
     pub nodes_available: Vec<(String, u32)>,
     /// Nodes failed by each constraint or check, by its text.
     pub constraint_filtered: Vec<(String, u32)>,
-    /// Full nodes by what ran out first (`cpu`, `memory`, `disk`, `ports`).
+    /// Full nodes by what ran out first (`cpu`, `memory`, `disk`, `ports`, `cores`, `devices`).
     pub dimension_exhausted: Vec<(String, u32)>,
     /// The best nodes and their scores, best first; at most five.
     pub scores: Vec<NodeScore>,
@@ -390,6 +430,9 @@ pub struct AllocReport {
     pub client_description: String,
     /// Per task.
     pub task_states: Vec<TaskState>,
+    /// Whether it is healthy, by its group's `update` block within a deployment, else by its `migrate`
+    /// block. `None`: not decided yet, or nobody asks (jobs that are not services).
+    pub healthy: Option<bool>,
 }
 
 /// What an agent must run or stop: one allocation of its node as the control plane wants it.
@@ -405,8 +448,14 @@ pub struct DesiredAlloc {
     pub name_index: u32,
     /// Position of the group in the job.
     pub group_at: u16,
-    /// Ports it holds.
-    pub ports: Vec<AllocatedPort>,
+    /// Ports, cores and devices it holds.
+    pub holding: Holding,
+    /// The deployment it belongs to: a new one asks anew whether it is healthy.
+    pub deployment: Option<DeploymentId>,
+    /// It stands beside the older ones until its deployment is promoted.
+    pub canary: bool,
+    /// The allocation it replaces.
+    pub previous: Option<AllocId>,
     /// What the control plane last heard of it.
     pub client_status: ClientStatus,
     /// The job's version.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::alloc::PlacementMetrics;
-use crate::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use crate::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use crate::job::JobType;
 
 /// Why an evaluation was made. Words are Nomad's.
@@ -39,6 +39,8 @@ pub enum Trigger {
     MaxDisconnect,
     /// A node came back that was out of reach.
     Reconnect,
+    /// The next step of an update without a deployment.
+    RollingUpdate,
 }
 
 impl Trigger {
@@ -60,6 +62,7 @@ impl Trigger {
             Self::JobScale => "job-scaling",
             Self::MaxDisconnect => "max-disconnect-timeout",
             Self::Reconnect => "reconnect",
+            Self::RollingUpdate => "rolling-update",
         }
     }
 }
@@ -117,6 +120,8 @@ pub struct Evaluation {
     pub trigger: Trigger,
     /// The node that changed, if that is why.
     pub node_id: Option<NodeId>,
+    /// The deployment that it looks at or that its plan began.
+    pub deployment: Option<DeploymentId>,
     /// What became of it.
     pub status: EvalStatus,
     /// For people.

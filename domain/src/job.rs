@@ -134,6 +134,12 @@ impl JobSpec {
         }
     }
 
+    /// Whether it only makes other jobs and is never placed itself.
+    #[must_use]
+    pub fn is_template(&self) -> bool {
+        self.periodic.is_some() || self.parameterized.is_some()
+    }
+
     /// The group called `name`.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<&TaskGroup> {
@@ -188,6 +194,10 @@ pub struct Job {
     pub stop: bool,
     /// What became of it.
     pub status: JobStatus,
+    /// Versions that are known to work: a deployment of them was successful, or an operator says so.
+    pub stable: Vec<u64>,
+    /// When a periodic job was last launched, by its own clock.
+    pub launched_at: Option<Timestamp>,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
 }
@@ -197,5 +207,11 @@ impl Job {
     #[must_use]
     pub fn key(&self) -> JobKey {
         self.current.spec.key()
+    }
+
+    /// Whether `version` is known to work.
+    #[must_use]
+    pub fn is_stable(&self, version: u64) -> bool {
+        self.stable.contains(&version)
     }
 }

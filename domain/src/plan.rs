@@ -3,13 +3,15 @@
 mod runs;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::alloc::{ClientStatus, PlacementMetrics, Score};
-use crate::eval::FailedGroup;
-use crate::id::{AllocId, EvalId, JobKey, LogIndex, NodeNumber};
-use crate::resources::AllocatedPort;
+use crate::deployment::{DeploymentGroup, DeploymentStatus};
+use crate::eval::{FailedGroup, Trigger};
+use crate::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
+use crate::resources::Holding;
 
 /// What a scheduler wants to change for one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,13 +30,46 @@ pub struct Plan {
     pub stops: Vec<PlannedStop>,
     /// What could not be placed.
     pub failed: Vec<FailedGroup>,
+    /// A deployment that begins with the placements.
+    pub new_deployment: Option<NewDeployment>,
+    /// What becomes of the job's deployment.
+    pub deployment_update: Option<DeploymentUpdate>,
+    /// Evaluations to come.
+    pub follow_ups: Vec<PlannedFollowUp>,
+    /// Allocations whose node is out of reach and that may come back.
+    pub unreachable: Vec<AllocId>,
+    /// Placed whole or not at all.
+    pub all_at_once: bool,
 }
 
 impl Plan {
+    /// A plan that changes nothing.
+    #[must_use]
+    pub fn empty(eval_id: EvalId, job: JobKey, job_version: u64, snapshot_index: LogIndex) -> Self {
+        Self {
+            eval_id,
+            job,
+            job_version,
+            snapshot_index,
+            groups: Vec::new(),
+            stops: Vec::new(),
+            failed: Vec::new(),
+            new_deployment: None,
+            deployment_update: None,
+            follow_ups: Vec::new(),
+            unreachable: Vec::new(),
+            all_at_once: false,
+        }
+    }
+
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stops.is_empty()
+            && self.new_deployment.is_none()
+            && self.deployment_update.is_none()
+            && self.follow_ups.is_empty()
+            && self.unreachable.is_empty()
             && self
                 .groups
                 .iter()
@@ -68,14 +103,53 @@ pub struct PlacementRun {
     pub node: NodeNumber,
     /// The first instance's index.
     pub first_index: u32,
-    /// Instances. 1 where `ports` or `previous` is set.
+    /// Instances. 1 where `detail` is set, and for a job that has one instance on each node, whose
+    /// instances all have the index 0.
     pub count: u32,
     /// The node's score for the first of them.
     pub score: Score,
-    /// Ports of the instance; empty for a group that asks for none.
-    pub ports: Vec<AllocatedPort>,
+    /// What few placements have.
+    pub detail: Option<Box<PlacementDetail>>,
+}
+
+impl PlacementRun {
+    /// The allocation it replaces.
+    #[must_use]
+    pub fn previous(&self) -> Option<AllocId> {
+        self.detail.as_ref().and_then(|detail| detail.previous)
+    }
+
+    /// The allocations that make room for it.
+    #[must_use]
+    pub fn preempted(&self) -> &[AllocId] {
+        self.detail
+            .as_ref()
+            .map_or(&[], |detail| detail.preempted.as_slice())
+    }
+
+    /// What it holds of its node besides amounts.
+    #[must_use]
+    pub fn holding(&self) -> Option<&Holding> {
+        let holding = self.detail.as_ref().map(|detail| &detail.holding);
+        holding.filter(|holding| !holding.is_empty())
+    }
+}
+
+/// What few placements have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementDetail {
+    /// Ports, cores and devices.
+    pub holding: Holding,
     /// The allocation it replaces.
     pub previous: Option<AllocId>,
+    /// It replaces one that failed, after this delay.
+    pub reschedule: Option<Duration>,
+    /// It stands beside the older ones until its deployment is promoted.
+    pub canary: bool,
+    /// Allocations that are evicted for it.
+    pub preempted: Vec<AllocId>,
+    /// It is of this older version: the job's newest waits for its canaries.
+    pub version: Option<u64>,
 }
 
 /// An allocation to stop.
@@ -87,4 +161,37 @@ pub struct PlannedStop {
     pub description: String,
     /// What to record as its client status, where its agent cannot say: `lost`.
     pub client_status: Option<ClientStatus>,
+    /// Position in `follow_ups` of the evaluation that goes on with it.
+    pub follow_up: Option<u16>,
+}
+
+/// An evaluation to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedFollowUp {
+    /// Not to be looked at before.
+    pub wait_until: Timestamp,
+    /// Allocations that wait for it and learn its id.
+    pub allocs: Vec<AllocId>,
+    /// Why it comes.
+    pub trigger: Trigger,
+}
+
+/// A deployment to begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewDeployment {
+    /// For people.
+    pub description: String,
+    /// Its groups.
+    pub groups: Vec<DeploymentGroup>,
+}
+
+/// What becomes of a deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeploymentUpdate {
+    /// The deployment.
+    pub id: DeploymentId,
+    /// What becomes of it.
+    pub status: DeploymentStatus,
+    /// Why, for people.
+    pub description: String,
 }

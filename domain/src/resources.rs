@@ -150,4 +150,53 @@ pub struct AllocatedPort {
     pub value: u16,
     /// The port inside the allocation's network; 0 means the same.
     pub to: u16,
+    /// The address on the host; empty if the node named none, which means every address.
+    pub host_ip: String,
+}
+
+/// What an allocation holds of its node besides amounts. Nobody else may have any of it meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Ports, in the order of the group.
+    pub ports: Vec<AllocatedPort>,
+    /// Cores, by the position of the task in its group.
+    pub cores: Vec<HeldCores>,
+    /// Devices, by the position of the task in its group.
+    pub devices: Vec<HeldDevices>,
+}
+
+impl Holding {
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
+    }
+
+    /// What its cores are worth, in MHz.
+    #[must_use]
+    pub fn cores_mhz(&self) -> u64 {
+        self.cores.iter().map(|cores| cores.mhz).sum()
+    }
+}
+
+/// Cores that one task has for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldCores {
+    /// Position of the task in its group.
+    pub task_at: u16,
+    /// Their numbers, sorted.
+    pub ids: Vec<u16>,
+    /// What they are worth together, in MHz.
+    pub mhz: u64,
+}
+
+/// Devices that one task has for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldDevices {
+    /// Position of the task in its group.
+    pub task_at: u16,
+    /// `vendor/type/name`.
+    pub group: String,
+    /// Their ids within that.
+    pub ids: Vec<String>,
 }

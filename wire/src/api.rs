@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod alloc;
 mod block;
+pub mod deployment;
 pub mod diff;
 pub mod duration;
 pub mod eval;

@@ -10,14 +10,14 @@ use std::time::Duration;
 use expect_test::expect_file;
 use muster_domain::alloc::{
     Allocation, ClientStatus, DesiredStatus, Exit, NodeScore, PlacementMetrics, Score, TaskEvent,
-    TaskEventKind, TaskPhase, TaskState,
+    TaskEventKind, TaskPhase, TaskState, Transition,
 };
 use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, Timestamp};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Eligibility, Node, NodeStatus};
-use muster_domain::resources::AllocatedPort;
+use muster_domain::resources::{AllocatedPort, Holding};
 use muster_wire::api;
 use muster_wire::api::job::{GroupSummary, JobListStub, JobSummary};
 use muster_wire::rpc;
@@ -33,6 +33,8 @@ fn job() -> Job {
         current,
         stop: false,
         status: JobStatus::Running,
+        stable: vec![0],
+        launched_at: None,
         modify_index: LogIndex(9),
     }
 }
@@ -103,6 +105,7 @@ fn alloc() -> Allocation {
         label: label.to_owned(),
         value,
         to: 0,
+        host_ip: String::new(),
     };
     Allocation {
         id: AllocId::at(LogIndex(4), 0),
@@ -111,7 +114,10 @@ fn alloc() -> Allocation {
         job: job().current,
         group_at: 0,
         name_index: 0,
-        ports: vec![port("http", 8080), port("admin", 20_001)],
+        holding: Holding {
+            ports: vec![port("http", 8080), port("admin", 20_001)],
+            ..Holding::default()
+        },
         metrics: metrics(),
         score: Score::new(0.125),
         desired: DesiredStatus::Run,
@@ -121,6 +127,14 @@ fn alloc() -> Allocation {
         task_states: vec![task_state()],
         previous: None,
         next: None,
+        deployment: Some(DeploymentId::at(LogIndex(4), 0)),
+        healthy: Some(true),
+        canary: false,
+        transition: Transition::default(),
+        follow_up: None,
+        reschedules: Vec::new(),
+        preempted_by: None,
+        preempted: Vec::new(),
         create_index: LogIndex(4),
         modify_index: LogIndex(6),
         alloc_modify_index: LogIndex(4),
@@ -137,6 +151,7 @@ fn eval() -> Evaluation {
         priority: 50,
         trigger: Trigger::JobRegister,
         node_id: None,
+        deployment: None,
         wait_until: Timestamp(0),
         status: EvalStatus::Complete,
         status_description: String::new(),

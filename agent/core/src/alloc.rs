@@ -6,15 +6,22 @@
 //!
 //! An allocation is complete or failed only when nothing of it runs: its ports and memory may be
 //! given away the moment the control plane hears it.
+//!
+//! A stop, whoever wanted it, is one for all tasks: after the group's delay the leader is stopped, then
+//! the others. Tasks that come last run after it, unless nothing of the allocation ever ran.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use muster_domain::alloc::{
-    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskPhase, TaskState,
+    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskEventKind, TaskPhase, TaskState,
 };
 use muster_domain::id::{AllocId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::health::{Condition, Health, HealthSnapshot};
+use crate::lifecycle::{self, Role, Sibling};
+use crate::limits;
 use crate::task::{
     StopCause, TaskEffect, TaskInput, TaskPolicy, TaskRunner, TaskSnapshot, shortened,
 };
@@ -40,6 +47,8 @@ pub enum Event {
     },
     /// The time that [`AllocRunner::poll_timeout`] named has come.
     TimerFired,
+    /// No server was in reach for as long as the job allows.
+    Disconnected,
     /// The allocation is to be stopped and everything of it removed.
     DestroyAsked,
     /// Everything of it was removed.
@@ -76,8 +85,21 @@ pub struct AllocSnapshot {
     pub prepared: bool,
     /// It is being destroyed.
     pub destroying: bool,
+    /// Its stop, if that is under way or was.
+    pub stopping: Option<Stopping>,
+    /// Whether it is healthy.
+    pub health: HealthSnapshot,
     /// Its tasks, in the order of the group.
     pub tasks: Vec<TaskSnapshot>,
+}
+
+/// The stop of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {
+    /// Why.
+    pub cause: StopCause,
+    /// The group's delay lasts until then; `None` when it is over.
+    pub kill_at: Option<Timestamp>,
 }
 
 /// A description of an allocation that no task can be taken from.
@@ -123,12 +145,25 @@ pub struct AllocRunner {
     tasks: Vec<TaskRunner>,
     stage: Stage,
     destroy_asked: bool,
+    stopping: Option<Stopping>,
+    /// From the decision to stop the allocation to the first stop of a task.
+    shutdown_delay: Duration,
+    health: Health,
     effects: VecDeque<Effect>,
     reported: Option<ClientStatus>,
     /// Changes of the tasks that were seen.
     changes: u64,
     /// Something besides the tasks changed and is not yet persisted.
     unsaved: bool,
+    /// Something besides the tasks changed and is not yet reported.
+    untold: bool,
+}
+
+fn shutdown_delay(desired: &DesiredAlloc) -> Duration {
+    let group = desired.group();
+    group.map_or(Duration::ZERO, |group| {
+        group.shutdown_delay.min(limits::KILL_TIMEOUT_MAX)
+    })
 }
 
 fn policies(desired: &DesiredAlloc) -> Result<Vec<(String, TaskPolicy)>, MalformedAllocError> {
@@ -142,7 +177,7 @@ fn policies(desired: &DesiredAlloc) -> Result<Vec<(String, TaskPolicy)>, Malform
     Ok(group
         .tasks
         .iter()
-        .map(|task| (task.name.clone(), TaskPolicy::of(job_type, group, task)))
+        .map(|task| (task.name.clone(), TaskPolicy::of(job_type, task)))
         .collect())
 }
 
@@ -157,7 +192,8 @@ impl AllocRunner {
             .into_iter()
             .map(|(name, policy)| TaskRunner::new(&name, policy, now))
             .collect();
-        let mut runner = Self::with_tasks(desired.alloc_id, tasks, Stage::Received);
+        let health = Health::new(desired, now);
+        let mut runner = Self::with_tasks(desired, tasks, health, Stage::Received);
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
     }
@@ -176,6 +212,8 @@ impl AllocRunner {
         let AllocSnapshot {
             prepared,
             destroying,
+            stopping,
+            health,
             tasks,
         } = snapshot;
         if policies.len() != tasks.len() {
@@ -195,8 +233,10 @@ impl AllocRunner {
         } else {
             Stage::Received
         };
-        let mut runner = Self::with_tasks(desired.alloc_id, tasks, stage);
+        let health = Health::restore(desired, health, now);
+        let mut runner = Self::with_tasks(desired, tasks, health, stage);
         runner.destroy_asked = destroying;
+        runner.stopping = stopping;
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
     }
@@ -212,21 +252,31 @@ impl AllocRunner {
             .into_iter()
             .map(|(name, policy)| TaskRunner::adopt(&name, policy, now))
             .collect();
-        let mut runner = Self::with_tasks(desired.alloc_id, tasks, Stage::Received);
+        let health = Health::new(desired, now);
+        let mut runner = Self::with_tasks(desired, tasks, health, Stage::Received);
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
     }
 
-    fn with_tasks(alloc_id: AllocId, tasks: Vec<TaskRunner>, stage: Stage) -> Self {
+    fn with_tasks(
+        desired: &DesiredAlloc,
+        tasks: Vec<TaskRunner>,
+        health: Health,
+        stage: Stage,
+    ) -> Self {
         Self {
-            alloc_id,
+            alloc_id: desired.alloc_id,
             tasks,
             stage,
             destroy_asked: false,
+            stopping: None,
+            shutdown_delay: shutdown_delay(desired),
+            health,
             effects: VecDeque::new(),
             reported: None,
             changes: 0,
             unsaved: false,
+            untold: false,
         }
     }
 
@@ -234,7 +284,10 @@ impl AllocRunner {
     pub fn handle_event(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::DesiredChanged(DesiredStatus::Run) | Event::TimerFired => {}
-            Event::DesiredChanged(DesiredStatus::Stop | DesiredStatus::Evict) => self.stop(now),
+            Event::DesiredChanged(DesiredStatus::Stop | DesiredStatus::Evict) => {
+                self.stop(StopCause::Asked, now);
+            }
+            Event::Disconnected => self.stop(StopCause::Disconnected, now),
             Event::Prepared => self.prepared(),
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {
@@ -245,19 +298,25 @@ impl AllocRunner {
             Event::DestroyAsked => {
                 self.unsaved |= !self.destroy_asked;
                 self.destroy_asked = true;
-                self.stop(now);
+                self.stop_what_comes_last(now);
+                self.stop(StopCause::Asked, now);
             }
             Event::Destroyed => self.stage = Stage::Destroyed,
         }
         self.advance(now);
     }
 
-    /// The job changed in place: decisions from here on follow it.
+    /// The job changed in place, or the deployment: decisions from here on follow it. The event that
+    /// comes with it is to be handled after this.
     ///
     /// # Errors
     ///
     /// [`MalformedAllocError`] if the group has other tasks; nothing changed then.
-    pub fn handle_update(&mut self, desired: &DesiredAlloc) -> Result<(), MalformedAllocError> {
+    pub fn handle_update(
+        &mut self,
+        desired: &DesiredAlloc,
+        now: Timestamp,
+    ) -> Result<(), MalformedAllocError> {
         let policies = policies(desired)?;
         let names = policies.iter().map(|(name, _)| name);
         if !names.eq(self.task_states().map(|task| &task.name)) {
@@ -270,6 +329,10 @@ impl AllocRunner {
         for (task, (_, policy)) in self.tasks.iter_mut().zip(policies) {
             task.handle_policy(policy);
         }
+        self.shutdown_delay = shutdown_delay(desired);
+        let anew = self.health.handle_update(desired, now);
+        self.unsaved |= anew;
+        self.untold |= anew;
         Ok(())
     }
 
@@ -281,9 +344,16 @@ impl AllocRunner {
     /// When [`Event::TimerFired`] is due, and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        let health = self.health.poll_timeout(self.condition(&self.siblings()));
         match self.stage {
-            Stage::Ready => self.tasks.iter().filter_map(TaskRunner::poll_timeout).min(),
-            Stage::Received | Stage::Preparing | Stage::Destroying | Stage::Destroyed => None,
+            Stage::Ready => {
+                let tasks = self.tasks.iter().filter_map(TaskRunner::poll_timeout);
+                let kill_at = self.stopping.and_then(|stopping| stopping.kill_at);
+                let kill_at = kill_at.map(|at| (at, "stop the tasks"));
+                tasks.chain(kill_at).chain(health).min()
+            }
+            Stage::Received | Stage::Preparing => health,
+            Stage::Destroying | Stage::Destroyed => None,
         }
     }
 
@@ -351,6 +421,7 @@ impl AllocRunner {
             client_status: self.client_status(),
             client_description: self.description(),
             task_states: self.task_states().cloned().collect(),
+            healthy: self.health.healthy(),
         }
     }
 
@@ -364,6 +435,8 @@ impl AllocRunner {
         AllocSnapshot {
             prepared,
             destroying: self.destroy_asked,
+            stopping: self.stopping,
+            health: self.health.snapshot(),
             tasks: self.tasks.iter().map(TaskRunner::snapshot).collect(),
         }
     }
@@ -372,6 +445,9 @@ impl AllocRunner {
         match self.client_status() {
             ClientStatus::Pending => "no task has started".to_owned(),
             ClientStatus::Running => "tasks are running".to_owned(),
+            ClientStatus::Complete if self.is_stopped_by(StopCause::Disconnected) => {
+                "stopped: no server was in reach".to_owned()
+            }
             ClientStatus::Complete => "all tasks have ended".to_owned(),
             ClientStatus::Failed => {
                 let failed = self.task_states().find(|task| task.failed);
@@ -404,21 +480,76 @@ impl AllocRunner {
         }
     }
 
-    fn stop(&mut self, now: Timestamp) {
-        for task in &mut self.tasks {
-            task.handle_stop(StopCause::Asked, now);
+    fn siblings(&self) -> Vec<Sibling> {
+        self.tasks.iter().map(TaskRunner::sibling).collect()
+    }
+
+    fn is_stopped_by(&self, cause: StopCause) -> bool {
+        self.stopping
+            .is_some_and(|stopping| stopping.cause == cause)
+    }
+
+    fn condition(&self, siblings: &[Sibling]) -> Condition {
+        if self.is_stopped_by(StopCause::Asked) || self.is_stopped_by(StopCause::Disconnected) {
+            Condition::Leaving
+        } else {
+            Condition::of(siblings)
         }
     }
 
-    /// Lets every task do what is due, and says what changed.
-    fn advance(&mut self, now: Timestamp) {
-        if self.stage == Stage::Ready {
-            for task in &mut self.tasks {
-                task.handle_timeout(now);
+    /// Begins to stop what is left of the tasks that do not come last. The first cause stands.
+    fn stop(&mut self, cause: StopCause, now: Timestamp) {
+        let left = |task: &TaskRunner| {
+            task.sibling().role != Role::Poststop && task.state().phase != TaskPhase::Dead
+        };
+        if self.stopping.is_some() || !self.tasks.iter().any(left) {
+            return;
+        }
+        self.unsaved = true;
+        let delay = self.shutdown_delay;
+        let waits = !delay.is_zero() && self.tasks.iter().any(|task| !task.is_idle());
+        if waits {
+            let message = format!("waiting for the group's shutdown delay of {delay:?}");
+            for task in self.tasks.iter_mut().filter(|task| !task.is_idle()) {
+                task.handle_told(TaskEventKind::Killing, &message, now);
             }
         }
-        self.stop_siblings_of_failed(now);
-        self.collect_effects();
+        self.stopping = Some(Stopping {
+            cause,
+            kill_at: waits.then(|| now.plus(delay)),
+        });
+    }
+
+    /// A second stop does not wait for tasks that come last, which may never end.
+    fn stop_what_comes_last(&mut self, now: Timestamp) {
+        let is_last = |task: &TaskRunner| task.sibling().role == Role::Poststop;
+        let ended = |task: &TaskRunner| is_last(task) || task.state().phase == TaskPhase::Dead;
+        if self.tasks.iter().all(ended) {
+            for task in self.tasks.iter_mut().filter(|task| is_last(task)) {
+                task.handle_stop(StopCause::Asked, now);
+            }
+        }
+    }
+
+    /// Lets every task do what is due, until nothing follows from that, and says what changed.
+    fn advance(&mut self, now: Timestamp) {
+        loop {
+            let before = self.task_changes();
+            self.hold_back();
+            if self.stage == Stage::Ready {
+                for task in &mut self.tasks {
+                    task.handle_timeout(now);
+                }
+            }
+            if let Some(cause) = lifecycle::reason_to_stop(&self.siblings()) {
+                self.stop(cause, now);
+            }
+            self.stop_tasks(now);
+            if self.task_changes() == before {
+                break;
+            }
+        }
+        self.collect_effects(now);
         match self.stage {
             Stage::Received if !self.is_terminal() => {
                 self.stage = Stage::Preparing;
@@ -436,18 +567,59 @@ impl AllocRunner {
         }
     }
 
-    fn stop_siblings_of_failed(&mut self, now: Timestamp) {
-        if self.task_states().any(|task| task.failed) {
-            for task in &mut self.tasks {
-                task.handle_stop(StopCause::SiblingFailed, now);
-            }
+    fn task_changes(&self) -> u64 {
+        self.tasks.iter().map(TaskRunner::changes).sum()
+    }
+
+    /// Tells each task whether it must wait for others.
+    fn hold_back(&mut self) {
+        let siblings = self.siblings();
+        for (task, sibling) in self.tasks.iter_mut().zip(&siblings) {
+            task.handle_held(!lifecycle::may_start(sibling.role, &siblings));
         }
     }
 
-    fn collect_effects(&mut self) {
-        let changes = self.tasks.iter().map(TaskRunner::changes).sum();
-        let changed = changes != self.changes;
+    /// Goes on with a stop: tasks without a process at once, then, after the delay, the leader, then
+    /// everybody else.
+    fn stop_tasks(&mut self, now: Timestamp) {
+        let Some(Stopping { cause, kill_at }) = self.stopping else {
+            return;
+        };
+        // Without a process that ran, there is nothing for those that come last to follow.
+        let nothing_ran = !self.siblings().iter().any(|task| task.attempted);
+        let mut tasks: Vec<&mut TaskRunner> = self
+            .tasks
+            .iter_mut()
+            .filter(|task| nothing_ran || task.sibling().role != Role::Poststop)
+            .collect();
+        for task in tasks.iter_mut().filter(|task| task.is_idle()) {
+            task.handle_stop(cause, now);
+        }
+        if kill_at.is_some_and(|at| now < at) && !tasks.iter().all(|task| task.is_idle()) {
+            return;
+        }
+        let leads = |task: &TaskRunner| task.sibling().leader && !task.is_idle();
+        match tasks.iter_mut().find(|task| leads(task)) {
+            Some(leader) => leader.handle_stop(cause, now),
+            None => {
+                for task in tasks {
+                    task.handle_stop(cause, now);
+                }
+            }
+        }
+        self.unsaved |= kill_at.is_some();
+        self.stopping = Some(Stopping {
+            cause,
+            kill_at: None,
+        });
+    }
+
+    fn collect_effects(&mut self, now: Timestamp) {
+        let judged = self.health.judge(self.condition(&self.siblings()), now);
+        let changes = self.task_changes();
+        let changed = changes != self.changes || judged || self.untold;
         self.changes = changes;
+        self.untold = false;
         if changed || self.unsaved {
             self.unsaved = false;
             self.effects.push_back(Effect::Persist);
@@ -459,7 +631,7 @@ impl AllocRunner {
         }
         if changed {
             let status = self.client_status();
-            let urgent = self.reported != Some(status);
+            let urgent = judged || self.reported != Some(status);
             self.reported = Some(status);
             self.effects.push_back(Effect::Report { urgent });
         }

@@ -7,8 +7,11 @@
 //! | module | what it decides |
 //! |---|---|
 //! | [`task`] | when one task is started, restarted, stopped, forced and given up |
+//! | [`lifecycle`] | what tasks of one allocation wait for, and why they end together |
+//! | [`health`] | whether an allocation is healthy, as deployments count it |
 //! | [`alloc`] | the same for all tasks of an allocation, and what is reported of it |
 //! | [`node`] | which messages of the control plane are news |
+//! | [`contact`] | what stops because no server was in reach for too long |
 //! | [`servers`] | which server the agent tries next, and when |
 //! | [`gc`] | which finished allocation is destroyed next |
 //! | [`limits`] | bounds of all of it |
@@ -17,7 +20,10 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod alloc;
+pub mod contact;
 pub mod gc;
+pub mod health;
+pub mod lifecycle;
 pub mod limits;
 pub mod node;
 pub mod servers;

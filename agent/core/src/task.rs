@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
 use muster_domain::id::Timestamp;
-use muster_domain::job::{JobType, RestartPolicy, Task, TaskGroup};
+use muster_domain::job::{JobType, RestartPolicy, Task};
 use serde::{Deserialize, Serialize};
 
+use crate::lifecycle::{Role, Sibling};
 use crate::limits;
 use restart::Decision;
 pub use restart::RestartTracker;
@@ -30,21 +31,31 @@ pub struct TaskPolicy {
     pub kill_signal: String,
     /// From that signal to force.
     pub kill_timeout: Duration,
+    /// From the decision to stop it to that signal.
+    pub shutdown_delay: Duration,
+    /// When it runs.
+    pub role: Role,
+    /// Whether the others end with it.
+    pub leader: bool,
 }
 
 impl TaskPolicy {
-    /// The policy of `task` in `group` of a job of type `job_type`.
+    /// The policy of `task` in a job of type `job_type`.
     #[must_use]
-    pub fn of(job_type: JobType, group: &TaskGroup, task: &Task) -> Self {
-        let restart_on_success = match job_type {
+    pub fn of(job_type: JobType, task: &Task) -> Self {
+        let role = Role::of(task.lifecycle);
+        let for_ever = match job_type {
             JobType::Service | JobType::System => true,
             JobType::Batch | JobType::SysBatch => false,
         };
         Self {
-            restart_on_success,
-            restart: group.restart,
+            restart_on_success: role.restarts_on_success(for_ever),
+            restart: task.restart,
             kill_signal: task.kill_signal.clone(),
             kill_timeout: task.kill_timeout.min(limits::KILL_TIMEOUT_MAX),
+            shutdown_delay: task.shutdown_delay.min(limits::KILL_TIMEOUT_MAX),
+            role,
+            leader: task.leader,
         }
     }
 }
@@ -63,6 +74,11 @@ pub enum Life {
     Recovering,
     /// Its process runs.
     Running,
+    /// Its process runs and is to end: at `kill_at` it is asked to.
+    Closing {
+        /// When.
+        kill_at: Timestamp,
+    },
     /// Its process runs and was asked to end; at `force_at` the agent kills it.
     Stopping {
         /// When.
@@ -149,6 +165,31 @@ pub enum StopCause {
     Asked,
     /// Another task of the allocation failed.
     SiblingFailed,
+    /// The leader of the allocation ended.
+    LeaderDead,
+    /// Only sidecars are left.
+    MainDead,
+    /// The agent had no server in reach for as long as the job allows.
+    Disconnected,
+}
+
+impl StopCause {
+    /// What is told of it besides the stop itself.
+    fn told(self) -> Option<(TaskEventKind, &'static str)> {
+        match self {
+            Self::Asked => None,
+            Self::SiblingFailed => Some((
+                TaskEventKind::SiblingFailed,
+                "another task of the allocation failed",
+            )),
+            Self::LeaderDead => Some((TaskEventKind::Killing, "the leader task ended")),
+            Self::MainDead => Some((TaskEventKind::Killing, "all main tasks ended")),
+            Self::Disconnected => Some((
+                TaskEventKind::Killing,
+                "no server was in reach for disconnect.stop_on_client_after",
+            )),
+        }
+    }
 }
 
 /// What of a runner survives the agent.
@@ -164,6 +205,8 @@ pub struct TaskSnapshot {
     pub tracker: RestartTracker,
     /// Whether it was asked to stop, and why.
     pub stop: Option<StopCause>,
+    /// Since when its newest process runs.
+    pub running_since: Option<Timestamp>,
 }
 
 /// Runs one task.
@@ -175,6 +218,9 @@ pub struct TaskRunner {
     attempt: u32,
     tracker: RestartTracker,
     stop: Option<StopCause>,
+    running_since: Option<Timestamp>,
+    /// It waits for others of its allocation; follows from their states, and is not saved.
+    held: bool,
     effects: VecDeque<TaskEffect>,
     /// Counts changes of what is saved and reported.
     changes: u64,
@@ -191,6 +237,8 @@ impl TaskRunner {
             attempt: 0,
             tracker: RestartTracker::default(),
             stop: None,
+            running_since: None,
+            held: false,
             effects: VecDeque::new(),
             changes: 0,
         };
@@ -207,6 +255,7 @@ impl TaskRunner {
             attempt,
             tracker,
             stop,
+            running_since,
         } = snapshot;
         let mut runner = Self {
             policy,
@@ -215,12 +264,18 @@ impl TaskRunner {
             attempt,
             tracker,
             stop,
+            running_since,
+            held: false,
             effects: VecDeque::new(),
             changes: 0,
         };
         match life {
             Life::Waiting { .. } | Life::Dead => {}
-            Life::Starting | Life::Recovering | Life::Running | Life::Stopping { .. } => {
+            Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. } => {
                 runner.life = Life::Recovering;
                 runner.effects.push_back(TaskEffect::Recover { attempt });
             }
@@ -246,15 +301,29 @@ impl TaskRunner {
         self.policy = policy;
     }
 
-    /// Starts the task if it is due, or forces it if that is due.
+    /// The task waits for others of its allocation, or no longer does: while it waits it is not started.
+    pub fn handle_held(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Something that an operator should know happened to its allocation.
+    pub fn handle_told(&mut self, kind: TaskEventKind, message: &str, now: Timestamp) {
+        self.event(kind, message, now);
+    }
+
+    /// Does what is due: a start, the signal that asks it to end, or force.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.life {
-            Life::Waiting { at } if at <= now && self.stop.is_none() => self.start(now),
+            Life::Waiting { at } if at <= now && self.stop.is_none() && !self.held => {
+                self.start(now);
+            }
+            Life::Closing { kill_at } if kill_at <= now => self.ask_to_stop(now),
             Life::Stopping { force_at, forced } if force_at <= now => self.force(forced, now),
             Life::Waiting { .. }
             | Life::Starting
             | Life::Recovering
             | Life::Running
+            | Life::Closing { .. }
             | Life::Stopping { .. }
             | Life::Dead => {}
         }
@@ -283,12 +352,8 @@ impl TaskRunner {
         }
         self.stop = Some(cause);
         self.changes += 1;
-        if cause == StopCause::SiblingFailed {
-            self.event(
-                TaskEventKind::SiblingFailed,
-                "another task of the allocation failed",
-                now,
-            );
+        if let Some((kind, message)) = cause.told() {
+            self.event(kind, message, now);
         }
         match self.life {
             Life::Waiting { .. } => {
@@ -296,8 +361,12 @@ impl TaskRunner {
                 self.die(false, now);
             }
             // After a start or recovery, the answer on its way decides what there is to stop.
-            Life::Starting | Life::Recovering | Life::Stopping { .. } | Life::Dead => {}
-            Life::Running => self.ask_to_stop(now),
+            Life::Starting
+            | Life::Recovering
+            | Life::Closing { .. }
+            | Life::Stopping { .. }
+            | Life::Dead => {}
+            Life::Running => self.close(now),
         }
     }
 
@@ -312,6 +381,7 @@ impl TaskRunner {
             Life::Starting
             | Life::Recovering
             | Life::Running
+            | Life::Closing { .. }
             | Life::Stopping { .. }
             | Life::Dead => {}
         }
@@ -326,7 +396,9 @@ impl TaskRunner {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         match self.life {
+            Life::Waiting { .. } if self.held => None,
             Life::Waiting { at } => Some((at, "start the task")),
+            Life::Closing { kill_at } => Some((kill_at, "stop the task")),
             Life::Stopping { force_at, .. } => Some((force_at, "kill the task")),
             Life::Starting | Life::Recovering | Life::Running | Life::Dead => None,
         }
@@ -344,6 +416,34 @@ impl TaskRunner {
         self.life
     }
 
+    /// Whether it has no process and none is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        match self.life {
+            Life::Waiting { .. } | Life::Dead => true,
+            Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. } => false,
+        }
+    }
+
+    /// What its siblings see of it.
+    #[must_use]
+    pub fn sibling(&self) -> Sibling {
+        Sibling {
+            role: self.policy.role,
+            leader: self.policy.leader,
+            phase: self.state.phase,
+            failed: self.state.failed,
+            attempted: self.attempt > 0,
+            started: self.state.started_at.is_some(),
+            // Whether a process that is looked for runs still is not known.
+            running_since: self.running_since.filter(|_| self.life != Life::Recovering),
+        }
+    }
+
     /// Grows with every change of what is saved or reported.
     #[must_use]
     pub fn changes(&self) -> u64 {
@@ -359,6 +459,7 @@ impl TaskRunner {
             attempt: self.attempt,
             tracker: self.tracker,
             stop: self.stop,
+            running_since: self.running_since,
         }
     }
 
@@ -387,6 +488,7 @@ impl TaskRunner {
             self.event(TaskEventKind::Setup, note, now);
         }
         self.event(TaskEventKind::Started, "the process runs", now);
+        self.running_since = Some(now);
         self.runs(now);
     }
 
@@ -406,9 +508,10 @@ impl TaskRunner {
     fn runs(&mut self, now: Timestamp) {
         self.state.phase = TaskPhase::Running;
         self.state.started_at.get_or_insert(now);
+        self.running_since.get_or_insert(now);
         self.set_life(Life::Running);
         if self.stop.is_some() {
-            self.ask_to_stop(now);
+            self.close(now);
         }
     }
 
@@ -450,7 +553,11 @@ impl TaskRunner {
 
     fn exited(&mut self, exit: Exit, detail: &str, now: Timestamp) {
         match self.life {
-            Life::Running | Life::Stopping { .. } | Life::Recovering | Life::Starting => {}
+            Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. }
+            | Life::Recovering
+            | Life::Starting => {}
             Life::Waiting { .. } | Life::Dead => return,
         }
         // The clock of the report: a process that was found ended did run once.
@@ -498,8 +605,23 @@ impl TaskRunner {
             | Life::Starting
             | Life::Recovering
             | Life::Running
+            | Life::Closing { .. }
             | Life::Dead => {}
         }
+    }
+
+    /// The stop of a process is decided: it gets its signal now, or after the delay.
+    fn close(&mut self, now: Timestamp) {
+        let delay = self.policy.shutdown_delay;
+        if delay.is_zero() {
+            self.ask_to_stop(now);
+            return;
+        }
+        let message = format!("waiting for the shutdown delay of {delay:?}");
+        self.event(TaskEventKind::Killing, &message, now);
+        self.set_life(Life::Closing {
+            kill_at: now.plus(delay),
+        });
     }
 
     fn ask_to_stop(&mut self, now: Timestamp) {
@@ -544,6 +666,7 @@ impl TaskRunner {
                     now,
                 );
                 self.state.phase = TaskPhase::Pending;
+                self.running_since = None;
                 self.set_life(Life::Waiting { at });
                 self.handle_timeout(now);
             }
@@ -558,6 +681,7 @@ impl TaskRunner {
         self.state.phase = TaskPhase::Dead;
         self.state.failed = failed;
         self.state.finished_at = Some(now);
+        self.running_since = None;
         self.set_life(Life::Dead);
     }
 

@@ -14,6 +14,8 @@ pub struct Limits {
     pub cpu_mhz: u32,
     /// The most CPU time a second, in cores: 1.5 is one and a half. `None` is no ceiling.
     pub cpu_cores_max: Option<f64>,
+    /// The cores it runs on, sorted; empty is any.
+    pub cores: Vec<u16>,
     /// The most memory, in bytes; the task is killed above it. `None` is no limit.
     pub memory_max_bytes: Option<u64>,
     /// Memory that is reclaimed last, in bytes.
@@ -30,6 +32,7 @@ impl Default for Limits {
         Self {
             cpu_mhz: 100,
             cpu_cores_max: None,
+            cores: Vec::new(),
             memory_max_bytes: None,
             memory_low_bytes: None,
             memory_swap_max_bytes: 0,

@@ -15,7 +15,7 @@ use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
     ApplyLimitError, Controller, KillError, Limits, NodeTree, NodeTreeError, TaskName, TaskStats,
-    Unenforced, cpu, freeze, kill, memory, note, pids,
+    Unenforced, cpu, cpuset, freeze, kill, memory, note, pids,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -131,11 +131,10 @@ impl TaskCgroup {
     ) -> Result<Self, CreateTaskCgroupError> {
         check_name(task)?;
         check_name(alloc)?;
-        let dirs: Vec<PathBuf> = tree
-            .roots()
-            .iter()
-            .map(|root| root.join(alloc).join(task))
-            .collect();
+        let own = |root: &Path| root.join(alloc).join(task);
+        let dirs: Vec<PathBuf> = tree.roots().into_iter().map(own).collect();
+        let cpuset = tree.cpuset().filter(|bound| !bound.v2);
+        let cpuset = cpuset.map(|bound| own(&bound.root));
         let occupants = kill::procs(&dirs[0])?;
         if !occupants.is_empty() {
             return Err(CreateTaskCgroupError::Occupied {
@@ -143,19 +142,26 @@ impl TaskCgroup {
                 pids: occupants,
             });
         }
-        for dir in &dirs {
+        for dir in dirs.iter().chain(&cpuset) {
             remove::once(dir).map_err(|source| CreateTaskCgroupError::Stale {
                 dir: dir.clone(),
                 source,
             })?;
         }
         let made = make_all(tree, alloc, &dirs).and_then(|()| {
-            let this = Self::open(tree, alloc, task)?;
+            if !limits.cores.is_empty() {
+                tree.make_cpuset(alloc, task)?;
+            }
+            let mut this = Self::open(tree, alloc, task)?;
             this.apply(limits)?;
+            if !limits.cores.is_empty() && !this.groups.contains_key(&Controller::Cpuset) {
+                this.unenforced.push(no_cpuset());
+            }
             Ok(this)
         });
         if made.is_err() {
             unmake(&dirs);
+            unmake(cpuset.as_slice());
         }
         made
     }
@@ -186,11 +192,18 @@ impl TaskCgroup {
                 v2: bound.v2,
             }
         };
-        let groups: BTreeMap<Controller, Group> = tree
+        let mut groups: BTreeMap<Controller, Group> = tree
             .bound()
             .iter()
             .map(|(controller, bound)| (*controller, group(bound)))
             .collect();
+        // Of tasks with cores of their own alone.
+        let cpuset = tree.cpuset().map(group);
+        if let Some(group) = cpuset.filter(|group| group.dir.join("cpuset.cpus").exists()) {
+            groups.insert(Controller::Cpuset, group);
+        }
+        let v1_cpuset = groups.get(&Controller::Cpuset).filter(|group| !group.v2);
+        let v1_cpuset = v1_cpuset.map(|group| group.alloc_dir.clone());
         let memory = groups.get(&Controller::Memory);
         let swap = memory.and_then(|group| memory::uncounted_swap(&group.dir, group.v2));
         let oom = memory
@@ -204,7 +217,12 @@ impl TaskCgroup {
             id,
             events: HeldFile::open(&dir, "cgroup.events")?,
             oom,
-            alloc_dirs: tree.roots().iter().map(|root| root.join(alloc)).collect(),
+            alloc_dirs: tree
+                .roots()
+                .iter()
+                .map(|root| root.join(alloc))
+                .chain(v1_cpuset)
+                .collect(),
             unenforced: tree.unenforced().iter().cloned().chain(swap).collect(),
             groups,
             dir,
@@ -241,7 +259,8 @@ impl TaskCgroup {
                 Controller::Cpu => cpu::apply(dir, *v2, limits)?,
                 Controller::Memory => memory::apply(dir, *v2, limits)?,
                 Controller::Pids => pids::apply(dir, *v2, limits)?,
-                Controller::Cpuacct | Controller::Cpuset | Controller::Io => {}
+                Controller::Cpuset => cpuset::apply(dir, limits)?,
+                Controller::Cpuacct | Controller::Io => {}
             }
         }
         self.pass_up(limits.memory_low_bytes.is_some())
@@ -463,6 +482,16 @@ impl TaskCgroup {
     fn v1_dirs(&self) -> BTreeSet<&Path> {
         let v1 = self.groups.values().filter(|group| !group.v2);
         v1.map(|group| group.dir.as_path()).collect()
+    }
+}
+
+fn no_cpuset() -> Unenforced {
+    Unenforced {
+        controller: Controller::Cpuset,
+        reason:
+            "the cores of the task are not its own: cpuset is bound to no v1 hierarchy and not \
+                 passed on to the agent's part of the v2 one"
+                .to_owned(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::hierarchies::{AGENT_LEAF, Place};
 use crate::cgroup::limits::{NAME_BYTES_MAX, NESTED_MAX};
 use crate::cgroup::remove::{self, RemoveCgroupError};
-use crate::cgroup::{Controller, ControllerMode, Hierarchies, Unenforced};
+use crate::cgroup::{Controller, ControllerMode, Hierarchies, Unenforced, cpuset};
 
 /// The leaf for driver processes; no allocation has such an id.
 const DRIVERS: &str = "drivers";
@@ -43,6 +43,9 @@ pub struct NodeTreeRecord {
     v2_root: PathBuf,
     task_level: Option<u32>,
     bound: BTreeMap<Controller, Bound>,
+    /// For tasks with cores of their own; made when the first of them comes.
+    #[serde(default)]
+    cpuset: Option<Bound>,
 }
 
 /// The tree of this node.
@@ -134,12 +137,14 @@ impl NodeTree {
                 unenforced.push(absent(controller, v2));
             }
         }
+        let cpuset = cpuset_place(hierarchies, name, &v2_root, &passed_on);
         let task_level = task_level(v2);
         let record = NodeTreeRecord {
             name: name.into(),
             v2_root,
             task_level,
             bound,
+            cpuset,
         };
         let tree = Self { record, unenforced };
         for root in tree.roots() {
@@ -245,7 +250,8 @@ impl NodeTree {
     /// [`RemoveCgroupError`]; what could be removed is.
     pub async fn remove(&self) -> Result<(), RemoveCgroupError> {
         let mut outcome = Ok(());
-        for root in self.roots() {
+        let cpuset = self.cpuset().map(|bound| bound.root.as_path());
+        for root in self.roots().into_iter().chain(cpuset) {
             outcome = outcome.and(remove::depth_first(root).await);
         }
         outcome
@@ -262,6 +268,38 @@ impl NodeTree {
         &self.record.bound
     }
 
+    /// Where groups of tasks with cores of their own are.
+    pub(crate) fn cpuset(&self) -> Option<&Bound> {
+        self.record.cpuset.as_ref()
+    }
+
+    /// Cores that tasks may have for themselves; none where the kernel cannot keep them apart.
+    pub(crate) fn core_ids(&self) -> Vec<u16> {
+        let Some(Bound { root, v2 }) = self.cpuset() else {
+            return Vec::new();
+        };
+        // The tree's own group in v1 may not be there yet.
+        let above = root.parent().unwrap_or(root);
+        cpuset::available(if *v2 { root } else { above }, *v2)
+    }
+
+    /// Makes the group of a task with cores of its own in a v1 hierarchy, or lets the allocation's in v2
+    /// have such tasks.
+    pub(crate) fn make_cpuset(&self, alloc: &str, task: &str) -> Result<(), NodeTreeError> {
+        let Some(Bound { root, v2 }) = self.cpuset() else {
+            return Ok(());
+        };
+        let alloc_dir = root.join(alloc);
+        if *v2 {
+            return Ok(enable(&alloc_dir, Controller::Cpuset)?);
+        }
+        for dir in [root.clone(), alloc_dir.clone(), alloc_dir.join(task)] {
+            make(&dir)?;
+            cpuset::inherit(&dir)?;
+        }
+        Ok(())
+    }
+
     /// Makes the group of an allocation in each hierarchy.
     pub(crate) fn make_alloc(&self, alloc: &str) -> Result<(), NodeTreeError> {
         check_name(alloc)?;
@@ -275,6 +313,21 @@ impl NodeTree {
         }
         Ok(())
     }
+}
+
+fn cpuset_place(
+    hierarchies: &Hierarchies,
+    name: &str,
+    v2_root: &Path,
+    passed_on: &[Controller],
+) -> Option<Bound> {
+    if passed_on.contains(&Controller::Cpuset) {
+        let root = v2_root.to_owned();
+        return Some(Bound { root, v2: true });
+    }
+    let place = hierarchies.v1(Controller::Cpuset)?;
+    let root = place.base().join(name);
+    Some(Bound { root, v2: false })
 }
 
 /// Refuses what cannot be one component of a path, and the names with a meaning of their own.

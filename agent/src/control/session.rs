@@ -220,7 +220,7 @@ impl<'a> Session<'a> {
                 self.link.servers.handle_served(&self.addr);
                 *self.served = true;
                 if let Some(sent) = self.heartbeats.answered(number) {
-                    self.link.facilities.standing.grant(sent + lease);
+                    self.link.facilities.standing.grant(sent, lease);
                 }
                 Ok(())
             }

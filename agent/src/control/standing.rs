@@ -1,6 +1,6 @@
 //! How the node stands with the control plane: what its session and the rest of the agent tell each other.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use muster_domain::id::LogIndex;
 use tokio::sync::watch;
@@ -10,6 +10,7 @@ use tokio::sync::watch;
 pub(crate) struct Standing {
     known: watch::Sender<LogIndex>,
     lease: watch::Sender<Option<Instant>>,
+    heard: watch::Sender<Option<Instant>>,
 }
 
 impl Default for Standing {
@@ -17,6 +18,7 @@ impl Default for Standing {
         Self {
             known: watch::Sender::new(LogIndex(0)),
             lease: watch::Sender::new(None),
+            heard: watch::Sender::new(None),
         }
     }
 }
@@ -36,16 +38,16 @@ impl Standing {
         self.known.subscribe()
     }
 
-    /// The control plane does not take the node for down before `until`. An earlier end changes nothing: what
-    /// was granted stays granted.
-    pub(super) fn grant(&self, until: Instant) {
-        self.lease.send_if_modified(|lease| {
-            let longer = lease.is_none_or(|end| end < until);
-            if longer {
-                *lease = Some(until);
-            }
-            longer
-        });
+    /// A leader has counted a heartbeat that was sent at `sent`, and does not take the node for down before
+    /// `lease` has passed since. What is earlier changes nothing: what was granted stays granted.
+    pub(super) fn grant(&self, sent: Instant, lease: Duration) {
+        advance(&self.lease, sent + lease);
+        advance(&self.heard, sent);
+    }
+
+    /// When the newest heartbeat was sent that a leader has counted, and each change of it.
+    pub(crate) fn heard(&self) -> watch::Receiver<Option<Instant>> {
+        self.heard.subscribe()
     }
 
     /// Until when the control plane surely takes the node for alive, and each change of it; `None` before
@@ -55,10 +57,18 @@ impl Standing {
     }
 }
 
+fn advance(moment: &watch::Sender<Option<Instant>>, to: Instant) {
+    moment.send_if_modified(|known| {
+        let later = known.is_none_or(|known| known < to);
+        if later {
+            *known = Some(to);
+        }
+        later
+    });
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -67,9 +77,10 @@ mod tests {
         let now = Instant::now();
         let later = now + Duration::from_secs(10);
 
-        standing.grant(later);
-        standing.grant(now);
+        standing.grant(now, Duration::from_secs(10));
+        standing.grant(now, Duration::ZERO);
 
         assert_eq!(*standing.lease().borrow(), Some(later));
+        assert_eq!(*standing.heard().borrow(), Some(now));
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use muster_domain::job::DEFAULT_NODE_POOL;
+use muster_domain::node::{DeviceGroup, HostAddress, HostVolume};
 use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
 use muster_link::certificates::Certificates;
@@ -46,6 +47,16 @@ pub struct AgentConfig {
     pub meta: BTreeMap<String, String>,
     /// What is kept from tasks.
     pub reserved: Amount,
+    /// Cores that are kept from tasks, sorted.
+    pub reserved_cores: Vec<u16>,
+    /// Ports that are kept from tasks on every address, sorted.
+    pub reserved_ports: Vec<u16>,
+    /// Addresses besides the one towards the servers, which is `default` unless one here is called so.
+    pub addresses: Vec<HostAddress>,
+    /// Directories that jobs may ask for, by name. One that is not there is not offered.
+    pub host_volumes: BTreeMap<String, HostVolume>,
+    /// Devices that jobs may ask for. The agent tells tasks which they have, and keeps nobody from them.
+    pub devices: Vec<DeviceGroup>,
     /// How to start the native driver's process; the path of its socket is added as the last
     /// argument. Empty: the node has no native driver.
     pub driver_command: Vec<OsString>,
@@ -85,6 +96,11 @@ impl AgentConfig {
             pool: DEFAULT_NODE_POOL.to_owned(),
             meta: BTreeMap::new(),
             reserved: Amount::default(),
+            reserved_cores: Vec::new(),
+            reserved_ports: Vec::new(),
+            addresses: Vec::new(),
+            host_volumes: BTreeMap::new(),
+            devices: Vec::new(),
             driver_command,
             driver_env: Vec::new(),
             plugin_dir: None,
@@ -93,6 +109,42 @@ impl AgentConfig {
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
             strict_limits: false,
+        }
+    }
+}
+
+/// A host volume as the command line has it: `name=path`, with `:ro` behind it if it may only be read.
+///
+/// # Errors
+///
+/// What is wrong with it, for people.
+pub fn parse_host_volume(text: &str) -> Result<(String, HostVolume), String> {
+    let malformed = || format!("`{text}` is not NAME=PATH or NAME=PATH:ro with an absolute path");
+    let (name, path) = text.split_once('=').ok_or_else(malformed)?;
+    let (path, read_only) = match path.strip_suffix(":ro") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    if name.is_empty() || !path.starts_with('/') {
+        return Err(malformed());
+    }
+    let path = path.to_owned();
+    Ok((name.to_owned(), HostVolume { path, read_only }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_volumes_are_read() {
+        let (name, volume) = parse_host_volume("certs=/etc/ssl:ro").unwrap();
+
+        assert_eq!((name.as_str(), volume.path.as_str()), ("certs", "/etc/ssl"));
+        assert!(volume.read_only);
+        assert!(!parse_host_volume("a=/b").unwrap().1.read_only);
+        for wrong in ["", "a", "a=", "a=b", "=/b", "a=:ro"] {
+            assert!(parse_host_volume(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
+use muster_agent_core::contact::Contact;
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
 use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::TaskGroup;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +53,7 @@ pub(crate) enum Event {
     StopAll {
         /// Told when no task runs.
         done: oneshot::Sender<()>,
-        /// Told the longest kill timeout of any of them.
+        /// Told how long the slowest stop of any of them may take.
         longest: oneshot::Sender<Duration>,
     },
 }
@@ -69,6 +71,9 @@ pub(super) struct Node {
     facilities: Arc<Facilities>,
     events: mpsc::Sender<Event>,
     desired: Desired,
+    contact: Contact,
+    /// Where the monotonic clock of `contact` begins.
+    epoch: Instant,
     allocs: BTreeMap<AllocId, Known>,
     collector: Collector,
     /// Allocations with cgroups that were there before this agent.
@@ -92,6 +97,8 @@ impl Node {
             facilities,
             events,
             desired: Desired::default(),
+            contact: Contact::new(Timestamp(0)),
+            epoch: Instant::now(),
             allocs: BTreeMap::new(),
             collector: Collector::new(gc),
             found,
@@ -111,13 +118,25 @@ impl Node {
     ) {
         self.restore(loaded);
         let mut look = tokio::time::interval(self.collector.interval());
+        let mut heard = self.facilities.standing.heard();
         loop {
+            let alone = self.contact.poll_timeout(&self.desired);
             tokio::select! {
                 event = inbox.recv() => match event {
                     Some(event) => self.handle(event),
                     None => return,
                 },
                 _ = look.tick() => {}
+                Ok(()) = heard.changed() => {
+                    if let Some(sent) = *heard.borrow_and_update() {
+                        self.contact.handle_heartbeat(self.since_epoch(sent));
+                    }
+                    continue;
+                }
+                () = until(self.epoch, alone) => {
+                    self.stop_disconnected();
+                    continue;
+                }
                 Some(ended) = self.runners.join_next() => {
                     if let Err(error) = ended && error.is_panic() {
                         tracing::error!(%error, "the runner of an allocation failed; restart the agent to take its tasks up again");
@@ -191,7 +210,7 @@ impl Node {
                 self.tell_stopped();
             }
             Event::StopAll { done, longest } => {
-                let _told = longest.send(self.longest_kill_timeout());
+                let _told = longest.send(self.longest_stop());
                 self.stopping = Some(done);
                 let all: Vec<AllocId> = self.allocs.keys().copied().collect();
                 for alloc_id in all {
@@ -288,6 +307,18 @@ impl Node {
         self.runners.spawn(task.run(inbox, inputs));
     }
 
+    fn since_epoch(&self, at: Instant) -> Timestamp {
+        Timestamp(0).plus(at.saturating_duration_since(self.epoch))
+    }
+
+    fn stop_disconnected(&mut self) {
+        let now = self.since_epoch(Instant::now());
+        for alloc_id in self.contact.handle_timeout(&self.desired, now) {
+            tracing::warn!(%alloc_id, "no server was in reach for stop_on_client_after: the allocation is stopped");
+            self.tell(alloc_id, Input::Disconnected);
+        }
+    }
+
     fn collect(&mut self) {
         let (facilities, allocs) = (&self.facilities, self.allocs.len());
         let allocs_dir = facilities.data.allocs();
@@ -302,10 +333,10 @@ impl Node {
         }
     }
 
-    fn longest_kill_timeout(&self) -> Duration {
+    fn longest_stop(&self) -> Duration {
         let groups = self.desired.iter().filter_map(DesiredAlloc::group);
-        let timeouts = groups.flat_map(|group| group.tasks.iter().map(|task| task.kill_timeout));
-        timeouts.max().unwrap_or_default().min(KILL_TIMEOUT_MAX)
+        let longest = groups.map(longest_stop).max();
+        longest.unwrap_or_default().min(KILL_TIMEOUT_MAX)
     }
 
     fn tell_stopped(&mut self) {
@@ -338,6 +369,19 @@ impl Node {
         self.runners
             .spawn(async move { sweep(&facilities, &known).await });
     }
+}
+
+/// How long a stop of the group may take: its delay, its leader, then the slowest of the others.
+fn longest_stop(group: &TaskGroup) -> Duration {
+    let longest = |leader: bool| {
+        let tasks = group.tasks.iter().filter(|task| task.leader == leader);
+        let times = tasks.map(|task| task.shutdown_delay.saturating_add(task.kill_timeout));
+        times.max().unwrap_or_default()
+    };
+    group
+        .shutdown_delay
+        .saturating_add(longest(true))
+        .saturating_add(longest(false))
 }
 
 /// Ends and removes tasks and directories of allocations that are not `known`.
@@ -390,6 +434,18 @@ fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {
         client_status: ClientStatus::Failed,
         client_description: error.to_string(),
         task_states: Vec::new(),
+        healthy: None,
+    }
+}
+
+/// Sleeps until a core's timeout on the clock that begins at `epoch`; for ever if there is none.
+async fn until(epoch: Instant, timeout: Option<(Timestamp, &'static str)>) {
+    match timeout {
+        Some((at, _why)) => {
+            let due = epoch + at.since(Timestamp(0));
+            tokio::time::sleep_until(due.into()).await;
+        }
+        None => std::future::pending().await,
     }
 }
 

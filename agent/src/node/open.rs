@@ -90,6 +90,7 @@ pub(super) async fn open(
         bpf: bpf.as_ref().map(Bpf::adoption).map_err(Clone::clone),
         engine: ring.engine().clone(),
         unenforced: tree.unenforced().to_vec(),
+        core_ids: tree.core_ids(),
     };
     let (publisher, spec) = Publisher::new(config, data.clone(), facts, watched_health);
     let facilities = Arc::new(Facilities {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use muster_domain::id::NodeId;
 use muster_domain::job::DEFAULT_HOST_NETWORK;
-use muster_domain::node::{HostAddress, NodeResources, NodeSpec};
+use muster_domain::node::{HostAddress, HostVolume, NodeResources, NodeSpec};
 use muster_domain::resources::Amount;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ pub(super) struct Parts {
     pub(super) bpf: Result<Adoption, String>,
     pub(super) engine: Engine,
     pub(super) unenforced: Vec<Unenforced>,
+    pub(super) core_ids: Vec<u16>,
 }
 
 impl Parts {
@@ -92,15 +94,11 @@ impl Publisher {
             meta: config.meta.clone(),
             resources: NodeResources::default(),
             reserved: config.reserved,
-            reserved_cores: Vec::new(),
-            reserved_ports: Vec::new(),
-            addresses: vec![HostAddress {
-                network: DEFAULT_HOST_NETWORK.to_owned(),
-                address: address.clone(),
-                reserved_ports: Vec::new(),
-            }],
-            volumes: BTreeMap::new(),
-            devices: Vec::new(),
+            reserved_cores: config.reserved_cores.clone(),
+            reserved_ports: config.reserved_ports.clone(),
+            addresses: addresses(config, &address),
+            volumes: config.host_volumes.clone(),
+            devices: config.devices.clone(),
             drivers: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             address,
@@ -165,12 +163,45 @@ impl Publisher {
             resources: NodeResources {
                 total,
                 cores,
-                // Until the agent pins tasks to cores, none is offered.
-                core_ids: Vec::new(),
+                core_ids: self.parts.core_ids.clone(),
             },
+            volumes: offered(&self.base.volumes),
             ..self.base.clone()
         }
     }
+}
+
+/// The node's addresses by network: what the operator names, and how servers are reached.
+fn addresses(config: &AgentConfig, towards_servers: &str) -> Vec<HostAddress> {
+    let mut addresses = config.addresses.clone();
+    let is_default = |address: &HostAddress| address.network == DEFAULT_HOST_NETWORK;
+    if !addresses.iter().any(is_default) {
+        let default = HostAddress {
+            network: DEFAULT_HOST_NETWORK.to_owned(),
+            address: towards_servers.to_owned(),
+            reserved_ports: Vec::new(),
+        };
+        addresses.insert(0, default);
+    }
+    addresses
+}
+
+/// The volumes that are there.
+fn offered(volumes: &BTreeMap<String, HostVolume>) -> BTreeMap<String, HostVolume> {
+    let there = volumes.iter().filter(|(name, volume)| {
+        let there = Path::new(&volume.path).is_dir();
+        if !there {
+            tracing::warn!(
+                name,
+                path = volume.path,
+                "a host volume is not there and not offered"
+            );
+        }
+        there
+    });
+    there
+        .map(|(name, volume)| (name.clone(), volume.clone()))
+        .collect()
 }
 
 /// Free disk space changes all the time, and each change would be a registration: the first value

@@ -2,6 +2,7 @@ use muster_agent_core::alloc::AllocRunner;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::resources::Holding;
 
 use super::*;
 
@@ -12,7 +13,10 @@ fn desired(name: u32) -> DesiredAlloc {
         desired: DesiredStatus::Run,
         name_index: name,
         group_at: 0,
-        ports: Vec::new(),
+        holding: Holding::default(),
+        deployment: None,
+        canary: false,
+        previous: None,
         client_status: ClientStatus::Pending,
         job: fixture::job("web").version(),
     }

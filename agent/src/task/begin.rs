@@ -3,19 +3,22 @@
 use std::time::Duration;
 
 use muster_driver::{
-    CgroupPlacement, LinuxResources, PortMapping, StartTaskError, StartedTask, TaskConfig,
-    TaskHandle, TaskResources,
+    CgroupPlacement, LinuxResources, MountConfigs, PortMapping, StartTaskError, StartedTask,
+    TaskConfig, TaskHandle, TaskResources,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
 use super::{LiveTask, TaskAt, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
-use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup};
+use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup, core_list};
 use crate::drivers::{DriverSlot, TaskConfigError};
 use crate::facilities::Facilities;
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
+use crate::logs::Owner;
+use crate::payload;
 use crate::store::TaskRecord;
 use crate::task_env::TaskEnv;
+use crate::volumes;
 use muster_wire::codec;
 use muster_wire::rpc::LogStream;
 
@@ -117,7 +120,10 @@ fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFai
 async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgroup, StartFailure> {
     let resources = &task.task().resources;
     let limits = Limits {
-        cpu_mhz: resources.cpu.0,
+        cpu_mhz: task.cpu_mhz(),
+        cores: task
+            .cores()
+            .map_or_else(Vec::new, |cores| cores.ids.clone()),
         memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
         // A reservation is only of use below a limit that is higher.
         memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
@@ -190,6 +196,7 @@ async fn start(
 ) -> Result<(StartedTask, Streams), StartFailure> {
     let dirs = facilities.data.alloc(task.alloc_id());
     let owner = owner_named(&task.task().user).map_err(StartFailure::fatal)?;
+    write_payload(task, &dirs, owner).await?;
     let streams = Streams::open(
         &facilities.ring,
         &dirs,
@@ -214,6 +221,27 @@ async fn start(
     }
 }
 
+/// Writes what the job was dispatched with, if the task wants it.
+async fn write_payload(
+    task: &TaskAt,
+    dirs: &AllocDirs,
+    owner: Option<Owner>,
+) -> Result<(), StartFailure> {
+    let (spec, file) = (&task.desired.job.spec, task.task().payload_file.clone());
+    let payload = spec.launched.as_ref().map(|launched| &launched.payload);
+    let Some(payload) = payload.filter(|payload| !payload.is_empty() && !file.is_empty()) else {
+        return Ok(());
+    };
+    let (local, payload) = (dirs.task(task.name()).join("local"), payload.clone());
+    let written =
+        tokio::task::spawn_blocking(move || payload::write(&local, &file, &payload, owner)).await;
+    match written {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(StartFailure::retryable(chain(&error))),
+        Err(error) => Err(StartFailure::retryable(error)),
+    }
+}
+
 async fn with_driver(
     slot: &DriverSlot,
     mut config: TaskConfig,
@@ -225,6 +253,15 @@ async fn with_driver(
         return Err(StartFailure::retryable(format!(
             "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
         )));
+    }
+    if !config.mounts.is_empty() {
+        let learned = slot.learned().await;
+        let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
+        if learned.capabilities.mount_configs == MountConfigs::None {
+            return Err(StartFailure::fatal(
+                "the task's driver cannot show host volumes: leave `volume_mount` out, or take another driver",
+            ));
+        }
     }
     config.config = match slot.task_config(&config.config).await {
         Ok(decoded) => decoded,
@@ -270,7 +307,8 @@ fn task_config(
     let dirs = facilities.data.alloc(task.alloc_id());
     let TaskAt { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
-    let env = TaskEnv::build(desired, group, description, &dirs, &spec);
+    let env = TaskEnv::build(task, &dirs, &spec);
+    let mounts = volumes::mounts(group, description, &spec.volumes).map_err(StartFailure::fatal)?;
     let config = serde_json::from_str(&description.config_json)
         .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;
     let fifo = |stream| dirs.fifos.join(stream_name(&description.name, stream));
@@ -282,6 +320,12 @@ fn task_config(
         job_id: desired.job.spec.id.clone(),
         job_name: desired.job.spec.name.clone(),
         namespace: desired.job.spec.namespace.clone(),
+        parent_job_id: desired
+            .job
+            .spec
+            .launched
+            .as_ref()
+            .map_or_else(String::new, |launched| launched.parent_id.clone()),
         node_id: spec.id.to_string(),
         node_name: spec.name.clone(),
         config: env.interpolate_config(config),
@@ -292,6 +336,7 @@ fn task_config(
         stdout_path: fifo(LogStream::Stdout),
         stderr_path: fifo(LogStream::Stderr),
         kill_signal: Some(description.kill_signal.clone()),
+        mounts,
         env: env.vars,
         ..TaskConfig::default()
     })
@@ -305,23 +350,31 @@ fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
     let resources = &task.task().resources;
     let limit = resources.memory_max.unwrap_or(resources.memory);
     TaskResources {
-        cpu_mhz: resources.cpu.0.into(),
+        cpu_mhz: task.cpu_mhz().into(),
         memory_mb: resources.memory.0.into(),
         memory_max_mb: resources.memory_max.map_or(0, |max| max.0.into()),
         linux: LinuxResources {
-            cpu_shares: resources.cpu.0.into(),
+            cpu_shares: task.cpu_mhz().into(),
+            cpuset_cpus: task
+                .cores()
+                .map_or_else(String::new, |cores| core_list(&cores.ids)),
             memory_limit_bytes: i64::try_from(limit.bytes()).unwrap_or(i64::MAX),
             ..LinuxResources::default()
         },
         ports: task
             .desired
+            .holding
             .ports
             .iter()
             .map(|port| PortMapping {
                 label: port.label.clone(),
                 value: port.value.into(),
                 to: port.to.into(),
-                host_ip: address.to_owned(),
+                host_ip: if port.host_ip.is_empty() {
+                    address.to_owned()
+                } else {
+                    port.host_ip.clone()
+                },
             })
             .collect(),
     }

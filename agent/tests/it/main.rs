@@ -7,6 +7,10 @@ mod collect;
 #[cfg(test)]
 mod failover;
 #[cfg(test)]
+mod holding;
+#[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
 mod mock;
 #[cfg(test)]
 mod plugin;

@@ -99,8 +99,8 @@ impl<'a> JobFile<'a> {
         }
     }
 
-    /// The job, as the API's JSON, and what is wrong with it. What is wrong is left out.
-    pub(super) fn decode(&self) -> (Value, Vec<JobFileFault>) {
+    /// The job, as the API's JSON.
+    pub(super) fn decode(&self) -> Result<Value, Vec<JobFileFault>> {
         let mut decoder = Decoder {
             evaluator: &self.evaluator,
             faults: Vec::new(),
@@ -112,7 +112,11 @@ impl<'a> JobFile<'a> {
             }
             job.insert("TaskGroups".to_owned(), Value::Array(alone));
         }
-        (Value::Object(job), decoder.faults)
+        if decoder.faults.is_empty() {
+            Ok(Value::Object(job))
+        } else {
+            Err(decoder.faults)
+        }
     }
 }
 

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::decode::JobFile;
-use super::eval::Evaluator;
 use super::{Inputs, ReadJobFileError};
 
 /// What Nomad reads and Muster refuses by name, because it does not do it.
@@ -29,26 +27,6 @@ const REFUSED_BY_DESIGN: [(&str, &str); 17] = [
     ("template", "no templates"),
     ("vault", "no Vault"),
     ("vault_token", "no Vault"),
-];
-
-/// What becomes of that in the API.
-const LEFT_OUT: [&str; 16] = [
-    "Actions",
-    "Artifacts",
-    "CSIPluginConfig",
-    "Consul",
-    "ConsulToken",
-    "DNS",
-    "Identity",
-    "Kind",
-    "MountOptions",
-    "Multiregion",
-    "ScalingPolicies",
-    "Services",
-    "Templates",
-    "Vault",
-    "VaultToken",
-    "VaultNamespace",
 ];
 
 /// Refusals of which Nomad says another place each time.
@@ -128,12 +106,7 @@ fn verdict(row: &Value, dir: &Path) -> Verdict {
             Some(how) => Verdict::Different(how),
         },
         (Ok(_), None) => Verdict::Different(format!("accepted; Nomad says {}", row["error"])),
-        (Err(error), wanted) if is_by_design(&error) => match wanted {
-            Some(theirs) => {
-                rest_of(&text, &inputs, theirs).map_or(Verdict::RefusedByDesign, Verdict::Different)
-            }
-            None => Verdict::RefusedByDesign,
-        },
+        (Err(error), _) if is_by_design(&error) => Verdict::RefusedByDesign,
         (Err(error), Some(_)) => Verdict::Different(format!("refused: {error}")),
         (Err(_), None) if PLACELESS.iter().any(|name| row["name"] == *name) => Verdict::Equal,
         (Err(error), None) => misplaced(&error, row["error"].as_str().unwrap_or_default())
@@ -152,34 +125,6 @@ fn is_by_design(error: &ReadJobFileError) -> bool {
                 .iter()
                 .any(|(name, _)| fault.message.starts_with(&format!("`{name}` ")))
     })
-}
-
-/// How a job differs in what Muster does read of it.
-fn rest_of(text: &str, inputs: &Inputs, mut theirs: Value) -> Option<String> {
-    let body = hcl_edit::parser::parse_body(text).expect("was parsed before");
-    let file = JobFile::open(&body, inputs, Evaluator::new(""));
-    let (ours, _) = file.expect("the job was found before").decode();
-    leave_out(&mut theirs);
-    difference("Job", &ours, &theirs["Job"])
-}
-
-fn leave_out(value: &mut Value) {
-    match value {
-        Value::Object(entries) => {
-            entries.retain(|name, _| !LEFT_OUT.contains(&name.as_str()));
-            for (name, inner) in entries {
-                if name == "Resources"
-                    && let Value::Object(resources) = inner
-                {
-                    // Ports of a task; those of its group have the same name in the API.
-                    resources.remove("Networks");
-                }
-                leave_out(inner);
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(leave_out),
-        _ => {}
-    }
 }
 
 /// How our fault is at none of the lines that Nomad names.

@@ -30,7 +30,6 @@ pub(super) fn of_kind(field: &str, kind: Kind, value: Value, expression: &Expres
                 }
                 Some(_) | None => describe(found).to_owned(),
             },
-            Value::String(word) if matches!(kind, Kind::Word(_)) => format!("`{word}`"),
             other => describe(other).to_owned(),
         };
         let message = format!("`{field}` must be {}, not {found}", kind.describe());

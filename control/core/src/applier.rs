@@ -64,7 +64,11 @@ pub fn merge(
             continue;
         }
         runs += plan_runs;
-        let ScheduleOutcome { plan, update } = outcome;
+        let ScheduleOutcome {
+            plan,
+            update,
+            desired: _,
+        } = outcome;
         let (eval_id, seen) = (plan.eval_id, plan.snapshot_index);
         let admission = admit(state, &mut room, plan, left);
         left -= admission.placed;

@@ -79,7 +79,10 @@ impl Cluster {
                     self.broker
                         .handle_capacity(&self.state, node_id, index, self.now);
                 }
-                Effect::NodeChanged(_) | Effect::NodeReady(_) | Effect::NodeGone(_) => {}
+                Effect::NodeChanged(_)
+                | Effect::NodeReady(_)
+                | Effect::NodeGone(_)
+                | Effect::DutiesDue => {}
             }
         }
         self.effects = effects;
@@ -151,6 +154,7 @@ impl Cluster {
             client_status,
             client_description: String::new(),
             task_states: Vec::new(),
+            healthy: None,
         };
         self.apply(Command::ReportAllocs {
             node_id,

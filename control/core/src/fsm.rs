@@ -9,24 +9,31 @@
 //! variants, and `testdata/` keeps the bytes of each.
 
 mod admit;
+mod alloc;
 mod change;
+mod deployment;
 mod eval;
 mod garbage;
 mod job;
 mod keyed;
+mod launch;
 mod node;
 mod plan;
 mod report;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_domain::alloc::AllocReport;
-use muster_domain::eval::{EvalStatus, FailedGroup};
+use muster_domain::eval::{EvalStatus, FailedGroup, Trigger};
 use muster_domain::fault::Fault;
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey};
+use muster_domain::id::{
+    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
+};
 use muster_domain::job::{JobSpec, JobType};
-use muster_domain::node::{Eligibility, NodeSpec, NodeStatus};
+use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
 use muster_domain::plan::Plan;
+use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::state::State;
@@ -89,6 +96,8 @@ pub enum Command {
     EvaluateJob {
         /// The job.
         key: JobKey,
+        /// Replace instances that failed at once, whatever their policy says.
+        force_reschedule: bool,
         /// When it was proposed.
         at: Timestamp,
     },
@@ -147,6 +156,134 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// An operator, or the duty that watches deployments, moves one on.
+    ChangeDeployment {
+        /// The deployment.
+        id: DeploymentId,
+        /// What is to happen to it.
+        change: DeploymentChange,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// An operator begins to empty a node, or stops that.
+    DrainNode {
+        /// The node.
+        node_id: NodeId,
+        /// How to empty it. `None`: no longer.
+        drain: Option<DrainSpec>,
+        /// Without `drain`: it takes work again.
+        mark_eligible: bool,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A drained node is empty. It stays ineligible.
+    CompleteDrain {
+        /// The node.
+        node_id: NodeId,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// Allocations are to go elsewhere.
+    MigrateAllocs {
+        /// The allocations.
+        alloc_ids: Vec<AllocId>,
+        /// Why.
+        trigger: Trigger,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user changes how many instances of a group there should be.
+    ScaleJob {
+        /// The job.
+        key: JobKey,
+        /// The group.
+        group: String,
+        /// Instances.
+        count: u32,
+        /// Refuse unless the job was last registered by this entry.
+        check_index: Option<LogIndex>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user goes back to an older version of a job.
+    RevertJob {
+        /// The job.
+        key: JobKey,
+        /// The version to go back to.
+        version: u64,
+        /// Refuse unless this is the current version.
+        check_version: Option<u64>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user says whether a version of a job is known to work.
+    SetJobStable {
+        /// The job.
+        key: JobKey,
+        /// The version.
+        version: u64,
+        /// Whether it is.
+        stable: bool,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user runs a parameterized job.
+    DispatchJob {
+        /// The parameterized job.
+        key: JobKey,
+        /// What tells this dispatch from others: the end of the new job's id.
+        suffix: String,
+        /// What it carries.
+        payload: Vec<u8>,
+        /// Metadata, besides the job's own.
+        meta: BTreeMap<String, String>,
+        /// A token by which a repeated dispatch is known; empty for none.
+        idempotency_token: String,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A periodic job is due, or a user does not want to wait.
+    LaunchPeriodic {
+        /// The periodic job.
+        key: JobKey,
+        /// The time it is launched for.
+        due: Timestamp,
+        /// By a user: overlap is allowed.
+        forced: bool,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// An operator changes the scheduler's settings.
+    SetSchedulerConfig {
+        /// The settings.
+        config: SchedulerConfig,
+        /// Refuse unless they were last changed by this entry.
+        check_index: Option<LogIndex>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+}
+
+/// What is to happen to a deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeploymentChange {
+    /// Its canaries are good: go on with all instances. `None`: of every group.
+    Promote(Option<Vec<String>>),
+    /// Give it up, and go back to the last stable version where it says so.
+    Fail,
+    /// No instance became healthy in time.
+    MissedDeadline,
+    /// Stop for now.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Somebody says which instances are healthy.
+    SetHealth {
+        /// These are.
+        healthy: Vec<AllocId>,
+        /// These are not.
+        unhealthy: Vec<AllocId>,
+    },
 }
 
 impl Command {
@@ -165,7 +302,17 @@ impl Command {
             | Self::UpdateEvals { .. }
             | Self::ReportAllocs { .. }
             | Self::CollectGarbage { .. }
-            | Self::ReportNodes { .. } => 1,
+            | Self::ReportNodes { .. }
+            | Self::ChangeDeployment { .. }
+            | Self::DrainNode { .. }
+            | Self::CompleteDrain { .. }
+            | Self::MigrateAllocs { .. }
+            | Self::ScaleJob { .. }
+            | Self::RevertJob { .. }
+            | Self::SetJobStable { .. }
+            | Self::DispatchJob { .. }
+            | Self::LaunchPeriodic { .. }
+            | Self::SetSchedulerConfig { .. } => 1,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -184,7 +331,17 @@ impl Command {
             | Self::UpdateEvals { at, .. }
             | Self::ReportAllocs { at, .. }
             | Self::CollectGarbage { at, .. }
-            | Self::ReportNodes { at, .. } => *at,
+            | Self::ReportNodes { at, .. }
+            | Self::ChangeDeployment { at, .. }
+            | Self::DrainNode { at, .. }
+            | Self::CompleteDrain { at, .. }
+            | Self::MigrateAllocs { at, .. }
+            | Self::ScaleJob { at, .. }
+            | Self::RevertJob { at, .. }
+            | Self::SetJobStable { at, .. }
+            | Self::DispatchJob { at, .. }
+            | Self::LaunchPeriodic { at, .. }
+            | Self::SetSchedulerConfig { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -201,7 +358,17 @@ impl Command {
             | Self::UpdateEvals { at, .. }
             | Self::ReportAllocs { at, .. }
             | Self::CollectGarbage { at, .. }
-            | Self::ReportNodes { at, .. } => at,
+            | Self::ReportNodes { at, .. }
+            | Self::ChangeDeployment { at, .. }
+            | Self::DrainNode { at, .. }
+            | Self::CompleteDrain { at, .. }
+            | Self::MigrateAllocs { at, .. }
+            | Self::ScaleJob { at, .. }
+            | Self::RevertJob { at, .. }
+            | Self::SetJobStable { at, .. }
+            | Self::DispatchJob { at, .. }
+            | Self::LaunchPeriodic { at, .. }
+            | Self::SetSchedulerConfig { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -249,8 +416,8 @@ pub enum Response {
     NodeRegistered,
     /// The job is registered.
     JobRegistered {
-        /// The evaluation that will place it.
-        eval_id: EvalId,
+        /// The evaluation that will place it; none for a job that only makes others.
+        eval_id: Option<EvalId>,
         /// Its current version.
         version: u64,
         /// The entry that registered that version.
@@ -258,13 +425,33 @@ pub enum Response {
     },
     /// The job will be stopped.
     JobDeregistered {
-        /// The evaluation that will stop it.
-        eval_id: EvalId,
+        /// The evaluation that will stop it; none for a job that only made others.
+        eval_id: Option<EvalId>,
     },
     /// The job will be looked at.
     EvalCreated {
         /// The evaluation.
         eval_id: EvalId,
+    },
+    /// A job was made from another one.
+    JobLaunched {
+        /// Its id.
+        job_id: String,
+        /// The evaluation that will place it; none if nothing was launched, because an earlier launch
+        /// runs or because it was launched before.
+        eval_id: Option<EvalId>,
+    },
+    /// The deployment is changed.
+    DeploymentChanged {
+        /// The evaluation that goes on with it.
+        eval_id: Option<EvalId>,
+        /// The version that the job goes back to.
+        reverted_to: Option<u64>,
+    },
+    /// The evaluations that will look at what was asked for.
+    EvalsCreated {
+        /// One for each job.
+        eval_ids: Vec<EvalId>,
     },
     /// Plans were carried out as far as they fit.
     PlansApplied {
@@ -281,6 +468,8 @@ pub enum Response {
         jobs: u32,
         /// Nodes.
         nodes: u32,
+        /// Deployments.
+        deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
     },
@@ -338,6 +527,42 @@ pub enum Rejection {
         /// The type asked for.
         to: JobType,
     },
+    /// There is no such deployment.
+    #[error("there is no deployment {0}")]
+    UnknownDeployment(DeploymentId),
+    /// The deployment is over, or what was asked does not fit it.
+    #[error("deployment {}: {why}", id.short())]
+    Deployment {
+        /// The deployment.
+        id: DeploymentId,
+        /// Why not.
+        why: String,
+    },
+    /// What was asked does not fit the job.
+    #[error("job {key}: {why}")]
+    Job {
+        /// The job.
+        key: JobKey,
+        /// Why not.
+        why: String,
+    },
+    /// There is no such allocation.
+    #[error("there is no allocation {0}")]
+    UnknownAlloc(AllocId),
+    /// The settings moved since the operator looked.
+    #[error(
+        "the scheduler's settings were last changed at index {}, not {}: look at them again before changing them",
+        actual.0, expected.0
+    )]
+    ConfigIndex {
+        /// What the operator saw.
+        expected: LogIndex,
+        /// What is so.
+        actual: LogIndex,
+    },
+    /// An operator keeps new jobs out.
+    #[error("job registration is switched off: see `muster operator scheduler get-config`")]
+    RegistrationOff,
     /// The job was not validated.
     #[error("job {0} has no task group")]
     NoGroups(JobKey),
@@ -376,6 +601,8 @@ pub enum Effect {
     NodeReady(NodeId),
     /// Expect no heartbeats from this node.
     NodeGone(NodeId),
+    /// Deployments, drains or periodic jobs changed: their duties look again.
+    DutiesDue,
 }
 
 /// A row that was written or removed: look it up in the state to see which.
@@ -387,6 +614,8 @@ pub enum Changed {
     Job(Arc<JobKey>),
     /// An evaluation.
     Eval(EvalId),
+    /// A deployment.
+    Deployment(DeploymentId),
     /// An allocation.
     Alloc(AllocId),
 }
@@ -435,7 +664,11 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             check_index,
         } => job::register(&mut change, *spec, check_index),
         Command::DeregisterJob { key, purge, at: _ } => job::deregister(&mut change, key, purge),
-        Command::EvaluateJob { key, at: _ } => job::evaluate(&mut change, key),
+        Command::EvaluateJob {
+            key,
+            force_reschedule,
+            at: _,
+        } => job::evaluate(&mut change, key, force_reschedule),
         Command::ApplyPlans {
             plans,
             evals,
@@ -466,6 +699,61 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             after,
         )),
         Command::ReportNodes { reports, at: _ } => Ok(report::apply_all(&mut change, reports)),
+        Command::ChangeDeployment {
+            id,
+            change: wanted,
+            at: _,
+        } => deployment::apply(&mut change, id, wanted),
+        Command::DrainNode {
+            node_id,
+            drain,
+            mark_eligible,
+            at: _,
+        } => node::drain(&mut change, node_id, drain, mark_eligible),
+        Command::CompleteDrain { node_id, at: _ } => node::complete_drain(&mut change, node_id),
+        Command::MigrateAllocs {
+            alloc_ids,
+            trigger,
+            at: _,
+        } => alloc::migrate(&mut change, &alloc_ids, trigger),
+        Command::ScaleJob {
+            key,
+            group,
+            count,
+            check_index,
+            at: _,
+        } => job::scale(&mut change, key, &group, count, check_index),
+        Command::RevertJob {
+            key,
+            version,
+            check_version,
+            at: _,
+        } => job::revert(&mut change, key, version, check_version),
+        Command::SetJobStable {
+            key,
+            version,
+            stable,
+            at: _,
+        } => job::set_stable(&mut change, key, version, stable),
+        Command::DispatchJob {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            at: _,
+        } => launch::dispatch(&mut change, key, &suffix, payload, meta, idempotency_token),
+        Command::LaunchPeriodic {
+            key,
+            due,
+            forced,
+            at: _,
+        } => launch::periodic(&mut change, key, due, forced),
+        Command::SetSchedulerConfig {
+            config,
+            check_index,
+            at: _,
+        } => set_config(&mut change, config, check_index),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }
@@ -476,6 +764,25 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
         effects,
         changed,
     }
+}
+
+fn set_config(
+    change: &mut Change<'_>,
+    config: SchedulerConfig,
+    check_index: Option<LogIndex>,
+) -> Result<Response, Rejection> {
+    let actual = change.state.config.modify_index;
+    if let Some(expected) = check_index.filter(|expected| *expected != actual) {
+        return Err(Rejection::ConfigIndex { expected, actual });
+    }
+    let row = &mut change.state.config;
+    if row.create_index == LogIndex(0) {
+        row.create_index = change.index;
+    }
+    row.modify_index = change.index;
+    row.scheduler = config;
+    change.effect(Effect::DutiesDue);
+    Ok(Response::Done)
 }
 
 #[cfg(test)]

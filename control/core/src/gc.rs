@@ -22,6 +22,8 @@ pub struct GcConfig {
     pub job_threshold: Duration,
     /// Age of nodes.
     pub node_threshold: Duration,
+    /// Age of deployments.
+    pub deployment_threshold: Duration,
 }
 
 impl Default for GcConfig {
@@ -32,12 +34,18 @@ impl Default for GcConfig {
             batch_eval_threshold: Duration::from_hours(24),
             job_threshold: Duration::from_hours(4),
             node_threshold: Duration::from_hours(24),
+            deployment_threshold: Duration::from_hours(1),
         }
     }
 }
 
 /// Jobs go first, as what is below them goes with them; nodes last, when nothing is on them any more.
-const ORDER: [GcRule; 3] = [GcRule::Jobs, GcRule::Evals, GcRule::Nodes];
+const ORDER: [GcRule; 4] = [
+    GcRule::Jobs,
+    GcRule::Evals,
+    GcRule::Deployments,
+    GcRule::Nodes,
+];
 
 /// The clock of the collection.
 #[derive(Debug)]
@@ -68,11 +76,13 @@ impl Collector {
             batch_eval_threshold,
             job_threshold,
             node_threshold,
+            deployment_threshold,
         } = self.config;
         let threshold = |rule| match rule {
             GcRule::Jobs => job_threshold,
             GcRule::Evals => eval_threshold,
             GcRule::Nodes => node_threshold,
+            GcRule::Deployments => deployment_threshold,
         };
         let rules = ORDER.into_iter();
         rules

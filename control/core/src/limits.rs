@@ -44,17 +44,14 @@ pub const ANSWERS_FORGOTTEN_MAX: u32 = 8;
 pub const PLACEMENTS_MAX: u32 = 65_536;
 /// Nodes declared down by one look at the heartbeats. A partition can cut off all of them at once.
 pub const EXPIRED_MAX: usize = 512;
-/// Allocations of a replacement chain that are followed back to count failures. With the delays
-/// doubling from 30 s, the eighth is past [`RESCHEDULE_DELAY_MAX`] anyway.
-pub const RESCHEDULE_CHAIN_MAX: u32 = 8;
-/// Delay before a failed service allocation is replaced for the first time. Nomad's default.
-pub const RESCHEDULE_DELAY_MIN: Duration = Duration::from_secs(30);
-/// Longest delay before a failed service allocation is replaced. Nomad's default.
-pub const RESCHEDULE_DELAY_MAX: Duration = Duration::from_hours(1);
-/// Delay before a failed batch allocation is replaced. Nomad's default.
-pub const RESCHEDULE_BATCH_DELAY: Duration = Duration::from_secs(5);
-/// A failed batch allocation is replaced once in this time. Nomad's default.
-pub const RESCHEDULE_BATCH_INTERVAL: Duration = Duration::from_hours(24);
+/// Earlier replacements that an allocation remembers, where its policy has no limit: as many as the delay
+/// functions and people look at. Nomad's number.
+pub const RESCHEDULES_KEPT: usize = 5;
+/// Earlier replacements that an allocation remembers at most: about 60 bytes each. A policy that allows more
+/// within its interval is as good as one without a limit.
+pub const RESCHEDULES_MAX: usize = 64;
+/// Dispatched jobs that are looked through for a repeated token; older ones are finished long since.
+pub const DISPATCHES_LOOKED_AT: usize = 4_096;
 
 /// How long a leader may not have looked at its heartbeats before it gives every node a whole period. It
 /// looks twice a second; less would take a busy machine's hiccups for a stop, more would let a stop of that

@@ -2,8 +2,9 @@
 //!
 //! Every choice is the best of all feasible nodes: `feasible` says which nodes may be used (once per
 //! class of nodes), `rank` scores them and keeps the best on top of a tournament, so that C instances on
-//! N nodes cost O(N + C log N). `reconcile` says what is missing and what is too much; `generic` ties
-//! it together for service and batch jobs. The same snapshot, evaluation and time give the same plan.
+//! N nodes cost O(N + C log N). `reconciler` says what is missing and what is too much; `generic` ties
+//! it together for service and batch jobs, `system` for those that have an instance on every node.
+//! `preempt` says who makes room. The same snapshot, evaluation and time give the same plan.
 //!
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
@@ -11,29 +12,22 @@
 mod feasible;
 mod fleet;
 mod generic;
-mod names;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "decided and tested; the scheduler asks it next")
-)]
+mod instances;
 mod preempt;
 mod rank;
-mod reconcile;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "decided and tested; the scheduler asks it next")
-)]
 mod reconciler;
-pub(crate) mod reschedule;
+mod system;
 mod update;
 
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::JobType;
 use muster_domain::plan::Plan;
 
 use crate::fsm::{EvalUpdate, NextEval};
-use crate::state::State;
+use crate::state::{AllocView, State};
+use reconciler::Instance;
 
 /// What came of looking at a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +36,50 @@ pub struct ScheduleOutcome {
     pub plan: Plan,
     /// What becomes of the evaluation. `None`: it was blocked, still is, and nothing need be written.
     pub update: Option<EvalUpdate>,
+    /// How many instances of each group something happens to, for people.
+    pub desired: Vec<(String, DesiredUpdates)>,
+}
+
+/// How many instances of a group something happens to. A placement counts whether or not there is room for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DesiredUpdates {
+    /// Nothing.
+    pub ignore: u32,
+    /// Placed.
+    pub place: u32,
+    /// Moved to another node.
+    pub migrate: u32,
+    /// Stopped.
+    pub stop: u32,
+    /// Taken over by the new version as they are.
+    pub in_place: u32,
+    /// Replaced by the new version.
+    pub destructive: u32,
+    /// Placed beside the older ones until somebody promotes them.
+    pub canary: u32,
+}
+
+impl From<reconciler::Counts> for DesiredUpdates {
+    fn from(counts: reconciler::Counts) -> Self {
+        let reconciler::Counts {
+            ignore,
+            place,
+            migrate,
+            stop,
+            in_place,
+            destructive,
+            canary,
+        } = counts;
+        Self {
+            ignore,
+            place,
+            migrate,
+            stop,
+            in_place,
+            destructive,
+            canary,
+        }
+    }
 }
 
 /// Looks at the job of `eval` in `state` at the time `now`.
@@ -53,7 +91,7 @@ pub fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOut
     let now = now.max(eval.wait_until);
     match eval.job_type {
         JobType::Service | JobType::Batch => generic::schedule(state, eval, now),
-        JobType::System | JobType::SysBatch => unsupported(state, eval),
+        JobType::System | JobType::SysBatch => system::schedule(state, eval, now),
     }
 }
 
@@ -63,17 +101,79 @@ pub fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
     generic::could_help(state, eval, node_id)
 }
 
+/// Whether an allocation that ended well counts as one that failed, because its job runs for ever.
+pub(crate) fn runs_for_ever(alloc: AllocView<'_>) -> bool {
+    instances::runs_for_ever(alloc.job().spec.job_type)
+}
+
+/// When an allocation that has ended by itself is replaced; `None`: it is not.
+pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
+    let is_over = match alloc.client_status() {
+        ClientStatus::Failed => true,
+        ClientStatus::Complete => runs_for_ever(alloc),
+        ClientStatus::Lost
+        | ClientStatus::Pending
+        | ClientStatus::Running
+        | ClientStatus::Unknown => false,
+    };
+    if !is_over || alloc.desired() != DesiredStatus::Run || alloc.next().is_some() {
+        return None;
+    }
+    let policy = &alloc.group().reschedule;
+    reconciler::next_time(&Instance::ended(alloc), Some(policy))
+}
+
+/// Whether jobs of this type may take the place of less important ones.
+fn may_preempt(state: &State, job_type: JobType) -> bool {
+    let preemption = state.config().scheduler.preemption;
+    match job_type {
+        JobType::System => preemption.system,
+        JobType::SysBatch => preemption.sysbatch,
+        JobType::Batch => preemption.batch,
+        JobType::Service => preemption.service,
+    }
+}
+
+/// Which of equal nodes goes first, from the evaluation's id.
+fn seed(eval_id: &EvalId) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&eval_id.0[8..]);
+    u64::from_be_bytes(bytes)
+}
+
 /// A plan that changes nothing.
 fn empty_plan(state: &State, eval_id: EvalId, job: JobKey) -> Plan {
-    Plan {
-        eval_id,
-        job_version: state.jobs().get(&job).map_or(0, |job| job.current.version),
-        job,
-        snapshot_index: state.applied(),
-        groups: Vec::new(),
-        stops: Vec::new(),
-        failed: Vec::new(),
+    let version = state.jobs().get(&job).map_or(0, |job| job.current.version);
+    Plan::empty(eval_id, job, version, state.applied())
+}
+
+/// What becomes of the evaluation. What failed moves from the plan to it.
+fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpdate> {
+    let failed = std::mem::take(&mut plan.failed);
+    let snapshot = state.applied();
+    if failed.is_empty() {
+        return Some(ended(eval, EvalStatus::Complete, "", snapshot));
     }
+    let queued: Vec<(String, u32)> = failed
+        .iter()
+        .map(|group| (group.group.clone(), group.count))
+        .collect();
+    let was_blocked = eval.status == EvalStatus::Blocked;
+    if was_blocked && plan.is_empty() && queued == eval.queued {
+        return None;
+    }
+    let (status, description, next) = if was_blocked {
+        (EvalStatus::Blocked, "waits for room", NextEval::Nothing)
+    } else {
+        (EvalStatus::Complete, "", NextEval::Blocked)
+    };
+    let update = ended(eval, status, description, snapshot);
+    Some(EvalUpdate {
+        failed_groups: failed,
+        queued,
+        next,
+        ..update
+    })
 }
 
 /// An end of `eval` without more to say.
@@ -91,18 +191,6 @@ fn ended(
         failed_groups: Vec::new(),
         queued: Vec::new(),
         next: NextEval::Nothing,
-    }
-}
-
-/// Validation refuses these types; a job that came past it fails by name.
-fn unsupported(state: &State, eval: &Evaluation) -> ScheduleOutcome {
-    let why = format!(
-        "jobs of type {} are not supported by this version",
-        eval.job_type
-    );
-    ScheduleOutcome {
-        plan: empty_plan(state, eval.id, eval.job.clone()),
-        update: Some(ended(eval, EvalStatus::Failed, &why, state.applied())),
     }
 }
 

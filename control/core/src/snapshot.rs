@@ -16,13 +16,14 @@ mod stream;
 use std::sync::Arc;
 
 use muster_domain::alloc::PlacementMetrics;
+use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{EvalId, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{DeploymentId, EvalId, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{JobStatus, JobVersion};
 use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Answer, RowRecord, StateHash};
+use crate::state::{Answer, Config, RowRecord, StateHash};
 
 pub use restore::{RestoreError, Restoring, restore};
 pub use stream::records;
@@ -52,6 +53,10 @@ pub enum Record {
     Eval(Arc<Evaluation>),
     /// An allocation, packed as it lies in the state; its cohort by its place in the stream.
     Alloc(Box<RowRecord>),
+    /// A deployment.
+    Deployment(Arc<Deployment>),
+    /// The settings, unless they are the defaults.
+    Config(Config),
     /// The answer to a keyed write.
     Answer(Arc<Answer>),
     /// The last.
@@ -64,7 +69,7 @@ pub enum Record {
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 11] = [
+    pub const KINDS: [(&'static str, u32); 13] = [
         ("header", 1),
         ("job versions", 1),
         ("placement metrics", 1),
@@ -74,6 +79,8 @@ impl Record {
         ("jobs", 1),
         ("evaluations", 1),
         ("allocations", 1),
+        ("deployments", 1),
+        ("settings", 1),
         ("answers", 1),
         ("end", 1),
     ];
@@ -91,8 +98,10 @@ impl Record {
             Self::Job(_) => 6,
             Self::Eval(_) => 7,
             Self::Alloc(_) => 8,
-            Self::Answer(_) => 9,
-            Self::End { .. } => 10,
+            Self::Deployment(_) => 9,
+            Self::Config(_) => 10,
+            Self::Answer(_) => 11,
+            Self::End { .. } => 12,
         }
     }
 }
@@ -112,6 +121,8 @@ pub struct Header {
     pub allocs_index: LogIndex,
     /// The last entry that changed the evaluations.
     pub evals_index: LogIndex,
+    /// The last entry that changed the deployments.
+    pub deployments_index: LogIndex,
     /// What the restored state must hash to.
     pub hash: StateHash,
 }
@@ -143,6 +154,8 @@ pub struct JobRecord {
     older: Vec<u32>,
     stop: bool,
     status: JobStatus,
+    stable: Vec<u64>,
+    launched_at: Option<Timestamp>,
     modify_index: LogIndex,
     plan_index: LogIndex,
 }
@@ -156,6 +169,7 @@ pub struct CohortRecord {
     eval_id: EvalId,
     metrics: u32,
     create_time: Timestamp,
+    deployment: Option<DeploymentId>,
 }
 
 #[cfg(test)]

@@ -9,8 +9,11 @@
 mod allocs;
 mod answers;
 pub mod check;
+mod config;
+mod deployments;
 mod digest;
 mod evals;
+mod held;
 mod jobs;
 mod nodes;
 mod paged;
@@ -23,12 +26,15 @@ use muster_domain::id::{LogIndex, NodeId};
 use allocs::Updated;
 pub use allocs::{AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc};
 pub use answers::{Answer, Answers};
+pub use config::Config;
+pub use deployments::Deployments;
 pub use digest::StateHash;
 pub use evals::Evals;
+pub use held::Held;
 pub use jobs::Jobs;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 
-pub(crate) use allocs::{Cohort, Lineage, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};
+pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};
 pub(crate) use digest::Digest;
 pub(crate) use jobs::JobRow;
 pub(crate) use room::Room;
@@ -41,6 +47,8 @@ pub struct State {
     pub(crate) jobs: Jobs,
     pub(crate) allocs: Allocs,
     pub(crate) evals: Evals,
+    pub(crate) deployments: Deployments,
+    pub(crate) config: Config,
     pub(crate) answers: Answers,
 }
 
@@ -60,6 +68,8 @@ impl State {
             jobs,
             allocs,
             evals,
+            deployments,
+            config: _,
             answers: _,
         } = self;
         *applied = index;
@@ -67,6 +77,7 @@ impl State {
         jobs.set_index(index);
         allocs.set_index(index);
         evals.set_index(index);
+        deployments.set_index(index);
     }
 
     /// The machines.
@@ -93,6 +104,18 @@ impl State {
         &self.evals
     }
 
+    /// The deployments.
+    #[must_use]
+    pub fn deployments(&self) -> &Deployments {
+        &self.deployments
+    }
+
+    /// The settings that operators change.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Answers kept for repeated writes.
     #[must_use]
     pub fn answers(&self) -> &Answers {
@@ -109,6 +132,8 @@ impl State {
             jobs,
             allocs,
             evals,
+            deployments,
+            config,
             answers,
         } = self;
         StateHash {
@@ -116,6 +141,8 @@ impl State {
             jobs: jobs.hash(),
             allocs: allocs.hash(),
             evals: evals.hash(),
+            deployments: deployments.hash(),
+            config: config.hash(),
             answers: answers.hash(),
         }
     }
@@ -139,7 +166,7 @@ impl State {
     /// The same on a node that may be gone.
     pub(crate) fn insert_alloc_on(&mut self, key: u64, row: Row, node_id: NodeId) {
         if !row.is_terminal() {
-            self.nodes.take(row.node(), row.ask(), row.ports());
+            self.nodes.take(row.node(), row.ask(), row.held());
         }
         self.allocs.insert(key, row, node_id);
     }
@@ -155,10 +182,10 @@ impl State {
         );
         if before != after {
             if let Some(ask) = before {
-                self.nodes.give_back(view.node(), ask, view.ports());
+                self.nodes.give_back(view.node(), ask, view.holding());
             }
             if let Some(ask) = after {
-                self.nodes.take(view.node(), ask, view.ports());
+                self.nodes.take(view.node(), ask, view.holding());
             }
         }
         before.is_some() && after.is_none()
@@ -169,7 +196,7 @@ impl State {
         let node_id = self.allocs.at(key)?.node_id();
         let row = self.allocs.remove(key)?;
         if !row.is_terminal() {
-            self.nodes.give_back(row.node(), row.ask(), row.ports());
+            self.nodes.give_back(row.node(), row.ask(), row.held());
         }
         if !self.allocs.is_on(row.node()) {
             self.nodes.release(&node_id);

@@ -288,7 +288,7 @@ impl Host {
         let Some(runner) = agent.runners.get_mut(&alloc_id) else {
             return;
         };
-        match runner.core.handle_update(&desired) {
+        match runner.core.handle_update(&desired, env.now) {
             Ok(()) => {
                 runner.desired = desired.clone();
                 self.store_desired(&desired, env);

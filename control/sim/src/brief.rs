@@ -38,6 +38,20 @@ pub fn command(command: &Command) -> String {
                 .collect();
             nodes.join("; ")
         }
+        Command::ChangeDeployment { id, change, .. } => {
+            format!("deployment {} {change:?}", id.short())
+        }
+        Command::DrainNode { node_id, drain, .. } => {
+            format!("drain {} {}", node(*node_id), drain.is_some())
+        }
+        Command::CompleteDrain { node_id, .. } => format!("{} is drained", node(*node_id)),
+        Command::MigrateAllocs { alloc_ids, .. } => format!("migrate {}", alloc_ids.len()),
+        Command::ScaleJob { key, count, .. } => format!("scale {key} to {count}"),
+        Command::RevertJob { key, version, .. } => format!("revert {key} to {version}"),
+        Command::SetJobStable { key, version, .. } => format!("{key} {version} is stable"),
+        Command::DispatchJob { key, .. } => format!("dispatch {key}"),
+        Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
+        Command::SetSchedulerConfig { .. } => "settings".to_owned(),
         Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),
         Command::Keyed {
             once,

@@ -59,6 +59,7 @@ fn gc() -> GcConfig {
         batch_eval_threshold: Duration::from_secs(30),
         job_threshold: Duration::from_secs(30),
         node_threshold: Duration::from_secs(25),
+        deployment_threshold: Duration::from_secs(20),
     }
 }
 
@@ -122,7 +123,7 @@ impl Duties {
                 }
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(&node_id),
-                Effect::NodeChanged(_) => {}
+                Effect::NodeChanged(_) | Effect::DutiesDue => {}
             }
         }
     }

@@ -227,9 +227,9 @@ async fn propose(
 ) -> Result<RegisterResponse, ApiError> {
     let (index, response) = http.control.propose(query.once(command)).await?;
     // A repeated request is answered as the first was: its evaluation is older than its entry.
-    let made = |eval_id: &EvalId| {
+    let made = |eval_id: Option<&EvalId>| {
         let state = http.control.state();
-        let eval = state.evals().get(eval_id);
+        let eval = eval_id.and_then(|eval_id| state.evals().get(eval_id));
         eval.map_or(index, |eval| eval.create_index)
     };
     let (eval_id, eval_index, job_modify_index) = match response {
@@ -237,16 +237,23 @@ async fn propose(
             eval_id,
             version: _,
             job_modify_index,
-        } => (eval_id, made(&eval_id), job_modify_index),
-        fsm::Response::JobDeregistered { eval_id } | fsm::Response::EvalCreated { eval_id } => {
-            let eval_index = made(&eval_id);
+        } => (eval_id, made(eval_id.as_ref()), job_modify_index),
+        fsm::Response::JobDeregistered { eval_id } => {
+            let eval_index = made(eval_id.as_ref());
             (eval_id, eval_index, eval_index)
+        }
+        fsm::Response::EvalCreated { eval_id } => {
+            let eval_index = made(Some(&eval_id));
+            (Some(eval_id), eval_index, eval_index)
         }
         fsm::Response::Rejected(rejection) => return Err(ApiError::Rejected(rejection)),
         other @ (fsm::Response::Done
         | fsm::Response::NodeRegistered
         | fsm::Response::PlansApplied { .. }
         | fsm::Response::Collected { .. }
+        | fsm::Response::JobLaunched { .. }
+        | fsm::Response::DeploymentChanged { .. }
+        | fsm::Response::EvalsCreated { .. }
         | fsm::Response::NodesReported { .. }) => {
             return Err(ApiError::Internal(format!(
                 "a command about a job was answered with {other:?}"
@@ -254,7 +261,7 @@ async fn propose(
         }
     };
     Ok(RegisterResponse {
-        eval_id: eval_id.to_string(),
+        eval_id: eval_id.map(|id| id.to_string()).unwrap_or_default(),
         eval_create_index: eval_index.0,
         job_modify_index: job_modify_index.0,
         index: index.0,
@@ -305,6 +312,7 @@ async fn one(
                 &query,
                 Command::EvaluateJob {
                     key,
+                    force_reschedule: false,
                     at: http.control.now(),
                 },
             )

@@ -117,7 +117,13 @@ fn rejection(rejection: &Rejection) -> String {
         Rejection::JobTypeChanged { .. }
         | Rejection::NoGroups(_)
         | Rejection::InvalidNode(_)
+        | Rejection::Deployment { .. }
+        | Rejection::Job { .. }
+        | Rejection::ConfigIndex { .. }
+        | Rejection::RegistrationOff
         | Rejection::KeyReused { .. } => rejection.to_string(),
+        Rejection::UnknownDeployment(_) => "deployment not found".to_owned(),
+        Rejection::UnknownAlloc(_) => "alloc not found".to_owned(),
     }
 }
 
@@ -136,9 +142,17 @@ impl ApiError {
             Self::SlowBody { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Unsupported { .. } => StatusCode::NOT_IMPLEMENTED,
             Self::Rejected(rejection) => match rejection {
-                Rejection::UnknownJob(_) | Rejection::UnknownNode(_) => StatusCode::NOT_FOUND,
-                Rejection::CheckIndex { .. } | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
+                Rejection::UnknownJob(_)
+                | Rejection::UnknownNode(_)
+                | Rejection::UnknownDeployment(_)
+                | Rejection::UnknownAlloc(_) => StatusCode::NOT_FOUND,
+                Rejection::CheckIndex { .. }
+                | Rejection::ConfigIndex { .. }
+                | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
+                Rejection::RegistrationOff => StatusCode::FORBIDDEN,
                 Rejection::JobTypeChanged { .. }
+                | Rejection::Deployment { .. }
+                | Rejection::Job { .. }
                 | Rejection::NoGroups(_)
                 | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
             },

@@ -276,6 +276,7 @@ impl FakeAgent {
             client_status,
             client_description: String::new(),
             task_states: Vec::new(),
+            healthy: None,
         };
         let message = FromAgent::Report {
             sequence: self.sequence,

@@ -26,6 +26,13 @@ const PHRASES: &[&str] = &[
     "the job asks for fewer instances",
     "its node is down",
     "its node is gone",
+    "alloc not needed due to job update",
+    "alloc is lost since its node is down",
+    "alloc is being migrated",
+    "alloc was rescheduled because it failed",
+    "alloc is being updated due to job update",
+    "alloc not needed due to disconnected client reconnect",
+    "its node is out of reach",
 ];
 
 /// The number of `text`, if it is on the list.

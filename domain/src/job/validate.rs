@@ -94,7 +94,7 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     check_affinities(&at, affinities, faults);
     check_spreads(&at, *job_type, spreads, faults);
     launch::check(&at, spec, faults);
-    later::check(&at, spec, faults);
+    later::check(spec, faults);
     check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
     if groups.is_empty() {
         faults.push(Fault::new(

@@ -5,14 +5,16 @@
 //! instance, the next name, the same score, nothing else. A run of which all that is so takes one byte
 //! where nodes lie close together.
 
+use std::time::Duration;
+
 use serde::de::{self, Visitor};
 use serde::{Deserializer, Serializer};
 
-use super::PlacementRun;
+use super::{PlacementDetail, PlacementRun};
 use crate::alloc::Score;
 use crate::id::{AllocId, NodeNumber};
 use crate::pack::{Malformed, Reader, Writer};
-use crate::resources::AllocatedPort;
+use crate::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 
 /// The bits of a run's first number, below the distance of its node.
 const MANY: u64 = 1;
@@ -20,6 +22,16 @@ const OTHER_NAME: u64 = 2;
 const OTHER_SCORE: u64 = 4;
 const MORE: u64 = 8;
 const BITS: u32 = 4;
+
+/// The bits of the first byte of a detail.
+const PREVIOUS: u8 = 1;
+const RESCHEDULE: u8 = 2;
+const CANARY: u8 = 4;
+const PREEMPTED: u8 = 8;
+const VERSION: u8 = 16;
+const PORTS: u8 = 32;
+const CORES: u8 = 64;
+const DEVICES: u8 = 128;
 
 /// The expected node is the one after the last.
 const STEP: i64 = 1;
@@ -64,8 +76,7 @@ fn pack(runs: &[PlacementRun]) -> Vec<u8> {
             first_index,
             count,
             score: Score(run_score),
-            ports,
-            previous,
+            detail,
         } = run;
         let distance = i64::from(*number) - node - STEP;
         let mut bits = 0;
@@ -73,7 +84,7 @@ fn pack(runs: &[PlacementRun]) -> Vec<u8> {
             (MANY, *count != 1),
             (OTHER_NAME, *first_index != name),
             (OTHER_SCORE, *run_score != score),
-            (MORE, !ports.is_empty() || previous.is_some()),
+            (MORE, detail.is_some()),
         ] {
             bits |= if set { bit } else { 0 };
         }
@@ -87,8 +98,8 @@ fn pack(runs: &[PlacementRun]) -> Vec<u8> {
         if bits & OTHER_SCORE != 0 {
             writer.signed(i64::from(*run_score) - i64::from(score));
         }
-        if bits & MORE != 0 {
-            pack_more(&mut writer, ports, *previous);
+        if let Some(detail) = detail {
+            pack_detail(&mut writer, detail);
         }
         node = i64::from(*number);
         name = first_index.wrapping_add(*count);
@@ -97,16 +108,84 @@ fn pack(runs: &[PlacementRun]) -> Vec<u8> {
     writer.finish()
 }
 
-fn pack_more(writer: &mut Writer, ports: &[AllocatedPort], previous: Option<AllocId>) {
-    writer.number(ports.len() as u64);
-    for AllocatedPort { label, value, to } in ports {
-        writer.bytes(label.as_bytes());
-        writer.number(u64::from(*value));
-        writer.number(u64::from(*to));
+fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
+    let PlacementDetail {
+        holding: Holding {
+            ports,
+            cores,
+            devices,
+        },
+        previous,
+        reschedule,
+        canary,
+        preempted,
+        version,
+    } = detail;
+    let mut flags = 0;
+    for (flag, set) in [
+        (PREVIOUS, previous.is_some()),
+        (RESCHEDULE, reschedule.is_some()),
+        (CANARY, *canary),
+        (PREEMPTED, !preempted.is_empty()),
+        (VERSION, version.is_some()),
+        (PORTS, !ports.is_empty()),
+        (CORES, !cores.is_empty()),
+        (DEVICES, !devices.is_empty()),
+    ] {
+        flags |= if set { flag } else { 0 };
     }
-    writer.byte(u8::from(previous.is_some()));
+    writer.byte(flags);
     if let Some(previous) = previous {
         previous.pack(writer);
+    }
+    if let Some(delay) = reschedule {
+        writer.number(delay.as_secs());
+        writer.number(u64::from(delay.subsec_nanos()));
+    }
+    if flags & PREEMPTED != 0 {
+        writer.number(preempted.len() as u64);
+        preempted.iter().for_each(|alloc_id| alloc_id.pack(writer));
+    }
+    if let Some(version) = version {
+        writer.number(*version);
+    }
+    if flags & PORTS != 0 {
+        writer.number(ports.len() as u64);
+        for AllocatedPort {
+            label,
+            value,
+            to,
+            host_ip,
+        } in ports
+        {
+            writer.bytes(label.as_bytes());
+            writer.number(u64::from(*value));
+            writer.number(u64::from(*to));
+            writer.bytes(host_ip.as_bytes());
+        }
+    }
+    if flags & CORES != 0 {
+        writer.number(cores.len() as u64);
+        for HeldCores { task_at, ids, mhz } in cores {
+            writer.number(u64::from(*task_at));
+            writer.number(*mhz);
+            writer.number(ids.len() as u64);
+            ids.iter().for_each(|id| writer.number(u64::from(*id)));
+        }
+    }
+    if flags & DEVICES != 0 {
+        writer.number(devices.len() as u64);
+        for HeldDevices {
+            task_at,
+            group,
+            ids,
+        } in devices
+        {
+            writer.number(u64::from(*task_at));
+            writer.bytes(group.as_bytes());
+            writer.number(ids.len() as u64);
+            ids.iter().for_each(|id| writer.bytes(id.as_bytes()));
+        }
     }
 }
 
@@ -131,10 +210,10 @@ fn unpack(bytes: &[u8]) -> Result<Vec<PlacementRun>, Malformed> {
                 .and_then(|score| i32::try_from(score).ok())
                 .ok_or(Malformed)?;
         }
-        let (ports, previous) = if bits & MORE == 0 {
-            (Vec::new(), None)
+        let detail = if bits & MORE == 0 {
+            None
         } else {
-            unpack_more(&mut reader)?
+            Some(Box::new(unpack_detail(&mut reader)?))
         };
         node = number;
         name = first_index.wrapping_add(count);
@@ -143,30 +222,69 @@ fn unpack(bytes: &[u8]) -> Result<Vec<PlacementRun>, Malformed> {
             first_index,
             count,
             score: Score(score),
-            ports,
-            previous,
+            detail,
         });
     }
     Ok(runs)
 }
 
-fn unpack_more(
-    reader: &mut Reader<'_>,
-) -> Result<(Vec<AllocatedPort>, Option<AllocId>), Malformed> {
-    let mut ports = Vec::new();
-    for _ in 0..reader.number()? {
-        ports.push(AllocatedPort {
-            label: reader.text()?.to_owned(),
-            value: reader.small()?,
-            to: reader.small()?,
-        });
+fn unpack_detail(reader: &mut Reader<'_>) -> Result<PlacementDetail, Malformed> {
+    let mut detail = PlacementDetail::default();
+    let flags = reader.byte()?;
+    let has = |flag: u8| flags & flag != 0;
+    if has(PREVIOUS) {
+        detail.previous = Some(AllocId::unpack(reader)?);
     }
-    let previous = match reader.byte()? {
-        0 => None,
-        1 => Some(AllocId::unpack(reader)?),
-        _ => return Err(Malformed),
-    };
-    Ok((ports, previous))
+    if has(RESCHEDULE) {
+        let (seconds, nanos) = (reader.number()?, reader.small()?);
+        detail.reschedule =
+            Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos)));
+    }
+    detail.canary = has(CANARY);
+    if has(PREEMPTED) {
+        for _ in 0..reader.number()? {
+            detail.preempted.push(AllocId::unpack(reader)?);
+        }
+    }
+    if has(VERSION) {
+        detail.version = Some(reader.number()?);
+    }
+    let holding = &mut detail.holding;
+    if has(PORTS) {
+        for _ in 0..reader.number()? {
+            holding.ports.push(AllocatedPort {
+                label: reader.text()?.to_owned(),
+                value: reader.small()?,
+                to: reader.small()?,
+                host_ip: reader.text()?.to_owned(),
+            });
+        }
+    }
+    if has(CORES) {
+        for _ in 0..reader.number()? {
+            let (task_at, mhz) = (reader.small()?, reader.number()?);
+            let mut ids = Vec::new();
+            for _ in 0..reader.number()? {
+                ids.push(reader.small()?);
+            }
+            holding.cores.push(HeldCores { task_at, ids, mhz });
+        }
+    }
+    if has(DEVICES) {
+        for _ in 0..reader.number()? {
+            let (task_at, group) = (reader.small()?, reader.text()?.to_owned());
+            let mut ids = Vec::new();
+            for _ in 0..reader.number()? {
+                ids.push(reader.text()?.to_owned());
+            }
+            holding.devices.push(HeldDevices {
+                task_at,
+                group,
+                ids,
+            });
+        }
+    }
+    Ok(detail)
 }
 
 #[cfg(test)]
@@ -180,9 +298,12 @@ mod tests {
             first_index,
             count: 1,
             score: Score(score),
-            ports: Vec::new(),
-            previous: None,
+            detail: None,
         }
+    }
+
+    fn with(detail: PlacementDetail) -> Option<Box<PlacementDetail>> {
+        Some(Box::new(detail))
     }
 
     #[test]
@@ -191,6 +312,7 @@ mod tests {
             label: "http".to_owned(),
             value: 20_000,
             to: 80,
+            host_ip: "10.0.0.1".to_owned(),
         };
         let runs = vec![
             run(7, 0, -300),
@@ -201,12 +323,33 @@ mod tests {
                 ..run(0, u32::MAX, i32::MIN)
             },
             PlacementRun {
-                ports: vec![port.clone(), port],
-                previous: Some(AllocId([0x33; 16])),
+                detail: with(PlacementDetail {
+                    holding: Holding {
+                        ports: vec![port.clone(), port],
+                        cores: vec![HeldCores {
+                            task_at: 1,
+                            ids: vec![0, 7],
+                            mhz: 5_000,
+                        }],
+                        devices: vec![HeldDevices {
+                            task_at: 0,
+                            group: "nvidia/gpu/1080ti".to_owned(),
+                            ids: vec!["a".to_owned(), "b".to_owned()],
+                        }],
+                    },
+                    previous: Some(AllocId([0x33; 16])),
+                    reschedule: Some(Duration::from_millis(30_500)),
+                    canary: true,
+                    preempted: vec![AllocId([0x34; 16]), AllocId::at(LogIndex(7), 0)],
+                    version: Some(3),
+                }),
                 ..run(3, 5, 0)
             },
             PlacementRun {
-                previous: Some(AllocId::at(LogIndex(9_000), 12)),
+                detail: with(PlacementDetail {
+                    previous: Some(AllocId::at(LogIndex(9_000), 12)),
+                    ..PlacementDetail::default()
+                }),
                 ..run(4, 6, 0)
             },
         ];

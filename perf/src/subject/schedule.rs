@@ -240,7 +240,10 @@ fn register_jobs(state: &mut State, shape: Shape) -> anyhow::Result<Vec<EvalId>>
                 check_index: None,
             };
             match apply(state, command) {
-                Response::JobRegistered { eval_id, .. } => Ok(eval_id),
+                Response::JobRegistered {
+                    eval_id: Some(eval_id),
+                    ..
+                } => Ok(eval_id),
                 other => anyhow::bail!("the job was answered with {other:?}"),
             }
         })

@@ -154,7 +154,7 @@ impl Builder {
                 check_index: None,
             };
             match self.apply(command)?.0 {
-                Response::JobRegistered { eval_id, .. } => self.evals.push(eval_id),
+                Response::JobRegistered { eval_id, .. } => self.evals.extend(eval_id),
                 other => anyhow::bail!("the job was answered with {other:?}"),
             }
         }
@@ -197,8 +197,7 @@ impl Builder {
             first_index: at,
             count: 1,
             score: Score(scattered(at)),
-            ports: Vec::new(),
-            previous: None,
+            detail: None,
         };
         let scores = (0..5).map(|at| NodeScore {
             node_id: self.nodes[at],
@@ -211,21 +210,17 @@ impl Builder {
             scores: scores.collect(),
             ..PlacementMetrics::default()
         };
-        Plan {
-            eval_id: self.evals[number as usize],
-            job: JobKey::in_default(format!("job-{number}")),
-            job_version: 0,
-            snapshot_index: self.state.applied(),
-            groups: vec![GroupPlacements {
-                group_at: 0,
-                in_place: false,
-                left_behind: Vec::new(),
-                metrics: metrics.into(),
-                placements: (0..NODES).map(run).collect(),
-            }],
-            stops: Vec::new(),
-            failed: Vec::new(),
-        }
+        let key = JobKey::in_default(format!("job-{number}"));
+        let eval_id = self.evals[number as usize];
+        let mut plan = Plan::empty(eval_id, key, 0, self.state.applied());
+        plan.groups.push(GroupPlacements {
+            group_at: 0,
+            in_place: false,
+            left_behind: Vec::new(),
+            metrics: metrics.into(),
+            placements: (0..NODES).map(run).collect(),
+        });
+        plan
     }
 
     fn report(&mut self) -> anyhow::Result<()> {
@@ -328,6 +323,7 @@ fn report(alloc_id: AllocId) -> AllocReport {
         client_status: ClientStatus::Running,
         client_description: "tasks are running".to_owned(),
         task_states: vec![task],
+        healthy: None,
     }
 }
 

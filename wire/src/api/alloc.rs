@@ -11,7 +11,7 @@ use muster_domain::alloc as domain;
 use serde::{Deserialize, Serialize};
 
 use crate::api::job::Job;
-use crate::api::null::Null;
+use crate::api::null::{self, Null};
 use crate::api::resources::{AllocatedResources, Resources};
 
 pub use metric::{Metric, NodeScoreMeta};
@@ -56,14 +56,15 @@ pub struct Allocation {
     pub task_states: BTreeMap<String, TaskState>,
     #[serde(rename = "DeploymentID")]
     pub deployment_id: String,
-    pub deployment_status: Null,
+    pub deployment_status: Option<DeploymentStatus>,
     #[serde(rename = "FollowupEvalID")]
     pub followup_eval_id: String,
     pub previous_allocation: String,
     pub next_allocation: String,
-    pub reschedule_tracker: Null,
+    pub reschedule_tracker: Option<RescheduleTracker>,
     pub network_status: Null,
-    pub preempted_allocations: Null,
+    #[serde(with = "null")]
+    pub preempted_allocations: Vec<String>,
     pub preempted_by_allocation: String,
     pub create_index: u64,
     pub modify_index: u64,
@@ -80,7 +81,7 @@ impl Allocation {
     pub fn new(alloc: &domain::Allocation, node: &NodeRef) -> Self {
         let group = alloc.group();
         let ask = Resources::from(group.ask());
-        let held = AllocatedResources::new(group, &alloc.ports, &node.ip);
+        let held = AllocatedResources::new(group, &alloc.holding, &node.ip);
         Self {
             id: alloc.id.to_string(),
             namespace: alloc.job.spec.namespace.clone(),
@@ -111,7 +112,14 @@ impl Allocation {
             client_status: alloc.client_status.word().to_owned(),
             client_description: alloc.client_description.clone(),
             task_states: states(alloc),
+            deployment_id: text(alloc.deployment),
             previous_allocation: alloc.previous.map(|id| id.to_string()).unwrap_or_default(),
+            desired_transition: DesiredTransition::from(alloc.transition),
+            deployment_status: DeploymentStatus::of(alloc),
+            followup_eval_id: text(alloc.follow_up),
+            reschedule_tracker: RescheduleTracker::of(alloc),
+            preempted_allocations: alloc.preempted.iter().map(ToString::to_string).collect(),
+            preempted_by_allocation: text(alloc.preempted_by),
             next_allocation: alloc.next.map(|id| id.to_string()).unwrap_or_default(),
             create_index: alloc.create_index.0,
             modify_index: alloc.modify_index.0,
@@ -157,12 +165,13 @@ pub struct AllocListStub {
     pub client_description: String,
     pub desired_transition: DesiredTransition,
     pub task_states: BTreeMap<String, TaskState>,
-    pub deployment_status: Null,
+    pub deployment_status: Option<DeploymentStatus>,
     #[serde(rename = "FollowupEvalID")]
     pub followup_eval_id: String,
     pub next_allocation: String,
-    pub reschedule_tracker: Null,
-    pub preempted_allocations: Null,
+    pub reschedule_tracker: Option<RescheduleTracker>,
+    #[serde(with = "null")]
+    pub preempted_allocations: Vec<String>,
     pub preempted_by_allocation: String,
     pub create_index: u64,
     pub modify_index: u64,
@@ -188,12 +197,18 @@ impl AllocListStub {
             job_version: alloc.job.version,
             task_group: alloc.group().name.clone(),
             allocated_resources: resources
-                .then(|| AllocatedResources::new(alloc.group(), &alloc.ports, &node.ip)),
+                .then(|| AllocatedResources::new(alloc.group(), &alloc.holding, &node.ip)),
             desired_status: alloc.desired.word().to_owned(),
             desired_description: alloc.desired_description.clone(),
             client_status: alloc.client_status.word().to_owned(),
             client_description: alloc.client_description.clone(),
             task_states: states(alloc),
+            desired_transition: DesiredTransition::from(alloc.transition),
+            deployment_status: DeploymentStatus::of(alloc),
+            followup_eval_id: text(alloc.follow_up),
+            reschedule_tracker: RescheduleTracker::of(alloc),
+            preempted_allocations: alloc.preempted.iter().map(ToString::to_string).collect(),
+            preempted_by_allocation: text(alloc.preempted_by),
             next_allocation: alloc.next.map(|id| id.to_string()).unwrap_or_default(),
             create_index: alloc.create_index.0,
             modify_index: alloc.modify_index.0,
@@ -204,11 +219,90 @@ impl AllocListStub {
     }
 }
 
-/// What an operator asked of an allocation. Nothing can be asked yet.
+/// An id, or nothing.
+fn text(id: Option<impl ToString>) -> String {
+    id.map(|id| id.to_string()).unwrap_or_default()
+}
+
+/// What was asked of an allocation; `null` where nothing was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredTransition {
-    pub migrate: Null,
-    pub reschedule: Null,
-    pub force_reschedule: Null,
+    pub migrate: Option<bool>,
+    pub reschedule: Option<bool>,
+    pub force_reschedule: Option<bool>,
+}
+
+impl From<domain::Transition> for DesiredTransition {
+    fn from(transition: domain::Transition) -> Self {
+        let domain::Transition {
+            migrate,
+            reschedule,
+            force_reschedule,
+        } = transition;
+        let asked = |asked: bool| asked.then_some(true);
+        Self {
+            migrate: asked(migrate),
+            reschedule: asked(reschedule),
+            force_reschedule: asked(force_reschedule),
+        }
+    }
+}
+
+/// An allocation's part in its deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DeploymentStatus {
+    /// `null`: not known yet.
+    pub healthy: Option<bool>,
+    pub canary: bool,
+    pub modify_index: u64,
+}
+
+impl DeploymentStatus {
+    fn of(alloc: &domain::Allocation) -> Option<Self> {
+        (alloc.healthy.is_some() || alloc.canary).then(|| Self {
+            healthy: alloc.healthy,
+            canary: alloc.canary,
+            modify_index: alloc.modify_index.0,
+        })
+    }
+}
+
+/// Earlier replacements in the same row.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RescheduleTracker {
+    /// Oldest first.
+    pub events: Vec<RescheduleEvent>,
+}
+
+/// A replacement of an instance that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RescheduleEvent {
+    /// Nanoseconds since the epoch.
+    pub reschedule_time: u64,
+    #[serde(rename = "PrevAllocID")]
+    pub prev_alloc_id: String,
+    #[serde(rename = "PrevNodeID")]
+    pub prev_node_id: String,
+    /// Nanoseconds.
+    pub delay: u64,
+}
+
+impl RescheduleTracker {
+    fn of(alloc: &domain::Allocation) -> Option<Self> {
+        let events: Vec<RescheduleEvent> = alloc
+            .reschedules
+            .iter()
+            .map(|event| RescheduleEvent {
+                reschedule_time: event.at.0,
+                prev_alloc_id: event.previous.to_string(),
+                prev_node_id: event.previous_node.to_string(),
+                delay: u64::try_from(event.delay.as_nanos()).unwrap_or(u64::MAX),
+            })
+            .collect();
+        (!events.is_empty()).then_some(Self { events })
+    }
 }

@@ -219,12 +219,6 @@ impl<'v> Block<'v> {
         self.fault_because(name, || reason.into());
     }
 
-    /// Reports something about the field `name` that its user should know.
-    pub(super) fn warn(&self, name: &str, what: &str) {
-        let warning = format!("{} {what}", self.path(name));
-        self.found.borrow_mut().warn(warning);
-    }
-
     fn fault_because(&self, name: &str, reason: impl FnOnce() -> String) {
         self.found.borrow_mut().fault(self.path(name), reason);
     }

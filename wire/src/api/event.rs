@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::alloc::Allocation;
+use crate::api::deployment::Deployment;
 use crate::api::eval::Evaluation;
 use crate::api::job::Job;
 use crate::api::node::Node;
@@ -21,7 +22,6 @@ pub enum Topic {
     Allocation,
     Evaluation,
     Node,
-    /// Reserved: there are no deployments yet.
     Deployment,
     /// Reserved: there are no services yet.
     Service,
@@ -93,6 +93,7 @@ pub enum Payload {
     Allocation(Box<Allocation>),
     Evaluation(Box<Evaluation>),
     Node(Option<Box<Node>>),
+    Deployment(Box<Deployment>),
 }
 
 /// Why a stream ends. Nomad's streams break off without a word.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use muster_domain::job::TaskGroup;
-use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, TaskResources};
+use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, Holding, TaskResources};
 use serde::{Deserialize, Serialize};
 
 use crate::api::job::{Affinity, Constraint};
@@ -141,8 +141,9 @@ pub struct AllocatedResources {
 impl AllocatedResources {
     /// What one instance of `group` holds on the node with address `ip`.
     #[must_use]
-    pub fn new(group: &TaskGroup, ports: &[AllocatedPort], ip: &str) -> Self {
-        let tasks = group.tasks.iter().map(|task| {
+    pub fn new(group: &TaskGroup, holding: &Holding, ip: &str) -> Self {
+        let ports = &holding.ports;
+        let tasks = group.tasks.iter().enumerate().map(|(at, task)| {
             let TaskResources {
                 cpu,
                 cores: _,
@@ -150,11 +151,22 @@ impl AllocatedResources {
                 memory_max,
                 devices: _,
             } = &task.resources;
+            let cores = holding
+                .cores
+                .iter()
+                .find(|cores| usize::from(cores.task_at) == at);
+            let devices = holding
+                .devices
+                .iter()
+                .filter(|devices| usize::from(devices.task_at) == at);
             let held = AllocatedTask {
                 cpu: AllocatedCpu {
-                    cpu_shares: u64::from(cpu.0),
-                    reserved_cores: Null,
+                    cpu_shares: cores.map_or(u64::from(cpu.0), |cores| cores.mhz),
+                    reserved_cores: cores.map(|cores| cores.ids.clone()).unwrap_or_default(),
                 },
+                devices: devices
+                    .map(|held| AllocatedDevices::new(&held.group, &held.ids))
+                    .collect(),
                 memory: AllocatedMemory {
                     memory_mb: u64::from(memory.0),
                     memory_max_mb: memory_max.map_or(0, |max| u64::from(max.0)),
@@ -213,7 +225,34 @@ pub struct AllocatedTask {
     pub cpu: AllocatedCpu,
     pub memory: AllocatedMemory,
     pub networks: Null,
-    pub devices: Null,
+    #[serde(with = "null")]
+    pub devices: Vec<AllocatedDevices>,
+}
+
+/// Devices of one kind that a task holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocatedDevices {
+    pub vendor: String,
+    #[serde(rename = "Type")]
+    pub kind: String,
+    pub name: String,
+    #[serde(rename = "DeviceIDs")]
+    pub device_ids: Vec<String>,
+}
+
+impl AllocatedDevices {
+    /// Those of the group called `vendor/type/name`.
+    fn new(group: &str, ids: &[String]) -> Self {
+        let mut parts = group.splitn(3, '/').map(str::to_owned);
+        let mut next = || parts.next().unwrap_or_default();
+        Self {
+            vendor: next(),
+            kind: next(),
+            name: next(),
+            device_ids: ids.to_vec(),
+        }
+    }
 }
 
 /// CPU a task holds, in MHz.
@@ -221,7 +260,9 @@ pub struct AllocatedTask {
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocatedCpu {
     pub cpu_shares: u64,
-    pub reserved_cores: Null,
+    /// Cores that the task has for itself.
+    #[serde(with = "null")]
+    pub reserved_cores: Vec<u16>,
 }
 
 /// Memory a task holds.
@@ -263,7 +304,11 @@ impl HeldPort {
             label: port.label.clone(),
             value: port.value,
             to: port.to,
-            host_ip: ip.to_owned(),
+            host_ip: if port.host_ip.is_empty() {
+                ip.to_owned()
+            } else {
+                port.host_ip.clone()
+            },
         }
     }
 }

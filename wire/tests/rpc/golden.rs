@@ -11,8 +11,8 @@ use muster_domain::alloc::{
     TaskPhase, TaskState,
 };
 use muster_domain::fixture::{job, node};
-use muster_domain::id::{AllocId, LogIndex, Timestamp};
-use muster_domain::resources::AllocatedPort;
+use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
+use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
     AllocStats, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest, NodeStats,
@@ -77,6 +77,7 @@ fn report() -> AllocReport {
         client_status: ClientStatus::Failed,
         client_description: "a task failed".to_owned(),
         task_states: vec![state],
+        healthy: Some(false),
     }
 }
 
@@ -87,11 +88,27 @@ fn desired() -> DesiredAlloc {
         desired: DesiredStatus::Run,
         name_index: 4,
         group_at: 0,
-        ports: vec![AllocatedPort {
-            label: "http".to_owned(),
-            value: 20_000,
-            to: 0,
-        }],
+        holding: Holding {
+            ports: vec![AllocatedPort {
+                label: "http".to_owned(),
+                value: 20_000,
+                to: 0,
+                host_ip: "10.0.0.1".to_owned(),
+            }],
+            cores: vec![HeldCores {
+                task_at: 0,
+                ids: vec![2, 3],
+                mhz: 4_000,
+            }],
+            devices: vec![HeldDevices {
+                task_at: 0,
+                group: "nvidia/gpu/a100".to_owned(),
+                ids: vec!["uuid-1".to_owned()],
+            }],
+        },
+        deployment: Some(DeploymentId::at(LogIndex(7), 1)),
+        canary: true,
+        previous: Some(AllocId::at(LogIndex(5), 2)),
         client_status: ClientStatus::Pending,
         job: job("web").count(5).dynamic_port("http").version(),
     }

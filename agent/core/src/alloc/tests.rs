@@ -1,25 +1,32 @@
 //! Scripts: a line is `<seconds> <event>`; what follows `=>` is what the runner wants.
 
+mod health;
+mod lifecycle;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use muster_domain::alloc::Exit;
 use muster_domain::fixture;
-use muster_domain::id::LogIndex;
-use muster_domain::job::{JobSpec, JobType, JobVersion};
+use muster_domain::id::{DeploymentId, LogIndex};
+use muster_domain::job::{JobSpec, JobType, JobVersion, Lifecycle, LifecycleHook, Task, TaskGroup};
+use muster_domain::resources::Holding;
 
 use super::*;
 
 fn desired(mut spec: JobSpec, tasks: &[&str]) -> DesiredAlloc {
-    spec.groups[0].tasks = tasks.iter().map(|name| fixture::task(name)).collect();
+    spec.groups[0].tasks = tasks.iter().map(|text| task(text)).collect();
     DesiredAlloc {
         alloc_id: AllocId::at(LogIndex(1), 0),
         alloc_modify_index: LogIndex(1),
         desired: DesiredStatus::Run,
         name_index: 0,
         group_at: 0,
-        ports: Vec::new(),
+        holding: Holding::default(),
+        deployment: None,
+        canary: false,
+        previous: None,
         client_status: ClientStatus::Pending,
         job: Arc::new(JobVersion {
             spec,
@@ -31,14 +38,33 @@ fn desired(mut spec: JobSpec, tasks: &[&str]) -> DesiredAlloc {
     }
 }
 
+/// A task: `name`, `name@leader`, or `name@hook` with a `+` for a sidecar.
+fn task(text: &str) -> Task {
+    let (name, role) = text.split_once('@').unwrap_or((text, ""));
+    let mut task = fixture::task(name);
+    task.leader = role == "leader";
+    task.lifecycle = LifecycleHook::from_word(role.trim_end_matches('+')).map(|hook| Lifecycle {
+        hook,
+        sidecar: role.ends_with('+'),
+    });
+    task
+}
+
+fn group(desired: &mut DesiredAlloc) -> &mut TaskGroup {
+    &mut Arc::make_mut(&mut desired.job).spec.groups[0]
+}
+
 fn service(tasks: &[&str]) -> DesiredAlloc {
     desired(fixture::job("web").build(), tasks)
 }
 
 fn batch(tasks: &[&str]) -> DesiredAlloc {
-    let mut spec = fixture::job("sum").job_type(JobType::Batch).build();
-    spec.groups[0].restart.attempts = 0;
-    desired(spec, tasks)
+    let spec = fixture::job("sum").job_type(JobType::Batch).build();
+    let mut desired = desired(spec, tasks);
+    for task in &mut group(&mut desired).tasks {
+        task.restart.attempts = 0;
+    }
+    desired
 }
 
 fn at(seconds: u64) -> Timestamp {
@@ -72,6 +98,7 @@ fn event(desired: &DesiredAlloc, words: &[&str]) -> Event {
             reason: "no space left".into(),
         },
         ["timer"] => Event::TimerFired,
+        ["disconnected"] => Event::Disconnected,
         ["destroy"] => Event::DestroyAsked,
         ["destroyed"] => Event::Destroyed,
         [name, "started"] => task(
@@ -120,9 +147,14 @@ fn drain(runner: &mut AllocRunner, desired: &DesiredAlloc) -> String {
                 let report = runner.report();
                 let urgent = if urgent { "!" } else { "" };
                 let status = report.client_status.word();
+                let health = match report.healthy {
+                    None => "",
+                    Some(true) => " healthy",
+                    Some(false) => " unhealthy",
+                };
                 write!(
                     text,
-                    " report{urgent}({status}: {})",
+                    " report{urgent}({status}{health}: {})",
                     report.client_description
                 )
                 .unwrap();
@@ -142,8 +174,16 @@ fn drain(runner: &mut AllocRunner, desired: &DesiredAlloc) -> String {
     text
 }
 
+fn timer(runner: &AllocRunner) -> String {
+    runner.poll_timeout().map_or_else(
+        || "no timer\n".to_owned(),
+        |(time, why)| format!("timer {}s to {why}\n", time.0 / 1_000_000_000),
+    )
+}
+
 fn play(mut runner: AllocRunner, desired: &DesiredAlloc, script: &str) -> String {
-    let mut text = format!("begin =>{}\n", drain(&mut runner, desired));
+    let mut desired = desired.clone();
+    let mut text = format!("begin =>{}\n", drain(&mut runner, &desired));
     for line in script
         .lines()
         .map(str::trim)
@@ -152,12 +192,19 @@ fn play(mut runner: AllocRunner, desired: &DesiredAlloc, script: &str) -> String
         let (time, rest) = line.split_once(' ').unwrap();
         let now = at(time.parse().unwrap());
         let words: Vec<_> = rest.split(' ').collect();
-        if words == ["reload"] {
-            runner = AllocRunner::restore(desired, runner.snapshot(), now).unwrap();
-        } else {
-            runner.handle_event(event(desired, &words), now);
+        match words.as_slice() {
+            ["reload"] => {
+                runner = AllocRunner::restore(&desired, runner.snapshot(), now).unwrap();
+            }
+            ["deployment", name] => {
+                desired.deployment = Some(DeploymentId::at(LogIndex(1), name.parse().unwrap()));
+                runner.handle_update(&desired, now).unwrap();
+                runner.handle_event(Event::DesiredChanged(desired.desired), now);
+            }
+            ["look"] => text.push_str(&timer(&runner)),
+            words => runner.handle_event(event(&desired, words), now),
         }
-        writeln!(text, "{line} =>{}", drain(&mut runner, desired)).unwrap();
+        writeln!(text, "{line} =>{}", drain(&mut runner, &desired)).unwrap();
     }
     text
 }
@@ -220,12 +267,12 @@ fn a_task_that_cannot_start_stops_its_siblings() {
         &service(&["a", "b"]),
         "1 prepared\n2 a started\n3 b fails\n4 a exit 0",
         expect![[r"
-        begin => persist report!(pending: no task has started) prepare
-        1 prepared => persist start:a start:b report(pending: no task has started)
-        2 a started => persist report!(running: tasks are running)
-        3 b fails => persist stop:a report(running: tasks are running)
-        4 a exit 0 => persist report!(failed: task b failed: the driver says that a retry cannot help)
-    "]],
+            begin => persist report!(pending: no task has started) prepare
+            1 prepared => persist start:a start:b report(pending: no task has started)
+            2 a started => persist report!(running: tasks are running)
+            3 b fails => persist stop:a report!(running unhealthy: tasks are running)
+            4 a exit 0 => persist report!(failed unhealthy: task b failed: the driver says that a retry cannot help)
+        "]],
     );
 }
 
@@ -235,9 +282,9 @@ fn directories_that_cannot_be_made_fail_all() {
         &service(&["a", "b"]),
         "1 prepare-failed",
         expect![[r"
-        begin => persist report!(pending: no task has started) prepare
-        1 prepare-failed => persist report!(failed: task a failed: no space left)
-    "]],
+            begin => persist report!(pending: no task has started) prepare
+            1 prepare-failed => persist report!(failed unhealthy: task a failed: no space left)
+        "]],
     );
 }
 
@@ -379,12 +426,12 @@ fn a_reboot_fails_the_allocation() {
         &service(&["a"]),
         "1 prepared\n2 a started\n3 reload\n4 a lost",
         expect![[r"
-        begin => persist report!(pending: no task has started) prepare
-        1 prepared => persist start:a report(pending: no task has started)
-        2 a started => persist report!(running: tasks are running)
-        3 reload => recover:a
-        4 a lost => persist report!(failed: task a failed: rebooted)
-    "]],
+            begin => persist report!(pending: no task has started) prepare
+            1 prepared => persist start:a report(pending: no task has started)
+            2 a started => persist report!(running: tasks are running)
+            3 reload => recover:a
+            4 a lost => persist report!(failed unhealthy: task a failed: rebooted)
+        "]],
     );
 }
 
@@ -500,11 +547,9 @@ fn an_update_in_place_changes_later_decisions() {
     let desired = batch(&["a"]);
     let mut runner = AllocRunner::new(&desired, at(0)).unwrap();
     let mut updated = desired.clone();
-    Arc::make_mut(&mut updated.job).spec.groups[0]
-        .restart
-        .attempts = 1;
+    group(&mut updated).tasks[0].restart.attempts = 1;
 
-    runner.handle_update(&updated).unwrap();
+    runner.handle_update(&updated, at(0)).unwrap();
 
     let played = play(runner, &desired, "1 prepared\n2 a started\n3 a exit 1");
     expect![[r"
@@ -521,6 +566,9 @@ fn an_update_with_other_tasks_is_refused() {
     let mut runner = AllocRunner::new(&service(&["a", "b"]), at(0)).unwrap();
 
     for tasks in [["a"].as_slice(), &["a", "c"], &["b", "a"]] {
-        assert!(runner.handle_update(&service(tasks)).is_err(), "{tasks:?}");
+        assert!(
+            runner.handle_update(&service(tasks), at(0)).is_err(),
+            "{tasks:?}"
+        );
     }
 }

@@ -2,6 +2,7 @@ use std::fmt::Write as _;
 
 use muster_domain::alloc::DesiredStatus;
 use muster_domain::fixture;
+use muster_domain::resources::Holding;
 
 use super::*;
 
@@ -16,7 +17,10 @@ fn alloc(name: u32, index: u64) -> DesiredAlloc {
         desired: DesiredStatus::Run,
         name_index: 0,
         group_at: 0,
-        ports: Vec::new(),
+        holding: Holding::default(),
+        deployment: None,
+        canary: false,
+        previous: None,
         client_status: ClientStatus::Pending,
         job: fixture::job("web").version(),
     }

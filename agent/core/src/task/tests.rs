@@ -9,14 +9,14 @@ use muster_domain::job::RestartMode;
 use super::*;
 
 fn policy(job_type: JobType, attempts: u32, mode: RestartMode) -> TaskPolicy {
-    let mut group = fixture::group("main");
-    group.restart = RestartPolicy {
+    let mut task = fixture::task("main");
+    task.restart = RestartPolicy {
         attempts,
         interval: Duration::from_mins(1),
         delay: Duration::from_secs(10),
         mode,
     };
-    TaskPolicy::of(job_type, &group, &group.tasks[0])
+    TaskPolicy::of(job_type, &task)
 }
 
 fn service() -> TaskPolicy {
@@ -649,4 +649,44 @@ fn every_change_is_counted() {
     runner.handle_timeout(at(0));
 
     assert!(runner.changes() > before);
+}
+
+#[test]
+fn a_delay_comes_before_the_signal() {
+    let mut policy = service();
+    policy.shutdown_delay = Duration::from_secs(7);
+
+    check(
+        policy,
+        "0 timer\n1 started\n5 stop\n6 stop\n11 timer\n12 timer\n13 exit 0",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            1 started => running restarts=0 | Started: the process runs
+            5 stop => running restarts=0 timer 12s to stop the task | Killing: waiting for the shutdown delay of 7s
+            6 stop => running restarts=0 timer 12s to stop the task | Killing: waiting for the shutdown delay of 7s
+            11 timer => running restarts=0 timer 12s to stop the task | Killing: waiting for the shutdown delay of 7s
+            12 timer => stop(SIGTERM,5s) running restarts=0 timer 22s to kill the task | Killing: SIGTERM sent, force after 5s
+            13 exit 0 => dead restarts=0 | Killed: the task was stopped
+        "]],
+    );
+}
+
+#[test]
+fn a_process_that_ends_within_the_delay_gets_no_signal() {
+    let mut policy = service();
+    policy.shutdown_delay = Duration::from_secs(7);
+
+    check(
+        policy,
+        "0 timer\n1 started\n5 stop\n6 exit 1\n12 timer",
+        expect![[r"
+            begin => pending restarts=0 timer 0s to start the task | Received: the agent has the task
+            0 timer => start#1 pending restarts=0 | Task Setup: cgroup, FIFOs and directories are being made
+            1 started => running restarts=0 | Started: the process runs
+            5 stop => running restarts=0 timer 12s to stop the task | Killing: waiting for the shutdown delay of 7s
+            6 exit 1 => dead restarts=0 | Killed: the task was stopped
+            12 timer => dead restarts=0 | Killed: the task was stopped
+        "]],
+    );
 }

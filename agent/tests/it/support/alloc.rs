@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, LogIndex, Timestamp};
-use muster_domain::job::{JobSpec, JobType, JobVersion, RestartMode, RestartPolicy};
-use muster_domain::resources::{AllocatedPort, Mb};
+use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
+use muster_domain::job::{JobSpec, JobType, JobVersion, Lifecycle, RestartMode, RestartPolicy};
+use muster_domain::resources::{AllocatedPort, Holding, Mb};
 
 /// Builds an allocation of one task `main`.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocBuilder {
     name: u32,
     spec: JobSpec,
-    ports: Vec<AllocatedPort>,
+    holding: Holding,
+    deployment: Option<DeploymentId>,
 }
 
 /// A service that runs `script` and is never restarted.
@@ -30,21 +31,21 @@ pub(crate) fn batch(name: u32, script: &str) -> AllocBuilder {
 impl AllocBuilder {
     fn new(name: u32, job_type: JobType, script: &str) -> Self {
         let mut spec = fixture::job("it").job_type(job_type).build();
-        let group = &mut spec.groups[0];
-        group.restart = RestartPolicy {
+        let task = &mut spec.groups[0].tasks[0];
+        task.restart = RestartPolicy {
             attempts: 0,
             interval: Duration::from_mins(10),
             delay: Duration::from_millis(50),
             mode: RestartMode::Fail,
         };
-        let task = &mut group.tasks[0];
         "native".clone_into(&mut task.driver);
         task.config_json =
             serde_json::json!({"command": "/bin/sh", "args": ["-c", script]}).to_string();
         Self {
             name,
             spec,
-            ports: Vec::new(),
+            holding: Holding::default(),
+            deployment: None,
         }
     }
 
@@ -59,7 +60,7 @@ impl AllocBuilder {
 
     /// Restarted this often.
     pub(crate) fn restarts(mut self, attempts: u32) -> Self {
-        self.spec.groups[0].restart.attempts = attempts;
+        self.spec.groups[0].tasks[0].restart.attempts = attempts;
         self
     }
 
@@ -92,11 +93,36 @@ impl AllocBuilder {
 
     /// With this port.
     pub(crate) fn port(mut self, label: &str, value: u16) -> Self {
-        self.ports.push(AllocatedPort {
+        self.holding.ports.push(AllocatedPort {
             label: label.to_owned(),
             value,
             to: 0,
+            host_ip: String::new(),
         });
+        self
+    }
+
+    /// With another task of the native driver, which runs `script` when `lifecycle` says.
+    pub(crate) fn task(mut self, name: &str, script: &str, lifecycle: Lifecycle) -> Self {
+        let tasks = &mut self.spec.groups[0].tasks;
+        let mut task = tasks[0].clone();
+        name.clone_into(&mut task.name);
+        task.config_json =
+            serde_json::json!({"command": "/bin/sh", "args": ["-c", script]}).to_string();
+        task.lifecycle = Some(lifecycle);
+        tasks.push(task);
+        self
+    }
+
+    /// Otherwise as `edit` says.
+    pub(crate) fn with(mut self, edit: impl FnOnce(&mut JobSpec, &mut Holding)) -> Self {
+        edit(&mut self.spec, &mut self.holding);
+        self
+    }
+
+    /// Placed by a deployment.
+    pub(crate) fn deployed(mut self) -> Self {
+        self.deployment = Some(DeploymentId::at(LogIndex(7), 0));
         self
     }
 
@@ -108,7 +134,10 @@ impl AllocBuilder {
             desired: DesiredStatus::Run,
             name_index: 0,
             group_at: 0,
-            ports: self.ports,
+            holding: self.holding,
+            deployment: self.deployment,
+            canary: false,
+            previous: None,
             client_status: ClientStatus::Pending,
             job: Arc::new(JobVersion {
                 spec: self.spec,

@@ -12,25 +12,13 @@ use crate::jobspec::convert;
 use crate::jobspec::fault::JobFileFault;
 use crate::jobspec::scope::Scope;
 
-/// How literals are written where a template stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Literals {
-    /// In quotes: `~` takes away all space beside it.
-    Quoted,
-    /// In quotes, inside a directive: the parser leaves escapes as they are.
-    Escaped,
-    /// Each line is a literal of its own: `~` takes away space of the line that it is in.
-    Lines,
-}
-
-impl Literals {
-    /// Those inside a directive.
-    fn inside(self) -> Self {
-        match self {
-            Self::Quoted | Self::Escaped => Self::Escaped,
-            Self::Lines => Self::Lines,
-        }
-    }
+/// What `~` takes away beside it.
+#[derive(Clone, Copy, Debug)]
+enum Trim {
+    /// All space.
+    Space,
+    /// Space of the line that it is in. Each line of a heredoc is a literal of its own.
+    Line,
 }
 
 impl Evaluator {
@@ -42,12 +30,12 @@ impl Evaluator {
                 None => self.eval(&only.expr, scope),
             };
         }
-        self.template(template, scope, Literals::Quoted)
+        self.template(template, scope, Trim::Space)
             .map(Value::String)
     }
 
     pub(super) fn heredoc(&self, heredoc: &HeredocTemplate, scope: &Scope) -> Outcome {
-        self.template(&heredoc.template, scope, Literals::Lines)
+        self.template(&heredoc.template, scope, Trim::Line)
             .map(Value::String)
     }
 
@@ -55,10 +43,10 @@ impl Evaluator {
         &self,
         template: &Template,
         scope: &Scope,
-        literals: Literals,
+        trim: Trim,
     ) -> Result<String, JobFileFault> {
         let mut text = String::new();
-        self.write(&mut text, template, scope, literals, (false, false))?;
+        self.write(&mut text, template, scope, trim, (false, false))?;
         Ok(text)
     }
 
@@ -68,7 +56,7 @@ impl Evaluator {
         text: &mut String,
         template: &Template,
         scope: &Scope,
-        literals: Literals,
+        trim: Trim,
         outer: (bool, bool),
     ) -> Result<(), JobFileFault> {
         let elements: Vec<&Element> = template.iter().collect();
@@ -81,21 +69,15 @@ impl Evaluator {
                     };
                     let after = elements.get(at + 1);
                     let after = after.map_or(outer.1, |after| strips(after).0);
-                    let literal = trimmed(literal.value(), literals, before, after);
-                    if literals == Literals::Escaped {
-                        unescape(literal, text);
-                    } else {
-                        text.push_str(literal);
-                    }
+                    let literal = trimmed(literal.value(), trim, before, after);
+                    text.push_str(literal);
                 }
                 Element::Interpolation(interpolation) => {
                     text.push_str(&self.interpolated(&interpolation.expr, scope)?);
                 }
                 Element::Directive(directive) => match directive.as_ref() {
-                    Directive::If(choice) => {
-                        self.write_if(text, choice, scope, literals.inside())?;
-                    }
-                    Directive::For(each) => self.write_for(text, each, scope, literals.inside())?,
+                    Directive::If(choice) => self.write_if(text, choice, scope, trim)?,
+                    Directive::For(each) => self.write_for(text, each, scope, trim)?,
                 },
             }
         }
@@ -122,7 +104,7 @@ impl Evaluator {
         text: &mut String,
         choice: &IfDirective,
         scope: &Scope,
-        literals: Literals,
+        trim: Trim,
     ) -> Result<(), JobFileFault> {
         let (first, end) = (&choice.if_expr, &choice.endif_expr);
         let holds = self.condition(&first.cond_expr, scope)?;
@@ -130,12 +112,12 @@ impl Evaluator {
             None if !holds => Ok(()),
             Some(second) if !holds => {
                 let outer = (after(second.strip), before(end.strip));
-                self.write(text, &second.template, scope, literals, outer)
+                self.write(text, &second.template, scope, trim, outer)
             }
             second => {
                 let next = second.as_ref().map_or(end.strip, |second| second.strip);
                 let outer = (after(first.strip), before(next));
-                self.write(text, &first.template, scope, literals, outer)
+                self.write(text, &first.template, scope, trim, outer)
             }
         }
     }
@@ -145,7 +127,7 @@ impl Evaluator {
         text: &mut String,
         each: &ForDirective,
         scope: &Scope,
-        literals: Literals,
+        trim: Trim,
     ) -> Result<(), JobFileFault> {
         let intro = &each.for_expr;
         let outer = (after(intro.strip), before(each.endfor_expr.strip));
@@ -156,7 +138,7 @@ impl Evaluator {
             }
             let inner = inner.with(intro.value_var.as_str(), value);
             let start = text.len();
-            self.write(text, &intro.template, &inner, literals, outer)?;
+            self.write(text, &intro.template, &inner, trim, outer)?;
             self.charge(text.len() - start, || span(&intro.collection_expr))?;
         }
         Ok(())
@@ -185,20 +167,20 @@ fn after(strip: Strip) -> bool {
     matches!(strip, Strip::End | Strip::Both)
 }
 
-fn trimmed(literal: &str, literals: Literals, at_start: bool, at_end: bool) -> &str {
+fn trimmed(literal: &str, trim: Trim, at_start: bool, at_end: bool) -> &str {
     let mut literal = literal;
     if at_start {
-        let line = match literals {
-            Literals::Quoted | Literals::Escaped => literal.len(),
-            Literals::Lines => literal.find('\n').map_or(literal.len(), |at| at + 1),
+        let line = match trim {
+            Trim::Space => literal.len(),
+            Trim::Line => literal.find('\n').map_or(literal.len(), |at| at + 1),
         };
         let left = literal[..line].trim_start().len();
         literal = &literal[line - left..];
     }
     if at_end {
-        let line = match literals {
-            Literals::Quoted | Literals::Escaped => 0,
-            Literals::Lines => {
+        let line = match trim {
+            Trim::Space => 0,
+            Trim::Line => {
                 let inner = literal.strip_suffix('\n').unwrap_or(literal);
                 inner.rfind('\n').map_or(0, |at| at + 1)
             }
@@ -207,40 +189,4 @@ fn trimmed(literal: &str, literals: Literals, at_start: bool, at_end: bool) -> &
         literal = &literal[..line + left];
     }
     literal
-}
-
-/// Adds `literal` to `text`, with its escapes read. One that is none stays.
-fn unescape(literal: &str, text: &mut String) {
-    let mut rest = literal;
-    while let Some(at) = rest.find('\\') {
-        text.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        let Some(kind) = rest.chars().next() else {
-            text.push('\\');
-            return;
-        };
-        let digits = match kind {
-            'u' => 4,
-            'U' => 8,
-            _ => 0,
-        };
-        let escaped = match kind {
-            'n' => Some('\n'),
-            'r' => Some('\r'),
-            't' => Some('\t'),
-            '"' | '\\' => Some(kind),
-            _ => rest
-                .get(1..=digits)
-                .and_then(|digits| u32::from_str_radix(digits, 16).ok())
-                .and_then(char::from_u32),
-        };
-        match escaped {
-            Some(escaped) => {
-                text.push(escaped);
-                rest = &rest[kind.len_utf8() + digits..];
-            }
-            None => text.push('\\'),
-        }
-    }
-    text.push_str(rest);
 }

@@ -94,10 +94,6 @@ fn templates_are_texts_with_values_in_them() {
         json!("[a][b][c]"),
     );
     is("\"a  ${~ var.name ~}  b\"", json!("awebb"));
-    is(
-        "\"\\\"%{ if true }\\\"\\n\\u00fc\\\\%{ endif }\"",
-        json!("\"\"\n\u{fc}\\"),
-    );
 }
 
 #[test]

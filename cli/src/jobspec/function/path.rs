@@ -41,10 +41,6 @@ fn abspath(args: &Args<'_>) -> Outcome {
 fn file(args: &Args<'_>) -> Outcome {
     let path = args.dir.join(args.text(0)?);
     let failed = |reason: String| argument(0, format!("{}: {reason}", path.display()));
-    if path.exists() && !path.is_file() {
-        // A pipe would be waited for.
-        return Err(failed("is no file".to_owned()));
-    }
     let file = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
     let mut bytes = Vec::new();
     file.take(JOB_FILE_BYTES_MAX as u64 + 1)

@@ -39,6 +39,10 @@ pub(crate) fn admit(
     if is_stale(state, &plan, wanted) {
         plan.groups.clear();
         plan.stops.clear();
+        plan.follow_ups.clear();
+        plan.unreachable.clear();
+        plan.new_deployment = None;
+        plan.deployment_update = None;
         // Without a refused instance the evaluation would count as done.
         return Admission {
             plan,
@@ -46,8 +50,8 @@ pub(crate) fn admit(
             dropped: wanted.max(1),
         };
     }
-    for stop in &plan.stops {
-        if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
+    for alloc_id in plan.stops.iter().map(|stop| &stop.alloc_id) {
+        if let Some(alloc) = state.allocs().get(alloc_id) {
             room.give_back(alloc);
         }
     }
@@ -55,19 +59,45 @@ pub(crate) fn admit(
     let mut dropped = 0;
     let mut left = placements_max;
     let mut not_replaced = Vec::new();
-    let spec = state.jobs().get(&plan.job).map(|job| &job.current.spec);
+    let row = state.jobs().row(&plan.job);
+    let ask_of = |group_at: u16, run: &PlacementRun| {
+        let older = run.detail.as_ref().and_then(|detail| detail.version);
+        let row = row?;
+        let version = row.version(older.unwrap_or(row.job.current.version))?;
+        // An older version may have its groups in another order.
+        let name = &row.job.current.spec.groups.get(usize::from(group_at))?.name;
+        let mut ask = version.spec.group(name)?.ask();
+        if let Some(holding) = run.holding() {
+            ask.cpu_mhz = ask.cpu_mhz.saturating_add(holding.cores_mhz());
+        }
+        Some(ask)
+    };
     for group in &mut plan.groups {
-        let asked = spec.and_then(|spec| spec.groups.get(usize::from(group.group_at)));
+        let group_at = group.group_at;
         group.placements.retain_mut(|run| {
-            let fits = asked.map_or(0, |asked| take_run(room, run, left, seen, asked.ask()));
+            let fits =
+                ask_of(group_at, run).map_or(0, |ask| take_run(state, room, run, left, seen, ask));
             left -= fits;
             dropped += run.count - fits;
             if fits < run.count {
-                not_replaced.extend(run.previous);
+                not_replaced.extend(run.previous());
             }
             run.count = fits;
             fits > 0
         });
+    }
+    if plan.all_at_once && dropped > 0 {
+        plan.groups.clear();
+        plan.stops.clear();
+        plan.follow_ups.clear();
+        plan.unreachable.clear();
+        plan.new_deployment = None;
+        plan.deployment_update = None;
+        return Admission {
+            plan,
+            placed: 0,
+            dropped: wanted,
+        };
     }
     keep_running(state, room, &mut plan, &not_replaced);
     Admission {
@@ -89,11 +119,31 @@ fn is_stale(state: &State, plan: &Plan, wanted: u32) -> bool {
     }
 }
 
-/// How many of the run fit, at most `max`, taken from `room`.
-fn take_run(room: &mut Room<'_>, run: &PlacementRun, max: u32, seen: LogIndex, ask: Amount) -> u32 {
+/// How many of the run fit, at most `max`, taken from `room`. Those it takes the place of make room first; if
+/// it does not fit all the same, they keep theirs.
+fn take_run(
+    state: &State,
+    room: &mut Room<'_>,
+    run: &PlacementRun,
+    max: u32,
+    seen: LogIndex,
+    ask: Amount,
+) -> u32 {
+    let victims: Vec<_> = run
+        .preempted()
+        .iter()
+        .filter_map(|alloc_id| state.allocs().get(alloc_id))
+        .filter(|alloc| !alloc.is_terminal() && !room.is_freed(*alloc))
+        .collect();
+    victims.iter().for_each(|alloc| room.give_back(*alloc));
     let mut fits = 0;
-    while fits < run.count.min(max) && room.take(run.node, seen, ask, &run.ports).is_ok() {
+    while fits < run.count.min(max) && room.take(run.node, seen, ask, run.holding()).is_ok() {
         fits += 1;
+    }
+    if fits == 0 {
+        for alloc in victims {
+            room.take_again(alloc);
+        }
     }
     fits
 }

@@ -2,17 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, ClientStatus, DesiredStatus};
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredStatus, Reschedule};
+use muster_domain::deployment::Deployment;
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{
+    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+};
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
 use muster_domain::plan::PlacementRun;
 
 use super::{Changed, Effect};
-use crate::scheduler::reschedule;
-use crate::state::{Cohort, JobRow, Lineage, ORDINALS, Row, State, Tasks, id_of, key_at, key_of};
+use crate::limits;
+use crate::state::{Cohort, JobRow, ORDINALS, Row, State, Tasks, id_of, key_at, key_of};
 
 /// A command under way.
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub(super) struct Change<'a> {
     pub(super) at: Timestamp,
     next_alloc: u32,
     next_eval: u32,
+    next_deployment: u32,
     effects: Vec<Effect>,
     /// Jobs whose status may differ now.
     touched: BTreeSet<Arc<JobKey>>,
@@ -40,6 +45,7 @@ struct Written {
     nodes: BTreeSet<NodeId>,
     jobs: BTreeSet<JobKey>,
     evals: BTreeSet<EvalId>,
+    deployments: BTreeSet<DeploymentId>,
     /// By key.
     allocs: BTreeSet<u64>,
 }
@@ -52,6 +58,7 @@ impl<'a> Change<'a> {
             at,
             next_alloc: 0,
             next_eval: 0,
+            next_deployment: 0,
             effects: Vec::new(),
             touched: BTreeSet::new(),
             freed: BTreeSet::new(),
@@ -97,20 +104,49 @@ impl<'a> Change<'a> {
     ) -> Option<AllocId> {
         let ordinal = Some(self.next_alloc).filter(|ordinal| *ordinal < ORDINALS)?;
         self.next_alloc += 1;
-        let row =
-            Row::placed(cohort, run.node, name_index, run.score, self.index).with_ports(&run.ports);
-        let row = match run.previous {
-            Some(previous) => row.replacing(previous, self.lineage_after(&previous)),
-            None => row,
-        };
+        let mut row = Row::placed(cohort, run.node, name_index, run.score, self.index);
+        if let Some(detail) = &run.detail {
+            row = row.holding(&detail.holding).preempting(&detail.preempted);
+            if let Some(previous) = detail.previous {
+                let reschedules = self.reschedules_after(&previous, detail.reschedule);
+                row = row.replacing(previous, reschedules);
+            }
+            row.set_canary(detail.canary);
+        }
         self.placed.insert(run.node);
         self.state.insert_alloc(key_at(self.index, ordinal), row);
         Some(AllocId::at(self.index, ordinal))
     }
 
-    fn lineage_after(&self, previous: &AllocId) -> Lineage {
-        let previous = self.state.allocs.get(previous);
-        previous.map_or_else(Lineage::default, reschedule::lineage_after)
+    /// What the replacement of `previous` must remember, as `previous` may be forgotten first: earlier
+    /// replacements as far as they count, and this one, if `previous` failed.
+    fn reschedules_after(&self, previous: &AllocId, delay: Option<Duration>) -> Vec<Reschedule> {
+        let (Some(delay), Some(alloc)) = (delay, self.state.allocs.get(previous)) else {
+            return Vec::new();
+        };
+        let policy = &alloc.group().reschedule;
+        let counted =
+            |earlier: &&Reschedule| policy.unlimited || self.at.since(earlier.at) < policy.interval;
+        let mut reschedules: Vec<Reschedule> = alloc
+            .reschedules()
+            .iter()
+            .filter(counted)
+            .cloned()
+            .collect();
+        let kept = if policy.unlimited {
+            limits::RESCHEDULES_KEPT
+        } else {
+            limits::RESCHEDULES_MAX
+        };
+        let surplus = (reschedules.len() + 1).saturating_sub(kept);
+        reschedules.drain(..surplus);
+        reschedules.push(Reschedule {
+            at: self.at,
+            delay,
+            previous: *previous,
+            previous_node: alloc.node_id(),
+        });
+        reschedules
     }
 
     /// Changes an allocation as its agent reported.
@@ -118,6 +154,8 @@ impl<'a> Change<'a> {
         let (index, at) = (self.index, self.at);
         self.update(key, |row| {
             row.set_reported(report, tasks);
+            // It is within reach, or nobody could have reported it.
+            row.set_unreachable(None);
             row.touch(index, at);
         });
     }
@@ -132,17 +170,22 @@ impl<'a> Change<'a> {
         self.changed.extend(node_id);
     }
 
+    /// Changes an allocation in a way that its agent need not know and that is no event in its life.
+    pub(super) fn note(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
+        let index = self.index;
+        self.written.allocs.insert(key);
+        self.state.update_alloc(key, |row| {
+            change(row);
+            row.touch_silently(index);
+        });
+    }
+
     /// Records what replaces an allocation. Its agent need not know.
     pub(super) fn link_next(&mut self, previous: &AllocId, next: AllocId) {
         let Some(key) = key_of(previous) else {
             return;
         };
-        let index = self.index;
-        self.written.allocs.insert(key);
-        self.state.update_alloc(key, |row| {
-            row.set_next(next);
-            row.touch_silently(index);
-        });
+        self.note(key, |row| row.set_next(next));
     }
 
     /// Changes an allocation, and says on which node it is.
@@ -163,6 +206,9 @@ impl<'a> Change<'a> {
     /// Writes a node.
     pub(super) fn put_node(&mut self, node: Node) {
         self.written.nodes.insert(node.spec.id);
+        if node.drain.is_some() {
+            self.effect(Effect::DutiesDue);
+        }
         self.state.nodes.put(node);
     }
 
@@ -175,6 +221,9 @@ impl<'a> Change<'a> {
     /// Writes a job.
     pub(super) fn put_job(&mut self, row: JobRow) {
         self.written.jobs.insert(row.job.key());
+        if row.job.current.spec.periodic.is_some() {
+            self.effect(Effect::DutiesDue);
+        }
         self.state.jobs.put(row);
     }
 
@@ -192,6 +241,39 @@ impl<'a> Change<'a> {
                 row.set_client(status, why);
             }
         });
+    }
+
+    /// Asks for an allocation to be stopped, because `by` takes its place.
+    pub(super) fn evict(&mut self, key: u64, by: AllocId) {
+        let why = format!("Preempted by alloc ID {by}");
+        self.decide(key, |row| {
+            row.set_desired(DesiredStatus::Evict, &why);
+            row.set_preempted_by(by);
+        });
+    }
+
+    /// The id of a deployment to be made.
+    pub(super) fn next_deployment(&mut self) -> DeploymentId {
+        let ordinal = self.next_deployment;
+        self.next_deployment += 1;
+        DeploymentId::at(self.index, ordinal)
+    }
+
+    /// Writes a deployment.
+    pub(super) fn put_deployment(&mut self, mut deployment: Deployment) {
+        deployment.modify_index = self.index;
+        deployment.modify_time = self.at;
+        self.written.deployments.insert(deployment.id);
+        self.effect(Effect::DutiesDue);
+        self.state.deployments.put(deployment);
+    }
+
+    /// Forgets a deployment.
+    pub(super) fn remove_deployment(&mut self, id: &DeploymentId) {
+        if self.state.deployments.remove(id).is_some() {
+            self.written.deployments.insert(*id);
+            self.state.deployments.set_index(self.index);
+        }
     }
 
     /// Forgets an allocation; its agent hears that it is gone.
@@ -230,6 +312,7 @@ impl<'a> Change<'a> {
             priority: job.current.spec.priority,
             trigger,
             node_id: None,
+            deployment: None,
             status: EvalStatus::Pending,
             status_description: String::new(),
             previous: None,
@@ -291,7 +374,8 @@ impl<'a> Change<'a> {
         let Some(row) = self.state.jobs.row(key) else {
             return;
         };
-        let status = if self.state.allocs.live_of_job(key) > 0 {
+        let is_waiting_template = row.job.current.spec.is_template() && !row.job.stop;
+        let status = if is_waiting_template || self.state.allocs.live_of_job(key) > 0 {
             JobStatus::Running
         } else if self.state.evals.open_of_job(key).next().is_some() {
             JobStatus::Pending
@@ -320,6 +404,7 @@ impl Written {
             nodes,
             jobs,
             evals,
+            deployments,
             allocs,
         } = self;
         let made = (0..allocs_made).map(|ordinal| key_at(index, ordinal));
@@ -328,6 +413,8 @@ impl Written {
         let evals = evals.into_iter().map(Changed::Eval);
         let allocs = allocs.into_iter().chain(made);
         let allocs = allocs.map(|key| Changed::Alloc(id_of(key)));
-        nodes.chain(jobs).chain(evals).chain(allocs).collect()
+        let deployments = deployments.into_iter().map(Changed::Deployment);
+        let all = nodes.chain(jobs).chain(evals).chain(deployments);
+        all.chain(allocs).collect()
     }
 }

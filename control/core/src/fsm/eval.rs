@@ -43,6 +43,11 @@ pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
         queued,
         ..(*old).clone()
     };
+    if let Some(deployment) = change.state.deployments.latest(&eval.job)
+        && deployment.create_index == change.index
+    {
+        eval.deployment = Some(deployment.id);
+    }
     let follow_up = follow_up(change, &eval, next);
     if next == NextEval::Blocked {
         eval.blocked = follow_up.as_ref().map(|next| next.id);

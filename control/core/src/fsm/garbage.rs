@@ -10,19 +10,20 @@
 //! | evaluation | it ended before the cutoff and all its allocations go with it; one of a batch job only when the job is gone, or stopped and dead |
 //! | allocation | it ended before the cutoff, and will not be replaced; also alone, when its evaluation stays |
 //! | job | dead and stopped, or dead and batch; submitted before the cutoff, and all below it goes |
+//! | deployment | it ended before the cutoff, and nothing of it runs |
 //! | node | down since before the cutoff, nothing live on it |
 
 use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{EvalId, JobKey, NodeId, Timestamp};
+use muster_domain::id::{DeploymentId, EvalId, JobKey, NodeId, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Node, NodeStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Response};
+use super::{Change, Effect, Response, deployment};
 use crate::limits;
-use crate::scheduler::reschedule::{self, Due};
+use crate::scheduler;
 use crate::state::{AllocView, State};
 
 /// What to forget.
@@ -34,6 +35,8 @@ pub enum GcRule {
     Jobs,
     /// Nodes.
     Nodes,
+    /// Deployments that are over.
+    Deployments,
 }
 
 /// Where a slice ended.
@@ -50,6 +53,13 @@ pub enum GcCursor {
     Job(JobKey),
     /// After this node, by id.
     Node(NodeId),
+    /// After this deployment, in the order of their end.
+    Deployment {
+        /// When it ended.
+        at: Timestamp,
+        /// Its id.
+        id: DeploymentId,
+    },
 }
 
 /// What a slice forgot, and how much it looked at.
@@ -60,6 +70,7 @@ struct Slice {
     allocs: u32,
     jobs: u32,
     nodes: u32,
+    deployments: u32,
     next: Option<GcCursor>,
 }
 
@@ -81,6 +92,7 @@ pub(super) fn collect(
         GcRule::Evals => collect_evals(change, before, batch_before, after),
         GcRule::Jobs => collect_jobs(change, before, after),
         GcRule::Nodes => collect_nodes(change, before, after),
+        GcRule::Deployments => collect_deployments(change, before, after),
     };
     let Slice {
         looked_at: _,
@@ -88,6 +100,7 @@ pub(super) fn collect(
         allocs,
         jobs,
         nodes,
+        deployments,
         next,
     } = slice;
     Response::Collected {
@@ -95,6 +108,7 @@ pub(super) fn collect(
         allocs,
         jobs,
         nodes,
+        deployments,
         next,
     }
 }
@@ -107,7 +121,7 @@ fn collect_evals(
 ) -> Slice {
     let after = match after {
         Some(GcCursor::Eval { at, eval_id }) => Some((at, eval_id)),
-        Some(GcCursor::Job(_) | GcCursor::Node(_)) | None => None,
+        Some(GcCursor::Job(_) | GcCursor::Node(_) | GcCursor::Deployment { .. }) | None => None,
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
@@ -176,7 +190,7 @@ fn alloc_may_go(state: &State, alloc: AllocView<'_>, job: Option<&Job>, before: 
     job_is_over
         || alloc.server_terminal()
         || alloc.next().is_some()
-        || reschedule::due(alloc) == Due::Never
+        || scheduler::replaced_at(alloc).is_none()
 }
 
 /// Whether nothing of it runs. One that was told to stop may still run until its agent says otherwise.
@@ -199,7 +213,9 @@ fn remove(change: &mut Change<'_>, allocs: &[u64], evals: &[EvalId], slice: &mut
 fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
     let after = match after {
         Some(GcCursor::Job(key)) => Some(key),
-        Some(GcCursor::Eval { .. } | GcCursor::Node(_)) | None => None,
+        Some(GcCursor::Eval { .. } | GcCursor::Node(_) | GcCursor::Deployment { .. }) | None => {
+            None
+        }
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
@@ -250,15 +266,51 @@ fn collect_job(
         let allocs: Vec<u64> = allocs.iter().map(|alloc| alloc.key()).collect();
         let evals: Vec<EvalId> = evals.iter().map(|eval| eval.id).collect();
         remove(change, &allocs, &evals, slice);
+        for deployment in snapshot.deployments.of_job(key) {
+            change.remove_deployment(&deployment.id);
+            slice.deployments += 1;
+        }
         change.remove_job(key);
         slice.jobs += 1;
     }
 }
 
+fn collect_deployments(
+    change: &mut Change<'_>,
+    before: Timestamp,
+    after: Option<GcCursor>,
+) -> Slice {
+    let after = match after {
+        Some(GcCursor::Deployment { at, id }) => Some((at, id)),
+        Some(GcCursor::Eval { .. } | GcCursor::Job(_) | GcCursor::Node(_)) | None => None,
+    };
+    let mut slice = Slice::default();
+    let snapshot = change.state.clone();
+    for (at, id) in snapshot.deployments.terminal_after(after) {
+        if at >= before {
+            break;
+        }
+        slice.looked_at += 1;
+        let goes = snapshot
+            .deployments
+            .get(&id)
+            .is_some_and(|row| deployment::may_be_forgotten(&snapshot, row, before));
+        if goes {
+            change.remove_deployment(&id);
+            slice.deployments += 1;
+        }
+        if slice.is_full() {
+            slice.next = Some(GcCursor::Deployment { at, id });
+            break;
+        }
+    }
+    slice
+}
+
 fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
     let after = match after {
         Some(GcCursor::Node(node_id)) => Some(node_id),
-        Some(GcCursor::Eval { .. } | GcCursor::Job(_)) | None => None,
+        Some(GcCursor::Eval { .. } | GcCursor::Job(_) | GcCursor::Deployment { .. }) | None => None,
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();

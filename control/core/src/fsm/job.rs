@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use muster_domain::alloc::{ClientStatus, Transition};
+use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Trigger;
+use muster_domain::id::EvalId;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::{Job, JobSpec, JobStatus, JobVersion};
+use muster_domain::limits::COUNT_MAX;
 
 use super::{Change, Rejection, Response};
 use crate::limits;
-use crate::state::JobRow;
+use crate::state::{AllocView, JobRow};
 
 /// Records a job. The same specification again makes no version, but an evaluation; so does one that
 /// was stopped make a version, so that what it ran before does not count as done.
@@ -18,36 +22,56 @@ pub(super) fn register(
     check_index: Option<LogIndex>,
 ) -> Result<Response, Rejection> {
     let key = spec.key();
+    if change.state.config.scheduler.reject_job_registration {
+        return Err(Rejection::RegistrationOff);
+    }
     let old = change.state.jobs.row(&key).map(Arc::clone);
     admissible(&spec, old.as_deref(), check_index)?;
     let row = match old {
         Some(row) if row.job.current.spec == spec && !row.job.stop => (*row).clone(),
         Some(row) => next_version(change, &row, spec),
-        None => JobRow {
-            job: Arc::new(Job {
-                current: Arc::new(JobVersion {
-                    spec,
-                    version: 0,
-                    submit_time: change.at,
-                    create_index: change.index,
-                    job_modify_index: change.index,
-                }),
-                stop: false,
-                status: JobStatus::Pending,
-                modify_index: change.index,
-            }),
-            older: Vec::new(),
-            plan_index: LogIndex(0),
-        },
+        None => first_version(change, spec),
     };
     let job = Arc::clone(&row.job);
     change.put_job(row);
-    let eval_id = change.add_eval(&job, Trigger::JobRegister);
+    let eval_id = look_at(change, &job, Trigger::JobRegister);
     Ok(Response::JobRegistered {
         eval_id,
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
+}
+
+/// A job that was not there.
+pub(super) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
+    JobRow {
+        job: Arc::new(Job {
+            current: Arc::new(JobVersion {
+                spec,
+                version: 0,
+                submit_time: change.at,
+                create_index: change.index,
+                job_modify_index: change.index,
+            }),
+            stop: false,
+            status: JobStatus::Pending,
+            stable: Vec::new(),
+            launched_at: None,
+            modify_index: change.index,
+        }),
+        older: Vec::new(),
+        plan_index: LogIndex(0),
+    }
+}
+
+/// Has a job looked at, unless it only makes others.
+pub(super) fn look_at(change: &mut Change<'_>, job: &Job, trigger: Trigger) -> Option<EvalId> {
+    if job.current.spec.is_template() {
+        change.touch(&job.key());
+        None
+    } else {
+        Some(change.add_eval(job, trigger))
+    }
 }
 
 fn admissible(
@@ -97,6 +121,8 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
         current: Arc::new(version),
         stop: false,
         status: row.job.status,
+        stable: kept_stable(&row.job, &older),
+        launched_at: row.job.launched_at,
         modify_index: change.index,
     };
     JobRow {
@@ -104,6 +130,172 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
         older,
         plan_index: row.plan_index,
     }
+}
+
+/// Stable versions that are kept.
+fn kept_stable(job: &Job, older: &[Arc<JobVersion>]) -> Vec<u64> {
+    let kept = |number: &&u64| older.iter().any(|version| version.version == **number);
+    job.stable.iter().filter(kept).copied().collect()
+}
+
+/// Makes `version`, which is an older one, the specification of a new version.
+pub(super) fn go_back(change: &mut Change<'_>, row: &JobRow, version: &JobVersion) -> Arc<Job> {
+    let next = next_version(change, row, version.spec.clone());
+    let job = Arc::clone(&next.job);
+    change.put_job(next);
+    job
+}
+
+/// Records whether `version` is known to work.
+pub(super) fn mark_stable(change: &mut Change<'_>, key: &JobKey, version: u64, stable: bool) {
+    let Some(row) = change.state.jobs.row(key).map(Arc::clone) else {
+        return;
+    };
+    if row.job.is_stable(version) == stable || row.version(version).is_none() {
+        return;
+    }
+    let mut job = (*row.job).clone();
+    job.stable.retain(|known| *known != version);
+    if stable {
+        job.stable.push(version);
+        job.stable.sort_unstable();
+    }
+    job.modify_index = change.index;
+    change.put_job(JobRow {
+        job: Arc::new(job),
+        ..(*row).clone()
+    });
+}
+
+/// Says whether a version of a job is known to work.
+pub(super) fn set_stable(
+    change: &mut Change<'_>,
+    key: JobKey,
+    version: u64,
+    stable: bool,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    if row.version(version).is_none() {
+        return Err(no_version(&row, key, version));
+    }
+    mark_stable(change, &key, version, stable);
+    Ok(Response::Done)
+}
+
+fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
+    let row = change.state.jobs.row(key).map(Arc::clone);
+    row.ok_or_else(|| Rejection::UnknownJob(key.clone()))
+}
+
+fn no_version(row: &JobRow, key: JobKey, version: u64) -> Rejection {
+    let kept: Vec<String> = std::iter::once(&row.job.current)
+        .chain(&row.older)
+        .map(|version| version.version.to_string())
+        .collect();
+    Rejection::Job {
+        key,
+        why: format!(
+            "version {version} is not kept: choose one of {}",
+            kept.join(", ")
+        ),
+    }
+}
+
+/// Goes back to an older version, as a new one.
+pub(super) fn revert(
+    change: &mut Change<'_>,
+    key: JobKey,
+    version: u64,
+    check_version: Option<u64>,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    let current = row.job.current.version;
+    if let Some(expected) = check_version.filter(|expected| *expected != current) {
+        let why = format!("its current version is {current}, not {expected}: look at it again");
+        return Err(Rejection::Job { key, why });
+    }
+    if version == current {
+        let why = format!("version {version} is the current one: choose an older one");
+        return Err(Rejection::Job { key, why });
+    }
+    let Some(target) = row.version(version).map(Arc::clone) else {
+        return Err(no_version(&row, key, version));
+    };
+    let job = go_back(change, &row, &target);
+    Ok(Response::JobRegistered {
+        eval_id: look_at(change, &job, Trigger::JobRegister),
+        version: job.current.version,
+        job_modify_index: job.current.job_modify_index,
+    })
+}
+
+/// Changes how many instances of a group there should be.
+pub(super) fn scale(
+    change: &mut Change<'_>,
+    key: JobKey,
+    name: &str,
+    count: u32,
+    check_index: Option<LogIndex>,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    let spec = &row.job.current.spec;
+    admissible(spec, Some(&row), check_index)?;
+    let refuse = |why: String| {
+        Err(Rejection::Job {
+            key: key.clone(),
+            why,
+        })
+    };
+    let Some(at) = spec.groups.iter().position(|group| group.name == name) else {
+        return refuse(format!("it has no group {name}"));
+    };
+    match spec.job_type {
+        muster_domain::job::JobType::Service | muster_domain::job::JobType::Batch => {}
+        kind => return refuse(format!("jobs of type {kind} have no count to change")),
+    }
+    if row.job.stop {
+        return refuse("it is stopped: run it again before you scale it".to_owned());
+    }
+    if count > COUNT_MAX {
+        return refuse(format!("count {count} is above {COUNT_MAX}"));
+    }
+    if let Some(scaling) = &spec.groups[at].scaling
+        && !(scaling.min..=scaling.max).contains(&count)
+    {
+        return refuse(format!(
+            "count {count} of group {name} is outside its bounds, {} to {}",
+            scaling.min, scaling.max
+        ));
+    }
+    let is_deploying = change
+        .state
+        .deployments
+        .latest(&key)
+        .is_some_and(|latest| latest.status == DeploymentStatus::Running && waits(latest));
+    if is_deploying {
+        return refuse(
+            "a deployment waits for its canaries: promote or fail it before you scale".to_owned(),
+        );
+    }
+    let job = if spec.groups[at].count == count {
+        Arc::clone(&row.job)
+    } else {
+        let mut spec = spec.clone();
+        spec.groups[at].count = count;
+        let next = next_version(change, &row, spec);
+        let job = Arc::clone(&next.job);
+        change.put_job(next);
+        job
+    };
+    Ok(Response::JobRegistered {
+        eval_id: look_at(change, &job, Trigger::JobScale),
+        version: job.current.version,
+        job_modify_index: job.current.job_modify_index,
+    })
+}
+
+fn waits(deployment: &Deployment) -> bool {
+    deployment.requires_promotion()
 }
 
 /// Records that a job is to be stopped, and forgets it if `purge` says so. Its allocations are stopped
@@ -117,6 +309,15 @@ pub(super) fn deregister(
         return Err(Rejection::UnknownJob(key));
     };
     if purge {
+        let deployments: Vec<_> = change
+            .state
+            .deployments
+            .of_job(&key)
+            .map(|it| it.id)
+            .collect();
+        deployments
+            .iter()
+            .for_each(|id| change.remove_deployment(id));
         change.remove_job(&key);
     } else if !row.job.stop {
         let job = Job {
@@ -129,15 +330,43 @@ pub(super) fn deregister(
             ..(*row).clone()
         });
     }
-    let eval_id = change.add_eval(&row.job, Trigger::JobDeregister);
+    let eval_id = look_at(change, &row.job, Trigger::JobDeregister);
     Ok(Response::JobDeregistered { eval_id })
 }
 
-/// Has a job looked at, without a change.
-pub(super) fn evaluate(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
-    let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
-        return Err(Rejection::UnknownJob(key));
-    };
-    let eval_id = change.add_eval(&job, Trigger::JobRegister);
+/// Has a job looked at, without a change. With `force_reschedule`, instances that failed are replaced whatever
+/// their policy says.
+pub(super) fn evaluate(
+    change: &mut Change<'_>,
+    key: JobKey,
+    force_reschedule: bool,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    if row.job.current.spec.is_template() {
+        let why = "it only makes other jobs: there is nothing to place".to_owned();
+        return Err(Rejection::Job { key, why });
+    }
+    if force_reschedule {
+        let failed: Vec<u64> = change
+            .state
+            .allocs
+            .of_job(&key)
+            .filter(|alloc| {
+                alloc.client_status() == ClientStatus::Failed
+                    && !alloc.server_terminal()
+                    && alloc.next().is_none()
+            })
+            .map(AllocView::key)
+            .collect();
+        for key in failed {
+            change.note(key, |row| {
+                row.set_transition(Transition {
+                    force_reschedule: true,
+                    ..row.transition()
+                });
+            });
+        }
+    }
+    let eval_id = change.add_eval(&row.job, Trigger::JobRegister);
     Ok(Response::EvalCreated { eval_id })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId};
-use muster_domain::node::{Eligibility, Node, NodeSpec, NodeStatus};
+use muster_domain::node::{Drain, DrainSpec, Eligibility, Node, NodeSpec, NodeStatus};
 
 use super::{Change, Effect, Rejection, Response};
 use crate::state::AllocView;
@@ -39,15 +39,28 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
             modify_index: change.index,
         },
     };
-    if node.takes_work() {
-        change.freed(node_id);
-    }
+    let takes_work = node.takes_work();
     change.put_node(node);
+    if takes_work {
+        takes_more_work(change, node_id);
+    }
     Ok(Response::NodeRegistered)
 }
 
-/// Records `status`. A node that goes down loses its live allocations, and each job that lost one is
-/// evaluated again: once, however many it lost.
+/// The node takes work, or other work than before: who waits is woken, and jobs that have an instance on every
+/// node are looked at.
+fn takes_more_work(change: &mut Change<'_>, node_id: NodeId) {
+    change.freed(node_id);
+    let jobs: Vec<_> = change.state.jobs.on_every_node().map(Arc::clone).collect();
+    for job in jobs {
+        let mut eval = change.new_eval(&job, Trigger::NodeUpdate);
+        eval.node_id = Some(node_id);
+        change.put_eval(eval);
+    }
+}
+
+/// Records `status`. A node that goes down has each job that has something on it looked at again: once, however
+/// much it lost. If one of them may come back with its node, the node is disconnected, not down.
 pub(super) fn set_status(
     change: &mut Change<'_>,
     node_id: NodeId,
@@ -56,58 +69,94 @@ pub(super) fn set_status(
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
         return Err(Rejection::UnknownNode(node_id));
     };
+    let status = match status {
+        NodeStatus::Down if may_come_back(change, &node_id) => NodeStatus::Disconnected,
+        status => status,
+    };
     if old.status == status {
         // A leader that took over in the middle may propose what is already so.
         return Ok(Response::Done);
     }
-    change.put_node(Node {
+    let node = Node {
         status,
         status_at: change.at,
         modify_index: change.index,
         ..(*old).clone()
-    });
+    };
+    let takes_work = node.takes_work();
+    change.put_node(node);
     match status {
         NodeStatus::Ready => {
             change.effect(Effect::NodeReady(node_id));
-            change.freed(node_id);
+            if takes_work {
+                takes_more_work(change, node_id);
+            }
+            if old.status == NodeStatus::Disconnected || old.status == NodeStatus::Down {
+                look_at_jobs(change, node_id, Trigger::Reconnect);
+            }
         }
-        NodeStatus::Down => {
+        NodeStatus::Down | NodeStatus::Disconnected => {
             change.effect(Effect::NodeGone(node_id));
-            lose_allocs(change, node_id);
+            give_up_stopping(change, node_id);
+            look_at_jobs(change, node_id, Trigger::NodeUpdate);
         }
-        NodeStatus::Initializing | NodeStatus::Disconnected => {}
+        NodeStatus::Initializing => {}
     }
     Ok(Response::Done)
 }
 
-/// Marks the node's live allocations lost. They are told to stop as well: an agent that comes back must
-/// not go on running what was replaced.
-fn lose_allocs(change: &mut Change<'_>, node_id: NodeId) {
-    let running: Vec<u64> = change
+/// Whether something on the node may be out of reach for a time without being lost.
+fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
+    change
+        .state
+        .allocs_on(node_id)
+        .any(|alloc| !alloc.is_terminal() && alloc.group().disconnect.lost_after.is_some())
+}
+
+/// What was told to stop and is on a node that is gone is lost: nobody will say more of it.
+fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
+    let stopping: Vec<u64> = change
         .state
         .allocs_on(&node_id)
-        .filter(|alloc| !alloc.client_status().is_terminal())
+        .filter(|alloc| alloc.server_terminal() && !alloc.client_status().is_terminal())
         .map(AllocView::key)
         .collect();
-    let mut jobs: BTreeSet<Arc<JobKey>> = BTreeSet::new();
-    for key in running {
-        if let Some(alloc) = change
-            .state
-            .allocs
-            .at(key)
-            .filter(|alloc| !alloc.is_terminal())
-        {
-            jobs.insert(Arc::clone(alloc.job_key()));
-        }
-        change.stop(key, "its node is down", Some(ClientStatus::Lost));
+    for key in stopping {
+        change.decide(key, |row| {
+            row.set_client(ClientStatus::Lost, "its node is down")
+        });
     }
+}
+
+/// Has each job that has something live on the node looked at.
+fn look_at_jobs(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
+    let jobs: BTreeSet<Arc<JobKey>> = change
+        .state
+        .allocs_on(&node_id)
+        .filter(|alloc| !alloc.is_terminal())
+        .map(|alloc| Arc::clone(alloc.job_key()))
+        .collect();
     for key in jobs {
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
+            lose_orphans(change, node_id, &key);
             continue;
         };
-        let mut eval = change.new_eval(&job, Trigger::NodeUpdate);
+        let mut eval = change.new_eval(&job, trigger);
         eval.node_id = Some(node_id);
         change.put_eval(eval);
+    }
+}
+
+/// A job that is gone is looked at no more: what it has on a node that is gone is lost here.
+fn lose_orphans(change: &mut Change<'_>, node_id: NodeId, job: &JobKey) {
+    let orphans: Vec<u64> = change
+        .state
+        .allocs_on(&node_id)
+        .filter(|alloc| !alloc.is_terminal() && **alloc.job_key() == *job)
+        .map(AllocView::key)
+        .collect();
+    for key in orphans {
+        change.stop(key, "its node is down", Some(ClientStatus::Lost));
     }
 }
 
@@ -128,9 +177,61 @@ pub(super) fn set_eligibility(
         modify_index: change.index,
         ..(*old).clone()
     };
-    if node.takes_work() {
-        change.freed(node_id);
-    }
+    let takes_work = node.takes_work();
     change.put_node(node);
+    if takes_work {
+        takes_more_work(change, node_id);
+    }
+    Ok(Response::Done)
+}
+
+/// Begins to empty the node, or stops that. The duty that drains says what goes when.
+pub(super) fn drain(
+    change: &mut Change<'_>,
+    node_id: NodeId,
+    spec: Option<DrainSpec>,
+    mark_eligible: bool,
+) -> Result<Response, Rejection> {
+    let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
+        return Err(Rejection::UnknownNode(node_id));
+    };
+    let eligibility = match spec {
+        Some(_) => Eligibility::Ineligible,
+        None if mark_eligible => Eligibility::Eligible,
+        None => old.eligibility,
+    };
+    let node = Node {
+        drain: spec.map(|spec| Drain {
+            spec,
+            started_at: change.at,
+        }),
+        eligibility,
+        modify_index: change.index,
+        ..(*old).clone()
+    };
+    let takes_work = node.takes_work();
+    change.put_node(node);
+    change.effect(Effect::DutiesDue);
+    if takes_work {
+        takes_more_work(change, node_id);
+    }
+    Ok(Response::Done)
+}
+
+/// Records that the node is empty.
+pub(super) fn complete_drain(
+    change: &mut Change<'_>,
+    node_id: NodeId,
+) -> Result<Response, Rejection> {
+    let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
+        return Err(Rejection::UnknownNode(node_id));
+    };
+    if old.drain.is_some() {
+        change.put_node(Node {
+            drain: None,
+            modify_index: change.index,
+            ..(*old).clone()
+        });
+    }
     Ok(Response::Done)
 }

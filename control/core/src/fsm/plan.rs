@@ -4,12 +4,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::id::{AllocId, EvalId};
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::eval::Trigger;
+use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey};
 use muster_domain::job::JobVersion;
 use muster_domain::plan::{GroupPlacements, Plan};
 
-use super::{Change, EvalUpdate, PlanOutcome, Response, admit, eval};
-use crate::state::{AllocView, Cohort, Room};
+use super::{Change, EvalUpdate, PlanOutcome, Response, admit, deployment, eval};
+use crate::state::{AllocView, Cohort, Room, key_of};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
 pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUpdate>) -> Response {
@@ -38,28 +40,93 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
 }
 
 fn carry_out(change: &mut Change<'_>, plan: &Plan) {
-    for stop in &plan.stops {
-        let alloc = change.state.allocs.get(&stop.alloc_id);
-        if let Some(key) = alloc
-            .filter(|alloc| !alloc.server_terminal())
-            .map(AllocView::key)
-        {
-            change.stop(key, &stop.description, stop.client_status);
-        }
-    }
     if plan.is_empty() {
         return;
     }
+    let follow_ups = add_follow_ups(change, plan);
+    for stop in &plan.stops {
+        let alloc = change.state.allocs.get(&stop.alloc_id);
+        let key = alloc
+            .filter(|alloc| !alloc.server_terminal())
+            .map(AllocView::key);
+        if let Some(key) = key {
+            let follow_up = stop
+                .follow_up
+                .and_then(|at| follow_ups.get(usize::from(at)).copied().flatten());
+            let at = change.at;
+            change.stop(key, &stop.description, stop.client_status);
+            if stop.client_status.is_some() || follow_up.is_some() {
+                change.decide(key, |row| {
+                    if stop.client_status == Some(ClientStatus::Lost) {
+                        row.set_unreachable(Some(at));
+                    }
+                    if let Some(eval_id) = follow_up {
+                        row.set_follow_up(eval_id);
+                    }
+                });
+            }
+        }
+    }
+    for alloc_id in &plan.unreachable {
+        set_unreachable(change, alloc_id);
+    }
     change.state.jobs.set_plan_index(&plan.job, change.index);
     change.touch(&plan.job);
+    if let Some(update) = &plan.deployment_update {
+        deployment::update(change, update);
+    }
     let Some(version) = change.state.jobs.version(&plan.job, plan.job_version) else {
         return;
     };
+    if let Some(new) = &plan.new_deployment {
+        deployment::begin(change, &version, new);
+    }
+    let deployment = deployment::under_way(change.state, &version);
+    let mut victims: BTreeSet<Arc<JobKey>> = BTreeSet::new();
     for group in &plan.groups {
         if group.in_place {
-            move_to_version(change, plan, group, &version);
+            move_to_version(change, plan, group, &version, deployment);
         }
-        place_group(change, plan.eval_id, group, &version);
+        place_group(change, plan, group, &version, deployment, &mut victims);
+    }
+    for key in victims {
+        if let Some(job) = change.state.jobs.get(&key).map(Arc::clone) {
+            change.add_eval(&job, Trigger::Preemption);
+        }
+    }
+}
+
+/// The evaluations to come, in the order of the plan; none where the job is gone.
+fn add_follow_ups(change: &mut Change<'_>, plan: &Plan) -> Vec<Option<EvalId>> {
+    let mut eval_ids = Vec::with_capacity(plan.follow_ups.len());
+    for follow_up in &plan.follow_ups {
+        let Some(job) = change.state.jobs.get(&plan.job).map(Arc::clone) else {
+            eval_ids.push(None);
+            continue;
+        };
+        let mut eval = change.new_eval(&job, follow_up.trigger);
+        eval.wait_until = follow_up.wait_until;
+        eval.previous = Some(plan.eval_id);
+        let eval_id = change.put_eval(eval);
+        eval_ids.push(Some(eval_id));
+        for key in follow_up.allocs.iter().filter_map(key_of) {
+            if change.state.allocs.at(key).is_some() {
+                change.note(key, |row| row.set_follow_up(eval_id));
+            }
+        }
+    }
+    eval_ids
+}
+
+fn set_unreachable(change: &mut Change<'_>, alloc_id: &AllocId) {
+    let at = change.at;
+    let alloc = change.state.allocs.get(alloc_id);
+    let alloc = alloc.filter(|alloc| !alloc.is_terminal());
+    if let Some(key) = alloc.map(AllocView::key) {
+        change.decide(key, |row| {
+            row.set_client(ClientStatus::Unknown, "its node is out of reach");
+            row.set_unreachable(Some(at));
+        });
     }
 }
 
@@ -69,6 +136,7 @@ fn move_to_version(
     plan: &Plan,
     group: &GroupPlacements,
     version: &Arc<JobVersion>,
+    deployment: Option<DeploymentId>,
 ) {
     let groups = &version.spec.groups;
     let Some(name) = groups
@@ -93,7 +161,8 @@ fn move_to_version(
         let cohort = match cohorts.entry(Arc::as_ptr(old).addr()) {
             Entry::Occupied(entry) => Arc::clone(entry.get()),
             Entry::Vacant(entry) => {
-                let Some(cohort) = old.of_version(Arc::clone(version), group.group_at) else {
+                let moved = old.of_version(Arc::clone(version), group.group_at, deployment);
+                let Some(cohort) = moved else {
                     return;
                 };
                 Arc::clone(entry.insert(cohort))
@@ -101,31 +170,99 @@ fn move_to_version(
         };
         moved.push((alloc.key(), cohort));
     }
+    let count = moved.len();
     for (key, cohort) in moved {
         change.decide(key, |row| row.set_cohort(cohort));
     }
+    if let Some(id) = deployment {
+        deployment::count_placed(change, id, name, count, Vec::new());
+    }
 }
 
+/// Places what the plan says. Jobs whose instances make room go to `victims`.
 fn place_group(
     change: &mut Change<'_>,
-    eval_id: EvalId,
+    plan: &Plan,
     group: &GroupPlacements,
     version: &Arc<JobVersion>,
+    deployment: Option<DeploymentId>,
+    victims: &mut BTreeSet<Arc<JobKey>>,
 ) {
-    if group.placements.is_empty() {
-        return;
-    }
-    let metrics = Arc::clone(&group.metrics);
-    let version = Arc::clone(version);
-    let Some(cohort) = Cohort::new(version, group.group_at, eval_id, metrics, change.at) else {
+    let Some(spec) = version.spec.groups.get(usize::from(group.group_at)) else {
         return;
     };
+    let mut placed = 0_usize;
+    let mut canaries = Vec::new();
+    let mut cohorts: BTreeMap<u64, Arc<Cohort>> = BTreeMap::new();
     for run in &group.placements {
+        let older = run.detail.as_ref().and_then(|detail| detail.version);
+        let number = older.unwrap_or(version.version);
+        let cohort = match cohorts.get(&number) {
+            Some(cohort) => Arc::clone(cohort),
+            None => {
+                let made = cohort(change, plan, group, &spec.name, number, deployment);
+                let Some(cohort) = made else { continue };
+                cohorts.insert(number, Arc::clone(&cohort));
+                cohort
+            }
+        };
         for name_index in run.first_index..run.first_index.saturating_add(run.count) {
-            let placed = change.place(&cohort, run, name_index);
-            if let (Some(alloc_id), Some(previous)) = (placed, &run.previous) {
+            let Some(alloc_id) = change.place(&cohort, run, name_index) else {
+                break;
+            };
+            placed += usize::from(older.is_none());
+            let Some(detail) = &run.detail else { continue };
+            if let Some(previous) = &detail.previous {
                 change.link_next(previous, alloc_id);
             }
+            if detail.canary {
+                canaries.push(alloc_id);
+            }
+            evict(change, &detail.preempted, alloc_id, victims);
+        }
+    }
+    if let Some(id) = deployment {
+        deployment::count_placed(change, id, &spec.name, placed, canaries);
+    }
+}
+
+/// What the instances of one version have in common.
+fn cohort(
+    change: &Change<'_>,
+    plan: &Plan,
+    group: &GroupPlacements,
+    name: &str,
+    number: u64,
+    deployment: Option<DeploymentId>,
+) -> Option<Arc<Cohort>> {
+    let version = change.state.jobs.version(&plan.job, number)?;
+    // An older version may have its groups in another order.
+    let groups = &version.spec.groups;
+    let group_at = groups.iter().position(|group| group.name == name)?;
+    let deployment = deployment.filter(|_| number == plan.job_version);
+    Cohort::new(
+        Arc::clone(&version),
+        u16::try_from(group_at).ok()?,
+        plan.eval_id,
+        Arc::clone(&group.metrics),
+        change.at,
+        deployment,
+    )
+}
+
+fn evict(
+    change: &mut Change<'_>,
+    preempted: &[AllocId],
+    by: AllocId,
+    victims: &mut BTreeSet<Arc<JobKey>>,
+) {
+    for key in preempted.iter().filter_map(key_of) {
+        let Some(alloc) = change.state.allocs.at(key) else {
+            continue;
+        };
+        if alloc.desired() == DesiredStatus::Run {
+            victims.insert(Arc::clone(alloc.job_key()));
+            change.evict(key, by);
         }
     }
 }

@@ -7,8 +7,8 @@ use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId, Timestamp};
 
-use super::{Change, Rejection, Response};
-use crate::scheduler::reschedule::{self, Due};
+use super::{Change, Rejection, Response, deployment};
+use crate::scheduler;
 use crate::state::AllocView;
 
 /// Records reports. What is unknown, elsewhere, already so or about an allocation that has ended is
@@ -19,7 +19,9 @@ pub(super) fn apply(
     reports: Vec<AllocReport>,
 ) -> Result<Response, Rejection> {
     let mut asks = Asks::new();
-    record_all(change, node_id, reports, &mut asks)?;
+    let mut news = deployment::News::default();
+    record_all(change, node_id, reports, &mut asks, &mut news)?;
+    deployment::hear(change, news);
     ask(change, asks);
     Ok(Response::Done)
 }
@@ -30,24 +32,44 @@ pub(super) fn apply_all(
     reports: Vec<(NodeId, Vec<AllocReport>)>,
 ) -> Response {
     let mut asks = Asks::new();
+    let mut news = deployment::News::default();
     let mut unknown = Vec::new();
     for (node_id, reports) in reports {
-        if record_all(change, node_id, reports, &mut asks).is_err() {
+        if record_all(change, node_id, reports, &mut asks, &mut news).is_err() {
             unknown.push(node_id);
         }
     }
+    deployment::hear(change, news);
     ask(change, asks);
     Response::NodesReported { unknown }
 }
 
 /// Jobs to look at, why and when, and the first node that was the reason.
-type Asks = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), NodeId>;
+type Asks = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), Reason>;
+
+/// Why a job is looked at.
+#[derive(Debug)]
+struct Reason {
+    node_id: NodeId,
+    /// Allocations that wait for it, by key.
+    waiting: Vec<u64>,
+}
+
+impl Reason {
+    fn of(node_id: NodeId) -> Self {
+        Self {
+            node_id,
+            waiting: Vec::new(),
+        }
+    }
+}
 
 fn record_all(
     change: &mut Change<'_>,
     node_id: NodeId,
     reports: Vec<AllocReport>,
     asks: &mut Asks,
+    news: &mut deployment::News,
 ) -> Result<(), Rejection> {
     if change.state.nodes.get(&node_id).is_none() {
         return Err(Rejection::UnknownNode(node_id));
@@ -61,9 +83,18 @@ fn record_all(
         }
         if let Some(tasks) = alloc.news(&report) {
             let (key, was_live) = (alloc.key(), !alloc.is_terminal());
+            let (healthy, was) = (alloc.healthy(), alloc.client_status());
             change.report(key, &report, tasks);
+            if let Some(alloc) = change.state.allocs.at(key) {
+                news.hear(healthy, alloc);
+            }
+            if was == ClientStatus::Unknown {
+                ask_because_it_came_back(change, key, asks, node_id);
+            }
             if let Some(reason) = ask_for_evaluation(change, key, was_live) {
-                asks.entry(reason).or_insert(node_id);
+                let waits = reason.2 > Timestamp(0);
+                let reason = asks.entry(reason).or_insert(Reason::of(node_id));
+                reason.waiting.extend(waits.then_some(key));
             }
         }
     }
@@ -71,14 +102,18 @@ fn record_all(
 }
 
 fn ask(change: &mut Change<'_>, asks: Asks) {
-    for ((key, trigger, wait_until), node_id) in asks {
+    for ((key, trigger, wait_until), reason) in asks {
+        let Reason { node_id, waiting } = reason;
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
             continue;
         };
         let mut eval = change.new_eval(&job, trigger);
         eval.node_id = Some(node_id);
         eval.wait_until = wait_until;
-        change.put_eval(eval);
+        let eval_id = change.put_eval(eval);
+        for key in waiting {
+            change.note(key, |row| row.set_follow_up(eval_id));
+        }
     }
 }
 
@@ -108,9 +143,18 @@ fn ask_for_evaluation(
     if change.state.jobs.get(&key)?.stop {
         return None;
     }
-    match reschedule::due(alloc) {
-        Due::Never => None,
-        Due::Now => Some((key, Trigger::AllocStop, Timestamp(0))),
-        Due::At(at) => Some((key, Trigger::AllocFailure, at)),
+    let at = scheduler::replaced_at(alloc)?;
+    Some((key, Trigger::AllocFailure, at))
+}
+
+/// What was out of reach and is back has its job looked at: there may be a replacement.
+fn ask_because_it_came_back(change: &Change<'_>, key: u64, asks: &mut Asks, node_id: NodeId) {
+    if let Some(alloc) = change.state.allocs.at(key) {
+        let reason = (
+            Arc::clone(alloc.job_key()),
+            Trigger::Reconnect,
+            Timestamp(0),
+        );
+        asks.entry(reason).or_insert(Reason::of(node_id));
     }
 }

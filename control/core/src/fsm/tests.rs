@@ -61,6 +61,7 @@ fn a_node_that_goes_down_asks_for_one_evaluation_per_job() {
         .collect();
     assert_eq!(asked.len(), 2);
     assert_eq!(cluster.effects[0], Effect::NodeGone(node_id));
+    cluster.settle();
     for alloc in cluster.state.allocs().iter() {
         assert_eq!(
             (alloc.client_status(), alloc.desired()),
@@ -197,6 +198,7 @@ fn what_is_unknown_is_refused() {
             at,
         },
         Command::EvaluateJob {
+            force_reschedule: false,
             key: key.clone(),
             at,
         },
@@ -313,6 +315,7 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
         client_status: ClientStatus::Failed,
         client_description: String::new(),
         task_states: Vec::new(),
+        healthy: None,
     };
 
     cluster.apply(Command::ReportAllocs {
@@ -339,6 +342,7 @@ fn reports_of_many_nodes_share_an_entry() {
         client_status: ClientStatus::Failed,
         client_description: String::new(),
         task_states: Vec::new(),
+        healthy: None,
     };
     let mut reports: Vec<_> = lost
         .iter()

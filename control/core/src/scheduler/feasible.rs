@@ -5,8 +5,11 @@
 //! (`${node.unique.id}`, `${attr.unique.…}`) are judged node by node.
 
 mod constraint;
+mod device;
 mod driver;
+mod network;
 mod scope;
+mod volume;
 
 use std::collections::BTreeMap;
 
@@ -15,9 +18,8 @@ use muster_domain::node::NodeSpec;
 
 use crate::state::NodeClass;
 
-pub(super) use constraint::Condition;
-#[cfg(test)]
-pub(super) use constraint::value_of;
+pub(super) use constraint::{Condition, value_of};
+pub(super) use device::matches as device_matches;
 
 /// What a group needs of a node, prepared once.
 #[derive(Debug)]
@@ -54,7 +56,13 @@ struct Rule {
 }
 
 /// Every rule, in the order in which they are asked.
-const RULES: [Rule; 2] = [constraint::RULE, driver::RULE];
+const RULES: [Rule; 5] = [
+    constraint::RULE,
+    driver::RULE,
+    volume::RULE,
+    network::RULE,
+    device::RULE,
+];
 
 /// Whether a node may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

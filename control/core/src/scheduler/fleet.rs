@@ -1,23 +1,86 @@
 //! All nodes as one evaluation sees them: the columns of the snapshot, and what its own plan changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use muster_domain::id::{NodeId, NodeNumber};
-use muster_domain::job::PortAsk;
-use muster_domain::resources::{AllocatedPort, Amount};
+use muster_domain::id::{JobKey, NodeId, NodeNumber};
+use muster_domain::job::{DEFAULT_HOST_NETWORK, PortAsk, TaskGroup};
+use muster_domain::node::NodeSpec;
+use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
 
+use super::feasible::{Condition, device_matches};
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
-use crate::state::{AllocView, Column, State};
+use crate::state::{AllocView, Column, Held, State};
 
 /// The nodes, by number.
 #[derive(Debug)]
 pub(super) struct Fleet<'a> {
     state: &'a State,
     columns: Vec<Column>,
-    /// Ports of nodes where the plan changed them, sorted.
-    ports: BTreeMap<usize, Vec<u16>>,
+    /// What is held of nodes where the plan changed it.
+    held: BTreeMap<usize, Held>,
+    /// Allocations whose share the plan sets free, by key.
+    freed: BTreeSet<u64>,
+    /// Allocations that the plan evicts, by job and group.
+    evicted: BTreeMap<(Arc<JobKey>, String), u32>,
     /// Where the search for a free port begins, and which of equal nodes goes first.
     seed: u64,
+}
+
+/// What a group asks for besides amounts.
+#[derive(Debug)]
+pub(super) struct Extras<'a> {
+    ports: &'a [PortAsk],
+    /// Cores, by the position of the task.
+    cores: Vec<(u16, u16)>,
+    /// Devices, by the position of the task.
+    devices: Vec<(u16, &'a DeviceAsk)>,
+}
+
+impl<'a> Extras<'a> {
+    pub(super) fn of(group: &'a TaskGroup) -> Self {
+        let tasks = || (0_u16..).zip(&group.tasks);
+        let cores = tasks().map(|(at, task)| (at, task.resources.cores));
+        let devices =
+            tasks().flat_map(|(at, task)| task.resources.devices.iter().map(move |ask| (at, ask)));
+        Self {
+            ports: group
+                .network
+                .as_ref()
+                .map_or(&[], |network| network.ports.as_slice()),
+            cores: cores.filter(|(_, cores)| *cores > 0).collect(),
+            devices: devices.collect(),
+        }
+    }
+
+    /// Whether it is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
+    }
+
+    pub(super) fn ports(&self) -> &'a [PortAsk] {
+        self.ports
+    }
+
+    /// Cores of all tasks together.
+    pub(super) fn core_count(&self) -> usize {
+        self.cores
+            .iter()
+            .map(|(_, count)| usize::from(*count))
+            .sum()
+    }
+
+    pub(super) fn devices(&self) -> impl Iterator<Item = &'a DeviceAsk> {
+        self.devices.iter().map(|(_, ask)| *ask)
+    }
+}
+
+/// What an instance would hold of a node besides amounts.
+#[derive(Debug, Default)]
+pub(super) struct Assigned {
+    pub(super) holding: Holding,
+    /// How well the devices are what they had better be; `None` if that was not asked for.
+    pub(super) device_score: Option<f64>,
 }
 
 impl<'a> Fleet<'a> {
@@ -26,7 +89,9 @@ impl<'a> Fleet<'a> {
         Self {
             state,
             columns,
-            ports: BTreeMap::new(),
+            held: BTreeMap::new(),
+            freed: BTreeSet::new(),
+            evicted: BTreeMap::new(),
             seed,
         }
     }
@@ -47,6 +112,13 @@ impl<'a> Fleet<'a> {
         self.state.nodes().number(node_id).map(NodeNumber::at)
     }
 
+    /// The fingerprint of node `number`.
+    pub(super) fn spec(&self, number: usize) -> Option<&'a NodeSpec> {
+        let column = self.columns.get(number)?;
+        let node = self.state.nodes().get(&column.node_id)?;
+        Some(&node.spec)
+    }
+
     /// The number of the node that `alloc` is on, if the node is there.
     pub(super) fn number_of(&self, alloc: AllocView<'_>) -> Option<usize> {
         let number = alloc.node().at();
@@ -54,87 +126,286 @@ impl<'a> Fleet<'a> {
         column.occupied.then_some(number)
     }
 
+    /// Whether the plan sets free what `alloc` holds.
+    pub(super) fn is_freed(&self, alloc: AllocView<'_>) -> bool {
+        self.freed.contains(&alloc.key())
+    }
+
+    /// Allocations on node `number` that run on.
+    pub(super) fn running_on(&self, number: usize) -> impl Iterator<Item = AllocView<'a>> {
+        let freed = &self.freed;
+        self.state
+            .allocs()
+            .on(numbered(number))
+            .filter(move |alloc| !alloc.is_terminal() && !freed.contains(&alloc.key()))
+    }
+
     /// Takes an instance's share of node `number`.
-    pub(super) fn take(&mut self, number: usize, ask: Amount, ports: &[AllocatedPort]) {
-        self.columns[number].used = self.columns[number].used.plus(ask);
-        if !ports.is_empty() {
-            let held = self.ports_mut(number);
-            held.extend(ports.iter().map(|port| port.value));
-            held.sort_unstable();
+    pub(super) fn take(&mut self, number: usize, ask: Amount, holding: &Holding) {
+        let column = &mut self.columns[number];
+        column.used = column.used.plus(ask);
+        column.used.cpu_mhz = column.used.cpu_mhz.saturating_add(holding.cores_mhz());
+        if !holding.is_empty() {
+            self.held_mut(number).take(holding);
         }
     }
 
-    /// Sets free what `alloc` holds, and says of which node.
+    /// Sets free what `alloc` holds, and says of which node; `None` if it holds nothing.
     pub(super) fn give_back(&mut self, alloc: AllocView<'_>) -> Option<usize> {
         let number = self.number_of(alloc)?;
-        self.columns[number].used = self.columns[number].used.minus(alloc.ask());
-        if !alloc.ports().is_empty() {
-            let held = self.ports_mut(number);
-            held.retain(|port| alloc.ports().iter().all(|held| held.value != *port));
+        if alloc.is_terminal() || !self.freed.insert(alloc.key()) {
+            return None;
+        }
+        let column = &mut self.columns[number];
+        column.used = column.used.minus(alloc.ask());
+        if !alloc.holding().is_empty() {
+            self.held_mut(number).give_back(alloc.holding());
         }
         Some(number)
     }
 
-    /// Ports for one instance on node `number`; `None` if they are not to be had.
-    pub(super) fn assign_ports(
+    /// Undoes [`Self::give_back`], which said `number`.
+    pub(super) fn take_again(&mut self, number: usize, alloc: AllocView<'_>) {
+        self.freed.remove(&alloc.key());
+        let column = &mut self.columns[number];
+        column.used = column.used.plus(alloc.ask());
+        if !alloc.holding().is_empty() {
+            self.held_mut(number).take(alloc.holding());
+        }
+    }
+
+    /// Sets free what `alloc` holds, because something more important takes its place.
+    pub(super) fn evict(&mut self, alloc: AllocView<'_>) {
+        self.give_back(alloc);
+        let group = (Arc::clone(alloc.job_key()), alloc.group().name.clone());
+        *self.evicted.entry(group).or_default() += 1;
+    }
+
+    /// How many of the group of `alloc` the plan evicts.
+    pub(super) fn evicted_of(&self, alloc: AllocView<'_>) -> u32 {
+        if self.evicted.is_empty() {
+            return 0;
+        }
+        let group = (Arc::clone(alloc.job_key()), alloc.group().name.clone());
+        self.evicted.get(&group).copied().unwrap_or(0)
+    }
+
+    /// What is held of node `number`.
+    pub(super) fn held(&self, number: usize) -> &Held {
+        match self.held.get(&number) {
+            Some(held) => held,
+            None => self.state.nodes().holdings(numbered(number)),
+        }
+    }
+
+    fn held_mut(&mut self, number: usize) -> &mut Held {
+        let state = self.state;
+        self.held
+            .entry(number)
+            .or_insert_with(|| state.nodes().holdings(numbered(number)).clone())
+    }
+
+    /// What one instance would hold on node `number`, or what is not to be had.
+    pub(super) fn assign(
         &self,
         number: usize,
-        asks: &[PortAsk],
-    ) -> Option<Vec<AllocatedPort>> {
-        if asks.is_empty() {
-            return Some(Vec::new());
+        extras: &Extras<'_>,
+    ) -> Result<Assigned, &'static str> {
+        if extras.is_empty() {
+            return Ok(Assigned::default());
         }
-        let mut held = self.ports(number).to_vec();
-        let mut take = |port: u16| match held.binary_search(&port) {
-            Ok(_) => false,
-            Err(at) => {
-                held.insert(at, port);
-                true
-            }
-        };
-        let mut ports: Vec<Option<AllocatedPort>> = vec![None; asks.len()];
-        // Fixed ones first, so that no dynamic one takes theirs.
-        for (ask, slot) in asks.iter().zip(&mut ports) {
-            if let Some(value) = ask.fixed {
-                if !take(value) {
-                    return None;
-                }
-                *slot = Some(AllocatedPort {
-                    label: ask.label.clone(),
-                    value,
-                    to: ask.to,
-                });
-            }
+        let spec = self.spec(number).ok_or("node")?;
+        assign(spec, self.held(number), extras, self.seed ^ number as u64)
+    }
+
+    /// MHz that the cores of one instance are worth on node `number`.
+    pub(super) fn cores_mhz(&self, number: usize, extras: &Extras<'_>) -> u64 {
+        match extras.core_count() as u64 {
+            0 => 0,
+            cores => self
+                .spec(number)
+                .map_or(0, |spec| cores * spec.resources.mhz_per_core()),
         }
-        let mut candidates = dynamic_ports(self.seed ^ number as u64);
-        for (ask, slot) in asks
+    }
+}
+
+/// What one instance would hold of a node of which `held` is held.
+pub(super) fn assign(
+    spec: &NodeSpec,
+    held: &Held,
+    extras: &Extras<'_>,
+    seed: u64,
+) -> Result<Assigned, &'static str> {
+    let (devices, device_score) = assign_devices(spec, held, extras)?;
+    Ok(Assigned {
+        holding: Holding {
+            ports: assign_ports(spec, held, extras.ports, seed).ok_or("ports")?,
+            cores: assign_cores(spec, held, &extras.cores).ok_or("cores")?,
+            devices,
+        },
+        device_score,
+    })
+}
+
+/// The addresses that a port may be on; a node that names none has one, which is every address.
+fn addresses<'n>(spec: &'n NodeSpec, ask: &PortAsk) -> Vec<(&'n str, &'n [u16])> {
+    let wanted = if ask.host_network.is_empty() {
+        DEFAULT_HOST_NETWORK
+    } else {
+        &ask.host_network
+    };
+    let named: Vec<_> = spec
+        .addresses
+        .iter()
+        .filter(|address| address.network == wanted)
+        .map(|address| (address.address.as_str(), address.reserved_ports.as_slice()))
+        .collect();
+    if named.is_empty() && wanted == DEFAULT_HOST_NETWORK {
+        vec![("", &[])]
+    } else {
+        named
+    }
+}
+
+fn assign_ports(
+    spec: &NodeSpec,
+    held: &Held,
+    asks: &[PortAsk],
+    seed: u64,
+) -> Option<Vec<AllocatedPort>> {
+    let mut ports: Vec<Option<AllocatedPort>> = vec![None; asks.len()];
+    let mut given: Vec<(u16, &str)> = Vec::new();
+    let is_free = |given: &[(u16, &str)], value: u16, ip: &str, reserved: &[u16]| {
+        spec.reserved_ports.binary_search(&value).is_err()
+            && reserved.binary_search(&value).is_err()
+            && !held.has_port(value, ip)
+            && !given
+                .iter()
+                .any(|(port, at)| *port == value && (*at == ip || at.is_empty() || ip.is_empty()))
+    };
+    // Fixed ones first, so that no dynamic one takes theirs.
+    for (ask, slot) in asks.iter().zip(&mut ports) {
+        if let Some(value) = ask.fixed {
+            let (ip, _) = addresses(spec, ask)
+                .into_iter()
+                .find(|(ip, reserved)| is_free(&given, value, ip, reserved))?;
+            given.push((value, ip));
+            *slot = Some(allocated(ask, value, ip));
+        }
+    }
+    let mut candidates = dynamic_ports(seed);
+    for (ask, slot) in asks
+        .iter()
+        .zip(&mut ports)
+        .filter(|(ask, _)| ask.fixed.is_none())
+    {
+        let addresses = addresses(spec, ask);
+        let (value, ip) = candidates.find_map(|value| {
+            let mut free = addresses.iter();
+            free.find(|(ip, reserved)| is_free(&given, value, ip, reserved))
+                .map(|(ip, _)| (value, *ip))
+        })?;
+        given.push((value, ip));
+        *slot = Some(allocated(ask, value, ip));
+    }
+    ports.into_iter().collect()
+}
+
+fn allocated(ask: &PortAsk, value: u16, ip: &str) -> AllocatedPort {
+    AllocatedPort {
+        label: ask.label.clone(),
+        value,
+        to: ask.to,
+        host_ip: ip.to_owned(),
+    }
+}
+
+fn assign_cores(spec: &NodeSpec, held: &Held, asks: &[(u16, u16)]) -> Option<Vec<HeldCores>> {
+    let mut free = free_cores(spec, held);
+    let mhz = spec.resources.mhz_per_core();
+    asks.iter()
+        .map(|(task_at, count)| {
+            let ids: Vec<u16> = free.by_ref().take(usize::from(*count)).collect();
+            let is_enough = ids.len() == usize::from(*count);
+            is_enough.then(|| HeldCores {
+                task_at: *task_at,
+                mhz: mhz * ids.len() as u64,
+                ids,
+            })
+        })
+        .collect()
+}
+
+/// Cores that nobody has for himself and that tasks may have, lowest first.
+pub(super) fn free_cores<'n>(
+    spec: &'n NodeSpec,
+    held: &'n Held,
+) -> impl Iterator<Item = u16> + use<'n> {
+    let offered = spec.resources.core_ids.iter().copied();
+    offered.filter(|id| !spec.reserved_cores.contains(id) && !held.has_core(*id))
+}
+
+type Devices = (Vec<HeldDevices>, Option<f64>);
+
+fn assign_devices(
+    spec: &NodeSpec,
+    held: &Held,
+    extras: &Extras<'_>,
+) -> Result<Devices, &'static str> {
+    let mut given: Vec<HeldDevices> = Vec::new();
+    let (mut met, mut weights) = (0.0, 0.0);
+    for (task_at, ask) in &extras.devices {
+        let mut best: Option<(f64, HeldDevices)> = None;
+        for device in spec
+            .devices
             .iter()
-            .zip(&mut ports)
-            .filter(|(ask, _)| ask.fixed.is_none())
+            .filter(|device| device_matches(ask, device))
         {
-            let value = candidates.find(|port| take(*port))?;
-            *slot = Some(AllocatedPort {
-                label: ask.label.clone(),
-                value,
-                to: ask.to,
-            });
+            let group = device.id();
+            let ids: Vec<String> = device
+                .instances
+                .iter()
+                .filter(|one| one.healthy && !held.has_device(&group, &one.id))
+                .filter(|one| {
+                    !given
+                        .iter()
+                        .any(|other| other.group == group && other.ids.contains(&one.id))
+                })
+                .take(ask.count as usize)
+                .map(|one| one.id.clone())
+                .collect();
+            if ids.len() < ask.count as usize {
+                continue;
+            }
+            let matched: f64 = ask
+                .affinities
+                .iter()
+                .filter(|affinity| {
+                    Condition::new(&affinity.left, affinity.operand, &affinity.right)
+                        .holds_on(device)
+                })
+                .map(|affinity| f64::from(affinity.weight))
+                .sum();
+            if best.as_ref().is_none_or(|(score, _)| matched > *score) {
+                let one = HeldDevices {
+                    task_at: *task_at,
+                    group,
+                    ids,
+                };
+                best = Some((matched, one));
+            }
         }
-        ports.into_iter().collect()
+        let (matched, devices) = best.ok_or("devices")?;
+        met += matched;
+        weights += ask
+            .affinities
+            .iter()
+            .map(|affinity| f64::from(affinity.weight).abs())
+            .sum::<f64>();
+        given.push(devices);
     }
-
-    fn ports(&self, number: usize) -> &[u16] {
-        match self.ports.get(&number) {
-            Some(ports) => ports,
-            None => self.state.nodes().ports(numbered(number)),
-        }
-    }
-
-    fn ports_mut(&mut self, number: usize) -> &mut Vec<u16> {
-        let state = self.state;
-        self.ports
-            .entry(number)
-            .or_insert_with(|| state.nodes().ports(numbered(number)).to_vec())
-    }
+    let score = (weights > 0.0).then(|| met / weights);
+    Ok((given, score))
 }
 
 /// The number of a column.

@@ -1,192 +1,560 @@
 //! Service and batch jobs: so many instances of each group, wherever they fit best.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::alloc::ClientStatus;
-use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup};
-use muster_domain::id::{AllocId, EvalId, NodeId, NodeNumber, Timestamp};
-use muster_domain::job::{Job, TaskGroup};
-use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
+use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
+use muster_domain::id::{AllocId, NodeId, NodeNumber, Timestamp};
+use muster_domain::job::{Job, JobType, JobVersion, TaskGroup};
+use muster_domain::plan::{
+    DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun, Plan,
+    PlannedFollowUp, PlannedStop,
+};
 
 use super::feasible::{self, Needs, Verdict};
-use super::fleet::Fleet;
+use super::fleet::{Extras, Fleet};
+use super::instances::{Changes, kill_timeout};
 use super::rank::{Place, Ranking};
-use super::reconcile::{self, GroupWork, Replacement, Want};
-use super::{ScheduleOutcome, empty_plan, ended};
-use crate::fsm::{EvalUpdate, NextEval};
+use super::reconciler::{
+    self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, Placement, RESCHEDULED,
+};
+use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, Room, State};
 
 pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
     let job = state.jobs().get(&eval.job).map(|job| &**job);
-    let work = reconcile::reconcile(state, job, state.allocs().of_job(&eval.job), now);
     let mut plan = empty_plan(state, eval.id, eval.job.clone());
-    plan.stops = work.stops;
-    let busy = |group: &GroupWork<'_>| {
-        group.in_place || !group.place.is_empty() || !group.replace.is_empty()
+    let work = {
+        let groups = groups(state, job, eval);
+        let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
+        let deployment = deployment
+            .filter(|row| job.is_none_or(|job| job.current.create_index == row.job_create_index));
+        let input = Input {
+            batch: eval.job_type == JobType::Batch,
+            stopped: job.is_none_or(|job| job.stop),
+            deployment,
+            deployment_is_current: job
+                .zip(deployment)
+                .is_some_and(|(job, deployment)| deployment.job_version == job.current.version),
+            groups,
+            eval_id: eval.id,
+            now,
+        };
+        let work = reconciler::reconcile(&input);
+        plan.new_deployment = work.new_deployment.map(|new| NewDeployment {
+            description: new.description.to_owned(),
+            groups: new.groups,
+        });
+        plan.deployment_update =
+            work.deployment_update
+                .zip(deployment)
+                .map(|((status, description), deployment)| DeploymentUpdate {
+                    id: deployment.id,
+                    status,
+                    description: description.to_owned(),
+                });
+        let names = input.groups.into_iter().map(|group| group.name);
+        names.zip(work.groups).collect::<Vec<_>>()
     };
-    if let Some(job) = job.filter(|_| work.groups.iter().any(busy)) {
-        let mut fleet = Fleet::new(state, seed(&eval.id));
+    let desired = work
+        .iter()
+        .map(|(name, work)| ((*name).to_owned(), DesiredUpdates::from(work.counts)))
+        .collect();
+    let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
+    for (_, work) in &work {
+        take_stops(state, work, &is_forced, &mut plan);
+        plan.unreachable.extend(&work.unreachable);
+    }
+    if let Some(job) = job.filter(|job| !job.stop) {
+        Placer::new(state, job, seed(&eval.id)).place(work, &mut plan);
+    }
+    plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
+    let update = outcome(state, eval, &mut plan);
+    ScheduleOutcome {
+        plan,
+        update,
+        desired,
+    }
+}
+
+/// The groups of the current version, and those that only allocations have.
+fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<GroupInput<'a>> {
+    let spec_groups: &[TaskGroup] = job.map_or(&[], |job| &job.current.spec.groups);
+    let mut changes = Changes::default();
+    let mut groups: Vec<GroupInput<'a>> = spec_groups
+        .iter()
+        .map(|group| GroupInput {
+            name: &group.name,
+            spec: Some(GroupSpec {
+                count: group.count,
+                update: group.update.as_ref(),
+                reschedule: Some(&group.reschedule),
+                stop_after: group
+                    .disconnect
+                    .stop_on_client_after
+                    .map(|after| after.saturating_add(kill_timeout(group))),
+                disconnect: Some(&group.disconnect),
+            }),
+            instances: Vec::new(),
+        })
+        .collect();
+    let mut places: BTreeMap<&str, usize> = groups
+        .iter()
+        .enumerate()
+        .map(|(at, group)| (group.name, at))
+        .collect();
+    for alloc in state.allocs().of_job(&eval.job) {
+        let name = alloc.group().name.as_str();
+        let at = *places.entry(name).or_insert_with(|| {
+            groups.push(GroupInput {
+                name,
+                spec: None,
+                instances: Vec::new(),
+            });
+            groups.len() - 1
+        });
+        let change = match (job, spec_groups.get(at)) {
+            (Some(job), Some(group)) => changes.of(state, job, group, alloc),
+            _ => super::update::Change::None,
+        };
+        groups[at]
+            .instances
+            .push(Instance::of(state, job, alloc, change));
+    }
+    groups
+}
+
+/// Whether an instance that is to go elsewhere goes even if there is no place for it: somebody asked for that, or
+/// its node's drain has come to its deadline.
+fn migrates_at_any_cost(state: &State, alloc: AllocView<'_>, now: Timestamp) -> bool {
+    let node = state.nodes().get(&alloc.node_id());
+    match node.and_then(|node| node.drain) {
+        Some(drain) => drain.deadline().is_some_and(|deadline| deadline <= now),
+        None => true,
+    }
+}
+
+/// Takes over the stops that do not wait for a replacement, and the evaluations to come.
+fn take_stops(
+    state: &State,
+    work: &GroupWork,
+    is_forced: &impl Fn(AllocView<'_>) -> bool,
+    plan: &mut Plan,
+) {
+    let first = plan.follow_ups.len();
+    let global = |at: usize| u16::try_from(first + at).ok();
+    for stop in &work.stop {
+        if waits_for_replacement(state, work, stop, is_forced) {
+            continue;
+        }
+        plan.stops.push(PlannedStop {
+            alloc_id: stop.alloc_id,
+            description: stop.why.to_owned(),
+            client_status: stop.client_status,
+            follow_up: stop.follow_up.and_then(global),
+        });
+    }
+    for follow_up in &work.follow_ups {
+        plan.follow_ups.push(PlannedFollowUp {
+            wait_until: follow_up.wait_until,
+            allocs: follow_up.allocs.clone(),
+            trigger: if follow_up.is_timeout {
+                Trigger::MaxDisconnect
+            } else {
+                Trigger::AllocFailure
+            },
+        });
+    }
+}
+
+fn waits_for_replacement(
+    state: &State,
+    work: &GroupWork,
+    stop: &reconciler::Stop,
+    is_forced: &impl Fn(AllocView<'_>) -> bool,
+) -> bool {
+    if stop.why != MIGRATING && stop.why != RESCHEDULED {
+        return false;
+    }
+    let is_replaced = work
+        .place
+        .iter()
+        .any(|place| place.previous == Some(stop.alloc_id));
+    let alloc = state.allocs().get(&stop.alloc_id);
+    is_replaced && !(stop.why == MIGRATING && alloc.is_some_and(is_forced))
+}
+
+/// Places what the reconciler wants.
+struct Placer<'s> {
+    state: &'s State,
+    job: &'s Job,
+    fleet: Fleet<'s>,
+    /// Where the plan placed instances, by group.
+    planned: Vec<(usize, u16)>,
+    may_preempt: bool,
+}
+
+impl<'s> Placer<'s> {
+    fn new(state: &'s State, job: &'s Job, seed: u64) -> Self {
+        Self {
+            state,
+            job,
+            fleet: Fleet::new(state, seed),
+            planned: Vec::new(),
+            may_preempt: super::may_preempt(state, job.current.spec.job_type),
+        }
+    }
+
+    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) {
         for stop in &plan.stops {
-            if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
-                fleet.give_back(alloc);
+            if let Some(alloc) = self.state.allocs().get(&stop.alloc_id) {
+                self.fleet.give_back(alloc);
             }
         }
-        for group in work.groups.into_iter().filter(busy) {
-            place_group(&mut fleet, job, group, &mut plan);
+        let spec = &self.job.current.spec;
+        let before = plan.clone();
+        for (name, work) in work {
+            let Some(at) = spec.groups.iter().position(|group| group.name == name) else {
+                continue;
+            };
+            if work.place.is_empty() && work.destructive.is_empty() && work.in_place.is_empty() {
+                continue;
+            }
+            let group_at = u16::try_from(at).expect("validation bounds the groups of a job");
+            self.place_group(group_at, &spec.groups[at], work, plan);
         }
+        if spec.all_at_once && !plan.failed.is_empty() {
+            let failed = std::mem::take(&mut plan.failed);
+            *plan = before;
+            plan.failed = failed;
+        }
+        plan.all_at_once = spec.all_at_once;
     }
-    let update = outcome(state, eval, &mut plan);
-    ScheduleOutcome { plan, update }
-}
 
-/// Which of equal nodes goes first, from the evaluation's id.
-fn seed(eval_id: &EvalId) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&eval_id.0[8..]);
-    u64::from_be_bytes(bytes)
-}
-
-/// Places what `work` asks for and writes it to `plan`.
-fn place_group(fleet: &mut Fleet<'_>, job: &Job, work: GroupWork<'_>, plan: &mut Plan) {
-    let GroupWork {
-        group_at,
-        keep,
-        in_place,
-        replace,
-        place,
-    } = work;
-    let group = &job.current.spec.groups[usize::from(group_at)];
-    if place.is_empty() && replace.is_empty() {
-        plan.groups.push(GroupPlacements {
+    fn place_group(&mut self, group_at: u16, group: &TaskGroup, work: GroupWork, plan: &mut Plan) {
+        let is_live = |alloc_id: &AllocId| {
+            let alloc = self.state.allocs().get(alloc_id);
+            alloc.is_some_and(|alloc| !alloc.is_terminal())
+        };
+        let in_place = work.in_place.iter().any(is_live);
+        let mut placed = GroupPlacements {
             group_at,
             in_place,
-            left_behind: Vec::new(),
+            left_behind: if in_place {
+                self.left_behind(group, &work)
+            } else {
+                Vec::new()
+            },
             metrics: Arc::default(),
             placements: Vec::new(),
-        });
-        return;
-    }
-    let running = keep
-        .iter()
-        .copied()
-        .chain(replace.iter().map(|replacement| replacement.old));
-    let mut ranking = Ranking::new(fleet, &job.current.spec, group, running);
-    let metrics = ranking.metrics(fleet);
-    let mut placing = Placing {
-        fleet,
-        ranking: &mut ranking,
-        runs: Vec::new(),
-        left_behind: Vec::new(),
-        failed: 0,
-    };
-    placing.replace(replace, plan);
-    placing.place(place, group);
-    let Placing {
-        fleet,
-        ranking: _,
-        runs,
-        left_behind,
-        failed,
-    } = placing;
-    if failed > 0 {
-        plan.failed.push(FailedGroup {
-            group: group.name.clone(),
-            count: failed,
-            metrics: Arc::new(ranking.metrics(fleet)),
-        });
-    }
-    if in_place || !runs.is_empty() {
-        plan.groups.push(GroupPlacements {
+        };
+        if work.place.is_empty() && work.destructive.is_empty() {
+            plan.groups
+                .extend(Some(placed).filter(|placed| placed.in_place));
+            return;
+        }
+        let current = Arc::clone(&self.job.current);
+        let (older, current_ones): (Vec<_>, Vec<_>) =
+            work.place.into_iter().partition(|place| place.last_stable);
+        let mut by_version: BTreeMap<u64, Vec<Placement>> = BTreeMap::new();
+        for place in older {
+            let version = self.last_stable(place.version_min);
+            by_version.entry(version).or_default().push(place);
+        }
+        let mut failed = 0;
+        let mut metrics = None;
+        for (version, places) in by_version {
+            let version = self
+                .state
+                .jobs()
+                .version(&plan.job, version)
+                .unwrap_or_else(|| Arc::clone(&current));
+            let Some(group) = version.spec.group(&group.name) else {
+                continue;
+            };
+            let (runs, missed, how) =
+                self.place_version(&version, group, group_at, places, &[], plan);
+            placed.placements.extend(runs);
+            failed += missed;
+            metrics.get_or_insert(how);
+        }
+        let (runs, missed, how) = self.place_version(
+            &current,
+            group,
             group_at,
-            in_place,
-            // Without the rule there is nothing to be an exception of.
-            left_behind: if in_place { left_behind } else { Vec::new() },
-            metrics: Arc::new(metrics),
-            placements: runs,
-        });
+            current_ones,
+            &work.destructive,
+            plan,
+        );
+        placed.placements.extend(runs);
+        failed += missed;
+        if failed > 0 {
+            plan.failed.push(FailedGroup {
+                group: group.name.clone(),
+                count: failed,
+                metrics: Arc::new(how.at_end),
+            });
+        }
+        placed.metrics = Arc::new(how.at_start);
+        if placed.in_place || !placed.placements.is_empty() {
+            plan.groups.push(placed);
+        }
     }
+
+    /// Live instances of older versions that do not go over in place.
+    fn left_behind(&self, group: &TaskGroup, work: &GroupWork) -> Vec<AllocId> {
+        let moved: BTreeSet<AllocId> = work.in_place.iter().copied().collect();
+        let current = &self.job.current;
+        self.state
+            .allocs()
+            .of_job(&self.job.key())
+            .filter(|alloc| !alloc.is_terminal() && alloc.group().name == group.name)
+            .filter(|alloc| alloc.job().version != current.version)
+            .map(AllocView::id)
+            .filter(|alloc_id| !moved.contains(alloc_id))
+            .collect()
+    }
+
+    /// The newest version before the current one that is known to work, else the one that ran.
+    fn last_stable(&self, version_min: u64) -> u64 {
+        let current = self.job.current.version;
+        self.state
+            .jobs()
+            .versions(&self.job.key())
+            .iter()
+            .map(|version| version.version)
+            .find(|version| *version < current && self.job.is_stable(*version))
+            .unwrap_or(version_min)
+    }
+
+    /// Places instances of one version, and replaces those of `destructive` by it.
+    fn place_version(
+        &mut self,
+        version: &JobVersion,
+        group: &TaskGroup,
+        group_at: u16,
+        places: Vec<Placement>,
+        destructive: &[AllocId],
+        plan: &mut Plan,
+    ) -> (Vec<PlacementRun>, u32, Metrics) {
+        let key = self.job.key();
+        let fleet = &self.fleet;
+        let present = self
+            .state
+            .allocs()
+            .of_job(&key)
+            .filter(|alloc| !alloc.is_terminal() && !fleet.is_freed(*alloc));
+        let others = self
+            .planned
+            .iter()
+            .map(|(number, of)| (*number, *of == group_at));
+        let mut ranking = Ranking::new(fleet, &version.spec, group, present, others);
+        let at_start = ranking.metrics(fleet);
+        let older = Some(version.version).filter(|number| *number != self.job.current.version);
+        let mut placing = Placing {
+            placer: self,
+            ranking: &mut ranking,
+            older,
+            group_at,
+            runs: Vec::new(),
+            failed: 0,
+        };
+        placing.replace(destructive, plan);
+        placing.place(places, group, plan);
+        let Placing { runs, failed, .. } = placing;
+        let at_end = if failed > 0 {
+            ranking.metrics(&self.fleet)
+        } else {
+            muster_domain::alloc::PlacementMetrics::default()
+        };
+        (runs, failed, Metrics { at_start, at_end })
+    }
+}
+
+/// How places were chosen, and why there were no more.
+struct Metrics {
+    at_start: muster_domain::alloc::PlacementMetrics,
+    at_end: muster_domain::alloc::PlacementMetrics,
 }
 
 /// The placements of one group under way.
-struct Placing<'f, 's, 'r, 'j> {
-    fleet: &'f mut Fleet<'s>,
+struct Placing<'p, 's, 'r, 'j> {
+    placer: &'p mut Placer<'s>,
     ranking: &'r mut Ranking<'j>,
+    /// The version, if it is not the current one.
+    older: Option<u64>,
+    group_at: u16,
     runs: Vec<PlacementRun>,
-    /// Instances that must be replaced and cannot be.
-    left_behind: Vec<AllocId>,
     failed: u32,
 }
 
 impl Placing<'_, '_, '_, '_> {
     /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
-    fn replace(&mut self, replace: Vec<Replacement<'_>>, plan: &mut Plan) {
-        for Replacement { old, stop } in replace {
-            let number = self.fleet.give_back(old);
-            if let Some(number) = number {
-                self.ranking.instances_changed(self.fleet, number, -1);
-            }
-            if let Some(place) = self.ranking.place(self.fleet, None) {
-                self.runs
-                    .push(single(place, old.name_index(), Some(old.id())));
-                plan.stops.push(stop);
-            } else {
-                self.failed += 1;
-                self.left_behind.push(old.id());
-                if let Some(number) = number {
-                    self.fleet.take(number, old.ask(), old.ports());
-                    self.ranking.instances_changed(self.fleet, number, 1);
-                }
-            }
+    fn replace(&mut self, destructive: &[AllocId], plan: &mut Plan) {
+        for alloc_id in destructive {
+            let stop = PlannedStop {
+                alloc_id: *alloc_id,
+                description: reconciler::UPDATING.to_owned(),
+                client_status: None,
+                follow_up: None,
+            };
+            let detail = PlacementDetail {
+                previous: Some(*alloc_id),
+                ..PlacementDetail::default()
+            };
+            self.place_instead(stop, detail, &[], plan);
         }
     }
 
-    fn place(&mut self, place: Vec<Want<'_>>, group: &TaskGroup) {
-        let has_ports = group
-            .network
-            .as_ref()
-            .is_some_and(|network| !network.ports.is_empty());
-        let (followers, fresh): (Vec<_>, Vec<_>) = place
-            .into_iter()
-            .partition(|want| has_ports || want.previous.is_some());
-        for want in followers {
-            let avoid = want
-                .previous
-                .as_ref()
-                .filter(|previous| previous.client_status() == ClientStatus::Failed)
-                .map(|previous| previous.node_id());
-            match self.ranking.place(self.fleet, avoid) {
-                Some(place) => {
-                    let previous = want.previous.map(AllocView::id);
-                    self.runs.push(single(place, want.name_index, previous));
-                }
-                None => self.failed += 1,
-            }
+    /// Places one instance in the place of one that is stopped then.
+    fn place_instead(
+        &mut self,
+        stop: PlannedStop,
+        detail: PlacementDetail,
+        avoid: &[NodeId],
+        plan: &mut Plan,
+    ) {
+        let Some(old) = self.placer.state.allocs().get(&stop.alloc_id) else {
+            self.failed += 1;
+            return;
+        };
+        let name_index = old.name_index();
+        let number = self.placer.fleet.give_back(old);
+        if let Some(number) = number {
+            self.ranking.stopped(&self.placer.fleet, number, true);
+        }
+        if self.place_one(name_index, detail, avoid) {
+            plan.stops.push(stop);
+        } else if let Some(number) = number {
+            self.placer.fleet.take_again(number, old);
+            self.ranking.stopped(&self.placer.fleet, number, false);
+        }
+    }
+
+    /// Places one instance, where nobody else may have room at the cost of less important ones.
+    fn place_one(&mut self, name_index: u32, detail: PlacementDetail, avoid: &[NodeId]) -> bool {
+        let Some(place) = self.find(avoid) else {
+            self.failed += 1;
+            return false;
+        };
+        let Place {
+            node,
+            score,
+            holding,
+            preempted,
+        } = place;
+        self.placer.planned.push((node.at(), self.group_at));
+        let detail = PlacementDetail {
+            holding,
+            preempted,
+            version: self.older,
+            ..detail
+        };
+        let is_plain = detail == PlacementDetail::default();
+        self.runs.push(PlacementRun {
+            node,
+            first_index: name_index,
+            count: 1,
+            score,
+            detail: (!is_plain).then(|| Box::new(detail)),
+        });
+        true
+    }
+
+    fn find(&mut self, avoid: &[NodeId]) -> Option<Place> {
+        let placer = &mut *self.placer;
+        let place = self.ranking.place(&mut placer.fleet, avoid);
+        if place.is_some() || !placer.may_preempt {
+            return place;
+        }
+        let (key, priority) = (placer.job.key(), placer.job.current.spec.priority);
+        self.ranking
+            .place_preempting(&mut placer.fleet, &key, priority)
+    }
+
+    fn place(&mut self, places: Vec<Placement>, group: &TaskGroup, plan: &mut Plan) {
+        let has_extras = !Extras::of(group).is_empty();
+        let is_special = |place: &Placement| {
+            has_extras || place.previous.is_some() || place.canary || self.older.is_some()
+        };
+        let (special, fresh): (Vec<_>, Vec<_>) = places.into_iter().partition(is_special);
+        for place in special {
+            self.place_special(place, plan);
         }
         self.place_fresh(&fresh);
     }
 
+    fn place_special(&mut self, place: Placement, plan: &mut Plan) {
+        let previous = place
+            .previous
+            .and_then(|alloc_id| self.placer.state.allocs().get(&alloc_id));
+        let mut detail = PlacementDetail {
+            previous: place.previous,
+            canary: place.canary,
+            ..PlacementDetail::default()
+        };
+        let mut avoid = Vec::new();
+        if let Some(previous) = previous.filter(|_| place.reschedule) {
+            let instance = Instance::of(
+                self.placer.state,
+                Some(self.placer.job),
+                previous,
+                super::update::Change::None,
+            );
+            let policy = &previous.group().reschedule;
+            detail.reschedule = Some(reconciler::next_delay(&instance, policy));
+            avoid.push(previous.node_id());
+            avoid.extend(
+                previous
+                    .reschedules()
+                    .iter()
+                    .map(|event| event.previous_node),
+            );
+        }
+        let is_stopped_already =
+            |alloc: AllocView<'_>| self.placer.fleet.is_freed(alloc) || alloc.server_terminal();
+        match previous.filter(|alloc| !is_stopped_already(*alloc) && !place.lost) {
+            Some(previous) if !is_away(previous) => {
+                let description = if place.reschedule {
+                    RESCHEDULED
+                } else {
+                    MIGRATING
+                };
+                let stop = PlannedStop {
+                    alloc_id: previous.id(),
+                    description: description.to_owned(),
+                    client_status: None,
+                    follow_up: None,
+                };
+                self.place_instead(stop, detail, &avoid, plan);
+            }
+            Some(_) | None => {
+                self.place_one(place.name_index, detail, &avoid);
+            }
+        }
+    }
+
     /// Instances that nothing tells apart: how many each node gets is chosen one by one, then names are
     /// dealt out node by node, so that a node's share is one run.
-    fn place_fresh(&mut self, fresh: &[Want<'_>]) {
+    fn place_fresh(&mut self, fresh: &[Placement]) {
         let mut order: Vec<(Place, u32)> = Vec::new();
         let mut place_of: BTreeMap<NodeNumber, usize> = BTreeMap::new();
         let mut placed = 0;
         for _ in fresh {
-            let Some(place) = self.ranking.place(self.fleet, None) else {
+            let Some(place) = self.ranking.place(&mut self.placer.fleet, &[]) else {
                 break;
             };
             placed += 1;
+            self.placer.planned.push((place.node.at(), self.group_at));
             let at = *place_of.entry(place.node).or_insert(order.len());
             match order.get_mut(at) {
                 Some((_, count)) => *count += 1,
                 None => order.push((place, 1)),
             }
         }
-        self.failed += u32::try_from(fresh.len() - placed).unwrap_or(u32::MAX);
         // In the order of the nodes, which the log takes fewer bytes for.
         order.sort_unstable_by_key(|(place, _)| place.node);
-        let mut names = fresh.iter().map(|want| want.name_index);
+        let mut names = fresh.iter().map(|place| place.name_index);
         for (place, count) in order {
             for name_index in names.by_ref().take(count as usize) {
                 match self.runs.last_mut() {
@@ -196,60 +564,31 @@ impl Placing<'_, '_, '_, '_> {
                         first_index: name_index,
                         count: 1,
                         score: place.score,
-                        ports: Vec::new(),
-                        previous: None,
+                        detail: None,
                     }),
                 }
             }
         }
+        // What found no room finds it at the cost of less important ones, or not at all.
+        for place in &fresh[placed..] {
+            if !self.placer.may_preempt {
+                let missing = fresh.len() - placed;
+                self.failed += u32::try_from(missing).unwrap_or(u32::MAX);
+                break;
+            }
+            self.place_one(place.name_index, PlacementDetail::default(), &[]);
+        }
     }
+}
+
+/// Whether it runs on, out of reach, beside what replaces it.
+fn is_away(alloc: AllocView<'_>) -> bool {
+    alloc.unreachable_at().is_some()
+        || alloc.client_status() == muster_domain::alloc::ClientStatus::Unknown
 }
 
 fn continues(run: &PlacementRun, node: NodeNumber, name_index: u32) -> bool {
-    run.node == node
-        && run.previous.is_none()
-        && run.ports.is_empty()
-        && run.first_index + run.count == name_index
-}
-
-fn single(place: Place, name_index: u32, previous: Option<AllocId>) -> PlacementRun {
-    PlacementRun {
-        node: place.node,
-        first_index: name_index,
-        count: 1,
-        score: place.score,
-        ports: place.ports,
-        previous,
-    }
-}
-
-/// What becomes of the evaluation. What failed moves from the plan to it.
-fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpdate> {
-    let failed = std::mem::take(&mut plan.failed);
-    let snapshot = state.applied();
-    if failed.is_empty() {
-        return Some(ended(eval, EvalStatus::Complete, "", snapshot));
-    }
-    let queued: Vec<(String, u32)> = failed
-        .iter()
-        .map(|group| (group.group.clone(), group.count))
-        .collect();
-    let was_blocked = eval.status == EvalStatus::Blocked;
-    if was_blocked && plan.is_empty() && queued == eval.queued {
-        return None;
-    }
-    let (status, description, next) = if was_blocked {
-        (EvalStatus::Blocked, "waits for room", NextEval::Nothing)
-    } else {
-        (EvalStatus::Complete, "", NextEval::Blocked)
-    };
-    let update = ended(eval, status, description, snapshot);
-    Some(EvalUpdate {
-        failed_groups: failed,
-        queued,
-        next,
-        ..update
-    })
+    run.node == node && run.detail.is_none() && run.first_index + run.count == name_index
 }
 
 pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
@@ -266,7 +605,11 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
         && waiting.any(|group| {
             let mut room = Room::new(state);
             make_way(state, job, node_id, &mut room);
-            room.take(number, state.applied(), group.ask(), &[]).is_ok()
+            let mut has_room = || {
+                room.take(number, state.applied(), group.ask(), None)
+                    .is_ok()
+            };
+            (super::may_preempt(state, spec.job_type) || has_room())
                 && feasible::judge(&Needs::new(spec, group), &node.spec) == Verdict::Feasible
         })
 }
@@ -274,12 +617,10 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
 /// An instance that waits for its replacement would make room for it.
 fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut Room<'_>) {
     let current = &job.current;
-    if current.version == 0 {
-        return;
-    }
     let key = job.key();
     for alloc in state.allocs_on(node_id) {
-        if alloc.job().version != current.version && **alloc.job_key() == key {
+        let is_replaced = alloc.job().version != current.version || alloc.transition().migrate;
+        if is_replaced && **alloc.job_key() == key {
             room.give_back(alloc);
         }
     }

@@ -2,42 +2,56 @@
 //!
 //! The score of a node is the mean of its components; a component that does not apply is left out of
 //! the mean, as Nomad does, so a node may gain from having none. A component is a file in `rank/` and a
-//! line in [`Ranking::score`]. Of equal nodes the one next after the seed's place goes first.
+//! line in [`Ranking::own`], or shared by many nodes, as spreads are. Of equal nodes the one next after
+//! the seed's place goes first.
+//!
+//! | file | content |
+//! |---|---|
+//! | `rank/tournament.rs` | the best of many scores, kept up as single ones change |
+//! | `rank/grouped.rs` | the same where a part of the score is shared |
+//! | `rank/values.rs` | the values that nodes have for an attribute |
+//! | `rank/distinct.rs` | what instances must not share |
+//! | `rank/evict.rs` | who makes room where there is none |
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "decided and tested; the scheduler asks it next")
-)]
 mod affinity;
 mod anti_affinity;
 mod binpack;
+mod distinct;
+mod evict;
+mod grouped;
 mod reschedule_penalty;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "decided and tested; the scheduler asks it next")
-)]
 mod spread;
 mod tournament;
+mod values;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
-use muster_domain::id::{NodeId, NodeNumber};
-use muster_domain::job::{JobSpec, PortAsk, TaskGroup};
-use muster_domain::resources::{AllocatedPort, Amount};
+use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
+use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::resources::{Amount, Holding};
+use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{Needs, Verdict, Verdicts};
-use super::fleet::{Fleet, numbered};
+use super::feasible::{Condition, Needs, Verdict, Verdicts, value_of};
+use super::fleet::{Assigned, Extras, Fleet, numbered};
 use crate::limits;
 use crate::state::AllocView;
+use distinct::{Hosts, Property};
+use evict::Evictions;
+use grouped::{Grouped, Own};
+use spread::Numbered;
 use tournament::Tournament;
+use values::Values;
 
 /// A chosen place.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) node: NodeNumber,
     pub(super) score: Score,
-    pub(super) ports: Vec<AllocatedPort>,
+    pub(super) holding: Holding,
+    /// Allocations that are evicted for it.
+    pub(super) preempted: Vec<AllocId>,
 }
 
 /// No position among the candidates.
@@ -49,108 +63,355 @@ struct Candidate {
     number: usize,
     /// Instances of the group that are on it, or planned there.
     collisions: u32,
+    /// Instances of the job.
+    of_job: u32,
+}
+
+/// A spread and the value that each candidate has for it.
+#[derive(Debug)]
+struct SpreadOver {
+    values: Values,
+    uses: Numbered,
+}
+
+/// The best of the candidates.
+#[derive(Debug)]
+enum Best {
+    /// Each has a score of its own.
+    Alone { scores: Vec<f64>, tree: Tournament },
+    /// Spreads give many the same part.
+    Shared {
+        groups: Grouped,
+        /// The value of each spread, by group.
+        values: Vec<Vec<Option<u32>>>,
+        /// The shared part, by group.
+        shared: Vec<f64>,
+    },
 }
 
 /// The feasible nodes for one group, the best on top.
 #[derive(Debug)]
 pub(super) struct Ranking<'a> {
     ask: Amount,
-    ports: &'a [PortAsk],
+    extras: Extras<'a>,
     count: u32,
+    algorithm: Algorithm,
+    hosts: Hosts,
+    properties: Vec<Property<'a>>,
+    spreads: Vec<SpreadOver>,
     candidates: Vec<Candidate>,
-    /// Score of each candidate; minus infinity where it is full.
-    scores: Vec<f64>,
-    best: Tournament,
+    /// How well each candidate meets the affinities; empty if there are none.
+    affinities: Vec<Option<f64>>,
+    /// The part of the score that is each candidate's own.
+    owns: Vec<Own>,
+    best: Best,
     /// Position among the candidates by number of the node; [`NOWHERE`] if it is not feasible.
     positions: Vec<u32>,
     filtered: PlacementMetrics,
+    evictions: Option<Evictions>,
 }
+
+const FULL: Own = Own {
+    sum: f64::NEG_INFINITY,
+    components: 1,
+};
 
 impl<'a> Ranking<'a> {
     /// Scores every feasible node of `fleet` for an instance of `group`.
-    /// `running` are the instances that stay.
+    /// `present` are the instances of the job that stay, `planned` the nodes of those that the plan
+    /// places before, each with whether it is of the group.
     pub(super) fn new<'r>(
         fleet: &Fleet<'_>,
         job: &'a JobSpec,
         group: &'a TaskGroup,
-        running: impl Iterator<Item = AllocView<'r>>,
+        present: impl Iterator<Item = AllocView<'r>>,
+        planned: impl Iterator<Item = (usize, bool)>,
     ) -> Self {
-        let mut collisions: BTreeMap<usize, u32> = BTreeMap::new();
-        for number in running.filter_map(|alloc| fleet.number_of(alloc)) {
-            *collisions.entry(number).or_default() += 1;
-        }
         let mut census = Census::default();
-        let mut candidates = census.take(fleet, Needs::new(job, group));
-        for candidate in &mut candidates {
-            candidate.collisions = collisions.get(&candidate.number).copied().unwrap_or(0);
-        }
+        let candidates = census.take(fleet, Needs::new(job, group));
         let mut positions = vec![NOWHERE; fleet.columns().len()];
         for (at, candidate) in (0..).zip(&candidates) {
             positions[candidate.number] = at;
         }
         let mut ranking = Self {
             ask: group.ask(),
-            ports: group
-                .network
-                .as_ref()
-                .map_or(&[], |network| network.ports.as_slice()),
+            extras: Extras::of(group),
             count: group.count,
-            scores: Vec::new(),
-            best: Tournament::default(),
+            algorithm: fleet.state().config().scheduler.algorithm,
+            hosts: Hosts::of(job, group),
+            properties: distinct::properties(job, group),
+            spreads: Vec::new(),
+            affinities: affinities(fleet, job, group, &candidates),
             candidates,
+            owns: Vec::new(),
+            best: Best::Alone {
+                scores: Vec::new(),
+                tree: Tournament::default(),
+            },
             positions,
             filtered: census.into_metrics(),
+            evictions: None,
         };
-        ranking.scores = ranking
-            .candidates
-            .iter()
-            .map(|candidate| ranking.score(fleet, *candidate, false))
+        ranking.look_at_instances(fleet, job, group, present, planned);
+        ranking.owns = (0..ranking.candidates.len())
+            .map(|at| ranking.own(fleet, at, false))
             .collect();
-        ranking.best = Tournament::new(&ranking.scores, fleet.seed());
+        ranking.best = ranking.begin(fleet.seed());
         ranking
     }
 
-    /// Places one instance on the best node and takes its share. `avoid` is a node on which it failed
+    /// Counts what is there of the job.
+    fn look_at_instances<'r>(
+        &mut self,
+        fleet: &Fleet<'_>,
+        job: &JobSpec,
+        group: &TaskGroup,
+        present: impl Iterator<Item = AllocView<'r>>,
+        planned: impl Iterator<Item = (usize, bool)>,
+    ) {
+        let mut uses = spread::uses(&job.spreads, &group.spreads, group.count);
+        let mut attributes: Vec<Values> = Vec::new();
+        attributes.resize_with(uses.len(), Values::default);
+        if !uses.is_empty() || !self.properties.is_empty() {
+            for candidate in &self.candidates {
+                let Some(spec) = fleet.spec(candidate.number) else {
+                    continue;
+                };
+                for (of, values) in uses.iter().zip(&mut attributes) {
+                    values.push(&of.attribute, spec);
+                }
+                for property in &mut self.properties {
+                    property.values.push(property.attribute, spec);
+                }
+            }
+        }
+        self.properties.iter_mut().for_each(Property::ready);
+        let present = present.filter_map(|alloc| {
+            let of_group = alloc.group().name == group.name;
+            fleet.number_of(alloc).map(|number| (number, of_group))
+        });
+        for (number, of_group) in present.chain(planned) {
+            let spec = || fleet.spec(number);
+            if of_group
+                && !uses.is_empty()
+                && let Some(spec) = spec()
+            {
+                for of in &mut uses {
+                    let value = value_of(&of.attribute, spec).map(Cow::into_owned);
+                    if let Some(value) = value {
+                        of.runs(&value);
+                    }
+                }
+            }
+            if !self.properties.is_empty()
+                && let Some(spec) = spec()
+            {
+                for property in &mut self.properties {
+                    if property.of_job || of_group {
+                        let value = value_of(property.attribute, spec);
+                        let number = value.and_then(|value| property.values.number(&value));
+                        property.count(number, 1);
+                    }
+                }
+            }
+            if let Some(at) = self.position(number) {
+                let candidate = &mut self.candidates[at];
+                candidate.of_job += 1;
+                candidate.collisions += u32::from(of_group);
+            }
+        }
+        self.spreads = uses
+            .iter()
+            .zip(attributes)
+            .map(|(uses, values)| SpreadOver {
+                uses: uses.numbered(&values.names),
+                values,
+            })
+            .collect();
+    }
+
+    fn begin(&self, seed: u64) -> Best {
+        if self.spreads.is_empty() {
+            let scores: Vec<f64> = self.owns.iter().map(|own| own.score(0.0)).collect();
+            let tree = Tournament::new(&scores, seed);
+            return Best::Alone { scores, tree };
+        }
+        let mut numbers: BTreeMap<Vec<Option<u32>>, u32> = BTreeMap::new();
+        let mut values: Vec<Vec<Option<u32>>> = Vec::new();
+        let mut group_of = Vec::with_capacity(self.candidates.len());
+        for at in 0..self.candidates.len() {
+            let own: Vec<Option<u32>> = self
+                .spreads
+                .iter()
+                .map(|spread| spread.values.of[at])
+                .collect();
+            let number = match numbers.get(&own) {
+                Some(number) => *number,
+                None => {
+                    let number = u32::try_from(values.len()).unwrap_or(u32::MAX);
+                    numbers.insert(own.clone(), number);
+                    values.push(own);
+                    number
+                }
+            };
+            group_of.push(number);
+        }
+        let mut shared = Vec::new();
+        share(&self.spreads, &values, &mut shared);
+        Best::Shared {
+            groups: Grouped::new(&group_of, &self.owns, seed),
+            values,
+            shared,
+        }
+    }
+
+    /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed
     /// before. `None`: every feasible node is full.
-    pub(super) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: Option<NodeId>) -> Option<Place> {
-        let avoided = avoid
-            .and_then(|node_id| fleet.number(&node_id))
-            .and_then(|number| self.position(number));
-        if let Some(at) = avoided {
-            self.set(at, self.score(fleet, self.candidates[at], true));
+    pub(super) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: &[NodeId]) -> Option<Place> {
+        let avoided: Vec<usize> = avoid
+            .iter()
+            .filter_map(|node_id| fleet.number(node_id))
+            .filter_map(|number| self.position(number))
+            .collect();
+        for at in &avoided {
+            let own = self.own(fleet, *at, true);
+            self.set(*at, own);
         }
         let place = self.take_best(fleet);
-        if let Some(at) = avoided {
-            self.set(at, self.score(fleet, self.candidates[at], false));
+        for at in avoided {
+            let own = self.own(fleet, at, false);
+            self.set(at, own);
         }
         place
     }
 
     fn take_best(&mut self, fleet: &mut Fleet<'_>) -> Option<Place> {
-        let at = self
-            .best
-            .winner()
-            .filter(|at| self.scores[*at] > f64::NEG_INFINITY)?;
+        let (at, score) = self.winner()?;
         let number = self.candidates[at].number;
-        // A node without free ports scores minus infinity, so the winner has them.
-        let ports = fleet.assign_ports(number, self.ports)?;
-        let place = Place {
+        // A node that has not what is asked for scores minus infinity, so the winner has it.
+        let Assigned { holding, .. } = fleet.assign(number, &self.extras).ok()?;
+        fleet.take(number, self.ask, &holding);
+        self.comes(fleet, at);
+        Some(Place {
             node: numbered(number),
-            score: Score::new(self.scores[at]),
-            ports,
-        };
-        fleet.take(number, self.ask, &place.ports);
-        self.candidates[at].collisions += 1;
-        self.set(at, self.score(fleet, self.candidates[at], false));
-        Some(place)
+            score: Score::new(score),
+            holding,
+            preempted: Vec::new(),
+        })
     }
 
-    /// An instance on node `number` was stopped by the plan, or its stop was taken back.
-    pub(super) fn instances_changed(&mut self, fleet: &Fleet<'_>, number: usize, by: i32) {
+    /// The same where nobody has room, at the cost of jobs of lower priority than `priority`.
+    pub(super) fn place_preempting(
+        &mut self,
+        fleet: &mut Fleet<'_>,
+        job: &JobKey,
+        priority: u8,
+    ) -> Option<Place> {
+        let mut evictions = match self.evictions.take() {
+            Some(evictions) => evictions,
+            None => Evictions::new(self, fleet, job, priority),
+        };
+        let chosen = evictions.best(self, fleet, job, priority);
+        self.evictions = Some(evictions);
+        let (at, score, victims) = chosen?;
+        let number = self.candidates[at].number;
+        let mut preempted = Vec::with_capacity(victims.len());
+        for alloc_id in victims {
+            if let Some(alloc) = fleet.state().allocs().get(&alloc_id) {
+                fleet.evict(alloc);
+                preempted.push(alloc_id);
+            }
+        }
+        let Assigned { holding, .. } = fleet.assign(number, &self.extras).ok()?;
+        fleet.take(number, self.ask, &holding);
+        self.comes(fleet, at);
+        Some(Place {
+            node: numbered(number),
+            score: Score::new(score),
+            holding,
+            preempted,
+        })
+    }
+
+    /// The feasible nodes, by number.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.candidates.iter().map(|candidate| candidate.number)
+    }
+
+    /// Places one instance on node `number`, at the cost of jobs of lower priority than `priority` if that is
+    /// given, or says what is not to be had there.
+    pub(super) fn place_at(
+        &mut self,
+        fleet: &mut Fleet<'_>,
+        number: usize,
+        preempting: Option<(&JobKey, u8)>,
+    ) -> Result<Place, &'static str> {
+        let at = self.position(number).ok_or("node")?;
+        let mut preempted = Vec::new();
+        if let Err(missing) = self.fits(fleet, at) {
+            let (job, priority) = preempting.ok_or(missing)?;
+            self.is_allowed(at)?;
+            let victims = evict::victims(self, fleet, number, job, priority).ok_or(missing)?;
+            for alloc in victims {
+                preempted.push(alloc.id());
+                fleet.evict(alloc);
+            }
+        }
+        let score = self.own(fleet, at, false).score(self.shared(at));
+        let Assigned { holding, .. } = fleet.assign(number, &self.extras)?;
+        fleet.take(number, self.ask, &holding);
+        self.comes(fleet, at);
+        Ok(Place {
+            node: numbered(number),
+            score: Score::new(score),
+            holding,
+            preempted,
+        })
+    }
+
+    /// An instance was planned for the candidate at `at`.
+    fn comes(&mut self, fleet: &Fleet<'_>, at: usize) {
+        for spread in &mut self.spreads {
+            spread.uses.plan(spread.values.of[at], 1);
+        }
+        self.changed(fleet, at, 1);
+        if let Some(evictions) = &mut self.evictions {
+            evictions.outdate(at);
+        }
+    }
+
+    /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
+    pub(super) fn stopped(&mut self, fleet: &Fleet<'_>, number: usize, is_stopped: bool) {
         if let Some(at) = self.position(number) {
-            let collisions = &mut self.candidates[at].collisions;
-            *collisions = collisions.saturating_add_signed(by);
-            self.set(at, self.score(fleet, self.candidates[at], false));
+            let by = if is_stopped { 1 } else { -1 };
+            for spread in &mut self.spreads {
+                spread.uses.stop(spread.values.of[at], by);
+            }
+            self.changed(fleet, at, -by);
+        }
+    }
+
+    /// The number of instances on a candidate changed.
+    fn changed(&mut self, fleet: &Fleet<'_>, at: usize, by: i32) {
+        let candidate = &mut self.candidates[at];
+        candidate.collisions = candidate.collisions.saturating_add_signed(by);
+        candidate.of_job = candidate.of_job.saturating_add_signed(by);
+        let mut others: Vec<usize> = Vec::new();
+        for property in &mut self.properties {
+            let value = property.values.of[at];
+            if property.count(value, by) {
+                let of = property.values.of.iter().enumerate();
+                others.extend(of.filter(|(_, other)| **other == value).map(|(at, _)| at));
+            }
+        }
+        for other in others {
+            let own = self.own(fleet, other, false);
+            self.set(other, own);
+        }
+        let own = self.own(fleet, at, false);
+        self.set(at, own);
+        if let Best::Shared { values, shared, .. } = &mut self.best {
+            share(&self.spreads, values, shared);
         }
     }
 
@@ -161,107 +422,256 @@ impl<'a> Ranking<'a> {
             .map(|at| *at as usize)
     }
 
-    fn set(&mut self, at: usize, score: f64) {
-        self.scores[at] = score;
-        self.best.update(&self.scores, at);
-    }
-
-    /// The mean of the components that apply; minus infinity for a node that is full.
-    fn score(&self, fleet: &Fleet<'_>, candidate: Candidate, avoided: bool) -> f64 {
-        if self.exhausted(fleet, candidate).is_some() {
-            return f64::NEG_INFINITY;
+    fn set(&mut self, at: usize, own: Own) {
+        self.owns[at] = own;
+        match &mut self.best {
+            Best::Alone { scores, tree } => {
+                scores[at] = own.score(0.0);
+                tree.update(scores, at);
+            }
+            Best::Shared { groups, .. } => groups.update(at, own),
         }
-        let (sum, components) = self
-            .components(fleet, candidate, avoided)
-            .into_iter()
-            .flatten()
-            .fold((0.0, 0.0), |(sum, components), (_, score)| {
-                (sum + score, components + 1.0)
-            });
-        sum / components
     }
 
-    /// Every component by name, where it applies. Bin-packing always does.
+    fn winner(&self) -> Option<(usize, f64)> {
+        match &self.best {
+            Best::Alone { scores, tree } => tree
+                .winner()
+                .map(|at| (at, scores[at]))
+                .filter(|(_, score)| *score > f64::NEG_INFINITY),
+            Best::Shared { groups, shared, .. } => groups.winner(shared),
+        }
+    }
+
+    /// The score of a candidate as things stand.
+    fn score(&self, at: usize) -> f64 {
+        self.owns[at].score(self.shared(at))
+    }
+
+    /// What spreads make of a candidate.
+    fn shared(&self, at: usize) -> f64 {
+        match &self.best {
+            Best::Alone { .. } => 0.0,
+            Best::Shared { groups, shared, .. } => shared[groups.group_of(at)],
+        }
+    }
+
+    /// The part of a candidate's score that is its own; minus infinity for a node that is full.
+    fn own(&self, fleet: &Fleet<'_>, at: usize, avoided: bool) -> Own {
+        let assigned = match self.fits(fleet, at) {
+            Ok(assigned) => assigned,
+            Err(_) => return FULL,
+        };
+        let used = fleet.columns()[self.candidates[at].number].used;
+        let mut own = Own {
+            sum: 0.0,
+            components: 0,
+        };
+        let components = self.components(fleet, at, used, assigned.device_score, avoided);
+        for (_, score) in components.into_iter().flatten() {
+            own.sum += score;
+            own.components += 1;
+        }
+        own
+    }
+
+    /// Every component by name, where it applies, if `used` of the node is used besides the instance.
+    /// Bin-packing always does.
     fn components(
         &self,
         fleet: &Fleet<'_>,
-        candidate: Candidate,
+        at: usize,
+        used: Amount,
+        device_score: Option<f64>,
         avoided: bool,
-    ) -> [Option<(&'static str, f64)>; 3] {
+    ) -> [Option<(&'static str, f64)>; 5] {
+        let candidate = self.candidates[at];
         let column = &fleet.columns()[candidate.number];
+        let used = used.plus(self.ask_on(fleet, candidate.number));
+        let (name, fit) = match self.algorithm {
+            Algorithm::Binpack => (binpack::NAME, binpack::score(column.total, used)),
+            Algorithm::Spread => (binpack::NAME, binpack::spread_score(column.total, used)),
+        };
         [
-            Some((
-                binpack::NAME,
-                binpack::score(column.total, column.used.plus(self.ask)),
-            )),
+            Some((name, fit)),
             anti_affinity::score(candidate.collisions, self.count)
                 .map(|score| (anti_affinity::NAME, score)),
             avoided.then_some((reschedule_penalty::NAME, reschedule_penalty::SCORE)),
+            self.affinities
+                .get(at)
+                .copied()
+                .flatten()
+                .map(|score| (affinity::NAME, score)),
+            device_score.map(|score| ("devices", score)),
         ]
     }
 
-    /// What is not to be had on a node, if anything.
-    fn exhausted(&self, fleet: &Fleet<'_>, candidate: Candidate) -> Option<&'static str> {
-        let column = &fleet.columns()[candidate.number];
-        if let Some(dimension) = column.used.plus(self.ask).exceeds(column.total) {
-            return Some(dimension);
+    /// What one instance takes of a node; cores are worth what they are there.
+    fn ask_on(&self, fleet: &Fleet<'_>, number: usize) -> Amount {
+        let mut ask = self.ask;
+        let cores = fleet.cores_mhz(number, &self.extras);
+        ask.cpu_mhz = ask.cpu_mhz.saturating_add(cores);
+        ask
+    }
+
+    /// What one more instance would hold of a candidate, or what is not to be had there.
+    fn fits(&self, fleet: &Fleet<'_>, at: usize) -> Result<Assigned, &'static str> {
+        let number = self.candidates[at].number;
+        let column = &fleet.columns()[number];
+        self.is_allowed(at)?;
+        let used = column.used.plus(self.ask_on(fleet, number));
+        if let Some(dimension) = used.exceeds(column.total) {
+            return Err(dimension);
         }
-        // A node without cpu or memory has no score: Nomad would divide by zero.
-        if column.total.cpu_mhz == 0 {
-            return Some("cpu");
+        has_capacity(column.total)?;
+        fleet.assign(number, &self.extras)
+    }
+
+    /// Whether the job lets one more instance come to a candidate, whatever room there is.
+    fn is_allowed(&self, at: usize) -> Result<(), &'static str> {
+        let candidate = self.candidates[at];
+        let others = match self.hosts {
+            Hosts::Shared => 0,
+            Hosts::OwnInGroup => candidate.collisions,
+            Hosts::OwnInJob => candidate.of_job,
+        };
+        if others > 0 {
+            return Err(distinct::HOSTS);
         }
-        if column.total.memory_mb == 0 {
-            return Some("memory");
+        if !self.properties.iter().all(|property| property.allows(at)) {
+            return Err(distinct::PROPERTY);
         }
-        if !self.ports.is_empty() && fleet.assign_ports(candidate.number, self.ports).is_none() {
-            return Some("ports");
-        }
-        None
+        Ok(())
     }
 
     /// How things stand: nodes refused and full by reason, and the best scores.
     pub(super) fn metrics(&self, fleet: &Fleet<'_>) -> PlacementMetrics {
         let mut exhausted: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut top: Vec<usize> = Vec::with_capacity(limits::SCORES_MAX + 1);
-        for (at, candidate) in self.candidates.iter().enumerate() {
-            if self.scores[at] > f64::NEG_INFINITY {
+        let mut filtered: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut top: Vec<(f64, usize)> = Vec::with_capacity(limits::SCORES_MAX + 1);
+        for at in 0..self.candidates.len() {
+            let score = self.score(at);
+            if score > f64::NEG_INFINITY {
                 // Most nodes are not among the best; the worst of those tells it at once.
                 let worst = top.get(limits::SCORES_MAX - 1);
-                if worst.is_none_or(|worst| self.best.is_before(&self.scores, at, *worst)) {
-                    let place =
-                        top.partition_point(|other| self.best.is_before(&self.scores, *other, at));
-                    top.insert(place, at);
+                if worst.is_none_or(|(worst, _)| score > *worst) {
+                    let place = top.partition_point(|(other, _)| *other >= score);
+                    top.insert(place, (score, at));
                     top.truncate(limits::SCORES_MAX);
                 }
-            } else if let Some(dimension) = self.exhausted(fleet, *candidate) {
-                *exhausted.entry(dimension).or_default() += 1;
+            } else if let Err(reason) = self.fits(fleet, at) {
+                let counts = match reason {
+                    distinct::HOSTS | distinct::PROPERTY => &mut filtered,
+                    _ => &mut exhausted,
+                };
+                *counts.entry(reason).or_default() += 1;
             }
         }
+        let mut metrics = self.filtered.clone();
+        metrics.nodes_filtered += filtered.values().sum::<u32>();
+        metrics.constraint_filtered.extend(owned(filtered));
         PlacementMetrics {
             nodes_exhausted: exhausted.values().sum(),
             dimension_exhausted: owned(exhausted),
             scores: top
                 .into_iter()
-                .map(|at| self.node_score(fleet, at))
+                .map(|(score, at)| self.node_score(fleet, at, score))
                 .collect(),
-            ..self.filtered.clone()
+            ..metrics
         }
     }
 
-    fn node_score(&self, fleet: &Fleet<'_>, at: usize) -> NodeScore {
-        let candidate = self.candidates[at];
-        let components = self
-            .components(fleet, candidate, false)
-            .into_iter()
-            .flatten();
+    fn node_score(&self, fleet: &Fleet<'_>, at: usize, score: f64) -> NodeScore {
+        let number = self.candidates[at].number;
+        let device_score = fleet
+            .assign(number, &self.extras)
+            .ok()
+            .and_then(|assigned| assigned.device_score);
+        let column = &fleet.columns()[number];
+        let own = self.components(fleet, at, column.used, device_score, false);
+        let shared = Some(self.shared(at))
+            .filter(|shared| *shared != 0.0)
+            .map(|shared| (spread::NAME, shared));
         NodeScore {
-            node_id: fleet.columns()[candidate.number].node_id,
-            components: components
+            node_id: column.node_id,
+            components: own
+                .into_iter()
+                .chain([shared])
+                .flatten()
                 .map(|(name, score)| (name.to_owned(), Score::new(score)))
                 .collect(),
-            normalised: Score::new(self.scores[at]),
+            normalised: Score::new(score),
         }
     }
+}
+
+/// A node without cpu or memory has no score: Nomad would divide by zero.
+fn has_capacity(total: Amount) -> Result<(), &'static str> {
+    if total.cpu_mhz == 0 {
+        return Err("cpu");
+    }
+    if total.memory_mb == 0 {
+        return Err("memory");
+    }
+    Ok(())
+}
+
+/// What spreads make of each group of candidates.
+fn share(spreads: &[SpreadOver], values: &[Vec<Option<u32>>], shared: &mut Vec<f64>) {
+    shared.clear();
+    shared.resize(values.len(), 0.0);
+    let mut boosts = Vec::new();
+    for (at, spread) in spreads.iter().enumerate() {
+        spread.uses.boosts(&mut boosts);
+        let missing = boosts.len() - 1;
+        for (sum, own) in shared.iter_mut().zip(values) {
+            *sum += boosts[own[at].map_or(missing, |value| value as usize)];
+        }
+    }
+}
+
+/// How well each candidate meets the affinities of job, group and tasks.
+fn affinities(
+    fleet: &Fleet<'_>,
+    job: &JobSpec,
+    group: &TaskGroup,
+    candidates: &[Candidate],
+) -> Vec<Option<f64>> {
+    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
+    let all = job
+        .affinities
+        .iter()
+        .chain(&group.affinities)
+        .chain(of_tasks);
+    let conditions: Vec<(i8, Condition<'_>)> = all
+        .map(|affinity| {
+            let condition = Condition::new(&affinity.left, affinity.operand, &affinity.right);
+            (affinity.weight, condition)
+        })
+        .collect();
+    if conditions.is_empty() {
+        return Vec::new();
+    }
+    let by_node = conditions
+        .iter()
+        .any(|(_, condition)| condition.names_one_node());
+    let mut known: BTreeMap<crate::state::NodeClass, Option<f64>> = BTreeMap::new();
+    candidates
+        .iter()
+        .map(|candidate| {
+            let class = fleet.columns()[candidate.number].class;
+            if let Some(score) = known.get(&class).filter(|_| !by_node) {
+                return *score;
+            }
+            let spec = fleet.spec(candidate.number)?;
+            let met = conditions
+                .iter()
+                .map(|(weight, condition)| (*weight, condition.holds(spec)));
+            let score = affinity::score(met);
+            known.insert(class, score);
+            score
+        })
+        .collect()
 }
 
 /// Counts nodes by what became of them.
@@ -291,6 +701,7 @@ impl Census {
                 candidates.push(Candidate {
                     number,
                     collisions: 0,
+                    of_job: 0,
                 });
             }
         }

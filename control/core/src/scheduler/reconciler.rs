@@ -21,16 +21,19 @@ use std::time::Duration;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::id::{AllocId, EvalId, Timestamp};
-use muster_domain::job::{ReschedulePolicy, UpdateStrategy};
+use muster_domain::job::{Disconnect, ReschedulePolicy, UpdateStrategy};
 
-pub(super) use instance::{Instance, Taint};
+pub(super) use instance::{Comeback, Instance, RescheduleEvent, Taint};
 #[cfg(test)]
-use instance::{RescheduleEvent, Transition};
+use muster_domain::alloc::Transition;
+pub(super) use reschedule::{next_delay, next_time};
 
 /// Why instances are stopped; Nomad's words.
 pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
 pub(super) const LOST: &str = "alloc is lost since its node is down";
 pub(super) const MIGRATING: &str = "alloc is being migrated";
+pub(super) const UPDATING: &str = "alloc is being updated due to job update";
+pub(super) const CAME_BACK: &str = "alloc not needed due to disconnected client reconnect";
 pub(super) const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 
 /// A job and all that there is of it.
@@ -74,6 +77,8 @@ pub(super) struct GroupSpec<'a> {
     pub(super) reschedule: Option<&'a ReschedulePolicy>,
     /// Time after which the agent stops an instance when it has lost its server, kill timeout included.
     pub(super) stop_after: Option<Duration>,
+    /// What happens to an instance whose node is out of reach; `None`: it is lost.
+    pub(super) disconnect: Option<&'a Disconnect>,
 }
 
 /// What to do.
@@ -101,6 +106,8 @@ pub(super) struct GroupWork {
     pub(super) destructive: Vec<AllocId>,
     pub(super) in_place: Vec<AllocId>,
     pub(super) stop: Vec<Stop>,
+    /// Instances whose node is out of reach now.
+    pub(super) unreachable: Vec<AllocId>,
     /// Evaluations to come, and the allocations that wait for each.
     pub(super) follow_ups: Vec<FollowUp>,
     pub(super) counts: Counts,
@@ -155,6 +162,8 @@ pub(super) struct Stop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FollowUp {
     pub(super) wait_until: Timestamp,
+    /// It waits for nodes that are out of reach, not to replace what failed.
+    pub(super) is_timeout: bool,
     /// Allocations that wait for it and learn its id.
     pub(super) allocs: Vec<AllocId>,
 }

@@ -65,8 +65,8 @@ fn what_does_not_fit_waits_for_room() {
         expect![[r#"
             place web[0..=1] n1 score 0.344
             wait web x1: cpu on 1
-            stop web[0] on n1: the job is stopped
-            stop web[1] on n1: the job is stopped"#]],
+            stop web[0] on n1: alloc not needed due to job update
+            stop web[1] on n1: alloc not needed due to job update"#]],
     );
     check(
         "node n1 cpu=1000 mem=8192
@@ -89,8 +89,8 @@ fn room_of_a_stopped_job_wakes_who_waits() {
         expect![[r#"
             place old[0..=1] n1 score 0.390
             wait new x1: cpu on 1
-            stop old[0] on n1: the job is stopped
-            stop old[1] on n1: the job is stopped
+            stop old[0] on n1: alloc not needed due to job update
+            stop old[1] on n1: alloc not needed due to job update
             place new[0] n1 score 0.390"#]],
     );
 }
@@ -103,8 +103,8 @@ fn a_smaller_count_stops_the_highest_names() {
          job web count=2",
         expect![[r#"
             place web[0..=3] n1 score 0.041
-            stop web[2] on n1: the job asks for fewer instances
-            stop web[3] on n1: the job asks for fewer instances
+            stop web[2] on n1: alloc not needed due to job update
+            stop web[3] on n1: alloc not needed due to job update
             move web to version 1"#]],
     );
 }
@@ -130,8 +130,8 @@ fn a_changed_task_replaces_every_instance() {
          job web count=2 cpu=450",
         expect![[r#"
             place web[0..=1] n1 score 0.344
-            stop web[0] on n1: the job was updated
-            stop web[1] on n1: the job was updated
+            stop web[0] on n1: alloc is being updated due to job update
+            stop web[1] on n1: alloc is being updated due to job update
             place web[0] n1 score -0.252 after n1
             place web[1] n1 score -0.247 after n1"#]],
     );
@@ -165,13 +165,13 @@ fn an_instance_that_must_be_replaced_does_not_go_over_in_place() {
             place filler[0] n1 score 0.344
             place web[0] n1 score 0.520
             place web[1] n2 score 0.426
-            stop web[1] on n2: the job was updated
+            stop web[1] on n2: alloc is being updated due to job update
             place web[1] n2 score 0.455 after n2
             wait web x1: cpu on 2
             move web to version 2
             wait web x2: cpu on 2
-            stop filler[0] on n1: the job is stopped
-            stop web[0] on n1: the job was updated
+            stop filler[0] on n1: alloc not needed due to job update
+            stop web[0] on n1: alloc is being updated due to job update
             place web[0] n1 score 0.455 after n1
             wait web x1: cpu on 2"#]],
     );
@@ -196,6 +196,8 @@ fn lost_instances_are_replaced_at_once() {
          down n1",
         expect![[r#"
             place web[0..=1] n1 score 0.041
+            stop web[0] on n1: alloc is lost since its node is down
+            stop web[1] on n1: alloc is lost since its node is down
             place web[0] n2 score 0.041 after n1
             place web[1] n2 score -0.460 after n1"#]],
     );
@@ -212,6 +214,7 @@ fn a_failed_service_waits_and_moves_elsewhere() {
          after 1",
         expect![[r#"
             place web[0] n2 score 0.041
+            stop web[0] on n2: alloc was rescheduled because it failed
             place web[0] n1 score 0.041 after n2"#]],
     );
 }
@@ -227,6 +230,7 @@ fn a_failed_batch_instance_is_tried_once_more() {
          after 90000",
         expect![[r#"
             place sum[0] n1 score 0.041
+            stop sum[0] on n1: alloc was rescheduled because it failed
             place sum[0] n1 score -0.480 after n1"#]],
     );
 }
@@ -242,8 +246,9 @@ fn a_complete_batch_instance_is_done() {
          node n2",
         expect![[r#"
             place sum[0..=1] n1 score 0.041
+            stop sum[1] on n1: alloc is lost since its node is down
             wait sum x1: 0 nodes looked at
-            place sum[1] n2 score 0.041 after n1"#]],
+            place sum[1] n2 score 0.041"#]],
     );
 }
 
@@ -302,8 +307,8 @@ fn a_fixed_port_is_held_once() {
             place web[0] n2 score 0.041 http:8080
             place web[1] n1 score 0.041 http:8080
             wait web x1: ports on 2
-            stop web[0] on n2: the job is stopped
-            stop web[1] on n1: the job is stopped"#]],
+            stop web[0] on n2: alloc not needed due to job update
+            stop web[1] on n1: alloc not needed due to job update"#]],
     );
 }
 
@@ -328,7 +333,7 @@ fn a_job_that_is_updated_off_its_node_moves() {
          job web dc=dc2",
         expect![[r#"
             place web[0] n1 score 0.041
-            stop web[0] on n1: the job was updated
+            stop web[0] on n1: alloc is being updated due to job update
             place web[0] n2 score 0.041 after n1"#]],
     );
 }

@@ -6,7 +6,6 @@ use muster_domain::job::{JobSpec, Task, TaskGroup};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Nothing: it is of that version.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the reconciler asks it next"))]
     None,
     /// Its tasks need not know: at most the count, the priority or a policy differs.
     InPlace,

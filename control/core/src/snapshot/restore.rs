@@ -120,6 +120,10 @@ impl Restoring {
             Record::Job(job) => self.job(&job)?,
             Record::Eval(eval) => self.state.evals.put(Arc::unwrap_or_clone(eval)),
             Record::Alloc(row) => self.alloc(*row)?,
+            Record::Deployment(row) => {
+                self.state.deployments.put(Arc::unwrap_or_clone(row));
+            }
+            Record::Config(config) => self.state.config = config,
             Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
             Record::End { records } => {
                 self.ended = records == self.read;
@@ -147,6 +151,7 @@ impl Restoring {
         state.jobs.set_index(header.jobs_index);
         state.allocs.set_index(header.allocs_index);
         state.evals.set_index(header.evals_index);
+        state.deployments.set_index(header.deployments_index);
         let differing = state.hash().differing(&header.hash);
         if differing.is_empty() {
             Ok(state)
@@ -196,6 +201,8 @@ impl Restoring {
             older,
             stop,
             status,
+            stable,
+            launched_at,
             modify_index,
             plan_index,
         } = record;
@@ -207,6 +214,8 @@ impl Restoring {
             current: self.version(*current)?,
             stop: *stop,
             status: *status,
+            stable: stable.clone(),
+            launched_at: *launched_at,
             modify_index: *modify_index,
         };
         self.state.jobs.put(JobRow {
@@ -224,11 +233,12 @@ impl Restoring {
             eval_id,
             metrics,
             create_time,
+            deployment,
         } = record;
         let job = self.version(*job)?;
         let metrics = self.metrics.get(*metrics as usize).map(Arc::clone);
         let metrics = metrics.ok_or_else(|| self.dangling("metrics record"))?;
-        let cohort = Cohort::new(job, *group_at, *eval_id, metrics, *create_time);
+        let cohort = Cohort::new(job, *group_at, *eval_id, metrics, *create_time, *deployment);
         let cohort = cohort.ok_or_else(|| self.dangling("task group"))?;
         self.cohorts.push(cohort);
         Ok(())

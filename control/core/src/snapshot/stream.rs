@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use muster_domain::alloc::PlacementMetrics;
+use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{NodeId, NodeNumber};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 
 use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION};
-use crate::state::{Answer, Cohort, JobRow, Row, RowRecord, State};
+use crate::state::{Answer, Cohort, Config, JobRow, Row, RowRecord, State};
 
 /// The records of `state`, in order.
 ///
@@ -24,6 +25,8 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         jobs,
         allocs,
         evals,
+        deployments,
+        config,
         answers,
     } = state;
     let header = Header {
@@ -33,6 +36,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         jobs_index: jobs.index(),
         allocs_index: allocs.index(),
         evals_index: evals.index(),
+        deployments_index: deployments.index(),
         hash: state.hash(),
     };
     let nodes_rows = nodes.iter().map(move |node| {
@@ -47,6 +51,8 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(jobs.rows().map(|(_, row)| Item::Job(row)))
         .chain(evals.iter().map(Item::Eval))
         .chain(allocs.rows().map(|(key, row)| Item::Alloc(key, row)))
+        .chain(deployments.iter().map(Item::Deployment))
+        .chain((*config != Config::default()).then_some(Item::Config(*config)))
         .chain(answers.iter().map(Item::Answer));
     Records {
         source: Some(source),
@@ -63,6 +69,8 @@ enum Item<'a> {
     Job(&'a Arc<JobRow>),
     Eval(&'a Arc<Evaluation>),
     Alloc(u64, &'a Row),
+    Deployment(&'a Arc<Deployment>),
+    Config(Config),
     Answer(&'a Arc<Answer>),
 }
 
@@ -109,6 +117,8 @@ impl<I> Records<I> {
                 Record::Job(record)
             }
             Item::Eval(eval) => Record::Eval(Arc::clone(eval)),
+            Item::Deployment(row) => Record::Deployment(Arc::clone(row)),
+            Item::Config(config) => Record::Config(config),
             Item::Answer(answer) => Record::Answer(Arc::clone(answer)),
         };
         self.ready.push_back(record);
@@ -159,6 +169,7 @@ impl SharedPlaces {
             eval_id: cohort.eval_id(),
             metrics: self.metrics(cohort.metrics(), ready),
             create_time: cohort.create_time(),
+            deployment: cohort.deployment(),
         };
         ready.push_back(Record::Cohort(record));
         self.cohorts.insert(address, place);
@@ -175,6 +186,8 @@ impl SharedPlaces {
             current,
             stop,
             status,
+            stable,
+            launched_at,
             modify_index,
         } = &**job;
         JobRecord {
@@ -185,6 +198,8 @@ impl SharedPlaces {
                 .collect(),
             stop: *stop,
             status: *status,
+            stable: stable.clone(),
+            launched_at: *launched_at,
             modify_index: *modify_index,
             plan_index: *plan_index,
         }

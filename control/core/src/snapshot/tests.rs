@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::{job, node};
-use muster_domain::job::JobType;
+use muster_domain::job::{JobType, UpdateStrategy};
+use muster_domain::scheduling::SchedulerConfig;
 
 use super::*;
 use crate::fixture::Cluster;
@@ -28,6 +29,17 @@ fn populated() -> State {
     );
     cluster.run(job("sum").job_type(JobType::Batch).count(2).build());
     cluster.run(job("huge").memory_mb(1_000_000).build());
+    let mut rolling = job("rolling").build();
+    rolling.groups[0].update = Some(UpdateStrategy::default());
+    cluster.run(rolling);
+    cluster.apply(crate::fsm::Command::SetSchedulerConfig {
+        config: SchedulerConfig {
+            memory_oversubscription: true,
+            ..SchedulerConfig::default()
+        },
+        check_index: None,
+        at: cluster.now,
+    });
     let alloc_id = cluster.live("sum")[0].id;
     cluster.report(alloc_id, ClientStatus::Failed);
     let down = cluster.state.nodes().iter().next().unwrap().spec.id;
@@ -55,6 +67,7 @@ fn populated() -> State {
         cluster.apply(command);
     }
     let evaluate = crate::fsm::Command::EvaluateJob {
+        force_reschedule: false,
         key: muster_domain::id::JobKey::in_default("web"),
         at: cluster.now,
     };

@@ -7,6 +7,7 @@
 //!
 //! What a node uses is kept in [`super::Nodes`]; `State` moves both.
 
+mod marks;
 mod row;
 mod tasks;
 mod view;
@@ -23,7 +24,7 @@ use super::paged::Paged;
 use super::prefix;
 use super::runs::Runs;
 
-pub(crate) use row::{Cohort, Lineage, Row, RowRecord};
+pub(crate) use row::{Cohort, Row, RowRecord};
 pub(crate) use tasks::Tasks;
 pub use view::{AllocView, SavedAlloc};
 

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey, NodeNumber};
-use muster_domain::job::JobStatus;
+use muster_domain::job::{JobStatus, JobType};
 use muster_domain::node::NodeStatus;
 
-use super::{AllocView, Answers, Evals, Jobs, Nodes, State};
+use super::{AllocView, Answers, Deployments, Evals, Held, Jobs, Nodes, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -22,6 +22,7 @@ pub fn broken(state: &State) -> Vec<String> {
     nodes_are_not_overbooked(state, &mut broken);
     jobs_say_what_became_of_them(state, &mut broken);
     evals_refer_to_what_exists(state, &mut broken);
+    deployments_count_what_there_is(state, &mut broken);
     indexes_agree_with_rows(state, &mut broken);
     nothing_is_from_the_future(state, &mut broken);
     broken
@@ -47,28 +48,43 @@ fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
                 "{name} is live on a node that is gone: {}",
                 alloc.node_id()
             )),
-            Some(node) if node.status == NodeStatus::Down => {
+            Some(node) if node.status == NodeStatus::Down && !is_looked_at(state, alloc) => {
                 broken.push(format!(
-                    "{name} is live on a node that is down: {}",
+                    "{name} is live on a node that is down, and nobody looks: {}",
                     alloc.node_id()
                 ));
             }
             Some(_) => {}
         }
-        if let Some(next) = alloc.next() {
-            broken.push(format!("{name} is live but replaced by {next}"));
-        }
     }
 }
 
-/// No two live allocations have the same name.
+/// Whether an evaluation of the allocation's job is to come.
+fn is_looked_at(state: &State, alloc: AllocView<'_>) -> bool {
+    state.evals.open_of_job(alloc.job_key()).next().is_some()
+}
+
+/// No two live allocations have the same name; jobs that have an instance on every node use one name on all
+/// of them. A replacement of one that is out of reach, and a canary, may share a name for a time.
 fn instances_run_once(state: &State, broken: &mut Vec<String>) {
-    let mut seen: BTreeMap<(&JobKey, &str, u32), AllocId> = BTreeMap::new();
+    let mut seen: BTreeMap<(&JobKey, &str, u32, Option<NodeNumber>), AllocId> = BTreeMap::new();
     for alloc in live(state) {
+        let is_everywhere = match alloc.job().spec.job_type {
+            JobType::System | JobType::SysBatch => true,
+            JobType::Service | JobType::Batch => false,
+        };
+        let is_doubled = alloc.canary()
+            || alloc.next().is_some()
+            || alloc.deployment().is_some()
+            || alloc.client_status() == ClientStatus::Unknown;
+        if is_doubled {
+            continue;
+        }
         let name = (
             &**alloc.job_key(),
             alloc.group().name.as_str(),
             alloc.name_index(),
+            is_everywhere.then(|| alloc.node()),
         );
         if let Some(other) = seen.insert(name, alloc.id()) {
             broken.push(format!(
@@ -82,17 +98,17 @@ fn instances_run_once(state: &State, broken: &mut Vec<String>) {
 
 /// True of what the control plane places; an agent that reports less than before can break it.
 fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
-    let mut ports: BTreeSet<(NodeNumber, u16)> = BTreeSet::new();
-    for alloc in live(state) {
-        for port in alloc.ports() {
-            if !ports.insert((alloc.node(), port.value)) {
-                broken.push(format!(
-                    "port {} of node {} is held twice",
-                    port.value,
-                    alloc.node_id()
-                ));
-            }
+    let mut held: BTreeMap<NodeNumber, Held> = BTreeMap::new();
+    for alloc in live(state).filter(|alloc| !alloc.holding().is_empty()) {
+        let held = held.entry(alloc.node()).or_default();
+        if let Some(what) = held.conflict(alloc.holding()) {
+            broken.push(format!(
+                "{what} of node {} are held twice, again by {}",
+                alloc.node_id(),
+                alloc.id()
+            ));
         }
+        held.take(alloc.holding());
     }
     for column in state.nodes.columns().filter(|column| column.occupied) {
         if let Some(dimension) = column.used.exceeds(column.total) {
@@ -112,6 +128,7 @@ fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
             .of_job(key)
             .any(|eval| !eval.status.is_terminal());
         let expected = match (live, open) {
+            _ if row.job.current.spec.is_template() && !row.job.stop => JobStatus::Running,
             (true, _) => JobStatus::Running,
             (false, true) => JobStatus::Pending,
             (false, false) => JobStatus::Dead,
@@ -137,6 +154,40 @@ fn evals_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
     for eval in state.evals.iter() {
         if eval.status == EvalStatus::Blocked && !blocked.insert(&eval.job) {
             broken.push(format!("job {} has two blocked evaluations", eval.job));
+        }
+    }
+}
+
+/// At most one deployment of a job is under way, and it counts its allocations.
+fn deployments_count_what_there_is(state: &State, broken: &mut Vec<String>) {
+    let mut active: BTreeSet<&JobKey> = BTreeSet::new();
+    for deployment in state.deployments.active() {
+        let id = deployment.id;
+        if !active.insert(&deployment.job) {
+            broken.push(format!(
+                "job {} has two deployments under way",
+                deployment.job
+            ));
+        }
+        for group in &deployment.groups {
+            let of_group = || {
+                state.allocs.of_job(&deployment.job).filter(|alloc| {
+                    alloc.deployment() == Some(id) && alloc.group().name == group.name
+                })
+            };
+            let healthy = of_group()
+                .filter(|alloc| alloc.healthy() == Some(true))
+                .count();
+            // Allocations may be forgotten; those that are there were counted.
+            if healthy > group.healthy as usize || of_group().count() > group.placed as usize {
+                broken.push(format!(
+                    "deployment {id} counts {} of {} healthy in {}, but there are {healthy} of {}",
+                    group.healthy,
+                    group.placed,
+                    group.name,
+                    of_group().count()
+                ));
+            }
         }
     }
 }
@@ -177,6 +228,14 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
         jobs.put((**row).clone());
     }
     jobs.set_index(state.jobs.index());
+    let mut deployments = Deployments::default();
+    for deployment in state.deployments.iter() {
+        deployments.put((**deployment).clone());
+    }
+    deployments.set_index(state.deployments.index());
+    if deployments != state.deployments {
+        broken.push("indexes of the deployments differ from their rows".to_owned());
+    }
     let mut answers = Answers::default();
     for answer in state.answers.iter() {
         answers.put((**answer).clone());
@@ -216,6 +275,8 @@ fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
         ("jobs", state.jobs.index()),
         ("allocations", state.allocs.index()),
         ("evaluations", state.evals.index()),
+        ("deployments", state.deployments.index()),
+        ("settings", state.config.modify_index),
     ];
     for (table, index) in tables {
         if index > state.applied {

@@ -22,6 +22,10 @@ pub struct StateHash {
     pub allocs: u64,
     /// The evaluations.
     pub evals: u64,
+    /// The deployments.
+    pub deployments: u64,
+    /// The settings.
+    pub config: u64,
     /// The answers kept for repeated writes.
     pub answers: u64,
 }
@@ -29,12 +33,14 @@ pub struct StateHash {
 impl StateHash {
     /// Tables by name, in the order of the fields.
     #[must_use]
-    pub fn tables(&self) -> [(&'static str, u64); 5] {
+    pub fn tables(&self) -> [(&'static str, u64); 7] {
         let Self {
             nodes,
             jobs,
             allocs,
             evals,
+            deployments,
+            config,
             answers,
         } = *self;
         [
@@ -42,6 +48,8 @@ impl StateHash {
             ("jobs", jobs),
             ("allocations", allocs),
             ("evaluations", evals),
+            ("deployments", deployments),
+            ("settings", config),
             ("answers", answers),
         ]
     }

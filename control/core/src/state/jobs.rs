@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobVersion};
+use muster_domain::job::{Job, JobType, JobVersion};
 
 use super::digest::Digest;
 
@@ -43,10 +43,13 @@ impl JobRow {
             current,
             stop,
             status,
+            stable,
+            launched_at,
             modify_index,
         } = &**job;
         let older: Vec<LogIndex> = older.iter().map(|one| one.job_modify_index).collect();
-        Digest::of(&(&**current, older, stop, status, modify_index, plan_index))
+        let life = (stop, status, stable, launched_at);
+        Digest::of(&(&**current, older, life, modify_index, plan_index))
     }
 }
 
@@ -54,6 +57,10 @@ impl JobRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jobs {
     rows: OrdMap<JobKey, Arc<JobRow>>,
+    /// Jobs that have an instance on every node they can use and are not told to stop.
+    on_every_node: OrdSet<JobKey>,
+    /// Jobs that are launched by time and are not told to stop.
+    periodic: OrdSet<JobKey>,
     index: LogIndex,
     hash: u64,
 }
@@ -81,6 +88,36 @@ impl Jobs {
             .range(from..)
             .take_while(move |(key, _)| key.namespace == namespace)
             .map(|(_, row)| &row.job)
+    }
+
+    /// Jobs that have an instance on every node they can use and are not told to stop.
+    pub fn on_every_node(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.on_every_node.iter().filter_map(|key| self.get(key))
+    }
+
+    /// Jobs that are launched by time and are not told to stop.
+    pub fn periodic(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.periodic.iter().filter_map(|key| self.get(key))
+    }
+
+    /// Jobs that `parent` made, by id.
+    pub fn children(&self, parent: &JobKey) -> impl Iterator<Item = &Arc<Job>> + use<'_> {
+        let JobKey { namespace, job_id } = parent.clone();
+        let from = JobKey {
+            namespace: namespace.clone(),
+            job_id: format!("{job_id}/"),
+        };
+        let prefix = from.job_id.clone();
+        self.rows
+            .range(from..)
+            .take_while(move |(key, _)| {
+                key.namespace == namespace && key.job_id.starts_with(&prefix)
+            })
+            .map(|(_, row)| &row.job)
+            .filter(move |job| {
+                let launched = job.current.spec.launched.as_ref();
+                launched.is_some_and(|launched| launched.parent_id == job_id)
+            })
     }
 
     /// Its versions, newest first.
@@ -134,6 +171,14 @@ impl Jobs {
     pub(crate) fn put(&mut self, row: JobRow) {
         self.index = self.index.max(row.job.modify_index);
         self.hash = self.hash.wrapping_add(row.hash());
+        let (key, spec) = (row.job.key(), &row.job.current.spec);
+        let is_everywhere = match spec.job_type {
+            JobType::System | JobType::SysBatch => !row.job.stop && !spec.is_template(),
+            JobType::Service | JobType::Batch => false,
+        };
+        let is_periodic = !row.job.stop && spec.periodic.is_some();
+        put_in(&mut self.on_every_node, &key, is_everywhere);
+        put_in(&mut self.periodic, &key, is_periodic);
         if let Some(old) = self.rows.insert(row.job.key(), Arc::new(row)) {
             self.hash = self.hash.wrapping_sub(old.hash());
         }
@@ -150,6 +195,8 @@ impl Jobs {
 
     pub(crate) fn remove(&mut self, key: &JobKey, index: LogIndex) -> Option<Arc<JobRow>> {
         let row = self.rows.remove(key)?;
+        self.on_every_node.remove(key);
+        self.periodic.remove(key);
         self.hash = self.hash.wrapping_sub(row.hash());
         self.index = index;
         Some(row)
@@ -157,5 +204,13 @@ impl Jobs {
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
+    }
+}
+
+fn put_in(set: &mut OrdSet<JobKey>, key: &JobKey, is_in: bool) {
+    if is_in {
+        set.insert(key.clone());
+    } else {
+        set.remove(key);
     }
 }

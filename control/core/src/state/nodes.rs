@@ -6,19 +6,21 @@
 //! since which entry the number is its node's, so that a plan made before is recognised. What a node
 //! uses is the sum over its allocations that are not terminal; `State` keeps it so.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use imbl::{OrdMap, OrdSet, Vector};
 use muster_domain::id::{LogIndex, NodeId, NodeNumber};
 use muster_domain::node::{Node, NodeSpec};
-use muster_domain::resources::{AllocatedPort, Amount};
+use muster_domain::resources::{Amount, Holding};
 
 use super::digest::Digest;
+use super::held::Held;
 use super::prefix;
 
 /// Names a set of nodes that no constraint can tell apart, unless it speaks of one node by name.
 ///
-/// A hash of datacenter, pool, class, drivers, attributes and metadata; keys starting with `unique.`
+/// A hash of datacenter, pool, class, drivers, attributes, metadata, and the names of volumes, host
+/// networks and devices; keys starting with `unique.`
 /// are left out. 128 bits, so that two classes never meet by chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeClass(pub u128);
@@ -41,6 +43,25 @@ impl NodeClass {
         for (name, driver) in &spec.drivers {
             hash.text(name);
             hash.bytes(&[u8::from(driver.detected), u8::from(driver.healthy)]);
+        }
+        hash.text("");
+        for (name, volume) in &spec.volumes {
+            hash.text(name);
+            hash.bytes(&[u8::from(volume.read_only)]);
+        }
+        hash.text("");
+        for address in &spec.addresses {
+            hash.text(&address.network);
+        }
+        hash.text("");
+        for device in &spec.devices {
+            hash.text(&device.id());
+            let attributes = device.attributes.iter();
+            for (key, value) in attributes.filter(|(key, _)| !key.starts_with("unique.")) {
+                hash.text(key);
+                hash.text(value);
+            }
+            hash.text("");
         }
         Self(hash.0)
     }
@@ -141,8 +162,10 @@ pub struct Nodes {
     vacant: OrdSet<NodeNumber>,
     /// Numbers of nodes that are gone but that allocations still mean.
     held: OrdMap<NodeId, NodeNumber>,
-    /// Ports held, sorted; only nodes that hold any.
-    ports: OrdMap<NodeNumber, Arc<Vec<u16>>>,
+    /// What allocations hold besides amounts; only nodes of which any is held.
+    holdings: OrdMap<NodeNumber, Arc<Held>>,
+    /// Nodes that are being emptied.
+    draining: OrdSet<NodeId>,
     index: LogIndex,
     hash: u64,
 }
@@ -207,12 +230,16 @@ impl Nodes {
         self.column(node_id).map(|column| column.class)
     }
 
-    /// Ports held on it, sorted.
+    /// What of it is held besides amounts.
     #[must_use]
-    pub fn ports(&self, number: NodeNumber) -> &[u16] {
-        self.ports
-            .get(&number)
-            .map_or(&[], |ports| ports.as_slice())
+    pub fn holdings(&self, number: NodeNumber) -> &Held {
+        static NOTHING: LazyLock<Held> = LazyLock::new(Held::default);
+        self.holdings.get(&number).map_or(&NOTHING, |held| &**held)
+    }
+
+    /// Nodes that are being emptied, by id.
+    pub fn draining(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.draining.iter().filter_map(|node_id| self.get(node_id))
     }
 
     /// The columns by number; some are vacant.
@@ -292,6 +319,11 @@ impl Nodes {
                 used: column.used,
             };
         }
+        if node.drain.is_some() {
+            self.draining.insert(node.spec.id);
+        } else {
+            self.draining.remove(&node.spec.id);
+        }
         let row = NodeRow {
             hash: row_hash(number, &node),
             number,
@@ -323,7 +355,8 @@ impl Nodes {
         };
         self.hash = self.hash.wrapping_sub(row.hash);
         self.index = index;
-        self.ports.remove(&row.number);
+        self.holdings.remove(&row.number);
+        self.draining.remove(node_id);
         if let Some(column) = self.column_mut(row.number) {
             *column = Column::VACANT;
         }
@@ -370,34 +403,28 @@ impl Nodes {
     }
 
     /// Adds what an allocation holds.
-    pub(super) fn take(&mut self, number: NodeNumber, ask: Amount, ports: &[AllocatedPort]) {
+    pub(super) fn take(&mut self, number: NodeNumber, ask: Amount, holding: &Holding) {
         if let Some(column) = self.column_mut(number) {
             column.used = column.used.plus(ask);
         }
-        if !ports.is_empty() {
-            let held = Arc::make_mut(self.ports.entry(number).or_default());
-            held.extend(ports.iter().map(|port| port.value));
-            held.sort_unstable();
+        if !holding.is_empty() {
+            Arc::make_mut(self.holdings.entry(number).or_default()).take(holding);
         }
     }
 
     /// Takes away what an allocation holds.
-    pub(super) fn give_back(&mut self, number: NodeNumber, ask: Amount, ports: &[AllocatedPort]) {
+    pub(super) fn give_back(&mut self, number: NodeNumber, ask: Amount, holding: &Holding) {
         if let Some(column) = self.column_mut(number) {
             column.used = column.used.minus(ask);
         }
-        if ports.is_empty() {
+        if holding.is_empty() {
             return;
         }
-        if let Some(held) = self.ports.get_mut(&number) {
+        if let Some(held) = self.holdings.get_mut(&number) {
             let held = Arc::make_mut(held);
-            for port in ports {
-                if let Ok(at) = held.binary_search(&port.value) {
-                    held.remove(at);
-                }
-            }
+            held.give_back(holding);
             if held.is_empty() {
-                self.ports.remove(&number);
+                self.holdings.remove(&number);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Room on nodes, as a plan is checked against a state without writing it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_domain::id::{LogIndex, NodeNumber};
-use muster_domain::resources::{AllocatedPort, Amount};
+use muster_domain::resources::{Amount, Holding};
 
+use super::held::Held;
 use super::{AllocView, State};
 
 /// Why an instance does not fit a node.
@@ -22,6 +23,8 @@ pub(crate) enum NoRoom {
 pub(crate) struct Room<'a> {
     state: &'a State,
     touched: BTreeMap<NodeNumber, NodeRoom>,
+    /// Allocations whose share was set free, by key.
+    freed: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -30,7 +33,7 @@ struct NodeRoom {
     since: LogIndex,
     total: Amount,
     used: Amount,
-    ports: Vec<u16>,
+    held: Held,
 }
 
 impl<'a> Room<'a> {
@@ -39,22 +42,24 @@ impl<'a> Room<'a> {
         Self {
             state,
             touched: BTreeMap::new(),
+            freed: BTreeSet::new(),
         }
     }
 
     /// Sets free what `alloc` holds, if it holds anything.
     pub(crate) fn give_back(&mut self, alloc: AllocView<'_>) {
-        if alloc.is_terminal() {
+        if alloc.is_terminal() || !self.freed.insert(alloc.key()) {
             return;
         }
         if let Some(node) = self.node(alloc.node()) {
             node.used = node.used.minus(alloc.ask());
-            for port in alloc.ports() {
-                if let Ok(at) = node.ports.binary_search(&port.value) {
-                    node.ports.remove(at);
-                }
-            }
+            node.held.give_back(alloc.holding());
         }
+    }
+
+    /// Whether what `alloc` holds was set free.
+    pub(crate) fn is_freed(&self, alloc: AllocView<'_>) -> bool {
+        self.freed.contains(&alloc.key())
     }
 
     /// Takes what one instance asks for from the node that had this number when the log was at `seen`.
@@ -63,18 +68,23 @@ impl<'a> Room<'a> {
         number: NodeNumber,
         seen: LogIndex,
         ask: Amount,
-        ports: &[AllocatedPort],
+        holding: Option<&Holding>,
     ) -> Result<(), NoRoom> {
         match self.node(number) {
-            Some(node) if node.takes_work && node.since <= seen => node.take(ask, ports),
+            Some(node) if node.takes_work && node.since <= seen => node.take(ask, holding),
             Some(_) | None => Err(NoRoom::NotTaking),
         }
     }
 
     /// Undoes [`Self::give_back`], if nobody took the room meanwhile. Says whether it did.
     pub(crate) fn take_again(&mut self, alloc: AllocView<'_>) -> bool {
-        self.node(alloc.node())
-            .is_some_and(|node| node.take(alloc.ask(), alloc.ports()).is_ok())
+        let fits = self
+            .node(alloc.node())
+            .is_some_and(|node| node.take(alloc.ask(), Some(alloc.holding())).is_ok());
+        if fits {
+            self.freed.remove(&alloc.key());
+        }
+        fits
     }
 
     fn node(&mut self, number: NodeNumber) -> Option<&mut NodeRoom> {
@@ -88,7 +98,7 @@ impl<'a> Room<'a> {
                     since: column.since,
                     total: column.total,
                     used: column.used,
-                    ports: nodes.ports(number).to_vec(),
+                    held: nodes.holdings(number).clone(),
                 }))
             }
         }
@@ -96,20 +106,16 @@ impl<'a> Room<'a> {
 }
 
 impl NodeRoom {
-    fn take(&mut self, ask: Amount, ports: &[AllocatedPort]) -> Result<(), NoRoom> {
+    fn take(&mut self, ask: Amount, holding: Option<&Holding>) -> Result<(), NoRoom> {
         let used = self.used.plus(ask);
         if let Some(dimension) = used.exceeds(self.total) {
             return Err(NoRoom::Exhausted(dimension));
         }
-        if !ports.is_empty() {
-            let mut held = self.ports.clone();
-            for port in ports.iter().map(|port| port.value) {
-                match held.binary_search(&port) {
-                    Ok(_) => return Err(NoRoom::Exhausted("ports")),
-                    Err(at) => held.insert(at, port),
-                }
+        if let Some(holding) = holding {
+            if let Some(what) = self.held.conflict(holding) {
+                return Err(NoRoom::Exhausted(what));
             }
-            self.ports = held;
+            self.held.take(holding);
         }
         self.used = used;
         Ok(())

@@ -408,7 +408,11 @@ fn command(wish: Wish, at: Timestamp) -> Command {
             check_index: None,
         },
         Wish::Deregister { key, purge } => Command::DeregisterJob { key, purge, at },
-        Wish::Evaluate(key) => Command::EvaluateJob { key, at },
+        Wish::Evaluate(key) => Command::EvaluateJob {
+            key,
+            force_reschedule: false,
+            at,
+        },
         Wish::SetEligibility {
             node_id,
             eligibility,

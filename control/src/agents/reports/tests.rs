@@ -12,6 +12,7 @@ fn report(name: u32, words: &str) -> AllocReport {
         client_status: ClientStatus::Running,
         client_description: words.to_owned(),
         task_states: Vec::new(),
+        healthy: None,
     }
 }
 

@@ -99,6 +99,7 @@ impl Spoken {
             client_status: ClientStatus::Running,
             client_description: String::new(),
             task_states: Vec::new(),
+            healthy: None,
         };
         let message = FromAgent::Report {
             sequence: wanted,

@@ -63,6 +63,7 @@ fn a_key_used_for_another_write_is_refused_by_name() {
 fn a_refusal_is_given_again_too() {
     let mut state = State::default();
     let command = Command::EvaluateJob {
+        force_reschedule: false,
         key: JobKey::in_default("web"),
         at: Timestamp(1),
     };

@@ -13,9 +13,13 @@ use muster_domain::alloc::{
     TaskPhase, TaskState,
 };
 
+use muster_domain::deployment::DeploymentStatus;
 use muster_domain::id::{AllocId, NodeId, NodeNumber};
-use muster_domain::plan::{GroupPlacements, PlacementRun, PlannedStop};
-use muster_domain::resources::AllocatedPort;
+use muster_domain::plan::{
+    DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun,
+    PlannedFollowUp, PlannedStop,
+};
+use muster_domain::resources::{AllocatedPort, Holding};
 
 use super::*;
 
@@ -23,6 +27,7 @@ const AT: Timestamp = Timestamp(1_700_000_000_000_000_000);
 const NODE: NodeId = NodeId([0x11; 16]);
 const EVAL: EvalId = EvalId([0x22; 16]);
 const ALLOC: AllocId = AllocId([0x33; 16]);
+const DEPLOYMENT: DeploymentId = DeploymentId([0x44; 16]);
 
 fn metrics() -> Arc<PlacementMetrics> {
     Arc::new(PlacementMetrics {
@@ -47,12 +52,21 @@ fn plan() -> Plan {
         first_index: 0,
         count: 9,
         score: Score(500_000),
-        ports: vec![AllocatedPort {
-            label: "http".to_owned(),
-            value: 8_080,
-            to: 80,
-        }],
-        previous: Some(ALLOC),
+        detail: Some(Box::new(PlacementDetail {
+            holding: Holding {
+                ports: vec![AllocatedPort {
+                    label: "http".to_owned(),
+                    value: 8_080,
+                    to: 80,
+                    host_ip: "10.0.0.1".to_owned(),
+                }],
+                ..Holding::default()
+            },
+            previous: Some(ALLOC),
+            canary: true,
+            preempted: vec![ALLOC],
+            ..PlacementDetail::default()
+        })),
     };
     Plan {
         eval_id: EVAL,
@@ -69,9 +83,26 @@ fn plan() -> Plan {
         stops: vec![PlannedStop {
             alloc_id: ALLOC,
             description: "the job was updated".to_owned(),
+            follow_up: Some(0),
             client_status: Some(ClientStatus::Lost),
         }],
         failed: Vec::new(),
+        new_deployment: Some(NewDeployment {
+            description: "Deployment is running".to_owned(),
+            groups: Vec::new(),
+        }),
+        deployment_update: Some(DeploymentUpdate {
+            id: DEPLOYMENT,
+            status: DeploymentStatus::Successful,
+            description: "done".to_owned(),
+        }),
+        follow_ups: vec![PlannedFollowUp {
+            wait_until: AT,
+            allocs: vec![ALLOC],
+            trigger: Trigger::AllocFailure,
+        }],
+        unreachable: vec![ALLOC],
+        all_at_once: true,
     }
 }
 
@@ -112,6 +143,7 @@ fn report() -> AllocReport {
         client_status: ClientStatus::Failed,
         client_description: "a task failed".to_owned(),
         task_states: vec![task],
+        healthy: None,
     }
 }
 
@@ -164,7 +196,14 @@ fn commands() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
-        ("evaluate_job", Command::EvaluateJob { key, at: AT }),
+        (
+            "evaluate_job",
+            Command::EvaluateJob {
+                key: key.clone(),
+                force_reschedule: false,
+                at: AT,
+            },
+        ),
         (
             "apply_plans",
             Command::ApplyPlans {
@@ -192,12 +231,136 @@ fn commands() -> Vec<(&'static str, Command)> {
         ),
     ];
     commands.extend(collections());
+    commands.extend(lives_of_jobs());
+    commands.extend(deployments());
+    commands.extend(operators());
     commands
+}
+
+fn deployments() -> impl Iterator<Item = (&'static str, Command)> {
+    let changes = [
+        DeploymentChange::Promote(None),
+        DeploymentChange::Promote(Some(vec!["main".to_owned()])),
+        DeploymentChange::Fail,
+        DeploymentChange::MissedDeadline,
+        DeploymentChange::Pause,
+        DeploymentChange::Resume,
+        DeploymentChange::SetHealth {
+            healthy: vec![ALLOC],
+            unhealthy: vec![ALLOC],
+        },
+    ];
+    changes.into_iter().map(|change| {
+        let id = DEPLOYMENT;
+        (
+            "change_deployment",
+            Command::ChangeDeployment { id, change, at: AT },
+        )
+    })
+}
+
+fn lives_of_jobs() -> Vec<(&'static str, Command)> {
+    let key = JobKey::in_default("web");
+    vec![
+        (
+            "scale_job",
+            Command::ScaleJob {
+                key: key.clone(),
+                group: "main".to_owned(),
+                count: 7,
+                check_index: Some(LogIndex(7)),
+                at: AT,
+            },
+        ),
+        (
+            "revert_job",
+            Command::RevertJob {
+                key: key.clone(),
+                version: 1,
+                check_version: Some(2),
+                at: AT,
+            },
+        ),
+        (
+            "set_job_stable",
+            Command::SetJobStable {
+                key: key.clone(),
+                version: 1,
+                stable: true,
+                at: AT,
+            },
+        ),
+        (
+            "dispatch_job",
+            Command::DispatchJob {
+                key: key.clone(),
+                suffix: "0a1b2c3d".to_owned(),
+                payload: vec![1, 2, 3],
+                meta: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+                idempotency_token: "once".to_owned(),
+                at: AT,
+            },
+        ),
+        (
+            "launch_periodic",
+            Command::LaunchPeriodic {
+                key,
+                due: AT,
+                forced: true,
+                at: AT,
+            },
+        ),
+    ]
+}
+
+fn operators() -> Vec<(&'static str, Command)> {
+    vec![
+        (
+            "drain_node",
+            Command::DrainNode {
+                node_id: NODE,
+                drain: Some(DrainSpec {
+                    deadline: Some(Duration::from_hours(1)),
+                    ignore_system_jobs: true,
+                }),
+                mark_eligible: false,
+                at: AT,
+            },
+        ),
+        (
+            "complete_drain",
+            Command::CompleteDrain {
+                node_id: NODE,
+                at: AT,
+            },
+        ),
+        (
+            "migrate_allocs",
+            Command::MigrateAllocs {
+                alloc_ids: vec![ALLOC],
+                trigger: Trigger::NodeDrain,
+                at: AT,
+            },
+        ),
+        (
+            "set_scheduler_config",
+            Command::SetSchedulerConfig {
+                config: SchedulerConfig::default(),
+                check_index: Some(LogIndex(3)),
+                at: AT,
+            },
+        ),
+    ]
 }
 
 fn keyed() -> Command {
     let key = JobKey::in_default("web");
-    Command::EvaluateJob { key, at: AT }.keyed(WriteKey::new("a-key").unwrap())
+    Command::EvaluateJob {
+        key: key.clone(),
+        force_reschedule: false,
+        at: AT,
+    }
+    .keyed(WriteKey::new("a-key").unwrap())
 }
 
 fn collections() -> impl Iterator<Item = (&'static str, Command)> {
@@ -212,6 +375,13 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
         ),
         (GcRule::Jobs, GcCursor::Job(key)),
         (GcRule::Nodes, GcCursor::Node(NODE)),
+        (
+            GcRule::Deployments,
+            GcCursor::Deployment {
+                at: AT,
+                id: DEPLOYMENT,
+            },
+        ),
     ];
     cursors.into_iter().map(|(rule, after)| {
         let after = Some(after);

@@ -203,7 +203,7 @@ impl History {
 
     fn late(&mut self, pick: usize) {
         if !self.late.is_empty() {
-            let ScheduleOutcome { plan, update } = self.late.remove(pick % self.late.len());
+            let ScheduleOutcome { plan, update, .. } = self.late.remove(pick % self.late.len());
             self.apply(Command::ApplyPlans {
                 plans: vec![plan],
                 evals: update.into_iter().collect(),
@@ -237,6 +237,7 @@ impl History {
             client_status: status,
             client_description: message,
             task_states: vec![task],
+            healthy: None,
         };
         self.apply(Command::ReportAllocs {
             node_id,
@@ -259,12 +260,18 @@ fn differing(before: &State, after: &State) -> Vec<Changed> {
             .allocs()
             .iter()
             .map(|alloc| Changed::Alloc(alloc.id()));
-        nodes.chain(jobs).chain(evals).chain(allocs).collect()
+        let deployments = state
+            .deployments()
+            .iter()
+            .map(|row| Changed::Deployment(row.id));
+        let all = nodes.chain(jobs).chain(evals).chain(deployments);
+        all.chain(allocs).collect()
     };
     let differs = |changed: &Changed| match changed {
         Changed::Node(node_id) => before.nodes().get(node_id) != after.nodes().get(node_id),
         Changed::Job(key) => before.jobs().get(key) != after.jobs().get(key),
         Changed::Eval(eval_id) => before.evals().get(eval_id) != after.evals().get(eval_id),
+        Changed::Deployment(id) => before.deployments().get(id) != after.deployments().get(id),
         Changed::Alloc(alloc_id) => {
             let row = |state: &State| -> Option<Allocation> {
                 state.allocs().get(alloc_id).map(AllocView::unpack)

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use muster_domain::job::{Constraint, Operand};
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{DeviceGroup, NodeSpec};
 use regex_lite::Regex;
 
 use super::{Needs, Rule};
@@ -122,7 +122,7 @@ impl<'a> Condition<'a> {
     }
 
     /// Whether its answer can differ within a class of nodes.
-    pub(super) fn names_one_node(&self) -> bool {
+    pub(in crate::scheduler) fn names_one_node(&self) -> bool {
         names_one_node(self.left) || names_one_node(self.right)
     }
 
@@ -130,6 +130,27 @@ impl<'a> Condition<'a> {
     pub(in crate::scheduler) fn holds(&self, node: &NodeSpec) -> bool {
         let left = resolve(self.left, node);
         let right = resolve(self.right, node);
+        self.compares(&left, &right)
+    }
+
+    /// Whether `device` meets it.
+    pub(in crate::scheduler) fn holds_on(&self, device: &DeviceGroup) -> bool {
+        let left = resolve_device(self.left, device);
+        let right = resolve_device(self.right, device);
+        if let (Some(left), Some(right)) = (
+            left.text.as_deref().and_then(quantity),
+            right.text.as_deref().and_then(quantity),
+        ) {
+            let both = |holds: bool| holds && left.1 == right.1;
+            match self.operand {
+                Operand::Equal => return both(left.0 == right.0),
+                Operand::Less => return both(left.0 < right.0),
+                Operand::LessOrEqual => return both(left.0 <= right.0),
+                Operand::Greater => return both(left.0 > right.0),
+                Operand::GreaterOrEqual => return both(left.0 >= right.0),
+                _ => {}
+            }
+        }
         self.compares(&left, &right)
     }
 
@@ -180,7 +201,6 @@ fn names_one_node(target: &str) -> bool {
 }
 
 /// What the reference `target` reads as on `node`; `None` if it is not there.
-#[cfg(test)]
 pub(in crate::scheduler) fn value_of<'a>(
     target: &'a str,
     node: &'a NodeSpec,
@@ -212,6 +232,67 @@ fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {
     Side {
         text: Some(Cow::Borrowed(text.map_or("", String::as_str))),
         found: text.is_some(),
+    }
+}
+
+/// What a target reads as on a device.
+fn resolve_device<'a>(target: &'a str, device: &'a DeviceGroup) -> Side<'a> {
+    if !is_reference(target) {
+        return Side {
+            text: Some(Cow::Borrowed(target)),
+            found: true,
+        };
+    }
+    let key = target.trim_start_matches("${").trim_end_matches('}');
+    let text = match key {
+        "device.model" => Some(Cow::Borrowed(device.name.as_str())),
+        "device.vendor" => Some(Cow::Borrowed(device.vendor.as_str())),
+        "device.type" => Some(Cow::Borrowed(device.kind.as_str())),
+        "device.ids" => {
+            let ids: Vec<&str> = device.instances.iter().map(|one| one.id.as_str()).collect();
+            Some(Cow::Owned(ids.join(",")))
+        }
+        key => key
+            .strip_prefix("device.attr.")
+            .and_then(|key| device.attributes.get(key))
+            .map(|text| Cow::Borrowed(text.as_str())),
+    };
+    let found = text.is_some();
+    Side { text, found }
+}
+
+/// Prefixes of units of bytes, hertz, watts and rates, by the factor to the base unit.
+const UNITS: &[(&str, f64, &str)] = &[
+    ("KiB", 1024.0, "B"),
+    ("MiB", 1_048_576.0, "B"),
+    ("GiB", 1_073_741_824.0, "B"),
+    ("TiB", 1_099_511_627_776.0, "B"),
+    ("kB", 1e3, "B"),
+    ("KB", 1e3, "B"),
+    ("MB", 1e6, "B"),
+    ("GB", 1e9, "B"),
+    ("TB", 1e12, "B"),
+    ("MHz", 1e6, "Hz"),
+    ("GHz", 1e9, "Hz"),
+    ("mW", 1e-3, "W"),
+    ("kW", 1e3, "W"),
+    ("MB/s", 1e6, "B/s"),
+    ("GB/s", 1e9, "B/s"),
+    ("MiB/s", 1_048_576.0, "B/s"),
+    ("GiB/s", 1_073_741_824.0, "B/s"),
+];
+
+/// A number with its base unit, such as `11 GiB`.
+fn quantity(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text
+        .find(|letter: char| !(letter.is_ascii_digit() || matches!(letter, '.' | '-' | '+')))
+        .unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    let unit = text[end..].trim();
+    match UNITS.iter().find(|(name, ..)| *name == unit) {
+        Some((_, factor, base)) => Some((number * factor, base)),
+        None => Some((number, unit)),
     }
 }
 

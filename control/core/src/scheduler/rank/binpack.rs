@@ -9,7 +9,17 @@ const MAX: f64 = 18.0;
 
 /// The score of a node with `total` if `used` of it were used.
 pub(super) fn score(total: Amount, used: Amount) -> f64 {
+    (20.0 - free(total, used)).clamp(0.0, MAX) / MAX
+}
+
+/// The same for the algorithm that prefers the emptier node.
+pub(super) fn spread_score(total: Amount, used: Amount) -> f64 {
+    (free(total, used) - 2.0).clamp(0.0, MAX) / MAX
+}
+
+/// Between 2, nothing free, and 20, everything free.
+fn free(total: Amount, used: Amount) -> f64 {
     let free_cpu = 1.0 - used.cpu_mhz as f64 / total.cpu_mhz as f64;
     let free_memory = 1.0 - used.memory_mb as f64 / total.memory_mb as f64;
-    (20.0 - (10_f64.powf(free_cpu) + 10_f64.powf(free_memory))).clamp(0.0, MAX) / MAX
+    10_f64.powf(free_cpu) + 10_f64.powf(free_memory)
 }

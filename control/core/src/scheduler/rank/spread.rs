@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 use muster_domain::job::Spread;
 
+pub(super) const NAME: &str = "allocation-spread";
+
 /// What a value gets that no instance should have, and a node without the attribute.
 const WORST: f64 = -1.0;
 
@@ -107,11 +109,13 @@ impl SpreadUse {
     }
 
     /// The plan places an instance on a node with `value`.
+    #[cfg(test)]
     pub(in crate::scheduler) fn is_planned(&mut self, value: &str) {
         self.instances(value).planned += 1;
     }
 
     /// The plan stops an instance that [`runs`](Self::runs) on a node with `value`.
+    #[cfg(test)]
     pub(in crate::scheduler) fn is_stopped(&mut self, value: &str) {
         self.instances(value).stopped += 1;
     }
@@ -125,7 +129,42 @@ impl SpreadUse {
             .expect("it was there or was inserted")
     }
 
+    /// The same over values that are numbered: `values[number]` is the value.
+    pub(super) fn numbered(&self, values: &[String]) -> Numbered {
+        let number = |value: &String| values.iter().position(|known| known == value);
+        let mut used = vec![Instances::default(); values.len()];
+        let mut elsewhere = Vec::new();
+        for (value, instances) in &self.used {
+            match number(value) {
+                Some(at) => used[at] = *instances,
+                // Instances on nodes that cannot be used count all the same.
+                None => elsewhere.push(*instances),
+            }
+        }
+        let wanted = match &self.goal {
+            Goal::Even => None,
+            Goal::Targets {
+                share,
+                by_value,
+                others,
+            } => Some((
+                *share,
+                values
+                    .iter()
+                    .map(|value| by_value.get(value).copied().or(*others))
+                    .collect(),
+            )),
+        };
+        Numbered {
+            wanted,
+            is_touched: !self.used.is_empty(),
+            used,
+            elsewhere,
+        }
+    }
+
     /// What one more instance on a node with `value` is worth; `None`: the node has no such attribute.
+    #[cfg(test)]
     pub(in crate::scheduler) fn boost(&self, value: Option<&str>) -> f64 {
         let Some(value) = value else { return WORST };
         let used = |value: &str| self.used.get(value).map_or(0, |of| of.count());
@@ -136,30 +175,100 @@ impl SpreadUse {
                 share,
                 by_value,
                 others,
-            } => match by_value.get(value).copied().or(*others) {
-                None | Some(0.0) => WORST,
-                Some(wanted) => (wanted - f64::from(used(value) + 1)) / wanted * share,
-            },
+            } => toward(
+                by_value.get(value).copied().or(*others),
+                used(value),
+                *share,
+            ),
         }
     }
 
+    #[cfg(test)]
     fn even(&self, used: u32) -> f64 {
         let counts = self.used.values().map(|of| of.count());
         let most = counts.clone().max().unwrap_or(0);
         let least = counts.filter(|count| *count > 0).min().unwrap_or(0);
-        let (least_of, used_of) = (f64::from(least), f64::from(used));
-        if used == least && least == most {
-            WORST
-        } else if used == least {
-            (f64::from(most) - least_of) / least_of
-        } else {
-            (least_of - used_of) / least_of
+        level(used, least, most)
+    }
+}
+
+/// What one more instance is worth to a value that has `used` of so many.
+fn toward(wanted: Option<f64>, used: u32, share: f64) -> f64 {
+    match wanted {
+        None | Some(0.0) => WORST,
+        Some(wanted) => (wanted - f64::from(used + 1)) / wanted * share,
+    }
+}
+
+/// What one more instance is worth to a value that has `used`, where the least and the most of any are so.
+fn level(used: u32, least: u32, most: u32) -> f64 {
+    let (least_of, used_of) = (f64::from(least), f64::from(used));
+    if used == least && least == most {
+        WORST
+    } else if used == least {
+        (f64::from(most) - least_of) / least_of
+    } else {
+        (least_of - used_of) / least_of
+    }
+}
+
+/// A spread over numbered values, for many questions in a row.
+#[derive(Clone, Debug)]
+pub(super) struct Numbered {
+    /// This spread's part of the score, and how many each value should have; `None`: all the same.
+    wanted: Option<(f64, Vec<Option<f64>>)>,
+    is_touched: bool,
+    used: Vec<Instances>,
+    elsewhere: Vec<Instances>,
+}
+
+impl Numbered {
+    /// The plan places an instance, or takes that back.
+    pub(super) fn plan(&mut self, value: Option<u32>, by: i32) {
+        if let Some(value) = value {
+            self.is_touched = true;
+            let planned = &mut self.used[value as usize].planned;
+            *planned = planned.saturating_add_signed(by);
         }
+    }
+
+    /// The plan stops an instance that runs, or takes that back.
+    pub(super) fn stop(&mut self, value: Option<u32>, by: i32) {
+        if let Some(value) = value {
+            let stopped = &mut self.used[value as usize].stopped;
+            *stopped = stopped.saturating_add_signed(by);
+        }
+    }
+
+    /// What one more instance is worth, by value; the last is for nodes without the attribute.
+    pub(super) fn boosts(&self, boosts: &mut Vec<f64>) {
+        boosts.clear();
+        match &self.wanted {
+            Some((share, wanted)) => boosts.extend(
+                self.used
+                    .iter()
+                    .zip(wanted)
+                    .map(|(used, wanted)| toward(*wanted, used.count(), *share)),
+            ),
+            None if !self.is_touched => boosts.resize(self.used.len(), 0.0),
+            None => {
+                let all = || self.used.iter().chain(&self.elsewhere).map(|it| it.count());
+                let most = all().max().unwrap_or(0);
+                let least = all().filter(|count| *count > 0).min().unwrap_or(0);
+                boosts.extend(
+                    self.used
+                        .iter()
+                        .map(|used| level(used.count(), least, most)),
+                );
+            }
+        }
+        boosts.push(WORST);
     }
 }
 
 /// The score of a node: the sum over all spreads. `None` where it is nothing: the component is then left
 /// out of the mean.
+#[cfg(test)]
 pub(in crate::scheduler) fn score(boosts: impl Iterator<Item = f64>) -> Option<f64> {
     let sum: f64 = boosts.sum();
     (sum != 0.0).then_some(sum)

@@ -204,7 +204,7 @@ fn judge_spread(case: &Value) -> Outcome {
         if let Some(node) = nodes.iter().find(|node| node.id == node_id) {
             for spread in &mut spreads {
                 let attribute = spread.attribute.clone();
-                if let Some(value) = super::super::feasible::value_of(&attribute, node) {
+                if let Some(value) = value_of(&attribute, node) {
                     match place {
                         "planned" => spread.is_planned(&value),
                         "stopped_by_plan" => {
@@ -230,8 +230,7 @@ fn judge_spread(case: &Value) -> Outcome {
         let met = affinities.map(|affinity| {
             let text = |field: &str| affinity[field].as_str().unwrap();
             let operand = muster_domain::job::Operand::from_word(text("operand")).unwrap();
-            let condition =
-                super::super::feasible::Condition::new(text("l_target"), operand, text("r_target"));
+            let condition = Condition::new(text("l_target"), operand, text("r_target"));
             let weight = i8::try_from(affinity["weight"].as_i64().unwrap()).unwrap();
             (weight, condition.holds(node))
         });
@@ -240,9 +239,9 @@ fn judge_spread(case: &Value) -> Outcome {
             .into_iter()
             .flatten()
             .any(|id| id.as_str() == Some(&node.id.to_string()));
-        let boosts = spreads.iter().map(|spread| {
-            spread.boost(super::super::feasible::value_of(&spread.attribute, node).as_deref())
-        });
+        let boosts = spreads
+            .iter()
+            .map(|spread| spread.boost(value_of(&spread.attribute, node).as_deref()));
         let ours = [
             ("binpack_score", given["binpack_score"].as_f64()),
             (

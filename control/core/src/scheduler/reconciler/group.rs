@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::DeploymentGroup;
 use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::ReconcileStrategy;
 
 use super::names::NameIndex;
 use super::reschedule::{self, BATCH_WINDOW, WINDOW};
 use super::{
-    ById, Deployments, FollowUp, GroupInput, GroupSpec, GroupWork, Input, Instance, LOST,
-    MIGRATING, NOT_NEEDED, NewDeployment, Placement, RESCHEDULED, Stop, Taint,
+    ById, CAME_BACK, Deployments, FollowUp, GroupInput, GroupSpec, GroupWork, Input, Instance,
+    LOST, MIGRATING, NOT_NEEDED, NewDeployment, Placement, RESCHEDULED, Stop, Taint,
 };
 use crate::scheduler::update::Change;
 
@@ -20,16 +21,23 @@ struct Tainted<'a> {
     untainted: ById<'a>,
     migrate: ById<'a>,
     lost: ById<'a>,
+    /// Out of reach, and may come back.
+    away: ById<'a>,
 }
 
-fn by_taint<'a>(instances: &ById<'a>) -> Tainted<'a> {
+/// `is_away` says of an instance whose node is out of reach whether it may still come back.
+fn by_taint<'a>(instances: &ById<'a>, is_away: impl Fn(&Instance) -> bool) -> Tainted<'a> {
     let mut tainted = Tainted::default();
     for (id, instance) in instances {
+        let is_out =
+            instance.taint == Taint::OutOfReach || instance.client == ClientStatus::Unknown;
         let set = if instance.is_terminal() {
             &mut tainted.untainted
-        } else if instance.transition.migrate {
+        } else if is_out && is_away(instance) {
+            &mut tainted.away
+        } else if instance.transition.migrate && !is_out {
             &mut tainted.migrate
-        } else if instance.taint == Taint::Down {
+        } else if instance.taint == Taint::Down || is_out {
             &mut tainted.lost
         } else {
             &mut tainted.untainted
@@ -50,7 +58,8 @@ pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
         untainted,
         migrate,
         lost,
-    } = by_taint(&all);
+        away: _,
+    } = by_taint(&all, |_| false);
     let mut work = GroupWork::default();
     work.stop
         .extend(untainted.keys().map(|id| stop(*id, NOT_NEEDED)));
@@ -149,15 +158,18 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let all = self.without_old_batch();
         let (canaries, all) = self.canaries(all);
         let Tainted {
-            untainted,
+            mut untainted,
             mut migrate,
             lost,
-        } = by_taint(&all);
+            away,
+        } = by_taint(&all, |instance| self.is_away(instance));
+        self.mark_unreachable(&away);
+        self.choose_after_comeback(&mut untainted);
         let (mut untainted, now, later) = self.rescheduleable(untainted);
         let lost_later = self.delay_lost(&lost);
         self.delay_reschedules(&later);
 
-        let taken = [&untainted, &migrate, &now, &lost]
+        let taken = [&untainted, &migrate, &now, &lost, &away]
             .into_iter()
             .flat_map(BTreeMap::values);
         let mut names = NameIndex::new(self.spec.count, taken.map(|instance| instance.name_index));
@@ -179,7 +191,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let needs_canaries = self.place_canaries(&mut names, &canaries, &destructive);
         let limit = self.limit(&untainted, &destructive, &migrate);
         let place = if lost_later.is_empty() {
-            let place = self.placements(&mut names, &untainted, &migrate, &now, &lost);
+            let place = self.placements(&mut names, &untainted, &migrate, &now, &lost, &away);
             if !self.has_deployment {
                 self.state.desired_total += count(place.len());
             }
@@ -195,6 +207,62 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             destructive.len() + in_place + place.len() + migrate.len() + now.len() + later.len();
         let complete = busy == 0 && !needs_canaries && self.is_healthy();
         (self.work, complete)
+    }
+
+    /// Whether an instance whose node is out of reach may still come back.
+    fn is_away(&self, instance: &Instance) -> bool {
+        let lost_after = self.spec.disconnect.and_then(|it| it.lost_after);
+        lost_after.is_some_and(|lost_after| {
+            let since = instance.lost_at.unwrap_or(self.input.now);
+            since.plus(lost_after) > self.input.now
+        })
+    }
+
+    /// Instances whose node went out of reach: they are looked at again when they count as lost.
+    fn mark_unreachable(&mut self, away: &ById<'a>) {
+        let Some(lost_after) = self.spec.disconnect.and_then(|it| it.lost_after) else {
+            return;
+        };
+        let new: Vec<AllocId> = away
+            .values()
+            .filter(|instance| instance.client != ClientStatus::Unknown)
+            .map(|instance| instance.id)
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        self.work.follow_ups.push(FollowUp {
+            wait_until: self.input.now.plus(lost_after),
+            is_timeout: true,
+            allocs: Vec::new(),
+        });
+        self.work.unreachable.extend(new);
+    }
+
+    /// Of an instance that came back and its replacement one goes on.
+    fn choose_after_comeback(&mut self, untainted: &mut ById<'a>) {
+        let back: Vec<&Instance> = untainted
+            .values()
+            .copied()
+            .filter(|instance| instance.has_next && !instance.is_terminal())
+            .collect();
+        for original in back {
+            let Some(replacement) = live_successor(untainted, original) else {
+                continue;
+            };
+            let strategy = self
+                .spec
+                .disconnect
+                .map_or(ReconcileStrategy::BestScore, |it| it.reconcile);
+            let loser = if keeps_original(strategy, original, replacement) {
+                replacement
+            } else {
+                original
+            };
+            self.work.stop.push(stop(loser.id, CAME_BACK));
+            self.work.counts.stop += 1;
+            untainted.remove(&loser.id);
+        }
     }
 
     /// Instances of a batch job that ended under an older version are what they are.
@@ -243,7 +311,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             untainted,
             migrate,
             lost,
-        } = by_taint(&canaries);
+            away: _,
+        } = by_taint(&canaries, |_| false);
         for id in migrate.keys() {
             self.work.stop.push(stop(*id, MIGRATING));
             all.remove(id);
@@ -347,6 +416,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 first = Some(at);
                 self.work.follow_ups.push(FollowUp {
                     wait_until: at,
+                    is_timeout: false,
                     allocs: Vec::new(),
                 });
             }
@@ -516,6 +586,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         migrate: &ById<'a>,
         now: &ById<'a>,
         lost: &ById<'a>,
+        away: &ById<'a>,
     ) -> Vec<Placement> {
         let waiting = self.waits_for_canaries();
         let after = |instance: &Instance| Placement {
@@ -532,7 +603,9 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 ..after(instance)
             })
             .collect();
-        let existing = untainted.len() + migrate.len() + now.len();
+        let is_replaced = self.spec.disconnect.is_none_or(|it| it.replace);
+        let waited_for = if is_replaced { 0 } else { away.len() };
+        let existing = untainted.len() + migrate.len() + now.len() + waited_for;
         let mut missing = (self.spec.count as usize).saturating_sub(existing);
         for instance in by_name(lost).into_iter().take(missing) {
             missing -= 1;
@@ -540,6 +613,13 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 lost: true,
                 ..after(instance)
             });
+        }
+        let unreplaced = by_name(away)
+            .into_iter()
+            .filter(|instance| is_replaced && !instance.has_next);
+        for instance in unreplaced.take(missing) {
+            missing -= 1;
+            place.push(after(instance));
         }
         place.extend(
             names
@@ -655,6 +735,40 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let state = &self.state;
         state.healthy >= state.desired_total.max(state.desired_canaries)
             && (state.desired_canaries == 0 || state.promoted)
+    }
+}
+
+/// The instance that goes on in the place of `original`, if one does.
+fn live_successor<'a>(instances: &ById<'a>, original: &Instance) -> Option<&'a Instance> {
+    let mut next = original.comeback.next;
+    // A chain has no more links than there are instances.
+    for _ in 0..instances.len() {
+        let instance = instances.get(&next?)?;
+        if !instance.is_terminal() {
+            return Some(instance);
+        }
+        next = instance.comeback.next;
+    }
+    None
+}
+
+fn keeps_original(
+    strategy: ReconcileStrategy,
+    original: &Instance,
+    replacement: &Instance,
+) -> bool {
+    if original.is_older && !replacement.is_older {
+        return false;
+    }
+    let (ours, theirs) = (original.comeback, replacement.comeback);
+    match strategy {
+        ReconcileStrategy::BestScore => ours.score >= theirs.score,
+        ReconcileStrategy::LongestRunning => match (ours.started_at, theirs.started_at) {
+            (Some(ours), Some(theirs)) => ours <= theirs,
+            (ours, _) => ours.is_some(),
+        },
+        ReconcileStrategy::KeepOriginal => true,
+        ReconcileStrategy::KeepReplacement => false,
     }
 }
 

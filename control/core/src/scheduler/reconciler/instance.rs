@@ -1,6 +1,6 @@
 //! An allocation as the comparison sees it.
 
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::alloc::{ClientStatus, DesiredStatus, Score, Transition};
 use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
 
 use crate::scheduler::update::Change;
@@ -12,19 +12,21 @@ pub(in crate::scheduler) enum Taint {
     Healthy,
     /// It is being emptied.
     Draining,
+    /// It is out of reach, and what is on it may come back.
+    OutOfReach,
     /// It is down, or gone.
     Down,
 }
 
-/// What was asked for an allocation, by the drainer or an operator.
+/// What decides between an allocation that came back and its replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::scheduler) struct Transition {
-    /// Go to another node.
-    pub(in crate::scheduler) migrate: bool,
-    /// May be replaced although its deployment is under way.
-    pub(in crate::scheduler) reschedule: bool,
-    /// Is replaced now.
-    pub(in crate::scheduler) force_reschedule: bool,
+pub(in crate::scheduler) struct Comeback {
+    /// What replaced it.
+    pub(in crate::scheduler) next: Option<AllocId>,
+    /// The score of its node.
+    pub(in crate::scheduler) score: Score,
+    /// When its first task started.
+    pub(in crate::scheduler) started_at: Option<Timestamp>,
 }
 
 /// An earlier replacement in the same row.
@@ -72,6 +74,8 @@ pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) lost_at: Option<Timestamp>,
     /// Oldest first.
     pub(in crate::scheduler) events: Vec<RescheduleEvent>,
+    /// What counts if it was out of reach.
+    pub(in crate::scheduler) comeback: Comeback,
 }
 
 impl Instance {

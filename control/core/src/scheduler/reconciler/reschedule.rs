@@ -14,7 +14,7 @@ pub(super) const WINDOW: Duration = Duration::from_secs(1);
 pub(super) const BATCH_WINDOW: Duration = Duration::from_secs(5);
 
 /// When `instance` may be replaced; `None`: it may not.
-pub(super) fn next_time(
+pub(in crate::scheduler) fn next_time(
     instance: &Instance,
     policy: Option<&ReschedulePolicy>,
 ) -> Option<Timestamp> {
@@ -37,7 +37,7 @@ pub(super) fn next_time(
 }
 
 /// The delay before the next replacement.
-pub(super) fn next_delay(instance: &Instance, policy: &ReschedulePolicy) -> Duration {
+pub(in crate::scheduler) fn next_delay(instance: &Instance, policy: &ReschedulePolicy) -> Duration {
     let Some(last) = instance.events.last() else {
         return policy.delay;
     };

@@ -170,6 +170,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
             && text(alloc, "client_status") != "running"
             && text(alloc, "client_status") != "pending",
         deployment: optional("deployment_id").map(|id| id.parse::<DeploymentId>().unwrap()),
+        comeback: Comeback::default(),
         healthy: alloc["deployment_healthy"].as_bool(),
         canary: alloc["deployment_canary"].as_bool().unwrap(),
         has_next: optional("next_allocation").is_some(),
@@ -358,6 +359,7 @@ fn decide(case: &Value) -> BTreeSet<String> {
                     count: small(&group["count"]),
                     update: update.as_ref(),
                     reschedule: policy.as_ref(),
+                    disconnect: None,
                     stop_after: (stop_after > 0)
                         .then(|| Duration::from_nanos(stop_after) + Duration::from_secs(5)),
                 }),

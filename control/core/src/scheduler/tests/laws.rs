@@ -185,7 +185,7 @@ proptest! {
 
         let jobs: Vec<_> = cluster.state.jobs().iter().map(|job| job.key()).collect();
         for key in jobs {
-            cluster.apply(Command::EvaluateJob { key: key.clone(), at: cluster.now });
+            cluster.apply(Command::EvaluateJob { key: key.clone(), force_reschedule: false, at: cluster.now });
             let plans = cluster.settle();
             prop_assert!(plans.is_empty(), "{key}: {plans:?}");
         }

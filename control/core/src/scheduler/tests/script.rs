@@ -194,7 +194,8 @@ fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
                 run.score.value()
             )
             .unwrap();
-            for port in &run.ports {
+            let ports = run.holding().map_or(&[][..], |holding| &holding.ports);
+            for port in ports {
                 let value = if port.value >= 20_000 {
                     "dynamic".to_owned()
                 } else {
@@ -202,8 +203,8 @@ fn write_plan(out: &mut String, cluster: &Cluster, plan: &Plan) {
                 };
                 write!(out, " {}:{value}", port.label).unwrap();
             }
-            if let Some(previous) = &run.previous {
-                let previous = cluster.state.allocs().get(previous).unwrap();
+            if let Some(previous) = run.previous() {
+                let previous = cluster.state.allocs().get(&previous).unwrap();
                 write!(out, " after {}", node_name(cluster, &previous.node_id())).unwrap();
             }
             writeln!(out).unwrap();

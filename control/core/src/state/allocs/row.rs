@@ -7,12 +7,14 @@
 use std::sync::Arc;
 
 use muster_domain::alloc::{
-    AllocReport, ClientStatus, DesiredStatus, PlacementMetrics, Score, TaskState, phrase,
+    AllocReport, ClientStatus, DesiredStatus, PlacementMetrics, Reschedule, Score, TaskState,
+    Transition, phrase,
 };
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
 use muster_domain::job::{JobVersion, TaskGroup};
-use muster_domain::resources::{AllocatedPort, Amount};
+use muster_domain::resources::{Amount, Holding};
 
+use super::marks::Marks;
 use super::tasks::Tasks;
 use crate::state::digest::Digest;
 
@@ -24,6 +26,8 @@ pub(crate) struct Cohort {
     pub(super) eval_id: EvalId,
     pub(super) metrics: Arc<PlacementMetrics>,
     pub(super) create_time: Timestamp,
+    /// The deployment they belong to.
+    pub(super) deployment: Option<DeploymentId>,
     /// The job's key, which the version has only in parts.
     pub(super) key: Arc<JobKey>,
     /// What one instance asks for, added up.
@@ -41,6 +45,7 @@ impl PartialEq for Cohort {
                 && self.group_at == other.group_at
                 && self.eval_id == other.eval_id
                 && self.create_time == other.create_time
+                && self.deployment == other.deployment
                 && self.metrics == other.metrics)
     }
 }
@@ -55,27 +60,40 @@ impl Cohort {
         eval_id: EvalId,
         metrics: Arc<PlacementMetrics>,
         create_time: Timestamp,
+        deployment: Option<DeploymentId>,
     ) -> Option<Arc<Self>> {
         let ask = job.spec.groups.get(usize::from(group_at))?.ask();
         let key = Arc::new(job.spec.key());
         let version = (job.version, job.create_index, job.job_modify_index);
-        let hash = Digest::of(&(&*key, version, group_at, eval_id, &*metrics, create_time));
+        let made = (eval_id, &*metrics, create_time, deployment);
+        let hash = Digest::of(&(&*key, version, group_at, made));
         Some(Arc::new(Self {
             job,
             group_at,
             eval_id,
             metrics,
             create_time,
+            deployment,
             key,
             ask,
             hash,
         }))
     }
 
-    /// The same instances as group `group_at` of another version of their job.
-    pub(crate) fn of_version(&self, job: Arc<JobVersion>, group_at: u16) -> Option<Arc<Self>> {
+    /// The same instances as group `group_at` of another version of their job, within `deployment`.
+    pub(crate) fn of_version(
+        &self,
+        job: Arc<JobVersion>,
+        group_at: u16,
+        deployment: Option<DeploymentId>,
+    ) -> Option<Arc<Self>> {
         let metrics = Arc::clone(&self.metrics);
-        Self::new(job, group_at, self.eval_id, metrics, self.create_time)
+        let (eval_id, made_at) = (self.eval_id, self.create_time);
+        Self::new(job, group_at, eval_id, metrics, made_at, deployment)
+    }
+
+    pub(crate) fn deployment(&self) -> Option<DeploymentId> {
+        self.deployment
     }
 
     pub(crate) fn job(&self) -> &Arc<JobVersion> {
@@ -109,28 +127,26 @@ impl Cohort {
     }
 }
 
-/// What became of those that an allocation replaced, one after the other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Lineage {
-    /// How many in a row ended by themselves soon after they were placed; bounded by
-    /// [`crate::limits::RESCHEDULE_CHAIN_MAX`].
-    pub(crate) failures: u32,
-    /// Whether the last of them failed.
-    pub(crate) after_failure: bool,
-}
-
 /// What few allocations have. Issue by issue more comes here: a row without any of it pays eight bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Extra {
-    /// Ports it holds.
-    pub(super) ports: Vec<AllocatedPort>,
+    /// Ports, cores and devices it holds.
+    pub(super) holding: Holding,
     /// The allocation it replaces.
     pub(super) previous: Option<AllocId>,
-    /// What the allocation that it replaces says about how often it may be replaced itself. Kept here,
-    /// because that one may be forgotten first.
-    pub(super) lineage: Lineage,
+    /// Earlier replacements in the same row, oldest first. Kept here, because those that were replaced
+    /// may be forgotten first.
+    pub(super) reschedules: Vec<Reschedule>,
     /// The allocation that replaces it.
     pub(super) next: Option<AllocId>,
+    /// The evaluation that goes on with it.
+    pub(super) follow_up: Option<EvalId>,
+    /// The allocation that took its place.
+    pub(super) preempted_by: Option<AllocId>,
+    /// Allocations whose place it took.
+    pub(super) preempted: Vec<AllocId>,
+    /// When its node was found lost or out of reach.
+    pub(super) unreachable_at: Option<Timestamp>,
     /// Why it is to stop, where that is no phrase.
     pub(super) desired_text: String,
     /// What its agent says, where that is no phrase.
@@ -151,7 +167,7 @@ pub(crate) struct Row {
     pub(super) node: NodeNumber,
     pub(super) name_index: u32,
     pub(super) score: Score,
-    pub(super) desired: DesiredStatus,
+    pub(super) marks: Marks,
     pub(super) client_status: ClientStatus,
     desired_phrase: u8,
     client_phrase: u8,
@@ -179,7 +195,7 @@ impl Row {
             node,
             name_index,
             score,
-            desired: DesiredStatus::Run,
+            marks: Marks::default(),
             client_status: ClientStatus::Pending,
             desired_phrase: 0,
             client_phrase: 0,
@@ -187,26 +203,67 @@ impl Row {
         }
     }
 
-    /// Gives it ports.
-    pub(crate) fn with_ports(mut self, ports: &[AllocatedPort]) -> Self {
-        if !ports.is_empty() {
-            self.change_extra(|extra| extra.ports = ports.to_vec());
+    /// Gives it what it holds besides amounts.
+    pub(crate) fn holding(mut self, holding: &Holding) -> Self {
+        if !holding.is_empty() {
+            self.change_extra(|extra| extra.holding = holding.clone());
         }
         self
     }
 
     /// Makes it the replacement of an allocation.
-    pub(crate) fn replacing(mut self, previous: AllocId, lineage: Lineage) -> Self {
+    pub(crate) fn replacing(mut self, previous: AllocId, reschedules: Vec<Reschedule>) -> Self {
         self.change_extra(|extra| {
             extra.previous = Some(previous);
-            extra.lineage = lineage;
+            extra.reschedules = reschedules;
         });
         self
     }
 
+    /// Makes it take the place of others.
+    pub(crate) fn preempting(mut self, preempted: &[AllocId]) -> Self {
+        if !preempted.is_empty() {
+            self.change_extra(|extra| extra.preempted = preempted.to_vec());
+        }
+        self
+    }
+
+    pub(crate) fn set_canary(&mut self, canary: bool) {
+        self.marks.set_canary(canary);
+    }
+
+    pub(crate) fn set_healthy(&mut self, healthy: Option<bool>) {
+        self.marks.set_healthy(healthy);
+    }
+
+    pub(crate) fn set_transition(&mut self, transition: Transition) {
+        self.marks.set_transition(transition);
+    }
+
+    pub(crate) fn transition(&self) -> Transition {
+        self.marks.transition()
+    }
+
+    /// Sets which evaluation goes on with it.
+    pub(crate) fn set_follow_up(&mut self, eval_id: EvalId) {
+        self.change_extra(|extra| extra.follow_up = Some(eval_id));
+    }
+
+    /// Sets which allocation took its place.
+    pub(crate) fn set_preempted_by(&mut self, alloc_id: AllocId) {
+        self.change_extra(|extra| extra.preempted_by = Some(alloc_id));
+    }
+
+    /// Sets when its node was found lost or out of reach; `None`: it is back.
+    pub(crate) fn set_unreachable(&mut self, at: Option<Timestamp>) {
+        if at.is_some() || self.extra().is_some() {
+            self.change_extra(|extra| extra.unreachable_at = at);
+        }
+    }
+
     /// Sets what the control plane wants, and why.
     pub(crate) fn set_desired(&mut self, desired: DesiredStatus, why: &str) {
-        self.desired = desired;
+        self.marks.set_desired(desired);
         self.desired_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
         let text = if self.desired_phrase == IN_EXTRA {
             why
@@ -236,6 +293,9 @@ impl Row {
     pub(crate) fn set_reported(&mut self, report: &AllocReport, tasks: Tasks) {
         self.set_client(report.client_status, &report.client_description);
         self.tasks = tasks;
+        if report.healthy.is_some() {
+            self.marks.set_healthy(report.healthy);
+        }
     }
 
     /// Sets what replaces it.
@@ -248,6 +308,7 @@ impl Row {
         let states = self.task_states();
         self.cohort = cohort;
         self.tasks = self.pack(&states);
+        self.marks.set_healthy(None);
     }
 
     /// Marks it changed by the entry `index`.
@@ -272,7 +333,8 @@ impl Row {
         let tasks = self.pack(&report.task_states);
         let is_known = self.client_status == report.client_status
             && self.client_description() == report.client_description
-            && self.tasks == tasks;
+            && self.tasks == tasks
+            && (report.healthy.is_none() || report.healthy == self.marks.healthy());
         (!is_known).then_some(tasks)
     }
 
@@ -312,7 +374,11 @@ impl Row {
     }
 
     pub(crate) fn ask(&self) -> Amount {
-        self.cohort.ask
+        let mut ask = self.cohort.ask;
+        if let Some(extra) = &self.extra {
+            ask.cpu_mhz = ask.cpu_mhz.saturating_add(extra.holding.cores_mhz());
+        }
+        ask
     }
 
     pub(crate) fn job_key(&self) -> &Arc<JobKey> {
@@ -333,14 +399,19 @@ impl Row {
     }
 
     pub(super) fn server_terminal(&self) -> bool {
-        match self.desired {
+        match self.marks.desired() {
             DesiredStatus::Run => false,
             DesiredStatus::Stop | DesiredStatus::Evict => true,
         }
     }
 
-    pub(crate) fn ports(&self) -> &[AllocatedPort] {
-        self.extra().map_or(&[], |extra| &extra.ports)
+    pub(crate) fn held(&self) -> &Holding {
+        static NOTHING: Holding = Holding {
+            ports: Vec::new(),
+            cores: Vec::new(),
+            devices: Vec::new(),
+        };
+        self.extra().map_or(&NOTHING, |extra| &extra.holding)
     }
 
     /// Its share of the table's hash.
@@ -354,7 +425,7 @@ impl Row {
             node,
             name_index,
             score,
-            desired,
+            marks,
             client_status,
             desired_phrase,
             client_phrase,
@@ -368,7 +439,7 @@ impl Row {
         digest.word(modify_time.0);
         digest.word(u64::from(node.0) << 32 | u64::from(*name_index));
         digest.word(u64::from(score.0.cast_unsigned()));
-        let statuses = [*desired as u8, *client_status as u8];
+        let statuses = [marks.bits(), *client_status as u8];
         digest.bytes(&[statuses[0], statuses[1], *desired_phrase, *client_phrase]);
         digest.bytes(tasks.as_slice());
         if let Some(extra) = extra {
@@ -387,7 +458,7 @@ pub struct RowRecord {
     node: NodeNumber,
     name_index: u32,
     score: Score,
-    desired: DesiredStatus,
+    marks: Marks,
     client_status: ClientStatus,
     desired_phrase: u8,
     client_phrase: u8,
@@ -410,7 +481,7 @@ impl RowRecord {
             node,
             name_index,
             score,
-            desired,
+            marks,
             client_status,
             desired_phrase,
             client_phrase,
@@ -423,7 +494,7 @@ impl RowRecord {
             node: *node,
             name_index: *name_index,
             score: *score,
-            desired: *desired,
+            marks: *marks,
             client_status: *client_status,
             desired_phrase: *desired_phrase,
             client_phrase: *client_phrase,
@@ -443,7 +514,7 @@ impl RowRecord {
             node,
             name_index,
             score,
-            desired,
+            marks,
             client_status,
             desired_phrase,
             client_phrase,
@@ -465,7 +536,7 @@ impl RowRecord {
             node,
             name_index,
             score,
-            desired,
+            marks,
             client_status,
             desired_phrase,
             client_phrase,

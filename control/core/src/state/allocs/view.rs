@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use muster_domain::alloc::{
-    AllocReport, Allocation, ClientStatus, DesiredAlloc, DesiredStatus, PlacementMetrics, Score,
-    TaskState, alloc_name,
+    AllocReport, Allocation, ClientStatus, DesiredAlloc, DesiredStatus, PlacementMetrics,
+    Reschedule, Score, TaskState, Transition, alloc_name,
 };
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{
+    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+};
 use muster_domain::job::{JobVersion, TaskGroup};
-use muster_domain::resources::{AllocatedPort, Amount};
+use muster_domain::resources::{Amount, Holding};
 
-use super::{Allocs, Cohort, Lineage, Row, Tasks, created, id_of};
+use super::{Allocs, Cohort, Row, Tasks, created, id_of};
 
 /// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
 /// state. See [`Allocation`] for what each field means.
@@ -76,7 +78,7 @@ impl<'a> AllocView<'a> {
 
     /// What it takes of its node.
     pub fn ask(self) -> Amount {
-        self.row.cohort.ask
+        self.row.ask()
     }
 
     pub fn name_index(self) -> u32 {
@@ -87,8 +89,50 @@ impl<'a> AllocView<'a> {
         alloc_name(&self.job().spec.id, &self.group().name, self.name_index())
     }
 
-    pub fn ports(self) -> &'a [AllocatedPort] {
-        self.row.ports()
+    /// Ports, cores and devices it holds.
+    pub fn holding(self) -> &'a Holding {
+        self.row.held()
+    }
+
+    pub fn deployment(self) -> Option<DeploymentId> {
+        self.row.cohort.deployment
+    }
+
+    pub fn healthy(self) -> Option<bool> {
+        self.row.marks.healthy()
+    }
+
+    pub fn canary(self) -> bool {
+        self.row.marks.canary()
+    }
+
+    pub fn transition(self) -> Transition {
+        self.row.marks.transition()
+    }
+
+    pub fn follow_up(self) -> Option<EvalId> {
+        self.row.extra().and_then(|extra| extra.follow_up)
+    }
+
+    pub fn reschedules(self) -> &'a [Reschedule] {
+        self.row
+            .extra()
+            .map_or(&[], |extra| extra.reschedules.as_slice())
+    }
+
+    pub fn preempted_by(self) -> Option<AllocId> {
+        self.row.extra().and_then(|extra| extra.preempted_by)
+    }
+
+    pub fn preempted(self) -> &'a [AllocId] {
+        self.row
+            .extra()
+            .map_or(&[], |extra| extra.preempted.as_slice())
+    }
+
+    /// When its node was found lost or out of reach.
+    pub(crate) fn unreachable_at(self) -> Option<Timestamp> {
+        self.row.extra().and_then(|extra| extra.unreachable_at)
     }
 
     pub fn metrics(self) -> &'a Arc<PlacementMetrics> {
@@ -100,7 +144,7 @@ impl<'a> AllocView<'a> {
     }
 
     pub fn desired(self) -> DesiredStatus {
-        self.row.desired
+        self.row.marks.desired()
     }
 
     pub fn desired_description(self) -> &'a str {
@@ -122,12 +166,6 @@ impl<'a> AllocView<'a> {
 
     pub fn previous(self) -> Option<AllocId> {
         self.row.extra().and_then(|extra| extra.previous)
-    }
-
-    pub(crate) fn lineage(self) -> Lineage {
-        self.row
-            .extra()
-            .map_or_else(Lineage::default, |extra| extra.lineage)
     }
 
     pub fn next(self) -> Option<AllocId> {
@@ -191,7 +229,10 @@ impl<'a> AllocView<'a> {
             desired: self.desired(),
             name_index: self.name_index(),
             group_at: self.group_at(),
-            ports: self.ports().to_vec(),
+            holding: self.holding().clone(),
+            deployment: self.deployment(),
+            canary: self.canary(),
+            previous: self.previous(),
             client_status: self.client_status(),
             job: Arc::clone(self.job()),
         }
@@ -225,6 +266,12 @@ impl SavedAlloc {
         &self.row.cohort.job
     }
 
+    /// The deployment it belongs to.
+    #[must_use]
+    pub fn deployment(&self) -> Option<DeploymentId> {
+        self.row.cohort.deployment
+    }
+
     /// All its fields laid out.
     #[must_use]
     pub fn unpack(&self) -> Allocation {
@@ -241,16 +288,28 @@ fn unpack(key: u64, node_id: NodeId, row: &Row) -> Allocation {
         job: Arc::clone(&cohort.job),
         group_at: cohort.group_at,
         name_index: row.name_index,
-        ports: row.ports().to_vec(),
+        holding: row.held().clone(),
         metrics: Arc::clone(&cohort.metrics),
         score: row.score,
-        desired: row.desired,
+        desired: row.marks.desired(),
         desired_description: row.desired_description().to_owned(),
         client_status: row.client_status,
         client_description: row.client_description().to_owned(),
         task_states: row.task_states(),
         previous: row.extra().and_then(|extra| extra.previous),
         next: row.extra().and_then(|extra| extra.next),
+        deployment: cohort.deployment,
+        healthy: row.marks.healthy(),
+        canary: row.marks.canary(),
+        transition: row.marks.transition(),
+        follow_up: row.extra().and_then(|extra| extra.follow_up),
+        reschedules: row
+            .extra()
+            .map_or_else(Vec::new, |extra| extra.reschedules.clone()),
+        preempted_by: row.extra().and_then(|extra| extra.preempted_by),
+        preempted: row
+            .extra()
+            .map_or_else(Vec::new, |extra| extra.preempted.clone()),
         create_index: created(key),
         modify_index: row.modify_index,
         alloc_modify_index: row.alloc_modify_index,

@@ -1,5 +1,5 @@
-//! Reads how instances are replaced. What this version does not carry out yet is said in a warning. What a group does not say is what the job says, and what that does
-//! not say is Nomad's default for the type of job.
+//! Reads how instances are replaced. What a group does not say is what the job says, and what that does not say is
+//! Nomad's default for the type of job.
 
 use muster_domain::job::{
     DelayFunction, Disconnect, HealthCheck, JobType, MigrateStrategy, ReconcileStrategy,
@@ -32,14 +32,11 @@ impl JobSteps {
             .map(|block| read_update(block, update.unwrap_or_default()))
             .filter(|asked| !is_blank(asked));
         let policy = ReschedulePolicy::default_for(job_type);
-        let read = Self {
+        Self {
             update: asked.or(update),
             migrate: read_migrate(job, migrate),
             reschedule: read_reschedule(job, "Reschedule", policy),
-        };
-        warn(job, "Migrate", read.migrate != migrate);
-        warn(job, "Reschedule", read.reschedule != policy);
-        read
+        }
     }
 
     /// How a new version of the group replaces an older one.
@@ -47,43 +44,17 @@ impl JobSteps {
         let asked = group
             .block("Update")
             .map(|block| read_update(block, self.update.unwrap_or_default()));
-        let read = asked.or(self.update);
-        let is_default = read.is_none_or(|read| read == UpdateStrategy::default());
-        warn(
-            group,
-            "Update",
-            !is_default && read != without_deployment(read),
-        );
-        read
+        asked.or(self.update)
     }
 
     /// How the group leaves a node.
     pub(super) fn migrate(&self, group: &mut Block<'_>) -> Option<MigrateStrategy> {
-        let read = read_migrate(group, self.migrate);
-        warn(group, "Migrate", read != self.migrate);
-        read
+        read_migrate(group, self.migrate)
     }
 
     /// What happens when the group has failed on its node.
     pub(super) fn reschedule(&self, group: &mut Block<'_>) -> ReschedulePolicy {
-        let read = read_reschedule(group, "ReschedulePolicy", self.reschedule);
-        warn(group, "ReschedulePolicy", read != self.reschedule);
-        read
-    }
-}
-
-/// All at once is what this version does.
-fn without_deployment(update: Option<UpdateStrategy>) -> Option<UpdateStrategy> {
-    update.map(|update| UpdateStrategy {
-        max_parallel: 0,
-        ..update
-    })
-}
-
-/// Says that a block is ignored, if it asks for something.
-fn warn(block: &Block<'_>, name: &str, asks: bool) {
-    if asks {
-        block.warn(name, "is ignored: this version does not carry it out yet");
+        read_reschedule(group, "ReschedulePolicy", self.reschedule)
     }
 }
 

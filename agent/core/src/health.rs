@@ -1,0 +1,206 @@
+//! Whether an allocation is healthy, as deployments and drains count it.
+//!
+//! It is healthy once all its tasks run, or have done what they run once for, and the youngest process
+//! has run for a while; it is unhealthy when a task fails, when it ends, or when that took too long.
+//! The first answer stands until another deployment asks.
+
+use std::time::Duration;
+
+use muster_domain::alloc::{DesiredAlloc, TaskPhase};
+use muster_domain::id::{DeploymentId, Timestamp};
+use muster_domain::job::{HealthCheck, JobType};
+use serde::{Deserialize, Serialize};
+
+use crate::lifecycle::{Role, Sibling};
+
+/// By what an allocation is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthPolicy {
+    /// Time the youngest process must have run.
+    pub min_healthy_time: Duration,
+    /// Time from the question to the last moment for an answer.
+    pub healthy_deadline: Duration,
+}
+
+impl HealthPolicy {
+    /// By its group's `update` block within a deployment, else by its `migrate` block. `None` if the agent
+    /// has nothing to say: jobs that are not services, and those whose operator decides.
+    #[must_use]
+    pub fn of(desired: &DesiredAlloc) -> Option<Self> {
+        let group = desired.group()?;
+        let (check, min_healthy_time, healthy_deadline) = if desired.deployment.is_some() {
+            let update = group.update.unwrap_or_default();
+            (
+                update.health_check,
+                update.min_healthy_time,
+                update.healthy_deadline,
+            )
+        } else {
+            let migrate = group.migrate.unwrap_or_default();
+            (
+                migrate.health_check,
+                migrate.min_healthy_time,
+                migrate.healthy_deadline,
+            )
+        };
+        match desired.job.spec.job_type {
+            JobType::Service => {}
+            JobType::System if desired.deployment.is_some() => {}
+            JobType::Batch | JobType::System | JobType::SysBatch => return None,
+        }
+        match check {
+            HealthCheck::Checks | HealthCheck::TaskStates => Some(Self {
+                min_healthy_time,
+                healthy_deadline,
+            }),
+            HealthCheck::Manual => None,
+        }
+    }
+}
+
+/// What the tasks say at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Something is not there yet.
+    Starting,
+    /// Everything runs that should.
+    Running {
+        /// The start of the youngest process.
+        since: Timestamp,
+    },
+    /// Something failed, or nothing runs any more.
+    Broken,
+    /// It was asked to stop: what becomes of it says nothing.
+    Leaving,
+}
+
+impl Condition {
+    /// Of the tasks of an allocation that nobody asked to stop.
+    #[must_use]
+    pub fn of(all: &[Sibling]) -> Self {
+        let over = all.iter().all(|task| task.phase == TaskPhase::Dead);
+        if over || all.iter().any(|task| task.failed) {
+            return Self::Broken;
+        }
+        if !all.iter().all(is_as_wanted) {
+            return Self::Starting;
+        }
+        let since = all.iter().filter_map(|task| task.running_since).max();
+        since.map_or(Self::Starting, |since| Self::Running { since })
+    }
+}
+
+fn is_as_wanted(task: &Sibling) -> bool {
+    match task.role {
+        Role::Prestart => task.phase == TaskPhase::Dead,
+        Role::PrestartSidecar | Role::Main | Role::PoststartSidecar => task.running_since.is_some(),
+        Role::Poststart => task.phase != TaskPhase::Pending,
+        Role::Poststop => true,
+    }
+}
+
+/// What of it survives the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthSnapshot {
+    /// Which deployment asks.
+    pub deployment: Option<DeploymentId>,
+    /// Since when.
+    pub since: Timestamp,
+    /// The answer, once there is one.
+    pub healthy: Option<bool>,
+}
+
+/// Judges one allocation.
+#[derive(Debug)]
+pub struct Health {
+    policy: Option<HealthPolicy>,
+    state: HealthSnapshot,
+}
+
+impl Health {
+    /// Of an allocation that was just received.
+    #[must_use]
+    pub fn new(desired: &DesiredAlloc, now: Timestamp) -> Self {
+        let state = HealthSnapshot {
+            deployment: desired.deployment,
+            since: now,
+            healthy: None,
+        };
+        Self {
+            policy: HealthPolicy::of(desired),
+            state,
+        }
+    }
+
+    /// Of an allocation that an earlier agent ran.
+    #[must_use]
+    pub fn restore(desired: &DesiredAlloc, snapshot: HealthSnapshot, now: Timestamp) -> Self {
+        let mut this = Self {
+            policy: None,
+            state: snapshot,
+        };
+        this.handle_update(desired, now);
+        this
+    }
+
+    /// What is wanted changed. Another deployment asks anew; says whether one does.
+    pub fn handle_update(&mut self, desired: &DesiredAlloc, now: Timestamp) -> bool {
+        self.policy = HealthPolicy::of(desired);
+        let anew = self.state.deployment != desired.deployment;
+        if anew {
+            self.state = Self::new(desired, now).state;
+        }
+        anew
+    }
+
+    /// Decides if the time has come; says whether it did.
+    pub fn judge(&mut self, condition: Condition, now: Timestamp) -> bool {
+        let (None, Some(policy)) = (self.state.healthy, self.policy) else {
+            return false;
+        };
+        self.state.healthy = self.verdict(policy, condition, now);
+        self.state.healthy.is_some()
+    }
+
+    /// When [`Self::judge`] has something to decide if nothing else happens, and why.
+    #[must_use]
+    pub fn poll_timeout(&self, condition: Condition) -> Option<(Timestamp, &'static str)> {
+        let policy = self.policy.filter(|_| self.state.healthy.is_none())?;
+        let late = self.state.since.plus(policy.healthy_deadline);
+        match condition {
+            Condition::Leaving => None,
+            Condition::Starting | Condition::Broken => Some((late, "judge the allocation")),
+            Condition::Running { since } => {
+                let settled = since.plus(policy.min_healthy_time);
+                Some((settled.min(late), "judge the allocation"))
+            }
+        }
+    }
+
+    /// The answer, once there is one.
+    #[must_use]
+    pub fn healthy(&self) -> Option<bool> {
+        self.state.healthy
+    }
+
+    /// What must survive the agent.
+    #[must_use]
+    pub fn snapshot(&self) -> HealthSnapshot {
+        self.state
+    }
+
+    fn verdict(&self, policy: HealthPolicy, condition: Condition, now: Timestamp) -> Option<bool> {
+        let late = self.state.since.plus(policy.healthy_deadline);
+        match condition {
+            Condition::Leaving => None,
+            Condition::Broken => Some(false),
+            // What came first counts, however late the look is.
+            Condition::Running { since }
+                if since.plus(policy.min_healthy_time) <= late.min(now) =>
+            {
+                Some(true)
+            }
+            Condition::Starting | Condition::Running { .. } => (now >= late).then_some(false),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The payload of a dispatch, as a file of a task.
+//!
+//! The task may own every directory on the way, and an earlier start of it may have put links there:
+//! each step is beneath the directory before it, and the file is made anew.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+
+use crate::logs::Owner;
+
+/// Beneath a directory, without a link on the way.
+const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// Why the payload is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("write the payload of the dispatch to {}", path.display())]
+pub(crate) struct WritePayloadError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// Writes `payload` to `file` in the task's directory `local`, over what is there. `file` was checked
+/// when the job was registered, and is checked by the kernel again.
+pub(crate) fn write(
+    local: &Path,
+    file: &str,
+    payload: &[u8],
+    owner: Option<Owner>,
+) -> Result<(), WritePayloadError> {
+    let attempt = || {
+        let file = Path::new(file);
+        let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+        let parents = file.parent().unwrap_or(Path::new(""));
+        let dir = make_dirs(local, parents, owner)?;
+        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let made = rustix::fs::openat2(&dir, name, flags, Mode::from_raw_mode(0o644), NO_LINKS)?;
+        give(&made, owner)?;
+        File::from(made).write_all(payload)
+    };
+    attempt().map_err(|source| WritePayloadError {
+        path: local.join(file),
+        source,
+    })
+}
+
+/// The directory `parents` in `local`, made as far as it is not there.
+fn make_dirs(local: &Path, parents: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    let walk = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut dir = rustix::fs::openat(CWD, local, walk, Mode::empty())?;
+    for part in parents {
+        let made = match rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(rustix::io::Errno::EXIST) => false,
+            Err(errno) => return Err(errno.into()),
+        };
+        dir = rustix::fs::openat2(&dir, part, walk, Mode::empty(), NO_LINKS)?;
+        if made {
+            give(&dir, owner)?;
+        }
+    }
+    Ok(dir)
+}
+
+fn give(file: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
+    if let Some(Owner { uid, gid }) = owner {
+        rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_payload_replaces_an_earlier_one() {
+        let local = tempfile::tempdir().unwrap();
+        fs::write(local.path().join("in.json"), "an earlier and longer one").unwrap();
+
+        write(local.path(), "in.json", b"{}", None).unwrap();
+
+        assert_eq!(fs::read(local.path().join("in.json")).unwrap(), b"{}");
+    }
+
+    #[test]
+    fn directories_on_the_way_are_made() {
+        let local = tempfile::tempdir().unwrap();
+
+        write(local.path(), "a/b/in", b"x", None).unwrap();
+        write(local.path(), "a/b/in", b"y", None).unwrap();
+
+        assert_eq!(fs::read(local.path().join("a/b/in")).unwrap(), b"y");
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_file_is_replaced() {
+        let local = tempfile::tempdir().unwrap();
+        let outside = tempfile::NamedTempFile::new().unwrap();
+        symlink(outside.path(), local.path().join("in")).unwrap();
+
+        write(local.path(), "in", b"x", None).unwrap();
+
+        assert_eq!(fs::read(outside.path()).unwrap(), b"");
+        assert_eq!(fs::read(local.path().join("in")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_directory() {
+        let task = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let local = task.path().join("local");
+        fs::create_dir(&local).unwrap();
+        symlink(outside.path(), local.join("dir")).unwrap();
+
+        for file in ["dir/in", "../in", "a/../../in", "/in", "..", ""] {
+            assert!(write(&local, file, b"x", None).is_err(), "{file}");
+        }
+        fs::remove_dir_all(&local).unwrap();
+        symlink(outside.path(), &local).unwrap();
+        assert!(write(&local, "in", b"x", None).is_err());
+
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,97 @@
+//! What an allocation has of its node for itself: cores and host volumes.
+
+use muster_agent::node::Agent;
+use muster_domain::alloc::ClientStatus;
+use muster_domain::job::{VolumeAsk, VolumeMount};
+use muster_domain::node::HostVolume;
+use muster_domain::resources::HeldCores;
+use muster_wire::rpc::LogStream;
+
+use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, skipped};
+
+async fn agent_with_volume(machine: &Machine, server: &FakeServer, path: &str) -> Agent {
+    let mut config = machine.config(server);
+    let volume = HostVolume {
+        path: path.to_owned(),
+        read_only: true,
+    };
+    config.host_volumes.insert("words".to_owned(), volume);
+    Agent::start(config).await.unwrap()
+}
+
+fn with_volume(alloc: AllocBuilder) -> AllocBuilder {
+    alloc.with(|spec, _| {
+        let ask = VolumeAsk {
+            source: "words".to_owned(),
+            read_only: true,
+        };
+        spec.groups[0].volumes.insert("data".to_owned(), ask);
+        spec.groups[0].tasks[0].volume_mounts.push(VolumeMount {
+            volume: "data".to_owned(),
+            destination: "/srv/words".to_owned(),
+            read_only: false,
+        });
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_sees_its_volume() {
+    if !privileged("a_task_sees_its_volume") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let volume = tempfile::tempdir().unwrap();
+    std::fs::write(volume.path().join("word"), "seen\n").unwrap();
+    let path = volume.path().to_str().unwrap();
+    let agent = agent_with_volume(&machine, &server, path).await;
+    server.node(|node| node.volumes.contains_key("words")).await;
+
+    let script = "cat /srv/words/word; touch /srv/words/x || echo read-only";
+    let seen = server.place(with_volume(batch(1, script)).build()).await;
+    let raw = server
+        .place(with_volume(batch(2, "true")).raw().build())
+        .await;
+    server.status(seen, ClientStatus::Complete).await;
+    server.status(raw, ClientStatus::Failed).await;
+
+    let log = server.log(seen, LogStream::Stdout).await;
+    assert_eq!(log, "seen\nread-only\n");
+    let why = server.report(raw).unwrap().task_states.remove(0).events;
+    let why: String = why.into_iter().map(|event| event.message).collect();
+    assert!(why.contains("need isolation \"contained\""), "{why}");
+    agent.shutdown(muster_agent::node::Leave::StopTasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_runs_on_its_cores() {
+    if !privileged("a_task_runs_on_its_cores") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|_| true).await;
+    let Some(&core) = node.resources.core_ids.last() else {
+        skipped("a_task_runs_on_its_cores", "there is no cpuset controller");
+        agent.end().await;
+        return;
+    };
+
+    let script = "grep Cpus_allowed_list /proc/self/status; echo $NOMAD_CPU_CORES";
+    let alloc = batch(1, script).with(|_, holding| {
+        let ids = vec![core];
+        let mhz = 1_000;
+        holding.cores.push(HeldCores {
+            task_at: 0,
+            ids,
+            mhz,
+        });
+    });
+    let alloc_id = server.place(alloc.build()).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+
+    let log = server.log(alloc_id, LogStream::Stdout).await;
+    assert_eq!(log, format!("Cpus_allowed_list:\t{core}\n{core}\n"));
+    agent.end().await;
+}

@@ -1,0 +1,49 @@
+//! Allocations that are asked to go elsewhere.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use muster_domain::alloc::Transition;
+use muster_domain::eval::Trigger;
+use muster_domain::id::{AllocId, EvalId, JobKey};
+
+use super::{Change, Rejection, Response};
+
+/// Marks allocations, and has each job looked at once. Those that have ended are passed over; if none is known
+/// at all, it is refused.
+pub(super) fn migrate(
+    change: &mut Change<'_>,
+    alloc_ids: &[AllocId],
+    trigger: Trigger,
+) -> Result<Response, Rejection> {
+    let mut jobs: BTreeSet<Arc<JobKey>> = BTreeSet::new();
+    let mut is_known = alloc_ids.is_empty();
+    for alloc_id in alloc_ids {
+        let Some(alloc) = change.state.allocs.get(alloc_id) else {
+            continue;
+        };
+        is_known = true;
+        if alloc.is_terminal() {
+            continue;
+        }
+        let (key, transition) = (alloc.key(), alloc.transition());
+        jobs.insert(Arc::clone(alloc.job_key()));
+        change.note(key, |row| {
+            row.set_transition(Transition {
+                migrate: true,
+                ..transition
+            });
+        });
+    }
+    match alloc_ids.first() {
+        Some(first) if !is_known => return Err(Rejection::UnknownAlloc(*first)),
+        Some(_) | None => {}
+    }
+    let mut eval_ids: Vec<EvalId> = Vec::new();
+    for key in jobs {
+        if let Some(job) = change.state.jobs.get(&key).map(Arc::clone) {
+            eval_ids.push(change.add_eval(&job, trigger));
+        }
+    }
+    Ok(Response::EvalsCreated { eval_ids })
+}

@@ -1,0 +1,544 @@
+//! Deployments: begun and ended by plans, moved on by what agents report and by operators.
+//!
+//! What follows from health alone is decided here, in the entry that brings the news: canaries that are
+//! all healthy are promoted where the job says so, an unhealthy instance fails the deployment or may be
+//! replaced, and every news has the job looked at. Only time passing needs a duty (`deadlines`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
+use muster_domain::eval::Trigger;
+use muster_domain::id::{AllocId, DeploymentId, EvalId, LogIndex, Timestamp};
+use muster_domain::job::{Job, JobVersion};
+use muster_domain::plan::{DeploymentUpdate, NewDeployment};
+
+use super::{Change, DeploymentChange, Rejection, Response, job};
+use crate::state::{AllocView, JobRow, State, key_of};
+
+const RUNNING: &str = "Deployment is running";
+const PAUSED: &str = "Deployment is paused";
+const FAILED_BY_USER: &str = "Deployment marked as failed";
+const UNHEALTHY: &str = "Failed due to unhealthy allocations";
+const DEADLINE: &str = "Failed due to progress deadline";
+
+/// The deployment of `version` that is under way.
+pub(super) fn under_way(state: &State, version: &JobVersion) -> Option<DeploymentId> {
+    let latest = state.deployments.latest(&version.spec.key())?;
+    let is_of = latest.job_version == version.version
+        && latest.job_create_index == version.create_index
+        && latest.status.is_active();
+    is_of.then_some(latest.id)
+}
+
+/// Begins a deployment of `version`; an older one that is under way is over.
+pub(super) fn begin(change: &mut Change<'_>, version: &JobVersion, new: &NewDeployment) {
+    let key = version.spec.key();
+    let older: Vec<Arc<Deployment>> = change
+        .state
+        .deployments
+        .of_job(&key)
+        .filter(|older| older.status.is_active())
+        .map(Arc::clone)
+        .collect();
+    for older in older {
+        change.put_deployment(Deployment {
+            status: DeploymentStatus::Cancelled,
+            status_description: "Cancelled due to newer version of job".to_owned(),
+            ..(*older).clone()
+        });
+    }
+    let mut groups = new.groups.clone();
+    groups.sort_by(|left, right| left.name.cmp(&right.name));
+    let id = change.next_deployment();
+    change.put_deployment(Deployment {
+        id,
+        job: key,
+        job_version: version.version,
+        job_modify_index: version.job_modify_index,
+        job_create_index: version.create_index,
+        status: DeploymentStatus::Running,
+        status_description: new.description.clone(),
+        groups,
+        create_index: change.index,
+        modify_index: change.index,
+        create_time: change.at,
+        modify_time: change.at,
+    });
+}
+
+/// What a plan says of a deployment. One that was successful makes its version stable.
+pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
+    let Some(old) = change.state.deployments.get(&update.id).map(Arc::clone) else {
+        return;
+    };
+    if !old.status.is_active() {
+        return;
+    }
+    change.put_deployment(Deployment {
+        status: update.status,
+        status_description: update.description.clone(),
+        ..(*old).clone()
+    });
+    if update.status == DeploymentStatus::Successful {
+        job::mark_stable(change, &old.job, old.job_version, true);
+    }
+}
+
+/// Counts `count` instances that were placed, or moved over, for the group `name`.
+pub(super) fn count_placed(
+    change: &mut Change<'_>,
+    id: DeploymentId,
+    name: &str,
+    count: usize,
+    canaries: Vec<AllocId>,
+) {
+    if count == 0 {
+        return;
+    }
+    let at = change.at;
+    change_group(change, id, name, |group| {
+        group.placed = group
+            .placed
+            .saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        group.placed_canaries.extend(canaries);
+        if group.progress_deadline_ns > 0 && group.require_progress_by == Timestamp(0) {
+            group.require_progress_by = at.plus(Duration::from_nanos(group.progress_deadline_ns));
+        }
+    });
+}
+
+fn change_group(
+    change: &mut Change<'_>,
+    id: DeploymentId,
+    name: &str,
+    apply: impl FnOnce(&mut DeploymentGroup),
+) {
+    let Some(old) = change.state.deployments.get(&id) else {
+        return;
+    };
+    let mut deployment = (**old).clone();
+    if let Some(group) = deployment
+        .groups
+        .iter_mut()
+        .find(|group| group.name == name)
+    {
+        apply(group);
+        change.put_deployment(deployment);
+    }
+}
+
+/// What was heard of the health of instances, by deployment.
+#[derive(Debug, Default)]
+pub(super) struct News(BTreeMap<DeploymentId, Heard>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    /// Changes of the numbers of healthy and unhealthy instances, by group.
+    groups: BTreeMap<String, (i64, i64)>,
+    /// Instances that are unhealthy now, by key, with their group.
+    unhealthy: Vec<(u64, String)>,
+}
+
+impl News {
+    /// Takes in that `alloc` was `before` and is now what it says.
+    pub(super) fn hear(&mut self, before: Option<bool>, alloc: AllocView<'_>) {
+        let (Some(id), now) = (alloc.deployment(), alloc.healthy()) else {
+            return;
+        };
+        if before == now {
+            return;
+        }
+        let name = &alloc.group().name;
+        let heard = self.0.entry(id).or_default();
+        let counts = heard.groups.entry(name.clone()).or_default();
+        let count = |counts: &mut (i64, i64), health: Option<bool>, by: i64| match health {
+            Some(true) => counts.0 += by,
+            Some(false) => counts.1 += by,
+            None => {}
+        };
+        count(counts, before, -1);
+        count(counts, now, 1);
+        if now == Some(false) {
+            heard.unhealthy.push((alloc.key(), name.clone()));
+        }
+    }
+}
+
+/// Moves deployments on by what was heard.
+pub(super) fn hear(change: &mut Change<'_>, News(news): News) {
+    for (id, heard) in news {
+        let Some(old) = change.state.deployments.get(&id) else {
+            continue;
+        };
+        let mut deployment = (**old).clone();
+        for group in &mut deployment.groups {
+            if let Some((healthy, unhealthy)) = heard.groups.get(&group.name) {
+                let moved = |count: u32, by: i64| {
+                    u32::try_from((i64::from(count) + by).max(0)).unwrap_or(u32::MAX)
+                };
+                group.healthy = moved(group.healthy, *healthy);
+                group.unhealthy = moved(group.unhealthy, *unhealthy);
+                if *healthy > 0 && group.progress_deadline_ns > 0 {
+                    let deadline = Duration::from_nanos(group.progress_deadline_ns);
+                    group.require_progress_by =
+                        group.require_progress_by.max(change.at.plus(deadline));
+                }
+            }
+        }
+        let is_active = deployment.status.is_active();
+        change.put_deployment(deployment);
+        if is_active {
+            move_on(change, id, &heard);
+        }
+    }
+}
+
+fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &Heard) {
+    let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
+        return;
+    };
+    let fails = |name: &String| {
+        let group = deployment.group(name);
+        group.is_some_and(|group| group.progress_deadline_ns == 0)
+    };
+    let failing: BTreeSet<&str> = heard
+        .unhealthy
+        .iter()
+        .filter(|(_, name)| fails(name))
+        .map(|(_, name)| name.as_str())
+        .collect();
+    if !failing.is_empty() {
+        fail(change, &deployment, UNHEALTHY, |group| {
+            failing.contains(group.name.as_str())
+        });
+        return;
+    }
+    for (key, _) in &heard.unhealthy {
+        change.decide(*key, |row| {
+            let mut transition = row.transition();
+            transition.reschedule = true;
+            row.set_transition(transition);
+        });
+    }
+    let healthy = |group: &DeploymentGroup| healthy_canaries(change.state, group);
+    let waiting: Vec<&DeploymentGroup> = deployment
+        .groups
+        .iter()
+        .filter(|group| group.desired_canaries > 0 && !group.promoted)
+        .collect();
+    let is_ready = !waiting.is_empty()
+        && deployment.status == DeploymentStatus::Running
+        && waiting
+            .iter()
+            .all(|group| group.auto_promote && healthy(group) >= group.desired_canaries);
+    if is_ready {
+        promote(change, &deployment, |_| true);
+    }
+    look_at(change, &deployment);
+}
+
+fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
+    let healthy = group.placed_canaries.iter().filter(|id| {
+        let alloc = state.allocs.get(id);
+        alloc.is_some_and(|alloc| !alloc.is_terminal() && alloc.healthy() == Some(true))
+    });
+    u32::try_from(healthy.count()).unwrap_or(u32::MAX)
+}
+
+fn look_at(change: &mut Change<'_>, deployment: &Deployment) -> Option<EvalId> {
+    let job = change.state.jobs.get(&deployment.job).map(Arc::clone)?;
+    let mut eval = change.new_eval(&job, Trigger::DeploymentWatcher);
+    eval.deployment = Some(deployment.id);
+    Some(change.put_eval(eval))
+}
+
+fn promote(
+    change: &mut Change<'_>,
+    deployment: &Deployment,
+    wanted: impl Fn(&DeploymentGroup) -> bool,
+) {
+    let mut promoted = deployment.clone();
+    let mut canaries: Vec<u64> = Vec::new();
+    for group in promoted
+        .groups
+        .iter_mut()
+        .filter(|group| group.desired_canaries > 0 && !group.promoted)
+    {
+        if wanted(group) {
+            group.promoted = true;
+            canaries.extend(group.placed_canaries.iter().filter_map(key_of));
+            if group.progress_deadline_ns > 0 {
+                let deadline = Duration::from_nanos(group.progress_deadline_ns);
+                group.require_progress_by = change.at.plus(deadline);
+            }
+        }
+    }
+    if !promoted.requires_promotion() && promoted.status == DeploymentStatus::Running {
+        RUNNING.clone_into(&mut promoted.status_description);
+    }
+    change.put_deployment(promoted);
+    for key in canaries {
+        let is_live = change
+            .state
+            .allocs
+            .at(key)
+            .is_some_and(|alloc| !alloc.is_terminal());
+        if is_live {
+            change.decide(key, |row| row.set_canary(false));
+        }
+    }
+}
+
+/// Gives a deployment up. Where one of the groups that are `to_blame` says so, the job goes back to its last
+/// stable version.
+fn fail(
+    change: &mut Change<'_>,
+    deployment: &Deployment,
+    why: &str,
+    to_blame: impl Fn(&DeploymentGroup) -> bool,
+) -> Response {
+    let reverts = deployment
+        .groups
+        .iter()
+        .any(|group| group.auto_revert && to_blame(group));
+    let row = change.state.jobs.row(&deployment.job).map(Arc::clone);
+    let target = row
+        .as_deref()
+        .filter(|row| reverts && row.job.current.version == deployment.job_version)
+        .map(last_stable);
+    let (description, back_to) = match target {
+        None => (why.to_owned(), None),
+        Some(None) => (
+            format!("{why} - no stable job version to auto revert to"),
+            None,
+        ),
+        Some(Some(version)) if Some(&version.spec) == row.as_deref().map(current_spec) => (
+            format!(
+                "{why} - not rolling back to stable job version {} as current job has same specification",
+                version.version
+            ),
+            None,
+        ),
+        Some(Some(version)) => (
+            format!("{why} - rolling back to job version {}", version.version),
+            Some(version),
+        ),
+    };
+    change.put_deployment(Deployment {
+        status: DeploymentStatus::Failed,
+        status_description: description,
+        ..deployment.clone()
+    });
+    let reverted_to = back_to.as_ref().map(|version| version.version);
+    if let (Some(version), Some(row)) = (back_to, &row) {
+        job::go_back(change, row, &version);
+    }
+    Response::DeploymentChanged {
+        eval_id: look_at(change, deployment),
+        reverted_to,
+    }
+}
+
+fn current_spec(row: &JobRow) -> &muster_domain::job::JobSpec {
+    &row.job.current.spec
+}
+
+/// The newest version before the current one that is known to work.
+fn last_stable(row: &JobRow) -> Option<Arc<JobVersion>> {
+    let job: &Job = &row.job;
+    row.older
+        .iter()
+        .find(|version| job.is_stable(version.version))
+        .map(Arc::clone)
+}
+
+/// Carries out what an operator or the duty wants of a deployment.
+pub(super) fn apply(
+    change: &mut Change<'_>,
+    id: DeploymentId,
+    wanted: DeploymentChange,
+) -> Result<Response, Rejection> {
+    let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
+        return Err(Rejection::UnknownDeployment(id));
+    };
+    let refused = |why: String| Rejection::Deployment { id, why };
+    if !deployment.status.is_active() {
+        return Err(refused(format!(
+            "it is {} already: only a deployment under way can be changed",
+            deployment.status.word()
+        )));
+    }
+    let status = |status, description: &str| Deployment {
+        status,
+        status_description: description.to_owned(),
+        ..(*deployment).clone()
+    };
+    match wanted {
+        DeploymentChange::Promote(groups) => {
+            may_promote(change.state, &deployment, groups.as_deref()).map_err(refused)?;
+            promote(change, &deployment, |group| {
+                groups
+                    .as_ref()
+                    .is_none_or(|names| names.contains(&group.name))
+            });
+        }
+        DeploymentChange::Fail => {
+            return Ok(fail(change, &deployment, FAILED_BY_USER, |_| true));
+        }
+        DeploymentChange::MissedDeadline => {
+            let now = change.at;
+            let late = |group: &DeploymentGroup| is_late(&deployment, group, now);
+            if !deployment.groups.iter().any(late) {
+                return Err(refused("its progress deadline has not passed".to_owned()));
+            }
+            return Ok(fail(change, &deployment, DEADLINE, late));
+        }
+        DeploymentChange::Pause => {
+            change.put_deployment(status(DeploymentStatus::Paused, PAUSED));
+            return Ok(Response::DeploymentChanged {
+                eval_id: None,
+                reverted_to: None,
+            });
+        }
+        DeploymentChange::Resume => {
+            let mut resumed = status(DeploymentStatus::Running, RUNNING);
+            // What stood still made no progress and could not.
+            for group in &mut resumed.groups {
+                if group.require_progress_by > Timestamp(0) {
+                    let deadline = Duration::from_nanos(group.progress_deadline_ns);
+                    group.require_progress_by = change.at.plus(deadline);
+                }
+            }
+            change.put_deployment(resumed);
+        }
+        DeploymentChange::SetHealth { healthy, unhealthy } => {
+            return set_health(change, &deployment, &healthy, &unhealthy);
+        }
+    }
+    let eval_id = look_at(change, &deployment);
+    Ok(Response::DeploymentChanged {
+        eval_id,
+        reverted_to: None,
+    })
+}
+
+fn may_promote(
+    state: &State,
+    deployment: &Deployment,
+    names: Option<&[String]>,
+) -> Result<(), String> {
+    for name in names.into_iter().flatten() {
+        match deployment.group(name) {
+            None => return Err(format!("it has no group {name}")),
+            Some(group) if group.desired_canaries == 0 => {
+                return Err(format!("group {name} has no canaries to promote"));
+            }
+            Some(_) => {}
+        }
+    }
+    let mut waiting = deployment
+        .groups
+        .iter()
+        .filter(|group| names.is_none_or(|names| names.contains(&group.name)))
+        .filter(|group| group.desired_canaries > 0 && !group.promoted)
+        .peekable();
+    if waiting.peek().is_none() {
+        return Err("it has no canaries that wait for promotion".to_owned());
+    }
+    for group in waiting {
+        let healthy = healthy_canaries(state, group);
+        if healthy < group.desired_canaries {
+            return Err(format!(
+                "group {} has {healthy} of {} canaries healthy: wait until all are",
+                group.name, group.desired_canaries
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether no instance of `group` became healthy in time.
+pub(crate) fn is_late(deployment: &Deployment, group: &DeploymentGroup, now: Timestamp) -> bool {
+    let waits_for_people =
+        group.desired_canaries > 0 && !group.promoted && group.healthy >= group.desired_canaries;
+    let is_done = group.healthy >= group.desired_total && !waits_for_people;
+    deployment.status == DeploymentStatus::Running
+        && group.require_progress_by > Timestamp(0)
+        && group.require_progress_by <= now
+        && !waits_for_people
+        && !is_done
+}
+
+fn set_health(
+    change: &mut Change<'_>,
+    deployment: &Deployment,
+    healthy: &[AllocId],
+    unhealthy: &[AllocId],
+) -> Result<Response, Rejection> {
+    let mut news = News::default();
+    let wanted = healthy.iter().map(|id| (id, true));
+    let wanted = wanted.chain(unhealthy.iter().map(|id| (id, false)));
+    let mut keys = Vec::new();
+    for (alloc_id, is_healthy) in wanted {
+        let alloc = change.state.allocs.get(alloc_id);
+        match alloc.filter(|alloc| alloc.deployment() == Some(deployment.id)) {
+            Some(alloc) => keys.push((alloc.key(), alloc.healthy(), is_healthy)),
+            None => {
+                return Err(Rejection::Deployment {
+                    id: deployment.id,
+                    why: format!("allocation {alloc_id} does not belong to it"),
+                });
+            }
+        }
+    }
+    for (key, before, is_healthy) in keys {
+        change.decide(key, |row| row.set_healthy(Some(is_healthy)));
+        if let Some(alloc) = change.state.allocs.at(key) {
+            news.hear(before, alloc);
+        }
+    }
+    hear(change, news);
+    let now = change.state.deployments.get(&deployment.id);
+    let eval = now.and_then(|now| {
+        let evals = change.state.evals.open_of_job(&now.job);
+        evals.max_by_key(|eval| (eval.create_index, eval.id))
+    });
+    Ok(Response::DeploymentChanged {
+        eval_id: eval
+            .filter(|eval| eval.create_index == change.index)
+            .map(|eval| eval.id),
+        reverted_to: None,
+    })
+}
+
+/// When the next deployment misses its deadline, if one can.
+pub(crate) fn next_deadline(state: &State) -> Option<(Timestamp, DeploymentId)> {
+    let running = state
+        .deployments
+        .active()
+        .filter(|deployment| deployment.status == DeploymentStatus::Running);
+    let deadlines = running.flat_map(|deployment| {
+        let late = deployment
+            .groups
+            .iter()
+            .filter(|group| is_late(deployment, group, Timestamp(u64::MAX)));
+        late.map(|group| (group.require_progress_by, deployment.id))
+    });
+    deadlines.min()
+}
+
+/// Deployments of jobs that are gone or over and ended before, for garbage collection.
+pub(super) fn may_be_forgotten(state: &State, deployment: &Deployment, before: Timestamp) -> bool {
+    let is_used = || {
+        state
+            .allocs
+            .of_job(&deployment.job)
+            .any(|alloc| alloc.deployment() == Some(deployment.id) && !alloc.is_terminal())
+    };
+    !deployment.status.is_active()
+        && deployment.modify_time < before
+        && deployment.create_index > LogIndex(0)
+        && !is_used()
+}

@@ -1,0 +1,236 @@
+//! Jobs made from other jobs: dispatched, and launched by time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_domain::eval::Trigger;
+use muster_domain::id::{JobKey, Timestamp};
+use muster_domain::job::{
+    DISPATCH_LAUNCH_INFIX, Job, JobSpec, JobStatus, Launched, PERIODIC_LAUNCH_INFIX, Parameterized,
+    PayloadUse,
+};
+use muster_domain::limits::PAYLOAD_BYTES_MAX;
+
+use super::{Change, Rejection, Response, job};
+use crate::limits;
+use crate::state::JobRow;
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
+    let row = change.state.jobs.row(key).map(Arc::clone);
+    row.ok_or_else(|| Rejection::UnknownJob(key.clone()))
+}
+
+/// Runs a parameterized job with what the dispatch carries. A token that was used before gives the job that it
+/// made then.
+pub(super) fn dispatch(
+    change: &mut Change<'_>,
+    key: JobKey,
+    suffix: &str,
+    payload: Vec<u8>,
+    meta: BTreeMap<String, String>,
+    idempotency_token: String,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    let refuse = |why: String| {
+        Err(Rejection::Job {
+            key: key.clone(),
+            why,
+        })
+    };
+    let spec = &row.job.current.spec;
+    let Some(parameterized) = &spec.parameterized else {
+        return refuse("it is not parameterized: run it instead of dispatching it".to_owned());
+    };
+    if row.job.stop {
+        return refuse("it is stopped: run it again before you dispatch it".to_owned());
+    }
+    if let Err(why) = check_dispatch(parameterized, &payload, &meta) {
+        return refuse(why);
+    }
+    if let Some(job_id) = dispatched_before(change, &key, &idempotency_token) {
+        return Ok(Response::JobLaunched {
+            job_id,
+            eval_id: None,
+        });
+    }
+    let child_id = format!(
+        "{}{DISPATCH_LAUNCH_INFIX}{}-{suffix}",
+        key.job_id,
+        change.at.0 / NS_PER_S
+    );
+    let mut child = JobSpec {
+        id: child_id.clone(),
+        name: child_id,
+        parameterized: None,
+        launched: Some(Launched {
+            parent_id: key.job_id.clone(),
+            dispatched: true,
+            payload,
+            idempotency_token,
+        }),
+        ..spec.clone()
+    };
+    child.meta.extend(meta);
+    launch(change, child)
+}
+
+/// Whether a dispatch carries what the job wants, and nothing else.
+fn check_dispatch(
+    parameterized: &Parameterized,
+    payload: &[u8],
+    meta: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let Parameterized {
+        payload: wanted,
+        meta_required,
+        meta_optional,
+    } = parameterized;
+    match wanted {
+        PayloadUse::Required if payload.is_empty() => {
+            return Err("it wants a payload, and the dispatch has none".to_owned());
+        }
+        PayloadUse::Forbidden if !payload.is_empty() => {
+            return Err("it takes no payload: dispatch it without".to_owned());
+        }
+        PayloadUse::Required | PayloadUse::Forbidden | PayloadUse::Optional => {}
+    }
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(format!(
+            "the payload has {} bytes, above {PAYLOAD_BYTES_MAX}",
+            payload.len()
+        ));
+    }
+    let missing: Vec<&str> = meta_required
+        .iter()
+        .filter(|key| !meta.contains_key(*key))
+        .map(String::as_str)
+        .collect();
+    if !missing.is_empty() {
+        return Err(format!(
+            "the dispatch lacks metadata that it wants: {}",
+            missing.join(", ")
+        ));
+    }
+    let unknown: Vec<&str> = meta
+        .keys()
+        .filter(|key| !meta_required.contains(*key) && !meta_optional.contains(*key))
+        .map(String::as_str)
+        .collect();
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
+            "the dispatch has metadata that it does not take: {}",
+            unknown.join(", ")
+        ))
+    }
+}
+
+fn dispatched_before(change: &Change<'_>, key: &JobKey, token: &str) -> Option<String> {
+    if token.is_empty() {
+        return None;
+    }
+    let has_token = |job: &&Arc<Job>| {
+        let launched = job.current.spec.launched.as_ref();
+        launched.is_some_and(|launched| launched.idempotency_token == token)
+    };
+    change
+        .state
+        .jobs
+        .children(key)
+        .take(limits::DISPATCHES_LOOKED_AT)
+        .find(has_token)
+        .map(|job| job.current.spec.id.clone())
+}
+
+/// Launches a periodic job for the time `due`, once. Without `forced` it is left out while an earlier launch
+/// runs, if the job says so.
+pub(super) fn periodic(
+    change: &mut Change<'_>,
+    key: JobKey,
+    due: Timestamp,
+    forced: bool,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    let refuse = |why: &str| {
+        Err(Rejection::Job {
+            key: key.clone(),
+            why: why.to_owned(),
+        })
+    };
+    let spec = &row.job.current.spec;
+    let Some(periodic) = &spec.periodic else {
+        return refuse("it is not periodic: run it instead");
+    };
+    if row.job.stop {
+        return refuse("it is stopped: run it again before you launch it");
+    }
+    let child_id = format!("{}{PERIODIC_LAUNCH_INFIX}{}", key.job_id, due.0 / NS_PER_S);
+    let nothing = Response::JobLaunched {
+        job_id: child_id.clone(),
+        eval_id: None,
+    };
+    let was_launched = row.job.launched_at.is_some_and(|last| last >= due);
+    if !forced && was_launched {
+        return Ok(nothing);
+    }
+    let runs = periodic.prohibit_overlap
+        && change
+            .state
+            .jobs
+            .children(&key)
+            .any(|child| child.status != JobStatus::Dead);
+    let launched_at = row.job.launched_at.max(Some(due));
+    change.put_job(JobRow {
+        job: Arc::new(Job {
+            launched_at,
+            modify_index: change.index,
+            ..(*row.job).clone()
+        }),
+        ..(*row).clone()
+    });
+    if runs {
+        if forced {
+            return refuse("an earlier launch runs, and it prohibits overlap: stop that one first");
+        }
+        return Ok(nothing);
+    }
+    let child = JobSpec {
+        id: child_id.clone(),
+        name: child_id,
+        periodic: None,
+        launched: Some(Launched {
+            parent_id: key.job_id.clone(),
+            dispatched: false,
+            payload: Vec::new(),
+            idempotency_token: String::new(),
+        }),
+        ..spec.clone()
+    };
+    launch(change, child)
+}
+
+fn launch(change: &mut Change<'_>, spec: JobSpec) -> Result<Response, Rejection> {
+    let (key, trigger) = (spec.key(), trigger(&spec));
+    let job_id = spec.id.clone();
+    if change.state.jobs.get(&key).is_some() {
+        return Ok(Response::JobLaunched {
+            job_id,
+            eval_id: None,
+        });
+    }
+    let row = job::first_version(change, spec);
+    let job = Arc::clone(&row.job);
+    change.put_job(row);
+    let eval_id = job::look_at(change, &job, trigger);
+    Ok(Response::JobLaunched { job_id, eval_id })
+}
+
+fn trigger(spec: &JobSpec) -> Trigger {
+    match &spec.launched {
+        Some(launched) if !launched.dispatched => Trigger::PeriodicJob,
+        Some(_) | None => Trigger::JobRegister,
+    }
+}

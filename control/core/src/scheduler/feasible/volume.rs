@@ -1,0 +1,21 @@
+//! The node has every host volume that the group asks for, as it wants it.
+
+use muster_domain::node::NodeSpec;
+
+use super::{Needs, Rule};
+
+pub(super) const RULE: Rule = Rule { refuses };
+
+fn refuses(needs: &Needs<'_>, node: &NodeSpec) -> Option<String> {
+    needs
+        .group
+        .volumes
+        .values()
+        .find_map(|ask| match node.volumes.get(&ask.source) {
+            None => Some(format!("missing host volume {}", ask.source)),
+            Some(volume) if volume.read_only && !ask.read_only => {
+                Some(format!("host volume {} is read-only", ask.source))
+            }
+            Some(_) => None,
+        })
+}

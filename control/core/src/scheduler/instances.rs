@@ -1,0 +1,199 @@
+//! What there is of a job, as the reconciler wants to see it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::id::Timestamp;
+use muster_domain::job::{Job, JobType, TaskGroup};
+use muster_domain::node::NodeStatus;
+
+use super::feasible::{Needs, Verdict, Verdicts};
+use super::reconciler::{Comeback, Instance, RescheduleEvent, Taint};
+use super::update::{self, Change};
+use crate::state::{AllocView, State};
+
+/// Whether an instance of its job that ended well is started again elsewhere: its restarts in place are used
+/// up, so it counts as one that failed, or it would start without end and without delay.
+pub(super) fn runs_for_ever(job_type: JobType) -> bool {
+    match job_type {
+        JobType::Service => true,
+        JobType::Batch | JobType::System | JobType::SysBatch => false,
+    }
+}
+
+/// What is wrong with the node of `alloc`.
+pub(super) fn taint(state: &State, alloc: AllocView<'_>) -> Taint {
+    let is_well = state
+        .nodes()
+        .column_at(alloc.node())
+        .is_some_and(|column| column.takes_work);
+    if is_well {
+        return Taint::Healthy;
+    }
+    match state.nodes().get(&alloc.node_id()) {
+        None => Taint::Down,
+        Some(node) => match node.status {
+            NodeStatus::Down => Taint::Down,
+            NodeStatus::Disconnected => Taint::OutOfReach,
+            NodeStatus::Ready | NodeStatus::Initializing if node.drain.is_some() => Taint::Draining,
+            NodeStatus::Ready | NodeStatus::Initializing => Taint::Healthy,
+        },
+    }
+}
+
+/// What the current version of a job asks of instances of older ones. Many have the same answer.
+#[derive(Debug, Default)]
+pub(super) struct Changes<'a> {
+    by_cohort: BTreeMap<(u64, u64, u16), Change>,
+    verdicts: BTreeMap<&'a str, Verdicts<'a>>,
+}
+
+impl<'a> Changes<'a> {
+    /// What is asked of `alloc` to become an instance of `group` of the current version.
+    pub(super) fn of(
+        &mut self,
+        state: &State,
+        job: &'a Job,
+        group: &'a TaskGroup,
+        alloc: AllocView<'_>,
+    ) -> Change {
+        let (old, new) = (alloc.job(), &job.current);
+        if old.version == new.version && old.create_index == new.create_index {
+            return Change::None;
+        }
+        let key = (old.create_index.0, old.version, alloc.group_at());
+        let change = *self
+            .by_cohort
+            .entry(key)
+            .or_insert_with(|| update::change((&old.spec, alloc.group()), (&new.spec, group)));
+        if change == Change::InPlace && !self.may_stay(state, job, group, alloc) {
+            return Change::Destructive;
+        }
+        change
+    }
+
+    /// Whether the node of `alloc` meets the constraints of the current version.
+    pub(super) fn may_stay(
+        &mut self,
+        state: &State,
+        job: &'a Job,
+        group: &'a TaskGroup,
+        alloc: AllocView<'_>,
+    ) -> bool {
+        let Some(column) = state.nodes().column_at(alloc.node()) else {
+            return false;
+        };
+        let verdicts = self
+            .verdicts
+            .entry(&group.name)
+            .or_insert_with(|| Verdicts::new(Needs::new(&job.current.spec, group)));
+        let (_, verdict) = verdicts.of(column.class, || {
+            let node = state.nodes().get(&column.node_id);
+            node.map(|node| &*node.spec)
+        });
+        *verdict == Verdict::Feasible
+    }
+}
+
+/// When `alloc` ended, as its tasks say.
+fn ended_at(alloc: AllocView<'_>) -> Timestamp {
+    let finished = alloc
+        .task_states()
+        .iter()
+        .filter_map(|task| task.finished_at)
+        .max();
+    finished.unwrap_or(alloc.modify_time())
+}
+
+impl Instance {
+    /// `alloc`, which has ended, by itself.
+    pub(super) fn ended(alloc: AllocView<'_>) -> Self {
+        Self::with(Taint::Healthy, None, alloc, Change::None)
+    }
+
+    /// `alloc` within `job`, whose current version asks `change` of it.
+    pub(super) fn of(
+        state: &State,
+        job: Option<&Job>,
+        alloc: AllocView<'_>,
+        change: Change,
+    ) -> Self {
+        Self::with(taint(state, alloc), job, alloc, change)
+    }
+
+    fn with(taint: Taint, job: Option<&Job>, alloc: AllocView<'_>, change: Change) -> Self {
+        let client = match alloc.client_status() {
+            ClientStatus::Complete
+                if alloc.desired() == DesiredStatus::Run
+                    && runs_for_ever(alloc.job().spec.job_type) =>
+            {
+                ClientStatus::Failed
+            }
+            client => client,
+        };
+        let (version, current) = (alloc.job(), job.map(|job| &job.current));
+        let is_current = current.is_some_and(|current| {
+            version.version == current.version && version.create_index == current.create_index
+        });
+        let is_older = current.is_some_and(|current| {
+            version.version < current.version || version.create_index < current.create_index
+        });
+        let has_next = alloc.next().is_some();
+        let started_at = || {
+            let states = alloc.task_states();
+            states.iter().filter_map(|task| task.started_at).min()
+        };
+        Self {
+            id: alloc.id(),
+            name_index: alloc.name_index(),
+            taint,
+            is_older,
+            is_current,
+            version: version.version,
+            change,
+            desired: alloc.desired(),
+            client,
+            ran_successfully: alloc.client_status() == ClientStatus::Complete,
+            deployment: alloc.deployment(),
+            healthy: alloc.healthy(),
+            canary: alloc.canary(),
+            has_next,
+            follow_up: alloc.follow_up(),
+            transition: alloc.transition(),
+            ended_at: if client.is_terminal() {
+                ended_at(alloc)
+            } else {
+                Timestamp(0)
+            },
+            lost_at: alloc.unreachable_at(),
+            events: alloc
+                .reschedules()
+                .iter()
+                .map(|event| RescheduleEvent {
+                    at: event.at,
+                    delay: event.delay,
+                })
+                .collect(),
+            comeback: Comeback {
+                next: alloc.next(),
+                score: alloc.score(),
+                started_at: if has_next || alloc.previous().is_some() {
+                    started_at()
+                } else {
+                    None
+                },
+            },
+        }
+    }
+}
+
+/// The longest that the tasks of a group may take to stop.
+pub(super) fn kill_timeout(group: &TaskGroup) -> Duration {
+    group
+        .tasks
+        .iter()
+        .map(|task| task.kill_timeout)
+        .max()
+        .unwrap_or_default()
+}

@@ -1,0 +1,94 @@
+//! What instances must not share: nodes (`distinct_hosts`) and values (`distinct_property`).
+
+use muster_domain::job::{Constraint, JobSpec, Operand, TaskGroup};
+
+use super::values::Values;
+
+/// Nobody else of the job, or of the group, on the same node.
+pub(super) const HOSTS: &str = "distinct_hosts";
+/// Not too many with the same value.
+pub(super) const PROPERTY: &str = "distinct_property";
+
+/// Whether instances keep to nodes of their own, and from whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hosts {
+    /// They need not.
+    Shared,
+    /// From others of their group.
+    OwnInGroup,
+    /// From others of their job.
+    OwnInJob,
+}
+
+impl Hosts {
+    pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
+        // `distinct_hosts = false` takes it back.
+        let wants = |constraint: &Constraint| {
+            constraint.operand == Operand::DistinctHosts && constraint.right != "false"
+        };
+        if job.constraints.iter().any(wants) {
+            Self::OwnInJob
+        } else if of_group(group).any(wants) {
+            Self::OwnInGroup
+        } else {
+            Self::Shared
+        }
+    }
+}
+
+fn of_group(group: &TaskGroup) -> impl Iterator<Item = &Constraint> {
+    let tasks = group.tasks.iter().flat_map(|task| &task.constraints);
+    group.constraints.iter().chain(tasks)
+}
+
+/// At most so many instances on nodes with the same value.
+#[derive(Debug)]
+pub(super) struct Property<'a> {
+    pub(super) attribute: &'a str,
+    /// Of the whole job, not of the group.
+    pub(super) of_job: bool,
+    max: u32,
+    pub(super) values: Values,
+    used: Vec<u32>,
+}
+
+/// The properties that instances of `group` must not share.
+pub(super) fn properties<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> Vec<Property<'a>> {
+    let of_job = job.constraints.iter().map(|constraint| (constraint, true));
+    let of_group = of_group(group).map(|constraint| (constraint, false));
+    let mut properties: Vec<Property<'_>> = Vec::new();
+    for (constraint, of_job) in of_job.chain(of_group) {
+        if constraint.operand == Operand::DistinctProperty {
+            properties.push(Property {
+                attribute: &constraint.left,
+                of_job,
+                max: constraint.right.parse().unwrap_or(1),
+                values: Values::default(),
+                used: Vec::new(),
+            });
+        }
+    }
+    properties
+}
+
+impl Property<'_> {
+    /// The candidates are known: nothing is used yet.
+    pub(super) fn ready(&mut self) {
+        self.used = vec![0; self.values.names.len()];
+    }
+
+    /// An instance came to a node with this value, or went.
+    /// Says whether that changed for others of the value whether they may be used.
+    pub(super) fn count(&mut self, value: Option<u32>, by: i32) -> bool {
+        let Some(value) = value else { return false };
+        let used = &mut self.used[value as usize];
+        let was_full = *used >= self.max;
+        *used = used.saturating_add_signed(by);
+        was_full != (*used >= self.max)
+    }
+
+    /// Whether one more may come to the candidate at this place. A node without the value may not be used.
+    pub(super) fn allows(&self, at: usize) -> bool {
+        self.values.of[at].is_some_and(|value| self.used[value as usize] < self.max)
+    }
+}

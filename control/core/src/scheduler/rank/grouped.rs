@@ -1,0 +1,150 @@
+//! The best of many candidates whose score has a part that many share.
+//!
+//! A spread gives every node with the same values the same part, and placing one instance changes it for
+//! all of them at once. So candidates are grouped by values and by the number of components that their
+//! mean is of: within such a group the sum of a candidate's own components decides, whatever the shared
+//! part is. The best of all is the best of the groups' best.
+
+use super::tournament::Tournament;
+
+/// No more components than these are a candidate's own: binpack, anti-affinity, penalty, affinity, devices.
+const LEVELS: usize = 5;
+
+/// A candidate's own part of its score.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Own {
+    /// The sum of its components; minus infinity for a node that cannot be used.
+    pub(super) sum: f64,
+    /// How many they are; at least one.
+    pub(super) components: usize,
+}
+
+impl Own {
+    /// The score with what is shared.
+    pub(super) fn score(self, shared: f64) -> f64 {
+        let components = self.components + usize::from(shared != 0.0);
+        (self.sum + shared) / components as f64
+    }
+}
+
+#[derive(Debug, Default)]
+struct Level {
+    sums: Vec<f64>,
+    best: Tournament,
+}
+
+/// Candidates with the same values.
+#[derive(Debug, Default)]
+struct Group {
+    members: Vec<u32>,
+    levels: [Option<Level>; LEVELS],
+}
+
+/// All candidates.
+#[derive(Debug, Default)]
+pub(super) struct Grouped {
+    groups: Vec<Group>,
+    /// Group and place in it of each candidate.
+    places: Vec<(u32, u32)>,
+    seed: u64,
+    first: usize,
+}
+
+impl Grouped {
+    /// `group_of` is the group of each candidate, numbered from 0; `owns` its own part.
+    pub(super) fn new(group_of: &[u32], owns: &[Own], seed: u64) -> Self {
+        let count = group_of.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut groups: Vec<Group> = Vec::new();
+        groups.resize_with(count, Group::default);
+        let mut places = Vec::with_capacity(group_of.len());
+        for (at, group) in (0..).zip(group_of) {
+            let members = &mut groups[*group as usize].members;
+            places.push((*group, u32::try_from(members.len()).unwrap_or(u32::MAX)));
+            members.push(at);
+        }
+        for group in &mut groups {
+            for (number, slot) in group.levels.iter_mut().enumerate() {
+                let sum_of = |at: &u32| {
+                    let own = owns[*at as usize];
+                    if own.components == number + 1 {
+                        own.sum
+                    } else {
+                        f64::NEG_INFINITY
+                    }
+                };
+                let sums: Vec<f64> = group.members.iter().map(sum_of).collect();
+                if sums.iter().any(|sum| *sum > f64::NEG_INFINITY) {
+                    let best = Tournament::new(&sums, seed);
+                    *slot = Some(Level { sums, best });
+                }
+            }
+        }
+        let first = usize::try_from(seed % (group_of.len().max(1) as u64)).unwrap_or(0);
+        Self {
+            groups,
+            places,
+            seed,
+            first,
+        }
+    }
+
+    /// The candidate's own part changed.
+    pub(super) fn update(&mut self, at: usize, own: Own) {
+        let (group, place) = self.places[at];
+        let Group { members, levels } = &mut self.groups[group as usize];
+        for (number, slot) in levels.iter_mut().enumerate() {
+            let is_here = own.components == number + 1 && own.sum > f64::NEG_INFINITY;
+            let level = match slot {
+                Some(level) => level,
+                None if is_here => {
+                    let sums = vec![f64::NEG_INFINITY; members.len()];
+                    let best = Tournament::new(&sums, self.seed);
+                    slot.insert(Level { sums, best })
+                }
+                None => continue,
+            };
+            let sum = if is_here { own.sum } else { f64::NEG_INFINITY };
+            let place = place as usize;
+            if level.sums[place].to_bits() != sum.to_bits() {
+                level.sums[place] = sum;
+                level.best.update(&level.sums, place);
+            }
+        }
+    }
+
+    /// The group of a candidate.
+    pub(super) fn group_of(&self, at: usize) -> usize {
+        self.places[at].0 as usize
+    }
+
+    /// The best candidate and its score; `shared` is the shared part of each group.
+    pub(super) fn winner(&self, shared: &[f64]) -> Option<(usize, f64)> {
+        // Those before `first` come last.
+        let place = |at: usize| (at < self.first, at);
+        let mut best: Option<(usize, f64)> = None;
+        for (group, shared) in self.groups.iter().zip(shared) {
+            for (number, level) in (0..).zip(&group.levels) {
+                let Some(level) = level else { continue };
+                let Some(winner) = level.best.winner() else {
+                    continue;
+                };
+                let sum = level.sums[winner];
+                if sum == f64::NEG_INFINITY {
+                    continue;
+                }
+                let own = Own {
+                    sum,
+                    components: number + 1,
+                };
+                let (at, score) = (group.members[winner] as usize, own.score(*shared));
+                let is_better = best.is_none_or(|(other, top)| {
+                    score > top || (score == top && place(at) < place(other))
+                });
+                if is_better {
+                    best = Some((at, score));
+                }
+            }
+        }
+        best
+    }
+}

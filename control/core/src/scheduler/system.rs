@@ -1,0 +1,311 @@
+//! System and sysbatch jobs: one instance of each group on every node that can have it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_domain::alloc::ClientStatus;
+use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::{Job, JobType, TaskGroup};
+use muster_domain::plan::{
+    GroupPlacements, PlacementDetail, PlacementRun, Plan, PlannedFollowUp, PlannedStop,
+};
+
+use super::fleet::Fleet;
+use super::instances::{Changes, taint};
+use super::rank::{Place, Ranking};
+use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
+use super::update::Change;
+use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
+use crate::state::{AllocView, State};
+
+/// What there is of a group.
+#[derive(Default)]
+struct Present<'a> {
+    /// Nodes that need no new instance, by number.
+    served: BTreeMap<usize, ()>,
+    in_place: Vec<AllocId>,
+    destructive: Vec<AllocView<'a>>,
+}
+
+pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
+    let job = state.jobs().get(&eval.job).map(|job| &**job);
+    let mut plan = empty_plan(state, eval.id, eval.job.clone());
+    let running = job.filter(|job| !job.stop);
+    let mut groups: BTreeMap<&str, Present<'_>> = BTreeMap::new();
+    let mut desired: BTreeMap<String, DesiredUpdates> = BTreeMap::new();
+    let mut looking = Looking {
+        state,
+        job: running,
+        now,
+        changes: Changes::default(),
+        plan: &mut plan,
+    };
+    for alloc in state.allocs().of_job(&eval.job) {
+        let name = alloc.group().name.as_str();
+        let counts = desired.entry(name.to_owned()).or_default();
+        looking.look(alloc, groups.entry(name).or_default(), counts);
+    }
+    if let Some(job) = running {
+        let mut fleet = Fleet::new(state, seed(&eval.id));
+        for stop in &plan.stops {
+            if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
+                fleet.give_back(alloc);
+            }
+        }
+        for (group_at, group) in (0..).zip(&job.current.spec.groups) {
+            let present = groups.remove(group.name.as_str()).unwrap_or_default();
+            let counts = desired.entry(group.name.clone()).or_default();
+            place_group(
+                &mut fleet, job, group_at, group, present, now, counts, &mut plan,
+            );
+        }
+    }
+    plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
+    let update = outcome(state, eval, &mut plan);
+    ScheduleOutcome {
+        plan,
+        update,
+        desired: desired.into_iter().collect(),
+    }
+}
+
+/// Looks at what there is of a job.
+struct Looking<'a, 'p> {
+    state: &'a State,
+    /// The job, if it is there and wanted.
+    job: Option<&'a Job>,
+    now: Timestamp,
+    changes: Changes<'a>,
+    plan: &'p mut Plan,
+}
+
+impl<'a> Looking<'a, '_> {
+    fn look(
+        &mut self,
+        alloc: AllocView<'a>,
+        present: &mut Present<'a>,
+        counts: &mut DesiredUpdates,
+    ) {
+        let group = self
+            .job
+            .and_then(|job| job.current.spec.group(&alloc.group().name));
+        let number = alloc.node().at();
+        if alloc.is_terminal() {
+            if self.counts_although_over(alloc) && group.is_some() {
+                present.served.insert(number, ());
+            }
+            return;
+        }
+        let taint = taint(self.state, alloc);
+        if self.is_lost(alloc, taint) {
+            counts.stop += 1;
+            return self.stop(alloc, LOST, Some(ClientStatus::Lost));
+        }
+        let (Some(job), Some(group)) = (self.job, group) else {
+            counts.stop += 1;
+            return self.stop(alloc, NOT_NEEDED, None);
+        };
+        present.served.insert(number, ());
+        if taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown {
+            counts.ignore += 1;
+            return self.wait_for(alloc);
+        }
+        if alloc.transition().migrate {
+            counts.migrate += 1;
+            return self.stop(alloc, MIGRATING, None);
+        }
+        match self.changes.of(self.state, job, group, alloc) {
+            Change::None => counts.ignore += 1,
+            Change::InPlace => {
+                counts.in_place += 1;
+                present.in_place.push(alloc.id());
+            }
+            Change::Destructive if !self.changes.may_stay(self.state, job, group, alloc) => {
+                counts.stop += 1;
+                self.stop(alloc, NOT_NEEDED, None);
+            }
+            Change::Destructive => present.destructive.push(alloc),
+        }
+    }
+
+    /// Whether what an instance did on its node counts: a sysbatch job runs once on each, per version.
+    fn counts_although_over(&self, alloc: AllocView<'_>) -> bool {
+        let is_current = self.job.is_some_and(|job| {
+            let (old, new) = (alloc.job(), &job.current);
+            old.version == new.version && old.create_index == new.create_index
+        });
+        let is_done = match alloc.client_status() {
+            ClientStatus::Complete | ClientStatus::Failed => true,
+            ClientStatus::Pending
+            | ClientStatus::Running
+            | ClientStatus::Lost
+            | ClientStatus::Unknown => false,
+        };
+        alloc.job().spec.job_type == JobType::SysBatch
+            && is_current
+            && is_done
+            && !alloc.server_terminal()
+    }
+
+    /// Whether the instance is gone with its node.
+    fn is_lost(&self, alloc: AllocView<'_>, taint: Taint) -> bool {
+        let is_out = taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown;
+        let lost_after = alloc.group().disconnect.lost_after;
+        let is_over = || {
+            let since = alloc.unreachable_at().unwrap_or(self.now);
+            lost_after.is_none_or(|after| since.plus(after) <= self.now)
+        };
+        taint == Taint::Down || (is_out && is_over())
+    }
+
+    /// The instance may come back: it is looked at again when it counts as lost.
+    fn wait_for(&mut self, alloc: AllocView<'_>) {
+        let lost_after = alloc.group().disconnect.lost_after;
+        if let Some(after) = lost_after
+            && alloc.client_status() != ClientStatus::Unknown
+        {
+            self.plan.unreachable.push(alloc.id());
+            self.plan.follow_ups.push(PlannedFollowUp {
+                wait_until: self.now.plus(after),
+                allocs: Vec::new(),
+                trigger: Trigger::MaxDisconnect,
+            });
+        }
+    }
+
+    fn stop(&mut self, alloc: AllocView<'_>, why: &str, client_status: Option<ClientStatus>) {
+        self.plan.stops.push(PlannedStop {
+            alloc_id: alloc.id(),
+            description: why.to_owned(),
+            client_status,
+            follow_up: None,
+        });
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one group's share of one evaluation; a struct for it would be made once"
+)]
+fn place_group(
+    fleet: &mut Fleet<'_>,
+    job: &Job,
+    group_at: u16,
+    group: &TaskGroup,
+    present: Present<'_>,
+    now: Timestamp,
+    counts: &mut DesiredUpdates,
+    plan: &mut Plan,
+) {
+    let Present {
+        served,
+        in_place,
+        destructive,
+    } = present;
+    let key = job.key();
+    let spec = &job.current.spec;
+    let may_preempt = super::may_preempt(fleet.state(), spec.job_type);
+    let preempting = may_preempt.then_some((&key, spec.priority));
+    // Instances on other nodes are no reason to keep away from one.
+    let mut ranking = Ranking::new(fleet, spec, group, std::iter::empty(), std::iter::empty());
+    let at_start = ranking.metrics(fleet);
+    let mut runs: Vec<PlacementRun> = Vec::new();
+    let mut failed = 0;
+    let numbers: Vec<usize> = ranking.numbers().collect();
+    for number in numbers {
+        if served.contains_key(&number) {
+            continue;
+        }
+        match ranking.place_at(fleet, number, preempting) {
+            Ok(place) => {
+                counts.place += 1;
+                runs.push(run(place, None));
+            }
+            Err(_) => failed += 1,
+        }
+    }
+    let at_once = group.update.as_ref().map_or(usize::MAX, |update| {
+        match usize::try_from(update.max_parallel) {
+            Ok(0) | Err(_) => usize::MAX,
+            Ok(most) => most,
+        }
+    });
+    for alloc in destructive.iter().take(at_once) {
+        let Some(number) = fleet.give_back(*alloc) else {
+            continue;
+        };
+        match ranking.place_at(fleet, number, preempting) {
+            Ok(place) => {
+                counts.destructive += 1;
+                runs.push(run(place, Some(alloc.id())));
+                plan.stops.push(PlannedStop {
+                    alloc_id: alloc.id(),
+                    description: UPDATING.to_owned(),
+                    client_status: None,
+                    follow_up: None,
+                });
+            }
+            // It goes on running until there is room for its replacement.
+            Err(_) => {
+                fleet.take_again(number, *alloc);
+                failed += 1;
+            }
+        }
+    }
+    if destructive.len() > at_once {
+        let stagger = group.update.as_ref().map(|update| update.stagger);
+        plan.follow_ups.push(PlannedFollowUp {
+            wait_until: now.plus(stagger.unwrap_or_default()),
+            allocs: Vec::new(),
+            trigger: Trigger::RollingUpdate,
+        });
+    }
+    if failed > 0 {
+        plan.failed.push(FailedGroup {
+            group: group.name.clone(),
+            count: failed,
+            metrics: Arc::new(ranking.metrics(fleet)),
+        });
+    }
+    let is_moving = !in_place.is_empty();
+    if is_moving || !runs.is_empty() {
+        runs.sort_by_key(|run| run.node);
+        plan.groups.push(GroupPlacements {
+            group_at,
+            in_place: is_moving,
+            left_behind: if is_moving {
+                let stopped =
+                    |alloc: &AllocId| plan.stops.iter().any(|stop| stop.alloc_id == *alloc);
+                let waiting = destructive.iter().map(|alloc| alloc.id());
+                waiting.filter(|alloc| !stopped(alloc)).collect()
+            } else {
+                Vec::new()
+            },
+            metrics: Arc::new(at_start),
+            placements: runs,
+        });
+    }
+}
+
+fn run(place: Place, previous: Option<AllocId>) -> PlacementRun {
+    let Place {
+        node,
+        score,
+        holding,
+        preempted,
+    } = place;
+    let detail = PlacementDetail {
+        holding,
+        preempted,
+        previous,
+        ..PlacementDetail::default()
+    };
+    PlacementRun {
+        node,
+        first_index: 0,
+        count: 1,
+        score,
+        detail: (detail != PlacementDetail::default()).then(|| Box::new(detail)),
+    }
+}

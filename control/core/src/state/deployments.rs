@@ -1,0 +1,150 @@
+//! Deployments, with indexes by job, by being active and by time of their end.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+use muster_domain::deployment::Deployment;
+use muster_domain::id::{DeploymentId, JobKey, LogIndex, Timestamp};
+
+use super::digest::Digest;
+use super::prefix;
+
+/// The table of deployments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deployments {
+    rows: OrdMap<DeploymentId, Arc<Deployment>>,
+    /// In the order in which they were made.
+    by_job: OrdMap<JobKey, OrdSet<(LogIndex, DeploymentId)>>,
+    /// Those under way or paused.
+    active: OrdSet<DeploymentId>,
+    /// Those that are over by the time of their last change.
+    terminal: OrdSet<(Timestamp, DeploymentId)>,
+    index: LogIndex,
+    hash: u64,
+}
+
+impl Deployments {
+    /// The deployment called so.
+    #[must_use]
+    pub fn get(&self, id: &DeploymentId) -> Option<&Arc<Deployment>> {
+        self.rows.get(id)
+    }
+
+    /// All, by id.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Deployment>> {
+        self.rows.values()
+    }
+
+    /// Those whose id begins with `text`.
+    #[must_use]
+    pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Deployment>> {
+        let Some((low, high)) = prefix::bounds(text) else {
+            return Vec::new();
+        };
+        self.rows
+            .range(DeploymentId(low)..=DeploymentId(high))
+            .map(|(_, row)| row)
+            .collect()
+    }
+
+    /// Those of one job, oldest first.
+    pub fn of_job(
+        &self,
+        key: &JobKey,
+    ) -> impl DoubleEndedIterator<Item = &Arc<Deployment>> + use<'_> {
+        self.by_job
+            .get(key)
+            .into_iter()
+            .flat_map(|ids| ids.iter())
+            .filter_map(|(_, id)| self.rows.get(id))
+    }
+
+    /// The newest of one job.
+    #[must_use]
+    pub fn latest(&self, key: &JobKey) -> Option<&Arc<Deployment>> {
+        self.of_job(key).next_back()
+    }
+
+    /// Those under way or paused.
+    pub fn active(&self) -> impl Iterator<Item = &Arc<Deployment>> {
+        self.active.iter().filter_map(|id| self.rows.get(id))
+    }
+
+    /// Those that are over by the time of their last change, after the position given.
+    pub(crate) fn terminal_after(
+        &self,
+        after: Option<(Timestamp, DeploymentId)>,
+    ) -> impl Iterator<Item = (Timestamp, DeploymentId)> {
+        let from = after.unwrap_or((Timestamp(0), DeploymentId([0; 16])));
+        self.terminal
+            .range(from..)
+            .copied()
+            .filter(move |at| after != Some(*at))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The last entry that changed the table.
+    #[must_use]
+    pub fn index(&self) -> LogIndex {
+        self.index
+    }
+
+    /// The hash of its rows and its index; see [`super::StateHash`].
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(Digest::of(&self.index))
+    }
+
+    /// Writes a row.
+    pub(crate) fn put(&mut self, deployment: Deployment) {
+        self.index = self.index.max(deployment.modify_index);
+        self.hash = self.hash.wrapping_add(Digest::of(&deployment));
+        let row = Arc::new(deployment);
+        if let Some(old) = self.rows.insert(row.id, Arc::clone(&row)) {
+            self.unindex(&old);
+        }
+        self.by_job
+            .entry(row.job.clone())
+            .or_default()
+            .insert((row.create_index, row.id));
+        if row.status.is_active() {
+            self.active.insert(row.id);
+        } else {
+            self.terminal.insert((row.modify_time, row.id));
+        }
+    }
+
+    /// Forgets a row.
+    pub(crate) fn remove(&mut self, id: &DeploymentId) -> Option<Arc<Deployment>> {
+        let old = self.rows.remove(id)?;
+        self.unindex(&old);
+        Some(old)
+    }
+
+    fn unindex(&mut self, old: &Deployment) {
+        self.hash = self.hash.wrapping_sub(Digest::of(old));
+        self.active.remove(&old.id);
+        self.terminal.remove(&(old.modify_time, old.id));
+        let is_last = self.by_job.get_mut(&old.job).is_some_and(|ids| {
+            ids.remove(&(old.create_index, old.id));
+            ids.is_empty()
+        });
+        if is_last {
+            self.by_job.remove(&old.job);
+        }
+    }
+
+    pub(crate) fn set_index(&mut self, index: LogIndex) {
+        self.index = index;
+    }
+}
