@@ -12,6 +12,7 @@ use crate::allocdir::DataDir;
 use crate::bpf::Bpf;
 use crate::cgroup::NodeTree;
 use crate::control::Standing;
+use crate::cores::Cores;
 use crate::drivers::Drivers;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
@@ -31,6 +32,8 @@ pub(crate) struct Facilities {
     pub(crate) bpf: Result<Bpf, String>,
     /// Drains FIFOs.
     pub(crate) ring: LogRing,
+    /// Which task has which cores for itself.
+    pub(crate) cores: Cores,
     /// By name.
     pub(crate) drivers: Drivers,
     /// This run of the kernel.

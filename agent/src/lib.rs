@@ -11,7 +11,7 @@
 //! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
 //! | `fingerprint`, `stats`, [`doctor`] | what the machine has, uses, and lacks |
 //! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
-//! | `volumes` | host volumes of the node in tasks |
+//! | `cores`, `volumes` | cores of a task's own, and host volumes of the node in tasks |
 //! | `gc`, [`clean`] | removal of what has finished, and of everything |
 //! | `limits` | bounds |
 //!
@@ -23,6 +23,7 @@ pub mod bpf;
 pub mod cgroup;
 pub mod clean;
 mod control;
+mod cores;
 pub mod doctor;
 mod drivers;
 mod facilities;

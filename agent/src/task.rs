@@ -23,7 +23,7 @@ use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle};
 use tokio::sync::mpsc;
 
 use crate::alloc::Input;
-use crate::cgroup::TaskCgroup;
+use crate::cgroup::{TaskCgroup, TaskName};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::{TaskRecord, Write};
@@ -70,6 +70,29 @@ impl TaskAt {
     pub(crate) fn cores(&self) -> Option<&HeldCores> {
         let mut held = self.desired.holding.cores.iter();
         held.find(|cores| usize::from(cores.task_at) == self.at)
+    }
+
+    /// Takes its cores, if it has any.
+    pub(crate) fn hold_cores(&self, facilities: &Facilities) {
+        if let Some(held) = self.cores() {
+            let Facilities { cores, tree, .. } = facilities;
+            cores.hold(tree, &self.cgroup_name(), &held.ids);
+        }
+    }
+
+    /// Gives its cores to everybody.
+    pub(crate) fn release_cores(&self, facilities: &Facilities) {
+        if self.cores().is_some() {
+            let Facilities { cores, tree, .. } = facilities;
+            cores.release(tree, &self.cgroup_name());
+        }
+    }
+
+    fn cgroup_name(&self) -> TaskName {
+        TaskName {
+            alloc: self.alloc_id().to_string(),
+            task: self.name().to_owned(),
+        }
     }
 
     /// Its share of CPU: what it asks for, or what its cores are worth.
@@ -197,7 +220,10 @@ pub(crate) async fn find(
     inputs: Inputs,
 ) {
     match recover::recover(&facilities, &task, attempt, record, unrecorded).await {
-        recover::Found::Nothing(input) => inputs.send(input).await,
+        recover::Found::Nothing(input) => {
+            task.release_cores(&facilities);
+            inputs.send(input).await;
+        }
         recover::Found::Live(live) => {
             let live = Arc::new(*live);
             facilities.live.insert(

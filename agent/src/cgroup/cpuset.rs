@@ -1,14 +1,14 @@
 //! Cores of a task's own.
 //!
-//! Only a task that has cores has a group here: the others run wherever the scheduler puts them. In v1
-//! a group can have no process before it was given cores and memory nodes, so each takes what the one
-//! above it has, and the task's own is then narrowed.
+//! While no task has any, no task has a group here. In v1 a group can have no process before it was given
+//! cores and memory nodes, so each takes what the one above it has, and the task's own is then narrowed.
 
 use std::path::Path;
 
-use crate::cgroup::Controller;
 use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::limits::TAKE_IN_PASSES_MAX;
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
+use crate::cgroup::{Controller, kill};
 
 const CPUS: &str = "cpuset.cpus";
 const MEMS: &str = "cpuset.mems";
@@ -23,6 +23,33 @@ pub(crate) fn apply(dir: &Path, limits: &Limits) -> Result<(), ApplyLimitError> 
         dir,
     };
     setter.write(CPUS, &list(&limits.cores))
+}
+
+/// Moves everything that is in the v2 group `from` to the v1 group `dir`. A process that forks meanwhile
+/// is seen by the next look; after [`TAKE_IN_PASSES_MAX`] of them its children may be left where they were.
+pub(crate) fn take_in(dir: &Path, from: &Path) -> Result<(), CgroupFileError> {
+    for _pass in 0..TAKE_IN_PASSES_MAX {
+        let there = kill::procs(dir)?;
+        let mut outside = kill::procs(from)?;
+        outside.retain(|pid| !there.contains(pid));
+        if outside.is_empty() {
+            break;
+        }
+        for pid in outside {
+            match file::write(dir, "cgroup.procs", &pid.to_string()) {
+                Err(error) if !has_ended(&error) => return Err(error),
+                _moved_or_ended => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn has_ended(error: &CgroupFileError) -> bool {
+    match error {
+        CgroupFileError::Write { source, .. } => source.raw_os_error() == Some(libc::ESRCH),
+        CgroupFileError::Read { .. } | CgroupFileError::Format { .. } => false,
+    }
 }
 
 /// Gives the v1 group `dir` what the group above it has, unless it has something.

@@ -30,3 +30,7 @@ pub(crate) const PIDS_DEFAULT: u64 = 4_096;
 /// How far below the value asked for a memory limit may read back: the kernel rounds down to whole
 /// pages, of at most 64 KiB.
 pub(crate) const MEMORY_ROUNDING_BYTES: u64 = 64 * 1024;
+
+/// Looks for processes that were forked while a running task was moved to other cores. One suffices unless
+/// the task forks all the time, and one that outruns ten of them is not worth more.
+pub(crate) const TAKE_IN_PASSES_MAX: u32 = 10;

@@ -39,6 +39,8 @@ pub struct TaskCgroup {
     id: u64,
     dir: PathBuf,
     alloc_dirs: Vec<PathBuf>,
+    /// The v1 group that it is moved to when another task takes cores.
+    late: Option<PathBuf>,
     groups: BTreeMap<Controller, Group>,
     events: HeldFile,
     oom: Option<OomFiles>,
@@ -197,13 +199,13 @@ impl TaskCgroup {
             .iter()
             .map(|(controller, bound)| (*controller, group(bound)))
             .collect();
-        // Of tasks with cores of their own alone.
+        // While some task has cores of its own.
         let cpuset = tree.cpuset().map(group);
+        // It may come to be while the task runs.
+        let late = cpuset.clone().filter(|group| !group.v2);
         if let Some(group) = cpuset.filter(|group| group.dir.join("cpuset.cpus").exists()) {
             groups.insert(Controller::Cpuset, group);
         }
-        let v1_cpuset = groups.get(&Controller::Cpuset).filter(|group| !group.v2);
-        let v1_cpuset = v1_cpuset.map(|group| group.alloc_dir.clone());
         let memory = groups.get(&Controller::Memory);
         let swap = memory.and_then(|group| memory::uncounted_swap(&group.dir, group.v2));
         let oom = memory
@@ -221,8 +223,9 @@ impl TaskCgroup {
                 .roots()
                 .iter()
                 .map(|root| root.join(alloc))
-                .chain(v1_cpuset)
+                .chain(late.as_ref().map(|group| group.alloc_dir.clone()))
                 .collect(),
+            late: late.map(|group| group.dir),
             unenforced: tree.unenforced().iter().cloned().chain(swap).collect(),
             groups,
             dir,
@@ -457,7 +460,8 @@ impl TaskCgroup {
             }
         }
         remove::depth_first(&self.dir).await?;
-        for dir in self.v1_dirs() {
+        let late = self.late.as_deref();
+        for dir in self.v1_dirs().into_iter().chain(late) {
             remove::depth_first(dir).await?;
         }
         self.release_alloc();

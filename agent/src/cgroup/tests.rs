@@ -598,3 +598,40 @@ fn names_that_are_no_component_are_refused() {
     assert!(refused, "{file:?}");
     assert!(!fixture.tree.v2_dir().join("a1").exists());
 }
+
+#[tokio::test]
+async fn a_running_task_makes_room_for_one_with_cores() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    let all = fixture.tree.core_ids();
+    let [first, .., last] = all[..] else {
+        println!("skipped: this host has no cpuset controller, or one core");
+        return;
+    };
+    let allowed = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list"));
+        line.unwrap().to_owned()
+    };
+    let task = fixture.task(&Limits::default());
+    let mut shell = Shell::spawn_in(&task, "sleep 600");
+    let pid = shell.0.id();
+    let before = allowed(pid);
+
+    fixture.tree.share_cores(|_| true, &[first]);
+    let meanwhile = allowed(pid);
+    fixture.tree.share_cores(|_| true, &all);
+
+    assert!(
+        meanwhile.ends_with(&format!("\t{first}")),
+        "{meanwhile} of {last}"
+    );
+    assert_eq!(allowed(pid), before);
+    task.kill().unwrap();
+    shell.wait();
+    task.remove().await.unwrap();
+    fixture.tree.remove().await.unwrap();
+}

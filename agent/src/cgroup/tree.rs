@@ -11,7 +11,9 @@ use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::hierarchies::{AGENT_LEAF, Place};
 use crate::cgroup::limits::{NAME_BYTES_MAX, NESTED_MAX};
 use crate::cgroup::remove::{self, RemoveCgroupError};
-use crate::cgroup::{Controller, ControllerMode, Hierarchies, Unenforced, cpuset};
+use crate::cgroup::{
+    ApplyLimitError, Controller, ControllerMode, Hierarchies, Limits, Unenforced, cpuset,
+};
 
 /// The leaf for driver processes; no allocation has such an id.
 const DRIVERS: &str = "drivers";
@@ -89,6 +91,17 @@ pub enum NodeTreeError {
         /// The first of its groups that is missing.
         dir: PathBuf,
     },
+}
+
+/// Why a task still runs on the cores of another.
+#[derive(Debug, thiserror::Error)]
+enum ShareCoresError {
+    #[error(transparent)]
+    Make(#[from] NodeTreeError),
+    #[error(transparent)]
+    File(#[from] CgroupFileError),
+    #[error(transparent)]
+    Limit(#[from] ApplyLimitError),
 }
 
 impl NodeTree {
@@ -226,6 +239,12 @@ impl NodeTree {
         Ok(tasks)
     }
 
+    /// Whether the task has a group here.
+    pub(crate) fn has(&self, task: &TaskName) -> bool {
+        let dir = self.v2_dir().join(&task.alloc).join(&task.task);
+        dir.is_dir()
+    }
+
     /// The directory for driver processes.
     pub fn drivers_dir(&self) -> PathBuf {
         self.v2_dir().join(DRIVERS)
@@ -281,6 +300,48 @@ impl NodeTree {
         // The tree's own group in v1 may not be there yet.
         let above = root.parent().unwrap_or(root);
         cpuset::available(if *v2 { root } else { above }, *v2)
+    }
+
+    /// Has the tasks that `shares` names run on `cores`, as far as they run. What cannot be done is told
+    /// to the operator.
+    pub(crate) fn share_cores(&self, shares: impl Fn(&TaskName) -> bool, cores: &[u16]) {
+        let tasks = self.tasks().unwrap_or_else(|error| {
+            tracing::error!(%error, "tasks are not kept off the cores of others");
+            Vec::new()
+        });
+        for task in tasks.iter().filter(|task| shares(task)) {
+            if let Err(error) = self.move_to(task, cores) {
+                tracing::warn!(alloc_id = task.alloc, task = task.task, %error,
+                    "a task is not kept off the cores of others");
+            }
+        }
+    }
+
+    fn move_to(&self, task: &TaskName, cores: &[u16]) -> Result<(), ShareCoresError> {
+        let Some(Bound { root, v2 }) = self.cpuset() else {
+            return Ok(());
+        };
+        let dir = root.join(&task.alloc).join(&task.task);
+        let all = cores.len() == self.core_ids().len();
+        if all && !dir.join("cpuset.cpus").exists() {
+            return Ok(());
+        }
+        self.make_cpuset(&task.alloc, &task.task)?;
+        let limits = Limits {
+            cores: cores.to_vec(),
+            ..Limits::default()
+        };
+        cpuset::apply(&dir, &limits)?;
+        if !v2 {
+            let own = self.v2_dir().join(&task.alloc).join(&task.task);
+            cpuset::take_in(&dir, &own)?;
+            if !own.exists() {
+                // It ended meanwhile, and nobody else will remove the group.
+                drop(remove::rmdir(&dir));
+                drop(remove::rmdir(&root.join(&task.alloc)));
+            }
+        }
+        Ok(())
     }
 
     /// Makes the group of a task with cores of its own in a v1 hierarchy, or lets the allocation's in v2

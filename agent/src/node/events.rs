@@ -159,6 +159,10 @@ impl Node {
         } = loaded;
         self.store_lost = fresh && !self.found.is_empty();
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
+        let Facilities { cores, tree, .. } = &*self.facilities;
+        for (desired, _) in allocs.values() {
+            cores.adopt(tree, desired);
+        }
         for (alloc_id, (desired, snapshot)) in allocs {
             let runner = match snapshot {
                 Some(snapshot) => AllocRunner::restore(&desired, snapshot, now()),
@@ -285,6 +289,9 @@ impl Node {
         if restored {
             // Nobody knows whether the last report of the earlier agent arrived.
             self.facilities.outbox.put(runner.report(), false);
+        } else {
+            let Facilities { cores, tree, .. } = &*self.facilities;
+            cores.adopt(tree, &desired);
         }
         let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
         self.allocs.insert(
@@ -314,6 +321,13 @@ impl Node {
     fn stop_disconnected(&mut self) {
         let now = self.since_epoch(Instant::now());
         for alloc_id in self.contact.handle_timeout(&self.desired, now) {
+            if self
+                .allocs
+                .get(&alloc_id)
+                .is_none_or(|known| known.finished)
+            {
+                continue;
+            }
             tracing::warn!(%alloc_id, "no server was in reach for stop_on_client_after: the allocation is stopped");
             self.tell(alloc_id, Input::Disconnected);
         }

@@ -15,6 +15,7 @@ use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
 use crate::cgroup::{Hierarchies, NodeTree};
 use crate::control::Standing;
+use crate::cores::Cores;
 use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
@@ -99,6 +100,7 @@ pub(super) async fn open(
         tree,
         bpf,
         ring,
+        cores: Cores::default(),
         drivers,
         boot_id: boot_id(),
         spec,

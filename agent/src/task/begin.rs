@@ -118,28 +118,18 @@ fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFai
 }
 
 async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgroup, StartFailure> {
-    let resources = &task.task().resources;
-    let limits = Limits {
-        cpu_mhz: task.cpu_mhz(),
-        cores: task
-            .cores()
-            .map_or_else(Vec::new, |cores| cores.ids.clone()),
-        memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
-        // A reservation is only of use below a limit that is higher.
-        memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
-        pids_max: TASK_PIDS_MAX,
-        ..Limits::default()
-    };
-    let alloc = task.alloc_id().to_string();
-    let create = || TaskCgroup::create(&facilities.tree, &alloc, task.name(), &limits);
-    let made = match create() {
+    task.hold_cores(facilities);
+    let made = match create_cgroup(facilities, task) {
         // A process that an earlier start could not account for: nothing of ours may live there.
         Err(CreateTaskCgroupError::Occupied { .. }) => {
             empty(facilities, task).await;
-            create()
+            create_cgroup(facilities, task)
         }
         other => other,
     };
+    if made.is_err() {
+        task.release_cores(facilities);
+    }
     let cgroup = made.map_err(|error| match error {
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
         other => StartFailure::retryable(chain(&other)),
@@ -153,10 +143,36 @@ async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgrou
         });
     if let Some(limit) = unlimited.filter(|_| facilities.strict_limits) {
         let reason = limit.reason.clone();
+        task.release_cores(facilities);
         remove(&cgroup).await;
         return Err(StartFailure::fatal(reason));
     }
     Ok(cgroup)
+}
+
+fn create_cgroup(
+    facilities: &Facilities,
+    task: &TaskAt,
+) -> Result<TaskCgroup, CreateTaskCgroupError> {
+    let resources = &task.task().resources;
+    let limits = Limits {
+        cpu_mhz: task.cpu_mhz(),
+        memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
+        // A reservation is only of use below a limit that is higher.
+        memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
+        pids_max: TASK_PIDS_MAX,
+        ..Limits::default()
+    };
+    let alloc = task.alloc_id().to_string();
+    let Facilities { tree, cores, .. } = facilities;
+    let create = |cores| {
+        let limits = Limits { cores, ..limits };
+        TaskCgroup::create(tree, &alloc, task.name(), &limits)
+    };
+    match task.cores() {
+        Some(own) => create(own.ids.clone()),
+        None => cores.shared(tree, create),
+    }
 }
 
 /// Kills what is in the cgroup of a task that should have no process.
@@ -294,6 +310,7 @@ async fn undo(facilities: &Facilities, task: &TaskAt, cgroup: &TaskCgroup) {
     {
         tracing::warn!(%error, "counters of a task that did not start are left");
     }
+    task.release_cores(facilities);
     remove(cgroup).await;
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
 }

@@ -117,6 +117,7 @@ async fn clean_up(
             "the driver did not destroy a task"
         ),
     }
+    task.release_cores(facilities);
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
     forget_counters(facilities, record.cgroup_id);
     if let Some(cgroup) = cgroup {

@@ -187,6 +187,7 @@ async fn live(
             None
         }
     };
+    task.hold_cores(facilities);
     let streams = reopen_streams(facilities, task).await;
     Found::Live(Box::new(LiveTask {
         slot,

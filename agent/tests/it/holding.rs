@@ -7,7 +7,7 @@ use muster_domain::node::HostVolume;
 use muster_domain::resources::HeldCores;
 use muster_wire::rpc::LogStream;
 
-use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, skipped};
+use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, service, skipped};
 
 async fn agent_with_volume(machine: &Machine, server: &FakeServer, path: &str) -> Agent {
     let mut config = machine.config(server);
@@ -93,5 +93,60 @@ async fn a_task_runs_on_its_cores() {
 
     let log = server.log(alloc_id, LogStream::Stdout).await;
     assert_eq!(log, format!("Cpus_allowed_list:\t{core}\n{core}\n"));
+    agent.end().await;
+}
+
+fn cores_of(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_tasks_are_kept_off_the_cores_of_one() {
+    const NAME: &str = "other_tasks_are_kept_off_the_cores_of_one";
+    if !privileged(NAME) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|_| true).await;
+    let [0, core] = node.resources.core_ids[..] else {
+        skipped(NAME, "written for two cores and a cpuset controller");
+        agent.end().await;
+        return;
+    };
+    let before = server.place(service(1, "sleep 600").build()).await;
+    server.status(before, ClientStatus::Running).await;
+    let pid = server.pid(before).await;
+
+    let holder = service(2, "sleep 600").with(|_, holding| {
+        let ids = vec![core];
+        let mhz = 1_000;
+        holding.cores.push(HeldCores {
+            task_at: 0,
+            ids,
+            mhz,
+        });
+    });
+    let holder = server.place(holder.build()).await;
+    server.status(holder, ClientStatus::Running).await;
+    let meanwhile = batch(3, "grep Cpus_allowed_list /proc/self/status").build();
+    let meanwhile = server.place(meanwhile).await;
+    server.status(meanwhile, ClientStatus::Complete).await;
+
+    assert_eq!(cores_of(server.pid(holder).await), core.to_string());
+    assert_eq!(cores_of(pid), "0");
+    let log = server.log(meanwhile, LogStream::Stdout).await;
+    assert_eq!(log, "Cpus_allowed_list:\t0\n");
+
+    agent.leave().await;
+    let agent = machine.agent(&server).await;
+    server.stop(holder).await;
+    server.status(holder, ClientStatus::Complete).await;
+    assert_eq!(cores_of(pid), format!("0-{core}"));
     agent.end().await;
 }

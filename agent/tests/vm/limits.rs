@@ -154,3 +154,29 @@ async fn a_frozen_task_stands_still_and_goes_on() {
     remove(tree, task).await;
     child.wait().unwrap();
 }
+
+/// A task has the core that it was given, in whichever version the controller is.
+#[tokio::test]
+async fn cores_are_those_that_were_given() {
+    let Some(tree) = tree("cores_are_those_that_were_given", &[Controller::Cpuset]) else {
+        return;
+    };
+    let limits = Limits {
+        cores: vec![0],
+        ..limits()
+    };
+    let task = TaskCgroup::create(&tree, "alloc", "pinned", &limits).unwrap();
+    assert_eq!(task.unenforced(), []);
+    let mut child = shell(&task, "sleep 600");
+
+    // It joins one group after the other.
+    until("a task on its core", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+        let mut lines = status.lines();
+        let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        (allowed.trim() == "0").then_some(())
+    });
+
+    remove(tree, task).await;
+    child.wait().unwrap();
+}

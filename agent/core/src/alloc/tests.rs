@@ -1,6 +1,7 @@
 //! Scripts: a line is `<seconds> <event>`; what follows `=>` is what the runner wants.
 
 mod health;
+mod laws;
 mod lifecycle;
 
 use std::fmt::Write as _;
