@@ -9,6 +9,7 @@ pub(crate) mod comparison;
 mod garbage;
 mod heartbeats;
 mod scheduling;
+mod watching;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use self::garbage::Garbage;
 use self::heartbeats::NodeHeartbeats;
 pub(crate) use self::heartbeats::{Beats, Lease};
 use self::scheduling::Scheduling;
+use self::watching::Watching;
 use crate::handle::{Control, DutyRequest, ProposeError};
 use crate::limits;
 use crate::raft::Leadership;
@@ -135,6 +137,7 @@ async fn lead(
             () = duties.scheduling.progress() => {}
             () = duties.heartbeats.progress() => {}
             () = duties.garbage.progress() => {}
+            () = duties.watching.progress() => {}
             () = duties.comparing.progress() => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -147,6 +150,7 @@ struct Duties {
     scheduling: Scheduling,
     heartbeats: NodeHeartbeats,
     garbage: Garbage,
+    watching: Watching,
     comparing: Comparing,
 }
 
@@ -157,6 +161,7 @@ impl Duties {
             scheduling: Scheduling::begin(control.clone(), now),
             heartbeats: NodeHeartbeats::begin(control.clone(), term, now),
             garbage: Garbage::begin(control.clone(), now),
+            watching: Watching::begin(control.clone(), now),
             comparing: Comparing::begin(control.clone()),
         }
     }
@@ -166,10 +171,14 @@ impl Duties {
         tracing::warn!("effects were lost: the duties begin again from the state");
         self.scheduling.restart(now);
         self.heartbeats.restart(now);
+        self.watching.wake();
     }
 
     fn handle_effects(&mut self, effects: Vec<Effect>, now: Timestamp) {
         let state = self.scheduling.state();
+        if muster_control_core::watch::is_needed(&state) {
+            self.watching.wake();
+        }
         for effect in effects {
             match effect {
                 Effect::EnqueueEval(eval_id) => self.scheduling.enqueue(&state, eval_id, now),
@@ -188,6 +197,7 @@ impl Duties {
     fn advance(&mut self, now: Timestamp) {
         self.heartbeats.advance(now);
         self.garbage.advance(now);
+        self.watching.advance(now);
         self.comparing.advance();
         self.scheduling.advance(now);
     }
@@ -198,6 +208,7 @@ impl Duties {
             self.scheduling.poll_timeout(),
             self.heartbeats.poll_timeout(),
             self.garbage.poll_timeout(),
+            self.watching.poll_timeout(),
         ]
         .into_iter()
         .flatten()

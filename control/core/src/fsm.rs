@@ -40,6 +40,7 @@ use crate::state::State;
 
 pub(crate) use admit::admit;
 use change::Change;
+pub(crate) use deployment::{is_late, next_deadline};
 pub use garbage::{GcCursor, GcRule};
 pub use keyed::{Once, Unkeyed};
 

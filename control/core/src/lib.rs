@@ -8,7 +8,7 @@
 //! | [`scheduler`] | a snapshot and an evaluation in, a plan out |
 //! | [`broker`], [`blocked`] | which evaluation goes next; which wait for room |
 //! | [`applier`] | plans checked and merged into one command |
-//! | [`heartbeat`], [`gc`] | leader duties |
+//! | [`heartbeat`], [`gc`], [`watch`] | leader duties |
 //! | [`limits`] | bounds, each with its reason |
 //!
 //! Deliberately absent: I/O, clocks, random numbers, async, threads, hash maps with random order. Time
@@ -29,3 +29,4 @@ pub mod limits;
 pub mod scheduler;
 pub mod snapshot;
 pub mod state;
+pub mod watch;

@@ -133,6 +133,9 @@ impl Scheduling {
     }
 
     fn dispatch(&mut self, now: Timestamp) {
+        if self.control.state().config().scheduler.pause_broker {
+            return;
+        }
         while self.workers.len() < self.workers_max {
             let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
             let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);

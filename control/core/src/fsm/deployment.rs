@@ -513,20 +513,16 @@ fn set_health(
     })
 }
 
-/// When the next deployment misses its deadline, if one can.
-pub(crate) fn next_deadline(state: &State) -> Option<(Timestamp, DeploymentId)> {
-    let running = state
-        .deployments
-        .active()
-        .filter(|deployment| deployment.status == DeploymentStatus::Running);
-    let deadlines = running.flat_map(|deployment| {
+/// When the next deployment misses its deadline after `now`, if one can.
+pub(crate) fn next_deadline(state: &State, now: Timestamp) -> Option<(Timestamp, DeploymentId)> {
+    let deadlines = state.deployments.active().flat_map(|deployment| {
         let late = deployment
             .groups
             .iter()
             .filter(|group| is_late(deployment, group, Timestamp(u64::MAX)));
         late.map(|group| (group.require_progress_by, deployment.id))
     });
-    deadlines.min()
+    deadlines.filter(|(at, _)| *at > now).min()
 }
 
 /// Deployments of jobs that are gone or over and ended before, for garbage collection.

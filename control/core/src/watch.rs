@@ -1,0 +1,182 @@
+//! What time alone brings about: deployments that miss their deadline, and nodes that are emptied step by step.
+//!
+//! A function of the state and the time: it says what to propose now and when to look again. Looking twice proposes
+//! nothing twice, because what was proposed shows in the state; so a lost entry costs a look.
+//!
+//! How a node is emptied: instances of services leave as their group's `migrate` block lets them, a few at a time
+//! while enough others are healthy; those of batch jobs are waited for; those of system jobs leave last. At the
+//! deadline everything that is left goes at once. The drain is complete when the last of them has really ended.
+
+use std::collections::BTreeMap;
+
+use muster_domain::alloc::{DesiredStatus, Transition};
+use muster_domain::eval::{EvalStatus, Trigger};
+use muster_domain::id::{AllocId, JobKey, Timestamp};
+use muster_domain::job::{JobType, MigrateStrategy};
+use muster_domain::node::{Drain, Node};
+
+use crate::fsm::{Command, DeploymentChange, is_late, next_deadline};
+use crate::state::{AllocView, State};
+
+/// What to propose now, and when to look again though nothing changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// In order.
+    pub commands: Vec<Command>,
+    /// `None`: not before something changes.
+    pub next: Option<Timestamp>,
+}
+
+/// Whether anything of `state` needs to be looked at.
+#[must_use]
+pub fn is_needed(state: &State) -> bool {
+    state.nodes().draining().next().is_some() || state.deployments().active().next().is_some()
+}
+
+/// Looks at `state` at the time `now`.
+#[must_use]
+pub fn due(state: &State, now: Timestamp) -> Due {
+    let mut due = Due::default();
+    missed_deadlines(state, now, &mut due);
+    drains(state, now, &mut due);
+    due
+}
+
+fn earlier(next: &mut Option<Timestamp>, at: Timestamp) {
+    *next = Some(next.map_or(at, |next| next.min(at)));
+}
+
+fn missed_deadlines(state: &State, now: Timestamp, due: &mut Due) {
+    for deployment in state.deployments().active() {
+        let mut groups = deployment.groups.iter();
+        if groups.any(|group| is_late(deployment, group, now)) {
+            due.commands.push(Command::ChangeDeployment {
+                id: deployment.id,
+                change: DeploymentChange::MissedDeadline,
+                at: now,
+            });
+        }
+    }
+    if let Some((at, _)) = next_deadline(state, now) {
+        earlier(&mut due.next, at);
+    }
+}
+
+/// A group of a job.
+type Group = (JobKey, String);
+
+fn drains(state: &State, now: Timestamp, due: &mut Due) {
+    let mut leaving: Vec<AllocId> = Vec::new();
+    let mut services: BTreeMap<Group, Vec<AllocId>> = BTreeMap::new();
+    for node in state.nodes().draining() {
+        let Some(drain) = node.drain else { continue };
+        let is_over = drain.deadline().is_some_and(|deadline| deadline <= now);
+        if let Some(deadline) = drain.deadline().filter(|_| !is_over) {
+            earlier(&mut due.next, deadline);
+        }
+        drain_node(
+            state,
+            node,
+            drain,
+            is_over,
+            now,
+            &mut leaving,
+            &mut services,
+            due,
+        );
+    }
+    for ((key, group), candidates) in services {
+        let free = may_leave(state, &key, &group);
+        leaving.extend(candidates.into_iter().take(free));
+    }
+    if !leaving.is_empty() {
+        leaving.sort_by_key(AllocId::origin);
+        due.commands.push(Command::MigrateAllocs {
+            alloc_ids: leaving,
+            trigger: Trigger::NodeDrain,
+            at: now,
+        });
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one node's share of one look; a struct for it would be made once"
+)]
+fn drain_node(
+    state: &State,
+    node: &Node,
+    drain: Drain,
+    is_over: bool,
+    now: Timestamp,
+    leaving: &mut Vec<AllocId>,
+    services: &mut BTreeMap<Group, Vec<AllocId>>,
+    due: &mut Due,
+) {
+    let is_system = |alloc: &AllocView<'_>| match alloc.job().spec.job_type {
+        JobType::System | JobType::SysBatch => true,
+        JobType::Service | JobType::Batch => false,
+    };
+    let left: Vec<AllocView<'_>> = state
+        .allocs_on(&node.spec.id)
+        .filter(|alloc| !alloc.client_status().is_terminal())
+        .filter(|alloc| !(drain.spec.ignore_system_jobs && is_system(alloc)))
+        .collect();
+    if left.is_empty() {
+        due.commands.push(Command::CompleteDrain {
+            node_id: node.spec.id,
+            at: now,
+        });
+        return;
+    }
+    let only_system = left.iter().all(is_system);
+    for alloc in left {
+        if alloc.desired() != DesiredStatus::Run {
+            continue;
+        }
+        let Transition { migrate, .. } = alloc.transition();
+        if migrate && !(is_over && is_forgotten(state, alloc)) {
+            continue;
+        }
+        match alloc.job().spec.job_type {
+            JobType::System | JobType::SysBatch if only_system => leaving.push(alloc.id()),
+            JobType::Service | JobType::Batch if is_over => leaving.push(alloc.id()),
+            JobType::Service => {
+                let group = ((**alloc.job_key()).clone(), alloc.group().name.clone());
+                services.entry(group).or_default().push(alloc.id());
+            }
+            JobType::Batch | JobType::System | JobType::SysBatch => {}
+        }
+    }
+}
+
+/// Whether nobody is about to look at the job of an allocation that should have left.
+fn is_forgotten(state: &State, alloc: AllocView<'_>) -> bool {
+    let mut open = state.evals().open_of_job(alloc.job_key());
+    !open.any(|eval| eval.status == EvalStatus::Pending)
+}
+
+/// How many healthy instances of a group may leave now.
+fn may_leave(state: &State, key: &JobKey, group: &str) -> usize {
+    let Some(job) = state.jobs().get(key) else {
+        return usize::MAX;
+    };
+    let Some(spec) = job.current.spec.group(group) else {
+        return usize::MAX;
+    };
+    let healthy = state
+        .allocs()
+        .of_job(key)
+        .filter(|alloc| alloc.group().name == group && !alloc.is_terminal())
+        .filter(|alloc| alloc.healthy() == Some(true) && !alloc.transition().migrate)
+        .count();
+    let at_once = spec
+        .migrate
+        .unwrap_or_else(MigrateStrategy::default)
+        .max_parallel;
+    let needed = spec.count.saturating_sub(at_once) as usize;
+    healthy.saturating_sub(needed)
+}
+
+#[cfg(test)]
+mod tests;

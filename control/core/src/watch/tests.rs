@@ -1,0 +1,206 @@
+use std::time::Duration;
+
+use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::fixture::{job, node};
+use muster_domain::id::NodeId;
+use muster_domain::job::UpdateStrategy;
+use muster_domain::node::DrainSpec;
+
+use super::*;
+use crate::fixture::Cluster;
+
+/// Two nodes, and `count` healthy instances of `web` on the first.
+fn with_web(count: u32, kind: JobType) -> (Cluster, NodeId) {
+    let mut cluster = Cluster::new();
+    let first = cluster.node(node("n1").build());
+    let mut spec = job("web").job_type(kind).count(count).build();
+    spec.groups[0].migrate = Some(MigrateStrategy::default());
+    cluster.run(spec);
+    for alloc in cluster.live("web") {
+        healthy(&mut cluster, &alloc);
+    }
+    cluster.node(node("n2").build());
+    cluster.settle();
+    (cluster, first)
+}
+
+fn healthy(cluster: &mut Cluster, alloc: &Allocation) {
+    say(cluster, alloc, ClientStatus::Running, Some(true));
+}
+
+fn say(
+    cluster: &mut Cluster,
+    alloc: &Allocation,
+    client_status: ClientStatus,
+    healthy: Option<bool>,
+) {
+    let report = AllocReport {
+        alloc_id: alloc.id,
+        client_status,
+        client_description: String::new(),
+        task_states: Vec::new(),
+        healthy,
+    };
+    cluster.apply(Command::ReportAllocs {
+        node_id: alloc.node_id,
+        reports: vec![report],
+        at: cluster.now,
+    });
+}
+
+fn drain(cluster: &mut Cluster, node_id: NodeId, deadline: Option<Duration>) {
+    cluster.apply(Command::DrainNode {
+        node_id,
+        drain: Some(DrainSpec {
+            deadline,
+            ignore_system_jobs: false,
+        }),
+        mark_eligible: false,
+        at: cluster.now,
+    });
+}
+
+/// Carries out what is due and schedules. Whether anything was.
+fn look(cluster: &mut Cluster) -> bool {
+    let commands = due(&cluster.state, cluster.now).commands;
+    let any = !commands.is_empty();
+    for command in commands {
+        cluster.apply(command);
+    }
+    cluster.settle();
+    any
+}
+
+fn on(cluster: &Cluster, node_id: NodeId) -> usize {
+    let live = cluster.live("web");
+    live.iter().filter(|alloc| alloc.node_id == node_id).count()
+}
+
+/// Agents stop what they are told to stop.
+fn agents_stop(cluster: &mut Cluster) {
+    let stopping: Vec<Allocation> = cluster
+        .state
+        .allocs()
+        .iter()
+        .filter(|alloc| alloc.server_terminal() && !alloc.client_status().is_terminal())
+        .map(AllocView::unpack)
+        .collect();
+    for alloc in stopping {
+        say(cluster, &alloc, ClientStatus::Complete, None);
+    }
+}
+
+#[test]
+fn services_leave_one_by_one_and_the_drain_ends_when_they_have_stopped() {
+    let (mut cluster, first) = with_web(3, JobType::Service);
+    drain(&mut cluster, first, None);
+
+    for left in [2, 1, 0] {
+        assert!(look(&mut cluster));
+        assert_eq!(on(&cluster, first), left);
+        // The replacement is not healthy yet: nothing else goes, and nothing is complete.
+        assert!(!look(&mut cluster));
+        agents_stop(&mut cluster);
+        for alloc in cluster.live("web") {
+            healthy(&mut cluster, &alloc);
+        }
+    }
+
+    assert!(look(&mut cluster));
+    let node = cluster.state.nodes().get(&first).unwrap();
+    assert_eq!(node.drain, None);
+    assert!(!node.takes_work());
+    assert!(!is_needed(&cluster.state));
+}
+
+#[test]
+fn a_drain_is_not_complete_while_something_still_stops() {
+    let (mut cluster, first) = with_web(1, JobType::Service);
+    drain(&mut cluster, first, None);
+    look(&mut cluster);
+
+    assert!(!look(&mut cluster));
+    assert!(cluster.state.nodes().get(&first).unwrap().drain.is_some());
+}
+
+#[test]
+fn batch_work_is_waited_for_until_the_deadline() {
+    let (mut cluster, first) = with_web(2, JobType::Batch);
+    drain(&mut cluster, first, Some(Duration::from_mins(5)));
+
+    assert!(!look(&mut cluster));
+    let next = due(&cluster.state, cluster.now).next;
+    assert_eq!(next, Some(cluster.now.plus(Duration::from_mins(5))));
+    cluster.advance(Duration::from_mins(5));
+    assert!(look(&mut cluster));
+
+    assert_eq!(on(&cluster, first), 0);
+}
+
+#[test]
+fn a_service_without_another_place_stays_until_the_deadline() {
+    let mut cluster = Cluster::new();
+    let only = cluster.node(node("n1").build());
+    let mut spec = job("web").build();
+    spec.groups[0].migrate = Some(MigrateStrategy::default());
+    cluster.run(spec);
+    let alloc = cluster.live("web").remove(0);
+    healthy(&mut cluster, &alloc);
+    drain(&mut cluster, only, Some(Duration::from_mins(1)));
+
+    look(&mut cluster);
+    assert_eq!(on(&cluster, only), 1, "there is no other node");
+    cluster.advance(Duration::from_mins(1));
+    look(&mut cluster);
+
+    assert_eq!(on(&cluster, only), 0);
+}
+
+#[test]
+fn system_jobs_leave_last() {
+    let mut cluster = Cluster::new();
+    let first = cluster.node(node("n1").build());
+    cluster.run(job("log").job_type(JobType::System).build());
+    let mut spec = job("web").build();
+    spec.groups[0].migrate = Some(MigrateStrategy::default());
+    cluster.run(spec);
+    for name in ["log", "web"] {
+        let alloc = cluster.live(name).remove(0);
+        healthy(&mut cluster, &alloc);
+    }
+    cluster.node(node("n2").build());
+    cluster.settle();
+    drain(&mut cluster, first, None);
+
+    look(&mut cluster);
+    assert_eq!(cluster.live("log").len(), 2);
+    agents_stop(&mut cluster);
+    look(&mut cluster);
+    assert_eq!(cluster.live("log").len(), 1);
+    agents_stop(&mut cluster);
+    look(&mut cluster);
+
+    assert_eq!(cluster.state.nodes().get(&first).unwrap().drain, None);
+}
+
+#[test]
+fn a_deployment_without_progress_fails() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let mut spec = job("web").build();
+    spec.groups[0].update = Some(UpdateStrategy::default());
+    cluster.run(spec);
+    let at = due(&cluster.state, cluster.now).next.unwrap();
+    assert_eq!(at, cluster.now.plus(Duration::from_mins(10)));
+    assert!(!look(&mut cluster));
+
+    cluster.advance(Duration::from_mins(10));
+    assert!(look(&mut cluster));
+
+    let deployment = cluster.state.deployments().iter().next().unwrap();
+    assert_eq!(
+        deployment.status_description,
+        "Failed due to progress deadline"
+    );
+    assert!(!look(&mut cluster));
+}
