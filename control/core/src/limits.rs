@@ -50,6 +50,9 @@ pub const RESCHEDULES_KEPT: usize = 5;
 /// Earlier replacements that an allocation remembers at most: about 60 bytes each. A policy that allows more
 /// within its interval is as good as one without a limit.
 pub const RESCHEDULES_MAX: usize = 64;
+/// Delay before an instance of a system job that ended by itself, its restarts in place used up, is started anew on
+/// its node: what an instance of a service waits at first. Nomad waits for the next change of the cluster.
+pub const SYSTEM_RESTART_DELAY: Duration = Duration::from_secs(30);
 /// Dispatched jobs that are looked through for a repeated token; older ones are finished long since.
 pub const DISPATCHES_LOOKED_AT: usize = 4_096;
 

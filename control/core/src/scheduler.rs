@@ -26,6 +26,7 @@ use muster_domain::job::JobType;
 use muster_domain::plan::Plan;
 
 use crate::fsm::{EvalUpdate, NextEval};
+use crate::limits;
 use crate::state::{AllocView, State};
 use reconciler::Instance;
 
@@ -108,9 +109,10 @@ pub(crate) fn runs_for_ever(alloc: AllocView<'_>) -> bool {
 
 /// When an allocation that has ended by itself is replaced; `None`: it is not.
 pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
+    let is_system = alloc.job().spec.job_type == JobType::System;
     let is_over = match alloc.client_status() {
         ClientStatus::Failed => true,
-        ClientStatus::Complete => runs_for_ever(alloc),
+        ClientStatus::Complete => is_system || runs_for_ever(alloc),
         ClientStatus::Lost
         | ClientStatus::Pending
         | ClientStatus::Running
@@ -118,6 +120,9 @@ pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
     };
     if !is_over || alloc.desired() != DesiredStatus::Run || alloc.next().is_some() {
         return None;
+    }
+    if is_system {
+        return Some(instances::ended_at(alloc).plus(limits::SYSTEM_RESTART_DELAY));
     }
     let policy = &alloc.group().reschedule;
     reconciler::next_time(&Instance::ended(alloc), Some(policy))

@@ -173,13 +173,10 @@ impl State {
 
     /// Changes an allocation and moves what its node uses. Says whether it set room free.
     pub(crate) fn update_alloc(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> bool {
-        let Some(Updated { view, was_live_as }) = self.allocs.update(key, change) else {
+        let Some(Updated { view, took }) = self.allocs.update(key, change) else {
             return false;
         };
-        let (before, after) = (
-            was_live_as.map(|cohort| cohort.ask()),
-            (!view.is_terminal()).then(|| view.ask()),
-        );
+        let (before, after) = (took, (!view.is_terminal()).then(|| view.ask()));
         if before != after {
             if let Some(ask) = before {
                 self.nodes.give_back(view.node(), ask, view.holding());

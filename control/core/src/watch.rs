@@ -135,7 +135,9 @@ fn drain_node(
             continue;
         }
         let Transition { migrate, .. } = alloc.transition();
-        if migrate && !(is_over && is_forgotten(state, alloc)) {
+        // One that was asked to leave before the drain began may have had no other place than this node.
+        let may_be_stuck = is_over || is_system(&alloc);
+        if migrate && !(may_be_stuck && is_forgotten(state, alloc)) {
             continue;
         }
         match alloc.job().spec.job_type {

@@ -123,7 +123,7 @@ fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
         .collect();
     for key in stopping {
         change.decide(key, |row| {
-            row.set_client(ClientStatus::Lost, "its node is down")
+            row.set_client(ClientStatus::Lost, "its node is down");
         });
     }
 }

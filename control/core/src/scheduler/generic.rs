@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
-use muster_domain::id::{AllocId, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobType, JobVersion, TaskGroup};
 use muster_domain::plan::{
     DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun, Plan,
@@ -61,7 +62,9 @@ pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> Sche
         .map(|(name, work)| ((*name).to_owned(), DesiredUpdates::from(work.counts)))
         .collect();
     let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
-    for (_, work) in &work {
+    let mut work = work;
+    for (name, work) in &mut work {
+        mend(state, job, &eval.job, name, work);
         take_stops(state, work, &is_forced, &mut plan);
         plan.unreachable.extend(&work.unreachable);
     }
@@ -124,6 +127,96 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
     groups
 }
 
+/// Mends what Nomad's decisions leave to the next evaluation, which need not come: where a deployment stands still
+/// it replaces one that failed twice and one that was lost not at all; and it replaces what failed though the group
+/// has enough without.
+fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut GroupWork) {
+    let Some(group) = job.and_then(|job| job.current.spec.group(name)) else {
+        return;
+    };
+    if work.place.is_empty() && work.stop.is_empty() {
+        return;
+    }
+    let mut replaced: BTreeSet<AllocId> = BTreeSet::new();
+    work.place
+        .retain(|place| place.previous.is_none_or(|id| replaced.insert(id)));
+    let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
+    let staying = state
+        .allocs()
+        .of_job(key)
+        .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary())
+        .filter(|alloc| !stopped.contains(&alloc.id()) && !is_away(*alloc))
+        .count();
+    let counts = |place: &&Placement| !place.reschedule && !place.canary;
+    let others = work.place.iter().filter(counts).count();
+    let mut room = (group.count as usize).saturating_sub(staying + others);
+    let last_stable = work.place.iter().any(|place| place.last_stable);
+    let lost = work.stop.iter().filter(|stop| {
+        let waits = stop.follow_up.is_some() || replaced.contains(&stop.alloc_id);
+        stop.client_status == Some(ClientStatus::Lost) && !waits
+    });
+    for alloc in lost.filter_map(|stop| state.allocs().get(&stop.alloc_id)) {
+        let is_free = |place: &Placement| place.canary || place.name_index != alloc.name_index();
+        let is_wanted = room > 0 && !alloc.canary() && alloc.name_index() < group.count;
+        if is_wanted
+            && !work.follow_ups.iter().any(|it| !it.is_timeout)
+            && work.place.iter().all(is_free)
+        {
+            room -= 1;
+            work.place.push(Placement {
+                name_index: alloc.name_index(),
+                canary: false,
+                previous: Some(alloc.id()),
+                reschedule: false,
+                lost: true,
+                last_stable,
+                version_min: alloc.job().version,
+            });
+        }
+    }
+    let mut left_out: BTreeSet<AllocId> = BTreeSet::new();
+    work.place.retain(|place| {
+        let fits = !place.reschedule || room > 0;
+        if place.reschedule && fits {
+            room -= 1;
+        }
+        if !fits {
+            left_out.extend(place.previous);
+        }
+        fits
+    });
+    // What failed stays as it is: nobody takes its place.
+    work.stop
+        .retain(|stop| stop.why != RESCHEDULED || !left_out.contains(&stop.alloc_id));
+    name_apart(state, key, name, work);
+}
+
+/// Gives new instances names that nobody has: where canaries wait, Nomad may give one twice.
+fn name_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
+    let is_fresh = |place: &&mut Placement| place.previous.is_none() && !place.canary;
+    let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
+    let staying = state
+        .allocs()
+        .of_job(key)
+        .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary());
+    let mut taken: BTreeSet<u32> = staying
+        .filter(|alloc| !stopped.contains(&alloc.id()))
+        .map(AllocView::name_index)
+        .collect();
+    let replacing = work.place.iter().filter(|place| place.previous.is_some());
+    taken.extend(replacing.map(|place| place.name_index));
+    if taken.is_empty() {
+        return;
+    }
+    for place in work.place.iter_mut().filter(is_fresh) {
+        if !taken.insert(place.name_index) {
+            let free = (0..).find(|index| !taken.contains(index));
+            place.name_index = free.unwrap_or(place.name_index);
+            taken.insert(place.name_index);
+        }
+    }
+}
+
 /// Whether an instance that is to go elsewhere goes even if there is no place for it: somebody asked for that, or
 /// its node's drain has come to its deadline.
 fn migrates_at_any_cost(state: &State, alloc: AllocView<'_>, now: Timestamp) -> bool {
@@ -144,7 +237,9 @@ fn take_stops(
     let first = plan.follow_ups.len();
     let global = |at: usize| u16::try_from(first + at).ok();
     for stop in &work.stop {
-        if waits_for_replacement(state, work, stop, is_forced) {
+        let alloc = state.allocs().get(&stop.alloc_id);
+        let is_told = alloc.is_none_or(AllocView::server_terminal);
+        if is_told || waits_for_replacement(state, work, stop, is_forced) {
             continue;
         }
         plan.stops.push(PlannedStop {
@@ -583,8 +678,7 @@ impl Placing<'_, '_, '_, '_> {
 
 /// Whether it runs on, out of reach, beside what replaces it.
 fn is_away(alloc: AllocView<'_>) -> bool {
-    alloc.unreachable_at().is_some()
-        || alloc.client_status() == muster_domain::alloc::ClientStatus::Unknown
+    alloc.unreachable_at().is_some() || alloc.client_status() == ClientStatus::Unknown
 }
 
 fn continues(run: &PlacementRun, node: NodeNumber, name_index: u32) -> bool {

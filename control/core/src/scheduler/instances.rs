@@ -97,7 +97,7 @@ impl<'a> Changes<'a> {
 }
 
 /// When `alloc` ended, as its tasks say.
-fn ended_at(alloc: AllocView<'_>) -> Timestamp {
+pub(super) fn ended_at(alloc: AllocView<'_>) -> Timestamp {
     let finished = alloc
         .task_states()
         .iter()

@@ -26,6 +26,8 @@ struct Present<'a> {
     served: BTreeMap<usize, ()>,
     in_place: Vec<AllocId>,
     destructive: Vec<AllocView<'a>>,
+    /// Somebody asked for another instance; there is one place for it.
+    restarted: Vec<AllocView<'a>>,
 }
 
 pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
@@ -92,7 +94,7 @@ impl<'a> Looking<'a, '_> {
             .and_then(|job| job.current.spec.group(&alloc.group().name));
         let number = alloc.node().at();
         if alloc.is_terminal() {
-            if self.counts_although_over(alloc) && group.is_some() {
+            if group.is_some() && (self.counts_although_over(alloc) || self.waits(alloc)) {
                 present.served.insert(number, ());
             }
             return;
@@ -113,7 +115,11 @@ impl<'a> Looking<'a, '_> {
         }
         if alloc.transition().migrate {
             counts.migrate += 1;
-            return self.stop(alloc, MIGRATING, None);
+            if taint == Taint::Draining {
+                return self.stop(alloc, MIGRATING, None);
+            }
+            present.restarted.push(alloc);
+            return;
         }
         match self.changes.of(self.state, job, group, alloc) {
             Change::None => counts.ignore += 1,
@@ -146,6 +152,16 @@ impl<'a> Looking<'a, '_> {
             && is_current
             && is_done
             && !alloc.server_terminal()
+    }
+
+    /// Whether an instance that ended by itself is started anew later. The evaluation for that was made when its end was
+    /// reported.
+    fn waits(&self, alloc: AllocView<'_>) -> bool {
+        let is_current = self.job.is_some_and(|job| {
+            let (old, new) = (alloc.job(), &job.current);
+            old.version == new.version && old.create_index == new.create_index
+        });
+        is_current && super::replaced_at(alloc).is_some_and(|at| at > self.now)
     }
 
     /// Whether the instance is gone with its node.
@@ -202,6 +218,7 @@ fn place_group(
         served,
         in_place,
         destructive,
+        restarted,
     } = present;
     let key = job.key();
     let spec = &job.current.spec;
@@ -231,17 +248,24 @@ fn place_group(
             Ok(most) => most,
         }
     });
-    for alloc in destructive.iter().take(at_once) {
+    let (mut updated, mut is_more) = (0, false);
+    let wanted = destructive.iter().map(|alloc| (alloc, UPDATING));
+    for (alloc, why) in wanted.chain(restarted.iter().map(|alloc| (alloc, MIGRATING))) {
+        if why == UPDATING && updated == at_once {
+            is_more = true;
+            continue;
+        }
         let Some(number) = fleet.give_back(*alloc) else {
             continue;
         };
         match ranking.place_at(fleet, number, preempting) {
             Ok(place) => {
-                counts.destructive += 1;
+                counts.destructive += u32::from(why == UPDATING);
+                updated += usize::from(why == UPDATING);
                 runs.push(run(place, Some(alloc.id())));
                 plan.stops.push(PlannedStop {
                     alloc_id: alloc.id(),
-                    description: UPDATING.to_owned(),
+                    description: why.to_owned(),
                     client_status: None,
                     follow_up: None,
                 });
@@ -253,7 +277,7 @@ fn place_group(
             }
         }
     }
-    if destructive.len() > at_once {
+    if is_more {
         let stagger = group.update.as_ref().map(|update| update.stagger);
         plan.follow_ups.push(PlannedFollowUp {
             wait_until: now.plus(stagger.unwrap_or_default()),

@@ -6,6 +6,7 @@
 )]
 
 mod laws;
+mod life;
 mod recorded;
 mod script;
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::resources::Amount;
 
 use super::digest::Digest;
 use super::paged::Paged;
@@ -133,6 +134,7 @@ struct Before {
     is_terminal: bool,
     modify_time: Timestamp,
     cohort: Arc<Cohort>,
+    ask: Amount,
 }
 
 impl Before {
@@ -143,6 +145,7 @@ impl Before {
             is_terminal: row.is_terminal(),
             modify_time: row.modify_time,
             cohort: Arc::clone(&row.cohort),
+            ask: row.ask(),
         }
     }
 
@@ -159,8 +162,8 @@ impl Before {
 pub(super) struct Updated<'a> {
     /// The row afterwards.
     pub(super) view: AllocView<'a>,
-    /// What it ran as before, if it was live.
-    pub(super) was_live_as: Option<Arc<Cohort>>,
+    /// What it took of its node before, if it was live.
+    pub(super) took: Option<Amount>,
 }
 
 /// The table of allocations.
@@ -368,7 +371,7 @@ impl Allocs {
         }
         Some(Updated {
             view: self.at(key)?,
-            was_live_as: (!before.is_terminal).then_some(before.cohort),
+            took: (!before.is_terminal).then_some(before.ask),
         })
     }
 

@@ -116,11 +116,6 @@ impl Cohort {
         self.create_time
     }
 
-    /// What one of them takes of its node.
-    pub(crate) fn ask(&self) -> Amount {
-        self.ask
-    }
-
     /// The group they run.
     pub(super) fn group(&self) -> &TaskGroup {
         &self.job.spec.groups[usize::from(self.group_at)]

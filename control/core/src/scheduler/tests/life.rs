@@ -1,0 +1,399 @@
+//! Random lives of clusters in which everything happens that jobs and operators can ask for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::eval::Trigger;
+use muster_domain::fixture;
+use muster_domain::id::{JobKey, NodeId};
+use muster_domain::job::{
+    Affinity, Constraint, Disconnect, JobSpec, JobType, MigrateStrategy, Operand, Spread,
+    SpreadTarget, UpdateStrategy,
+};
+use muster_domain::node::{
+    DeviceGroup, DeviceInstance, DrainSpec, Eligibility, NodeSpec, NodeStatus,
+};
+use muster_domain::resources::DeviceAsk;
+use muster_domain::scheduling::{Algorithm, PreemptionConfig, SchedulerConfig};
+use proptest::prelude::*;
+
+use crate::fixture::Cluster;
+use crate::fsm::{Command, DeploymentChange};
+use crate::state::AllocView;
+use crate::watch;
+
+const NODES: u64 = 5;
+
+/// What to do, and three numbers that say how.
+type Step = (u8, u16, u16, u16);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = (0..26_u8, any::<u16>(), any::<u16>(), any::<u16>());
+    prop::collection::vec(step, 1..40)
+}
+
+fn nodes() -> Vec<NodeSpec> {
+    (0..NODES)
+        .map(|number| {
+            let mut spec = fixture::node(&format!("n{number}"))
+                .cpu_mhz(2_000 + 500 * number)
+                .memory_mb(3_000)
+                .build();
+            spec.meta
+                .insert("rack".to_owned(), format!("r{}", number % 3));
+            spec.resources.cores = 4;
+            spec.resources.core_ids = vec![0, 1, 2, 3];
+            if number < 2 {
+                let instances = ["a", "b"].map(|id| DeviceInstance {
+                    id: id.to_owned(),
+                    healthy: true,
+                });
+                spec.devices.push(DeviceGroup {
+                    vendor: "nvidia".to_owned(),
+                    kind: "gpu".to_owned(),
+                    name: "t4".to_owned(),
+                    attributes: BTreeMap::new(),
+                    instances: instances.to_vec(),
+                });
+            }
+            spec
+        })
+        .collect()
+}
+
+fn spread(even: bool) -> Spread {
+    let target = SpreadTarget {
+        value: "r0".to_owned(),
+        percent: 60,
+    };
+    Spread {
+        attribute: "${meta.rack}".to_owned(),
+        weight: 50,
+        targets: if even { Vec::new() } else { vec![target] },
+    }
+}
+
+fn job(which: u16, how: u16, more: u16) -> JobSpec {
+    let number = which % 6;
+    // A job keeps its type.
+    let kind = [
+        JobType::Service,
+        JobType::Service,
+        JobType::Batch,
+        JobType::Service,
+        JobType::System,
+        JobType::SysBatch,
+    ][usize::from(number)];
+    let bit = |at: u16| how >> at & 1 == 1;
+    let mut spec = fixture::job(&format!("job{number}"))
+        .job_type(kind)
+        .count(u32::from(more % 5))
+        .cpu_mhz(100 + u32::from(more >> 3 & 7) * 100)
+        .memory_mb(100 + u32::from(more >> 6 & 7) * 100)
+        .build();
+    spec.priority = u8::try_from(how >> 9 & 63).unwrap() + 10;
+    let group = &mut spec.groups[0];
+    match kind {
+        JobType::Service => {
+            group.migrate = Some(MigrateStrategy::default());
+            group.update = bit(0).then(|| UpdateStrategy {
+                max_parallel: 1 + u32::from(more >> 9 & 1),
+                canary: u32::from(more >> 10 & 1),
+                auto_promote: bit(1),
+                auto_revert: bit(2),
+                ..UpdateStrategy::default()
+            });
+            group.disconnect = Disconnect {
+                lost_after: bit(3).then_some(Duration::from_mins(1)),
+                replace: bit(4),
+                ..Disconnect::default()
+            };
+        }
+        JobType::Batch => {}
+        JobType::System => {
+            group.update = bit(0).then(UpdateStrategy::default);
+        }
+        JobType::SysBatch => {}
+    }
+    match more >> 11 & 7 {
+        0 => spec.spreads.push(spread(true)),
+        1 => spec.spreads.push(spread(false)),
+        2 => spec.affinities.push(Affinity {
+            left: "${meta.rack}".to_owned(),
+            operand: Operand::Equal,
+            right: "r1".to_owned(),
+            weight: 50,
+        }),
+        3 => spec.constraints.push(Constraint {
+            left: String::new(),
+            operand: Operand::DistinctHosts,
+            right: String::new(),
+        }),
+        4 => spec.constraints.push(Constraint {
+            left: "${meta.rack}".to_owned(),
+            operand: Operand::DistinctProperty,
+            right: "2".to_owned(),
+        }),
+        5 => spec.groups[0].tasks[0].resources.cores = 1 + u16::from(bit(5)),
+        6 => spec.groups[0].tasks[0].resources.devices.push(DeviceAsk {
+            name: "nvidia/gpu".to_owned(),
+            count: 1 + u32::from(bit(5)),
+            constraints: Vec::new(),
+            affinities: Vec::new(),
+        }),
+        _ => spec.all_at_once = bit(6),
+    }
+    spec
+}
+
+struct Life {
+    cluster: Cluster,
+    nodes: Vec<NodeId>,
+}
+
+impl Life {
+    fn new() -> Self {
+        let mut cluster = Cluster::new();
+        let nodes = nodes().into_iter().map(|spec| cluster.node(spec)).collect();
+        Self { cluster, nodes }
+    }
+
+    fn of(steps: &[Step]) -> Self {
+        let mut life = Self::new();
+        for step in steps {
+            life.take(*step);
+            life.look();
+        }
+        life
+    }
+
+    /// Carries out what is due by time, then schedules.
+    fn look(&mut self) {
+        for _ in 0..4 {
+            self.cluster.settle();
+            let commands = watch::due(&self.cluster.state, self.cluster.now).commands;
+            if commands.is_empty() {
+                return;
+            }
+            for command in commands {
+                self.cluster.apply(command);
+            }
+        }
+        self.cluster.settle();
+    }
+
+    fn report(&mut self, alloc: &Allocation, client_status: ClientStatus, healthy: Option<bool>) {
+        let report = AllocReport {
+            alloc_id: alloc.id,
+            client_status,
+            client_description: String::new(),
+            task_states: Vec::new(),
+            healthy,
+        };
+        self.cluster.apply(Command::ReportAllocs {
+            node_id: alloc.node_id,
+            reports: vec![report],
+            at: self.cluster.now,
+        });
+    }
+
+    fn allocs(&self) -> Vec<Allocation> {
+        let allocs = self.cluster.state.allocs().iter();
+        allocs.map(AllocView::unpack).collect()
+    }
+
+    fn take(&mut self, (what, which, how, more): Step) {
+        let at = self.cluster.now;
+        let node_id = self.nodes[usize::from(which) % self.nodes.len()];
+        let key = JobKey::in_default(format!("job{}", which % 6));
+        let apply = |life: &mut Self, command| {
+            life.cluster.apply(command);
+        };
+        match what {
+            0..=6 => {
+                self.cluster.run(job(which, how, more));
+            }
+            7 => {
+                self.cluster.stop(&format!("job{}", which % 6));
+            }
+            8 | 9 => {
+                self.cluster.node_status(node_id, NodeStatus::Down);
+            }
+            10..=12 => {
+                self.cluster.node_status(node_id, NodeStatus::Ready);
+            }
+            13..=16 => self.report_some(which, how),
+            17 => self
+                .cluster
+                .advance(Duration::from_secs(u64::from(how % 200))),
+            18 => apply(
+                self,
+                Command::DrainNode {
+                    node_id,
+                    drain: (how % 3 > 0).then(|| DrainSpec {
+                        deadline: (how % 3 == 1).then(|| Duration::from_secs(u64::from(more % 90))),
+                        ignore_system_jobs: more % 2 == 0,
+                    }),
+                    mark_eligible: true,
+                    at,
+                },
+            ),
+            19 => apply(
+                self,
+                Command::SetEligibility {
+                    node_id,
+                    eligibility: if how % 2 == 0 {
+                        Eligibility::Eligible
+                    } else {
+                        Eligibility::Ineligible
+                    },
+                    at,
+                },
+            ),
+            20 => self.change_deployment(which, how),
+            21 => apply(
+                self,
+                Command::ScaleJob {
+                    key,
+                    group: "main".to_owned(),
+                    count: u32::from(how % 5),
+                    check_index: None,
+                    at,
+                },
+            ),
+            22 => apply(
+                self,
+                Command::RevertJob {
+                    key,
+                    version: u64::from(how % 3),
+                    check_version: None,
+                    at,
+                },
+            ),
+            23 => {
+                let live = self.allocs();
+                if let Some(alloc) = live.get(usize::from(how) % live.len().max(1)) {
+                    let alloc_ids = vec![alloc.id];
+                    let trigger = Trigger::AllocStop;
+                    apply(
+                        self,
+                        Command::MigrateAllocs {
+                            alloc_ids,
+                            trigger,
+                            at,
+                        },
+                    );
+                }
+            }
+            24 => apply(
+                self,
+                Command::SetSchedulerConfig {
+                    config: SchedulerConfig {
+                        algorithm: if how % 2 == 0 {
+                            Algorithm::Binpack
+                        } else {
+                            Algorithm::Spread
+                        },
+                        preemption: PreemptionConfig {
+                            system: how & 2 == 0,
+                            sysbatch: how & 4 == 0,
+                            batch: how & 8 == 0,
+                            service: how & 16 == 0,
+                        },
+                        ..SchedulerConfig::default()
+                    },
+                    check_index: None,
+                    at,
+                },
+            ),
+            _ => {
+                for command in crate::gc::Collector::forced(at) {
+                    self.cluster.apply(command);
+                }
+            }
+        }
+    }
+
+    fn report_some(&mut self, which: u16, how: u16) {
+        let allocs = self.allocs();
+        let Some(alloc) = allocs.get(usize::from(which) % allocs.len().max(1)) else {
+            return;
+        };
+        let status = [
+            ClientStatus::Running,
+            ClientStatus::Running,
+            ClientStatus::Running,
+            ClientStatus::Complete,
+            ClientStatus::Failed,
+        ][usize::from(how % 5)];
+        let healthy = match how >> 4 & 3 {
+            0 => None,
+            1 | 2 => Some(true),
+            _ => Some(false),
+        };
+        self.report(alloc, status, healthy);
+    }
+
+    fn change_deployment(&mut self, which: u16, how: u16) {
+        let deployments: Vec<_> = self.cluster.state.deployments().iter().collect();
+        let count = deployments.len().max(1);
+        let Some(deployment) = deployments.get(usize::from(which) % count) else {
+            return;
+        };
+        let id = deployment.id;
+        let change = match how % 4 {
+            0 => DeploymentChange::Promote(None),
+            1 => DeploymentChange::Fail,
+            2 => DeploymentChange::Pause,
+            _ => DeploymentChange::Resume,
+        };
+        let at = self.cluster.now;
+        self.cluster
+            .apply(Command::ChangeDeployment { id, change, at });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// `Cluster::apply` checks after every entry that nothing is overbooked or held twice, and all else of
+    /// `state::check`.
+    #[test]
+    fn no_life_breaks_an_invariant(steps in steps()) {
+        Life::of(&steps);
+    }
+
+    #[test]
+    fn a_job_at_rest_stays_at_rest(steps in steps()) {
+        let mut life = Life::of(&steps);
+        // Whatever waits for a time has its time.
+        for _ in 0..20 {
+            life.cluster.advance(Duration::from_mins(10));
+            life.look();
+        }
+        let jobs: Vec<_> = life.cluster.state.jobs().iter().map(|job| job.key()).collect();
+        for key in jobs {
+            life.cluster.apply(Command::EvaluateJob {
+                key: key.clone(),
+                force_reschedule: false,
+                at: life.cluster.now,
+            });
+            let plans = life.cluster.settle();
+            prop_assert!(plans.is_empty(), "{key}: {plans:?}");
+        }
+    }
+
+    #[test]
+    fn equal_inputs_give_equal_plans(steps in steps()) {
+        let life = Life::of(&steps);
+        let state = &life.cluster.state;
+        for eval in state.evals().iter() {
+            let mut eval = (**eval).clone();
+            eval.status = muster_domain::eval::EvalStatus::Pending;
+            let one = crate::scheduler::schedule(state, &eval, life.cluster.now);
+            let other = crate::scheduler::schedule(&state.clone(), &eval, life.cluster.now);
+            prop_assert_eq!(one, other);
+        }
+    }
+}
