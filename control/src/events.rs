@@ -28,8 +28,6 @@ pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
         Command::SetNodeStatus { .. } => "NodeStreamEvent",
-        Command::SetEligibility { .. } => "NodeDrain",
-        Command::RegisterJob { .. } => "JobRegistered",
         Command::DeregisterJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => "PlanResult",
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
@@ -43,9 +41,12 @@ pub(crate) fn cause(command: &Command) -> &'static str {
             | DeploymentChange::Pause
             | DeploymentChange::Resume => "DeploymentStatusUpdate",
         },
-        Command::DrainNode { .. } | Command::CompleteDrain { .. } => "NodeDrain",
+        Command::SetEligibility { .. }
+        | Command::DrainNode { .. }
+        | Command::CompleteDrain { .. } => "NodeDrain",
         Command::MigrateAllocs { .. } => "AllocationUpdateDesiredStatus",
-        Command::ScaleJob { .. }
+        Command::RegisterJob { .. }
+        | Command::ScaleJob { .. }
         | Command::RevertJob { .. }
         | Command::SetJobStable { .. }
         | Command::DispatchJob { .. }

@@ -643,6 +643,7 @@ impl Applied {
 }
 
 /// Applies the entry at `index`.
+#[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
 pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
     let at = command.at();
     state.applied = index;

@@ -110,11 +110,7 @@ fn pack(runs: &[PlacementRun]) -> Vec<u8> {
 
 fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
     let PlacementDetail {
-        holding: Holding {
-            ports,
-            cores,
-            devices,
-        },
+        holding,
         previous,
         reschedule,
         canary,
@@ -128,9 +124,9 @@ fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
         (CANARY, *canary),
         (PREEMPTED, !preempted.is_empty()),
         (VERSION, version.is_some()),
-        (PORTS, !ports.is_empty()),
-        (CORES, !cores.is_empty()),
-        (DEVICES, !devices.is_empty()),
+        (PORTS, !holding.ports.is_empty()),
+        (CORES, !holding.cores.is_empty()),
+        (DEVICES, !holding.devices.is_empty()),
     ] {
         flags |= if set { flag } else { 0 };
     }
@@ -144,12 +140,24 @@ fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
     }
     if flags & PREEMPTED != 0 {
         writer.number(preempted.len() as u64);
-        preempted.iter().for_each(|alloc_id| alloc_id.pack(writer));
+        for alloc_id in preempted {
+            alloc_id.pack(writer);
+        }
     }
     if let Some(version) = version {
         writer.number(*version);
     }
-    if flags & PORTS != 0 {
+    pack_holding(writer, holding);
+}
+
+/// The flags before it say which of its parts are there.
+fn pack_holding(writer: &mut Writer, holding: &Holding) {
+    let Holding {
+        ports,
+        cores,
+        devices,
+    } = holding;
+    if !ports.is_empty() {
         writer.number(ports.len() as u64);
         for AllocatedPort {
             label,
@@ -164,16 +172,18 @@ fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
             writer.bytes(host_ip.as_bytes());
         }
     }
-    if flags & CORES != 0 {
+    if !cores.is_empty() {
         writer.number(cores.len() as u64);
         for HeldCores { task_at, ids, mhz } in cores {
             writer.number(u64::from(*task_at));
             writer.number(*mhz);
             writer.number(ids.len() as u64);
-            ids.iter().for_each(|id| writer.number(u64::from(*id)));
+            for id in ids {
+                writer.number(u64::from(*id));
+            }
         }
     }
-    if flags & DEVICES != 0 {
+    if !devices.is_empty() {
         writer.number(devices.len() as u64);
         for HeldDevices {
             task_at,
@@ -184,7 +194,9 @@ fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
             writer.number(u64::from(*task_at));
             writer.bytes(group.as_bytes());
             writer.number(ids.len() as u64);
-            ids.iter().for_each(|id| writer.bytes(id.as_bytes()));
+            for id in ids {
+                writer.bytes(id.as_bytes());
+            }
         }
     }
 }

@@ -214,7 +214,6 @@ impl AllocListStub {
             modify_index: alloc.modify_index.0,
             create_time: alloc.create_time.0,
             modify_time: alloc.modify_time.0,
-            ..Self::default()
         }
     }
 }
@@ -261,7 +260,7 @@ pub struct DeploymentStatus {
 
 impl DeploymentStatus {
     fn of(alloc: &domain::Allocation) -> Option<Self> {
-        (alloc.healthy.is_some() || alloc.canary).then(|| Self {
+        (alloc.healthy.is_some() || alloc.canary).then_some(Self {
             healthy: alloc.healthy,
             canary: alloc.canary,
             modify_index: alloc.modify_index.0,

@@ -135,7 +135,9 @@ fn take_run(
         .filter_map(|alloc_id| state.allocs().get(alloc_id))
         .filter(|alloc| !alloc.is_terminal() && !room.is_freed(*alloc))
         .collect();
-    victims.iter().for_each(|alloc| room.give_back(*alloc));
+    for alloc in &victims {
+        room.give_back(*alloc);
+    }
     let mut fits = 0;
     while fits < run.count.min(max) && room.take(run.node, seen, ask, run.holding()).is_ok() {
         fits += 1;

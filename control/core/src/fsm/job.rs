@@ -7,7 +7,7 @@ use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::EvalId;
 use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobSpec, JobStatus, JobVersion};
+use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
 use muster_domain::limits::COUNT_MAX;
 
 use super::{Change, Rejection, Response};
@@ -250,8 +250,10 @@ pub(super) fn scale(
         return refuse(format!("it has no group {name}"));
     };
     match spec.job_type {
-        muster_domain::job::JobType::Service | muster_domain::job::JobType::Batch => {}
-        kind => return refuse(format!("jobs of type {kind} have no count to change")),
+        JobType::Service | JobType::Batch => {}
+        kind @ (JobType::System | JobType::SysBatch) => {
+            return refuse(format!("jobs of type {kind} have no count to change"));
+        }
     }
     if row.job.stop {
         return refuse("it is stopped: run it again before you scale it".to_owned());
@@ -315,9 +317,9 @@ pub(super) fn deregister(
             .of_job(&key)
             .map(|it| it.id)
             .collect();
-        deployments
-            .iter()
-            .for_each(|id| change.remove_deployment(id));
+        for id in &deployments {
+            change.remove_deployment(id);
+        }
         change.remove_job(&key);
     } else if !row.job.stop {
         let job = Job {

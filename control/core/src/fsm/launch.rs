@@ -73,7 +73,7 @@ pub(super) fn dispatch(
         ..spec.clone()
     };
     child.meta.extend(meta);
-    launch(change, child)
+    Ok(launch(change, child))
 }
 
 /// Whether a dispatch carries what the job wants, and nothing else.
@@ -209,23 +209,23 @@ pub(super) fn periodic(
         }),
         ..spec.clone()
     };
-    launch(change, child)
+    Ok(launch(change, child))
 }
 
-fn launch(change: &mut Change<'_>, spec: JobSpec) -> Result<Response, Rejection> {
+fn launch(change: &mut Change<'_>, spec: JobSpec) -> Response {
     let (key, trigger) = (spec.key(), trigger(&spec));
     let job_id = spec.id.clone();
     if change.state.jobs.get(&key).is_some() {
-        return Ok(Response::JobLaunched {
+        return Response::JobLaunched {
             job_id,
             eval_id: None,
-        });
+        };
     }
     let row = job::first_version(change, spec);
     let job = Arc::clone(&row.job);
     change.put_job(row);
     let eval_id = job::look_at(change, &job, trigger);
-    Ok(Response::JobLaunched { job_id, eval_id })
+    Response::JobLaunched { job_id, eval_id }
 }
 
 fn trigger(spec: &JobSpec) -> Trigger {

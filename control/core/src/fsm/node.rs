@@ -71,7 +71,10 @@ pub(super) fn set_status(
     };
     let status = match status {
         NodeStatus::Down if may_come_back(change, &node_id) => NodeStatus::Disconnected,
-        status => status,
+        NodeStatus::Down
+        | NodeStatus::Disconnected
+        | NodeStatus::Ready
+        | NodeStatus::Initializing => status,
     };
     if old.status == status {
         // A leader that took over in the middle may propose what is already so.

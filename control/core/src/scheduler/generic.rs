@@ -210,7 +210,7 @@ fn name_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     }
     for place in work.place.iter_mut().filter(is_fresh) {
         if !taken.insert(place.name_index) {
-            let free = (0..).find(|index| !taken.contains(index));
+            let free = (0..u32::MAX).find(|index| !taken.contains(index));
             place.name_index = free.unwrap_or(place.name_index);
             taken.insert(place.name_index);
         }

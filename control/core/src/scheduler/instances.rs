@@ -130,7 +130,12 @@ impl Instance {
             {
                 ClientStatus::Failed
             }
-            client => client,
+            client @ (ClientStatus::Complete
+            | ClientStatus::Pending
+            | ClientStatus::Running
+            | ClientStatus::Failed
+            | ClientStatus::Lost
+            | ClientStatus::Unknown) => client,
         };
         let (version, current) = (alloc.job(), job.map(|job| &job.current));
         let is_current = current.is_some_and(|current| {

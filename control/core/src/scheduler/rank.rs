@@ -458,9 +458,8 @@ impl<'a> Ranking<'a> {
 
     /// The part of a candidate's score that is its own; minus infinity for a node that is full.
     fn own(&self, fleet: &Fleet<'_>, at: usize, avoided: bool) -> Own {
-        let assigned = match self.fits(fleet, at) {
-            Ok(assigned) => assigned,
-            Err(_) => return FULL,
+        let Ok(assigned) = self.fits(fleet, at) else {
+            return FULL;
         };
         let used = fleet.columns()[self.candidates[at].number].used;
         let mut own = Own {

@@ -1,6 +1,6 @@
 //! System and sysbatch jobs: one instance of each group on every node that can have it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use muster_domain::alloc::ClientStatus;
@@ -23,7 +23,7 @@ use crate::state::{AllocView, State};
 #[derive(Default)]
 struct Present<'a> {
     /// Nodes that need no new instance, by number.
-    served: BTreeMap<usize, ()>,
+    served: BTreeSet<usize>,
     in_place: Vec<AllocId>,
     destructive: Vec<AllocView<'a>>,
     /// Somebody asked for another instance; there is one place for it.
@@ -95,7 +95,7 @@ impl<'a> Looking<'a, '_> {
         let number = alloc.node().at();
         if alloc.is_terminal() {
             if group.is_some() && (self.counts_although_over(alloc) || self.waits(alloc)) {
-                present.served.insert(number, ());
+                present.served.insert(number);
             }
             return;
         }
@@ -108,7 +108,7 @@ impl<'a> Looking<'a, '_> {
             counts.stop += 1;
             return self.stop(alloc, NOT_NEEDED, None);
         };
-        present.served.insert(number, ());
+        present.served.insert(number);
         if taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown {
             counts.ignore += 1;
             return self.wait_for(alloc);
@@ -202,7 +202,8 @@ impl<'a> Looking<'a, '_> {
 
 #[expect(
     clippy::too_many_arguments,
-    reason = "one group's share of one evaluation; a struct for it would be made once"
+    clippy::too_many_lines,
+    reason = "one group's share of one evaluation, step after step; a struct for it would be made once"
 )]
 fn place_group(
     fleet: &mut Fleet<'_>,
@@ -231,7 +232,7 @@ fn place_group(
     let mut failed = 0;
     let numbers: Vec<usize> = ranking.numbers().collect();
     for number in numbers {
-        if served.contains_key(&number) {
+        if served.contains(&number) {
             continue;
         }
         match ranking.place_at(fleet, number, preempting) {

@@ -143,12 +143,21 @@ impl<'a> Condition<'a> {
         ) {
             let both = |holds: bool| holds && left.1 == right.1;
             match self.operand {
-                Operand::Equal => return both(left.0 == right.0),
+                Operand::Equal => return both(left.0.total_cmp(&right.0).is_eq()),
                 Operand::Less => return both(left.0 < right.0),
                 Operand::LessOrEqual => return both(left.0 <= right.0),
                 Operand::Greater => return both(left.0 > right.0),
                 Operand::GreaterOrEqual => return both(left.0 >= right.0),
-                _ => {}
+                Operand::NotEqual
+                | Operand::Regexp
+                | Operand::Version
+                | Operand::Semver
+                | Operand::IsSet
+                | Operand::IsNotSet
+                | Operand::SetContainsAll
+                | Operand::SetContainsAny
+                | Operand::DistinctHosts
+                | Operand::DistinctProperty => {}
             }
         }
         self.compares(&left, &right)

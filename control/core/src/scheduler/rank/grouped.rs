@@ -138,7 +138,8 @@ impl Grouped {
                 };
                 let (at, score) = (group.members[winner] as usize, own.score(*shared));
                 let is_better = best.is_none_or(|(other, top)| {
-                    score > top || (score == top && place(at) < place(other))
+                    let order = score.total_cmp(&top);
+                    order.then_with(|| place(other).cmp(&place(at))).is_gt()
                 });
                 if is_better {
                     best = Some((at, score));
