@@ -533,7 +533,17 @@ pub(super) fn may_be_forgotten(state: &State, deployment: &Deployment, before: T
             .of_job(&deployment.job)
             .any(|alloc| alloc.deployment() == Some(deployment.id) && !alloc.is_terminal())
     };
+    // A failed one of the current version keeps the job from beginning anew.
+    let holds_back = || {
+        let job = state.jobs.get(&deployment.job);
+        job.is_some_and(|job| {
+            !job.stop
+                && deployment.status == DeploymentStatus::Failed
+                && job.current.version == deployment.job_version
+        })
+    };
     !deployment.status.is_active()
+        && !holds_back()
         && deployment.modify_time < before
         && deployment.create_index > LogIndex(0)
         && !is_used()

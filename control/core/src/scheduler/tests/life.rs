@@ -17,6 +17,7 @@ use muster_domain::node::{
 use muster_domain::resources::DeviceAsk;
 use muster_domain::scheduling::{Algorithm, PreemptionConfig, SchedulerConfig};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use crate::fixture::Cluster;
 use crate::fsm::{Command, DeploymentChange};
@@ -354,8 +355,22 @@ impl Life {
     }
 }
 
+/// The same lives each time, so that a change is judged by them and not by chance; others with
+/// `MUSTER_SEED` and `PROPTEST_CASES`.
+fn config() -> ProptestConfig {
+    let seed = std::env::var("MUSTER_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let default = ProptestConfig::default();
+    ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(96, |_| default.cases),
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..default
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     /// `Cluster::apply` checks after every entry that nothing is overbooked or held twice, and all else of
     /// `state::check`.
