@@ -18,6 +18,7 @@ mod rank;
 mod reconciler;
 mod system;
 mod update;
+mod why;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Evaluation};
@@ -29,6 +30,7 @@ use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::{AllocView, State};
 use reconciler::Instance;
+pub use why::{Obstacle, Why, WhyNode, why};
 
 /// What came of looking at a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +139,23 @@ fn may_preempt(state: &State, job_type: JobType) -> bool {
         JobType::Batch => preemption.batch,
         JobType::Service => preemption.service,
     }
+}
+
+/// Whether the scheduler could choose `node_id` for one more instance of `group`, at nobody's cost.
+#[cfg(test)]
+fn fits_on(
+    state: &State,
+    spec: &muster_domain::job::JobSpec,
+    group: &muster_domain::job::TaskGroup,
+    node_id: &NodeId,
+) -> bool {
+    let mut fleet = fleet::Fleet::new(state, 0);
+    let key = spec.key();
+    let live = state.allocs().of_job(&key);
+    let live = live.filter(|alloc| !alloc.is_terminal());
+    let mut ranking = rank::Ranking::new(&fleet, spec, group, live, std::iter::empty());
+    let number = fleet.number(node_id);
+    number.is_some_and(|number| ranking.place_at(&mut fleet, number, None).is_ok())
 }
 
 /// Which of equal nodes goes first, from the evaluation's id.

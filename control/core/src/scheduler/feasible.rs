@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 
+use super::why::Obstacle;
 use crate::state::NodeClass;
 
 pub(super) use constraint::{Condition, value_of};
@@ -55,7 +56,7 @@ struct Rule {
     refuses: fn(&Needs<'_>, &NodeSpec) -> Option<String>,
 }
 
-/// Every rule, in the order in which they are asked.
+/// Every rule, in the order in which they are asked. Constraints come first: [`obstacles`] tells of each.
 const RULES: [Rule; 5] = [
     constraint::RULE,
     driver::RULE,
@@ -89,6 +90,43 @@ pub(super) fn judge(needs: &Needs<'_>, node: &NodeSpec) -> Verdict {
         Some(reason) => Verdict::Filtered(reason),
         None => Verdict::Feasible,
     }
+}
+
+/// Everything that keeps the group from `node`, whatever room there is.
+pub(super) fn obstacles(needs: &Needs<'_>, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
+    let JobSpec {
+        node_pool,
+        datacenters,
+        ..
+    } = needs.job;
+    if !scope::in_pool(node_pool, &node.pool) {
+        obstacles.push(Obstacle::Pool {
+            wanted: node_pool.clone(),
+            is: node.pool.clone(),
+        });
+    }
+    if !scope::in_datacenters(datacenters, &node.datacenter) {
+        obstacles.push(Obstacle::Datacenter {
+            wanted: datacenters.clone(),
+            is: node.datacenter.clone(),
+        });
+    }
+    for condition in &needs.conditions {
+        if !condition.holds(node) {
+            let (left, right) = condition.sides(node);
+            obstacles.push(Obstacle::Constraint {
+                text: condition.to_string(),
+                left,
+                right,
+            });
+        }
+    }
+    let others = RULES.iter().skip(1);
+    obstacles.extend(
+        others
+            .filter_map(|rule| (rule.refuses)(needs, node))
+            .map(|what| Obstacle::Missing { what }),
+    );
 }
 
 /// Nodes on which there is one verdict, in one datacenter.

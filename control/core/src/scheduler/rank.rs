@@ -92,6 +92,7 @@ enum Best {
 /// The feasible nodes for one group, the best on top.
 #[derive(Debug)]
 pub(super) struct Ranking<'a> {
+    job: JobKey,
     ask: Amount,
     extras: Extras<'a>,
     count: u32,
@@ -134,6 +135,7 @@ impl<'a> Ranking<'a> {
             positions[candidate.number] = at;
         }
         let mut ranking = Self {
+            job: job.key(),
             ask: group.ask(),
             extras: Extras::of(group),
             count: group.count,
@@ -506,7 +508,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// What one instance takes of a node; cores are worth what they are there.
-    fn ask_on(&self, fleet: &Fleet<'_>, number: usize) -> Amount {
+    pub(super) fn ask_on(&self, fleet: &Fleet<'_>, number: usize) -> Amount {
         let mut ask = self.ask;
         let cores = fleet.cores_mhz(number, &self.extras);
         ask.cpu_mhz = ask.cpu_mhz.saturating_add(cores);
@@ -541,6 +543,29 @@ impl<'a> Ranking<'a> {
             return Err(distinct::PROPERTY);
         }
         Ok(())
+    }
+
+    /// The rule by which the job keeps one more instance from node `number`, if one does. Looked up anew for nodes that
+    /// are no candidates.
+    pub(super) fn kept_apart(&self, fleet: &Fleet<'_>, number: usize) -> Option<&'static str> {
+        match self.position(number) {
+            Some(at) => self.is_allowed(at).err(),
+            None => {
+                let node_number = numbered(number);
+                let on_it = fleet.state().allocs().on(node_number);
+                let any = on_it
+                    .filter(|alloc| !alloc.is_terminal())
+                    .any(|alloc| **alloc.job_key() == self.job && self.hosts != Hosts::Shared);
+                any.then_some(distinct::HOSTS)
+            }
+        }
+    }
+
+    /// The score of node `number` for one more instance, if it fits.
+    pub(super) fn score_of(&self, fleet: &Fleet<'_>, number: usize) -> Option<NodeScore> {
+        let at = self.position(number)?;
+        let score = Some(self.score(at)).filter(|score| *score > f64::NEG_INFINITY)?;
+        Some(self.node_score(fleet, at, score))
     }
 
     /// How things stand: nodes refused and full by reason, and the best scores.

@@ -7,6 +7,7 @@
 
 mod laws;
 mod life;
+mod preempting;
 mod recorded;
 mod script;
 

@@ -133,6 +133,15 @@ impl<'a> Condition<'a> {
         self.compares(&left, &right)
     }
 
+    /// What both sides read as on `node`.
+    pub(super) fn sides(&self, node: &NodeSpec) -> (Option<String>, Option<String>) {
+        let read = |target| {
+            let Side { text, found } = resolve(target, node);
+            text.filter(|_| found).map(Cow::into_owned)
+        };
+        (read(self.left), read(self.right))
+    }
+
     /// Whether `device` meets it.
     pub(in crate::scheduler) fn holds_on(&self, device: &DeviceGroup) -> bool {
         let left = resolve_device(self.left, device);

@@ -399,6 +399,23 @@ proptest! {
         }
     }
 
+    /// What `why` says of a node is what the scheduler does with it.
+    #[test]
+    fn why_agrees_with_the_scheduler(steps in steps()) {
+        let life = Life::of(&steps);
+        let state = &life.cluster.state;
+        for job in state.jobs().iter() {
+            let said = crate::scheduler::why(state, &job.key(), None).unwrap();
+            for why in said {
+                let group = job.current.spec.group(&why.group).unwrap();
+                for node in why.nodes {
+                    let fits = crate::scheduler::fits_on(state, &job.current.spec, group, &node.node_id);
+                    prop_assert_eq!(node.obstacles.is_empty(), fits, "{:?}", node);
+                }
+            }
+        }
+    }
+
     #[test]
     fn equal_inputs_give_equal_plans(steps in steps()) {
         let life = Life::of(&steps);

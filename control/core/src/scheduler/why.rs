@@ -1,0 +1,267 @@
+//! Why an instance of a group can go to a node or not: every reason, not only the first.
+//!
+//! Made of the scheduler's own parts, so that it cannot say anything else than what the scheduler does: a node without
+//! an obstacle is one that the scheduler could choose. A property test holds both against each other.
+
+use muster_domain::alloc::{NodeScore, Score};
+use muster_domain::id::{AllocId, JobKey, NodeId};
+use muster_domain::job::TaskGroup;
+use muster_domain::node::{Eligibility, Node, NodeStatus};
+use muster_domain::resources::Amount;
+
+use super::feasible::{self, Needs};
+use super::fleet::{Extras, Fleet, free_cores};
+use super::rank::Ranking;
+use crate::state::State;
+
+/// What keeps an instance from a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The node takes no work: what it is instead.
+    NotTaking {
+        /// Such as `down`, `ineligible` or `draining`.
+        state: &'static str,
+    },
+    /// It is in another pool than the job asks for.
+    Pool {
+        /// Asked for.
+        wanted: String,
+        /// The node's.
+        is: String,
+    },
+    /// It is in another datacenter than the job asks for.
+    Datacenter {
+        /// Asked for.
+        wanted: Vec<String>,
+        /// The node's.
+        is: String,
+    },
+    /// It does not meet a constraint.
+    Constraint {
+        /// As the job says it.
+        text: String,
+        /// What the left side reads as on the node; `None`: nothing.
+        left: Option<String>,
+        /// What the right side reads as.
+        right: Option<String>,
+    },
+    /// A driver, volume, host network or kind of device is missing: which.
+    Missing {
+        /// In words.
+        what: String,
+    },
+    /// There is too little of something.
+    Short {
+        /// `cpu` (MHz), `memory` or `disk` (MiB), `cores`.
+        what: &'static str,
+        /// What one instance needs.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
+    /// A port that it asks for is taken.
+    Port {
+        /// The port.
+        port: u16,
+        /// By whom; `None`: it is kept from tasks.
+        by: Option<AllocId>,
+    },
+    /// Too few free ports or devices that it asks for.
+    Held {
+        /// `ports` or `devices`.
+        what: &'static str,
+    },
+    /// The job wants its instances apart.
+    Apart {
+        /// `distinct_hosts` or `distinct_property`.
+        rule: &'static str,
+    },
+}
+
+/// How things stand on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhyNode {
+    /// The node.
+    pub node_id: NodeId,
+    /// Everything that keeps an instance from it; none: it fits.
+    pub obstacles: Vec<Obstacle>,
+    /// Its score, if it fits.
+    pub score: Option<NodeScore>,
+}
+
+/// How things stand for one more instance of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// The group.
+    pub group: String,
+    /// Instances of it that are wanted and are not there.
+    pub missing: u32,
+    /// Every node: those that fit first, best first, then those that lack least.
+    pub nodes: Vec<WhyNode>,
+}
+
+impl Why {
+    /// The node on which least would have to change, if none fits.
+    #[must_use]
+    pub fn nearest(&self) -> Option<&WhyNode> {
+        self.nodes.first().filter(|node| !node.obstacles.is_empty())
+    }
+}
+
+/// How things stand for one more instance of each group of a job, or of the one called `only`. `None`: there is no
+/// such job.
+#[must_use]
+pub fn why(state: &State, key: &JobKey, only: Option<&str>) -> Option<Vec<Why>> {
+    let job = state.jobs().get(key)?;
+    let fleet = Fleet::new(state, 0);
+    let groups = job.current.spec.groups.iter();
+    let wanted = groups.filter(|group| only.is_none_or(|only| only == group.name));
+    Some(
+        wanted
+            .map(|group| why_group(state, &fleet, key, group))
+            .collect(),
+    )
+}
+
+fn why_group(state: &State, fleet: &Fleet<'_>, key: &JobKey, group: &TaskGroup) -> Why {
+    let live = || {
+        let allocs = state.allocs().of_job(key);
+        allocs.filter(|alloc| !alloc.is_terminal())
+    };
+    let job = state.jobs().get(key).map(|job| &job.current);
+    let mut nodes = Vec::new();
+    if let Some(version) = job {
+        let spec = &version.spec;
+        let ranking = Ranking::new(fleet, spec, group, live(), std::iter::empty());
+        let needs = Needs::new(spec, group);
+        let extras = Extras::of(group);
+        for node in state.nodes().iter() {
+            let Some(number) = fleet.number(&node.spec.id) else {
+                continue;
+            };
+            let mut obstacles = Vec::new();
+            standing(node, &mut obstacles);
+            feasible::obstacles(&needs, &node.spec, &mut obstacles);
+            room(fleet, number, &ranking, &extras, &mut obstacles);
+            if let Some(rule) = ranking.kept_apart(fleet, number) {
+                obstacles.push(Obstacle::Apart { rule });
+            }
+            nodes.push(WhyNode {
+                node_id: node.spec.id,
+                score: ranking
+                    .score_of(fleet, number)
+                    .filter(|_| obstacles.is_empty()),
+                obstacles,
+            });
+        }
+    }
+    nodes.sort_by_cached_key(|node| {
+        let score = node
+            .score
+            .as_ref()
+            .map_or(Score(i32::MIN), |it| it.normalised);
+        (
+            lacks(&node.obstacles),
+            std::cmp::Reverse(score),
+            node.node_id,
+        )
+    });
+    let of_group = live().filter(|alloc| alloc.group().name == group.name);
+    let there = u32::try_from(of_group.count()).unwrap_or(u32::MAX);
+    Why {
+        group: group.name.clone(),
+        missing: group.count.saturating_sub(there),
+        nodes,
+    }
+}
+
+/// How far a node is from taking the instance: first what cannot be had by making room, then the largest part that is
+/// short, in thousandths of what is needed.
+fn lacks(obstacles: &[Obstacle]) -> (usize, u64) {
+    let mut others = 0;
+    let mut short = 0;
+    for obstacle in obstacles {
+        match obstacle {
+            Obstacle::Short { needed, free, .. } => {
+                let missing = needed.saturating_sub(*free).saturating_mul(1_000);
+                short = short.max(missing / (*needed).max(1));
+            }
+            Obstacle::Port { .. } | Obstacle::Held { .. } => short = short.max(1_000),
+            Obstacle::NotTaking { .. }
+            | Obstacle::Pool { .. }
+            | Obstacle::Datacenter { .. }
+            | Obstacle::Constraint { .. }
+            | Obstacle::Missing { .. }
+            | Obstacle::Apart { .. } => others += 1,
+        }
+    }
+    (others, short)
+}
+
+fn standing(node: &Node, obstacles: &mut Vec<Obstacle>) {
+    if node.takes_work() {
+        return;
+    }
+    let state = match node.status {
+        NodeStatus::Ready if node.drain.is_some() => "draining",
+        NodeStatus::Ready if node.eligibility == Eligibility::Ineligible => "ineligible",
+        NodeStatus::Ready
+        | NodeStatus::Initializing
+        | NodeStatus::Down
+        | NodeStatus::Disconnected => node.status.word(),
+    };
+    obstacles.push(Obstacle::NotTaking { state });
+}
+
+fn room(
+    fleet: &Fleet<'_>,
+    number: usize,
+    ranking: &Ranking<'_>,
+    extras: &Extras<'_>,
+    obstacles: &mut Vec<Obstacle>,
+) {
+    let column = &fleet.columns()[number];
+    let (ask, free) = (ranking.ask_on(fleet, number), column.free());
+    let parts: [(&'static str, fn(Amount) -> u64); 3] = [
+        ("cpu", |amount| amount.cpu_mhz),
+        ("memory", |amount| amount.memory_mb),
+        ("disk", |amount| amount.disk_mb),
+    ];
+    for (what, of) in parts {
+        let (needed, free) = (of(ask), of(free));
+        // A node without cpu or memory has no score.
+        let is_none = what != "disk" && of(column.total) == 0;
+        if needed > free || is_none {
+            obstacles.push(Obstacle::Short { what, needed, free });
+        }
+    }
+    let Some(spec) = fleet.spec(number) else {
+        return;
+    };
+    let held = fleet.held(number);
+    let Err(what) = fleet.assign(number, extras) else {
+        return;
+    };
+    let before = obstacles.len();
+    for port in extras.ports().iter().filter_map(|ask| ask.fixed) {
+        let mut holders = fleet.running_on(number);
+        let by = holders.find(|alloc| alloc.holding().ports.iter().any(|it| it.value == port));
+        let is_kept = spec.reserved_ports.binary_search(&port).is_ok();
+        if by.is_some() || is_kept {
+            let by = by.map(|alloc| alloc.id());
+            obstacles.push(Obstacle::Port { port, by });
+        }
+    }
+    let cores = extras.core_count();
+    let free = free_cores(spec, held).count();
+    if cores > free {
+        obstacles.push(Obstacle::Short {
+            what: "cores",
+            needed: cores as u64,
+            free: free as u64,
+        });
+    }
+    if obstacles.len() == before {
+        obstacles.push(Obstacle::Held { what });
+    }
+}
