@@ -10,6 +10,7 @@ use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{NodeSpec, NodeStatus};
 use proptest::prelude::*;
 
+use super::life::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
 use crate::scheduler;
@@ -158,7 +159,7 @@ fn take(cluster: &mut Cluster, step: Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     /// [`Cluster::apply`] checks after every entry that nothing is overbooked and all else of
     /// `state::check`.
@@ -183,6 +184,11 @@ proptest! {
             take(&mut cluster, step);
         }
 
+        // Whatever waits for a time has its time: what is due within a second is done at once.
+        for _ in 0..3 {
+            cluster.advance(Duration::from_hours(2));
+            cluster.settle();
+        }
         let jobs: Vec<_> = cluster.state.jobs().iter().map(|job| job.key()).collect();
         for key in jobs {
             cluster.apply(Command::EvaluateJob { key: key.clone(), force_reschedule: false, at: cluster.now });

@@ -357,7 +357,7 @@ impl Life {
 
 /// The same lives each time, so that a change is judged by them and not by chance; others with
 /// `MUSTER_SEED` and `PROPTEST_CASES`.
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     let seed = std::env::var("MUSTER_SEED").ok();
     let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let default = ProptestConfig::default();
