@@ -12,6 +12,7 @@ mod answer;
 mod body;
 mod check;
 mod client;
+mod deployment;
 mod eval;
 mod event;
 mod job;
@@ -24,6 +25,7 @@ mod path;
 mod patience;
 mod query;
 mod raft;
+mod scheduler;
 mod search;
 mod snapshot;
 mod status;
@@ -73,11 +75,12 @@ impl Table {
 
 /// Every route. In the order of `wire::api::route::ROUTES`.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 10] = [
+    let nouns: [fn(Table) -> Table; 11] = [
         job::routes,
         eval::routes,
         alloc::routes,
         node::routes,
+        deployment::routes,
         client::routes,
         agent::routes,
         search::routes,

@@ -1,13 +1,15 @@
-//! Allocations: list and read.
+//! Allocations: list, read, stop.
 
 use std::collections::BTreeMap;
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, put};
+use muster_control_core::fsm::{self, Command};
 use muster_control_core::state::{AllocView, State};
+use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, NodeId};
-use muster_wire::api::alloc::{self as shapes, AllocListStub, NodeRef};
+use muster_wire::api::alloc::{self as shapes, AllocListStub, AllocStopResponse, NodeRef};
 
 use super::query::Query;
 use super::status::ApiError;
@@ -19,6 +21,7 @@ pub(super) fn routes(table: Table) -> Table {
     table
         .on("/v1/allocations", get(list))
         .on("/v1/allocation/{alloc_id}", get(one))
+        .on("/v1/allocation/{alloc_id}/stop", put(stop).post(stop))
 }
 
 /// What lists of allocations say of nodes.
@@ -92,4 +95,36 @@ async fn one(
             },
         )
         .await
+}
+
+/// Has an allocation replaced, on whichever node is best for it.
+async fn stop(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let alloc_id: AllocId = path::id(&alloc_id, WHAT)?;
+    if query.flag("no_shutdown_delay")? {
+        return Err(ApiError::Unsupported {
+            what: "alloc stop without the shutdown delay".to_owned(),
+        });
+    }
+    let command = Command::MigrateAllocs {
+        alloc_ids: vec![alloc_id],
+        trigger: Trigger::AllocStop,
+        at: http.control.now(),
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    let fsm::Response::EvalsCreated { eval_ids } = response else {
+        return Err(ApiError::other_than_done(response));
+    };
+    let Some(eval_id) = eval_ids.first() else {
+        return Err(ApiError::Malformed(format!(
+            "allocation {alloc_id} has ended or is told to: there is nothing to stop"
+        )));
+    };
+    query.json(&AllocStopResponse {
+        eval_id: eval_id.to_string(),
+        index: index.0,
+    })
 }

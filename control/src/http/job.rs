@@ -24,7 +24,7 @@ use super::alloc::{node_refs, stub};
 use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, path};
+use super::{Http, Table, deployment, path};
 use crate::limits;
 
 const NOT_FOUND: ApiError = ApiError::NotFound { what: "job" };
@@ -324,9 +324,10 @@ async fn one(
         Some(Aspect::Evaluations) => evaluations(&http, &query, key).await,
         Some(Aspect::Summary) => read_summary(&http, &query, key).await,
         Some(Aspect::Versions) => versions(&http, &query, key).await,
-        // There are no deployments, services and actions yet: what a job without them answers.
-        Some(Aspect::Deployment) => nothing(&http, &query, &key, serde_json::Value::Null).await,
-        Some(Aspect::Actions | Aspect::Deployments | Aspect::Services) => {
+        Some(Aspect::Deployment) => deployment::latest(&http, &query, key).await,
+        Some(Aspect::Deployments) => deployment::of_job(&http, &query, key).await,
+        // There are no services and actions yet: what a job without them answers.
+        Some(Aspect::Actions | Aspect::Services) => {
             nothing(&http, &query, &key, serde_json::Value::Array(Vec::new())).await
         }
     }

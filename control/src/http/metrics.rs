@@ -116,6 +116,16 @@ fn count(state: &State) -> Vec<Sample> {
         "Evaluations by status.",
         &mut state.evals().iter().map(|eval| eval.status.word()),
     );
+    table(
+        "muster_deployments",
+        "Deployments by status.",
+        &mut state.deployments().iter().map(|row| row.status.word()),
+    );
+    samples.push(Sample::one(
+        "muster_nodes_draining",
+        "Nodes that are being emptied.",
+        state.nodes().draining().count() as f64,
+    ));
     let applied = state.applied().0 as f64;
     samples.push(Sample::one(
         "muster_raft_applied_index",

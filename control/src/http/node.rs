@@ -1,4 +1,4 @@
-//! Nodes: list, read, eligibility.
+//! Nodes: list, read, eligibility, drain.
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
@@ -8,7 +8,9 @@ use muster_control_core::state::{Allocs, State};
 use muster_domain::id::NodeId;
 use muster_wire::api;
 use muster_wire::api::alloc::NodeRef;
-use muster_wire::api::node::{NodeListStub, NodeUpdateResponse, read_eligibility};
+use muster_wire::api::node::{
+    DrainOrder, NodeListStub, NodeUpdateResponse, read_drain, read_eligibility,
+};
 
 use super::body::RawBody;
 use super::query::Query;
@@ -22,6 +24,7 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/nodes", get(list))
         .on("/v1/node/{node_id}", get(one))
         .on("/v1/node/{node_id}/allocations", get(allocations))
+        .on("/v1/node/{node_id}/drain", put(drain).post(drain))
         .on(
             "/v1/node/{node_id}/eligibility",
             put(set_eligibility).post(set_eligibility),
@@ -108,6 +111,30 @@ async fn set_eligibility(
         eligibility,
         at: http.control.now(),
     };
+    update(&http, &query, command).await
+}
+
+async fn drain(
+    Shared(http): Shared<Http>,
+    Path(node_id): Path<String>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let node_id: NodeId = path::id(&node_id, WHAT)?;
+    let DrainOrder {
+        spec,
+        mark_eligible,
+    } = read_drain(&body.0)?;
+    let command = Command::DrainNode {
+        node_id,
+        drain: spec,
+        mark_eligible,
+        at: http.control.now(),
+    };
+    update(&http, &query, command).await
+}
+
+async fn update(http: &Http, query: &Query, command: Command) -> Result<Response, ApiError> {
     let (index, response) = http.control.propose(query.once(command)).await?;
     if let fsm::Response::Rejected(rejection) = response {
         return Err(ApiError::Rejected(rejection));

@@ -1,4 +1,4 @@
-//! The cluster: configuration, namespaces, deployments (none yet), garbage collection.
+//! The cluster: configuration, namespaces, garbage collection.
 
 use axum::extract::{Path, State as Shared};
 use axum::http::StatusCode;
@@ -6,18 +6,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use muster_domain::id::LogIndex;
 use muster_domain::job::DEFAULT_NAMESPACE;
-use muster_wire::api::operator::{Namespace, PreemptionConfig, SchedulerConfig, SchedulerResponse};
+use muster_wire::api::operator::Namespace;
 
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer, check, metrics, snapshot};
+use super::{Http, Table, answer, check, metrics, scheduler, snapshot};
 
 pub(super) fn routes(table: Table) -> Table {
     table
         .on("/v1/namespaces", get(namespaces))
         .on("/v1/namespace/{name}", get(namespace))
-        .on("/v1/deployments", get(deployments))
-        .on("/v1/deployment/{deployment_id}", get(deployment))
         .on("/v1/system/gc", put(collect_garbage).post(collect_garbage))
         .on(
             "/v1/system/reconcile/summaries",
@@ -32,7 +30,12 @@ pub(super) fn routes(table: Table) -> Table {
                 .put(snapshot::take_in)
                 .post(snapshot::take_in),
         )
-        .on("/v1/operator/scheduler/configuration", get(scheduler))
+        .on(
+            "/v1/operator/scheduler/configuration",
+            get(scheduler::read)
+                .put(scheduler::write)
+                .post(scheduler::write),
+        )
 }
 
 fn default_namespace() -> Namespace {
@@ -72,19 +75,6 @@ async fn namespace(
     ))
 }
 
-async fn deployments(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    let none: [(); 0] = [];
-    Ok(answer::stamp(
-        query.json(&none)?,
-        &query.state(&http).await?,
-        LogIndex(1),
-    ))
-}
-
-async fn deployment() -> ApiError {
-    ApiError::NotFound { what: "deployment" }
-}
-
 async fn collect_garbage(Shared(http): Shared<Http>) -> Result<StatusCode, ApiError> {
     http.control.collect_garbage().await?;
     Ok(StatusCode::OK)
@@ -93,25 +83,4 @@ async fn collect_garbage(Shared(http): Shared<Http>) -> Result<StatusCode, ApiEr
 /// Summaries are counted with every change, so there is nothing to reconcile.
 async fn reconcile() -> Response {
     StatusCode::OK.into_response()
-}
-
-async fn scheduler(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    let config = SchedulerConfig {
-        scheduler_algorithm: "binpack".to_owned(),
-        preemption_config: PreemptionConfig::default(),
-        create_index: 1,
-        modify_index: 1,
-        ..SchedulerConfig::default()
-    };
-    let response = SchedulerResponse {
-        scheduler_config: config,
-        index: 1,
-        last_contact: 0,
-        known_leader: http.control.leader().is_some(),
-    };
-    Ok(answer::stamp(
-        query.json(&response)?,
-        &query.state(&http).await?,
-        LogIndex(1),
-    ))
 }

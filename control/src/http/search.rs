@@ -61,6 +61,11 @@ fn find(state: &State, query: &Query, kind: &str, prefix: &str) -> Vec<String> {
                 .map(|alloc| alloc.id().to_string())
                 .collect()
         }
+        "deployment" => {
+            let found = state.deployments().with_prefix(prefix).into_iter();
+            let shown = found.filter(|row| query.shows(&row.job.namespace));
+            shown.take(bound).map(|row| row.id.to_string()).collect()
+        }
         "evals" => {
             let found = state.evals().with_prefix(prefix).into_iter();
             let shown = found.filter(|eval| query.shows(&eval.job.namespace));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use muster_control_core::fsm::Rejection;
+use muster_control_core::fsm::{self, Rejection};
 use muster_domain::fault::Fault;
 use muster_wire::api::job::request::{self, ReadJobError};
 
@@ -128,6 +128,16 @@ fn rejection(rejection: &Rejection) -> String {
 }
 
 impl ApiError {
+    /// For a response that is not what the command answers with when it is carried out: its refusal, or a mistake
+    /// of ours.
+    pub(super) fn other_than_done(response: fsm::Response) -> Self {
+        if let fsm::Response::Rejected(rejection) = response {
+            Self::Rejected(rejection)
+        } else {
+            Self::Internal(format!("a command was answered with {response:?}"))
+        }
+    }
+
     /// The status code.
     fn status(&self) -> StatusCode {
         match self {

@@ -3,6 +3,7 @@
 mod blocking;
 mod cluster;
 mod connections;
+mod deployments;
 mod events;
 mod idempotency;
 mod jobs;
@@ -10,6 +11,7 @@ mod logs;
 mod nodes;
 mod refusals;
 mod routes;
+mod scheduler;
 mod stats;
 mod trio;
 

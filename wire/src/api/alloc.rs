@@ -218,6 +218,16 @@ impl AllocListStub {
     }
 }
 
+/// The answer to `PUT /v1/allocation/:id/stop`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocStopResponse {
+    /// The evaluation that replaces it.
+    #[serde(rename = "EvalID")]
+    pub eval_id: String,
+    pub index: u64,
+}
+
 /// An id, or nothing.
 fn text(id: Option<impl ToString>) -> String {
     id.map(|id| id.to_string()).unwrap_or_default()

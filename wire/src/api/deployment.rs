@@ -1,12 +1,16 @@
-//! Deployments.
+//! Deployments, and what may be done to one.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use muster_domain::deployment as domain;
+use muster_domain::id::AllocId;
 use serde::{Deserialize, Serialize};
 
+use crate::api::block::{self, Block, Findings, Known};
+use crate::api::job::request::ReadJobError;
 use crate::api::null;
 use crate::api::time::Rfc3339;
 
@@ -125,5 +129,206 @@ impl From<&domain::DeploymentGroup> for DeploymentState {
             healthy_allocs: *healthy,
             unhealthy_allocs: *unhealthy,
         }
+    }
+}
+
+/// What `PUT /v1/deployment/promote/:id` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PromoteRequest {
+    #[serde(rename = "DeploymentID")]
+    pub deployment_id: String,
+    /// Every group; else those in `groups`.
+    pub all: bool,
+    #[serde(with = "null")]
+    pub groups: Vec<String>,
+}
+
+/// What `PUT /v1/deployment/pause/:id` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PauseRequest {
+    #[serde(rename = "DeploymentID")]
+    pub deployment_id: String,
+    /// Stop for now; else go on.
+    pub pause: bool,
+}
+
+/// What `PUT /v1/deployment/allocation-health/:id` takes, with its ids read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthRequest {
+    pub healthy: Vec<AllocId>,
+    pub unhealthy: Vec<AllocId>,
+}
+
+/// The answer to whatever changes a deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DeploymentUpdateResponse {
+    /// The evaluation that goes on with it; empty if there is nothing to do.
+    #[serde(rename = "EvalID")]
+    pub eval_id: String,
+    pub eval_create_index: u64,
+    pub deployment_modify_index: u64,
+    /// The version that the job goes back to.
+    pub reverted_job_version: Option<u64>,
+    pub index: u64,
+}
+
+/// What clients of Nomad send along.
+const KNOWN: Known = Known {
+    derived: &["Region", "Namespace", "SecretID", "AuthToken"],
+    harmless: &[],
+    unsupported: &[],
+};
+
+/// Reads `body` with `fields`; it may name the deployment, but no other than the path does.
+fn read<T>(
+    body: &[u8],
+    id: &str,
+    fields: impl FnOnce(&mut Block<'_>) -> T,
+) -> Result<T, ReadJobError> {
+    let value = block::parse(body)?;
+    let found = RefCell::new(Findings::default());
+    let mut read = None;
+    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+        let named = block.word("DeploymentID");
+        if let Some(other) = named.filter(|named| named != id) {
+            block.fault(
+                "DeploymentID",
+                format!("does not match: the path names {id}, not {other}"),
+            );
+        }
+        read = Some(fields(&mut block));
+        block.finish(&KNOWN);
+    }
+    let (faults, _) = found.into_inner().into_parts();
+    match read {
+        Some(read) if faults.is_empty() => Ok(read),
+        _ => Err(ReadJobError::Faults(faults)),
+    }
+}
+
+/// The groups that the body of `PUT /v1/deployment/promote/:id` names; `None` for all.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies, and for one that names neither groups nor all of them.
+pub fn read_promote(body: &[u8], id: &str) -> Result<Option<Vec<String>>, ReadJobError> {
+    read(body, id, |block| {
+        let all = block.boolean("All").unwrap_or_default();
+        let groups = block.strings("Groups");
+        match (all, groups.is_empty()) {
+            (true, true) | (false, false) => {}
+            (false, true) => block.fault("Groups", "is empty: name groups, or set All"),
+            (true, false) => block.fault("Groups", "goes with All unset: name groups, or all"),
+        }
+        (!all).then_some(groups)
+    })
+}
+
+/// Whether the body of `PUT /v1/deployment/pause/:id` wants a pause or its end.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies.
+pub fn read_pause(body: &[u8], id: &str) -> Result<bool, ReadJobError> {
+    read(body, id, |block| {
+        let pause = block.boolean("Pause");
+        if pause.is_none() {
+            block.fault("Pause", "is missing: true to pause, false to go on");
+        }
+        pause.unwrap_or_default()
+    })
+}
+
+/// Looks whether the body of `PUT /v1/deployment/fail/:id`, which may be empty, means the deployment of its path.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies.
+pub fn read_fail(body: &[u8], id: &str) -> Result<(), ReadJobError> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    read(body, id, |_| ())
+}
+
+/// The allocations that the body of `PUT /v1/deployment/allocation-health/:id` speaks of.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies and ids, and for one that names no allocation.
+pub fn read_health(body: &[u8], id: &str) -> Result<HealthRequest, ReadJobError> {
+    const HEALTHY: &str = "HealthyAllocationIDs";
+    const UNHEALTHY: &str = "UnhealthyAllocationIDs";
+    read(body, id, |block| {
+        let mut ids = |name| {
+            let mut ids: Vec<AllocId> = Vec::new();
+            for text in block.strings(name) {
+                match text.parse() {
+                    Ok(id) => ids.push(id),
+                    Err(_) => block.fault(name, format!("`{text}` is no allocation's id")),
+                }
+            }
+            ids
+        };
+        let (healthy, unhealthy) = (ids(HEALTHY), ids(UNHEALTHY));
+        if healthy.is_empty() && unhealthy.is_empty() {
+            block.fault(HEALTHY, format!("names none, and {UNHEALTHY} neither"));
+        }
+        HealthRequest { healthy, unhealthy }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "18cc7616-1332-eafd-15e1-faa12301dd3e";
+
+    #[test]
+    fn a_promotion_is_of_all_or_of_some() {
+        let groups = |body: &str| read_promote(body.as_bytes(), ID);
+
+        assert_eq!(groups(r#"{"All":true}"#).unwrap(), None);
+        assert_eq!(
+            groups(r#"{"Groups":["g"],"DeploymentID":"18cc7616-1332-eafd-15e1-faa12301dd3e"}"#)
+                .unwrap(),
+            Some(vec!["g".to_owned()])
+        );
+        assert!(groups("{}").is_err());
+        assert!(groups(r#"{"All":true,"Groups":["g"]}"#).is_err());
+    }
+
+    #[test]
+    fn a_body_may_not_name_another_deployment() {
+        let error = read_fail(br#"{"DeploymentID":"other"}"#, ID).unwrap_err();
+
+        assert!(error.to_string().contains("does not match"), "{error}");
+        assert!(read_fail(b"", ID).is_ok());
+        assert!(read_fail(b"{}", ID).is_ok());
+    }
+
+    #[test]
+    fn health_is_about_allocations() {
+        let read = |body: &str| read_health(body.as_bytes(), ID);
+        let both = format!(r#"{{"HealthyAllocationIDs":["{ID}"],"UnhealthyAllocationIDs":null}}"#);
+
+        assert_eq!(read(&both).unwrap().healthy.len(), 1);
+        assert!(read("{}").is_err());
+        assert!(
+            read(r#"{"UnhealthyAllocationIDs":["web"]}"#)
+                .unwrap_err()
+                .to_string()
+                .contains("`web`")
+        );
+    }
+
+    #[test]
+    fn a_pause_or_its_end_is_said() {
+        assert!(read_pause(br#"{"Pause":true}"#, ID).unwrap());
+        assert!(!read_pause(br#"{"Pause":false}"#, ID).unwrap());
+        assert!(read_pause(b"{}", ID).is_err());
     }
 }

@@ -5,14 +5,16 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use muster_domain::node as domain;
-use muster_domain::node::Eligibility;
+use muster_domain::node::{DrainSpec, Eligibility};
 use muster_domain::resources::Amount;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alloc::NodeRef;
 use crate::api::block::{self, Block, Findings, Known};
+use crate::api::duration;
 use crate::api::job::request::ReadJobError;
 use crate::api::null::{self, Null};
 use crate::api::resources::{Network, Resources};
@@ -20,6 +22,9 @@ use crate::api::time::Rfc3339;
 
 /// Ports that are given to groups which ask for any: 20000 to 32000, as in Nomad.
 const DYNAMIC_PORTS: (u16, u16) = (20_000, 32_000);
+
+/// A drain's deadline that is over before it begins.
+const AT_ONCE: i64 = -1;
 
 /// The host part of an agent's address.
 fn ip(address: &str) -> String {
@@ -113,6 +118,7 @@ impl NodeListStub {
             node_class: spec.class.clone(),
             node_pool: spec.pool.clone(),
             version: spec.version.clone(),
+            drain: node.drain.is_some(),
             scheduling_eligibility: node.eligibility.word().to_owned(),
             status: node.status.word().to_owned(),
             drivers: drivers(node),
@@ -139,7 +145,8 @@ pub struct Node {
     pub create_index: u64,
     pub datacenter: String,
     pub drain: bool,
-    pub drain_strategy: Null,
+    /// How it is being emptied, if it is.
+    pub drain_strategy: Option<DrainStrategy>,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub events: Vec<NodeEvent>,
     /// Always empty: clients then ask the server, which asks the node.
@@ -179,7 +186,7 @@ impl From<&domain::Node> for Node {
             status,
             status_at,
             eligibility,
-            drain: _,
+            drain,
             create_index,
             modify_index,
         } = node;
@@ -188,6 +195,8 @@ impl From<&domain::Node> for Node {
             attributes: spec.attributes.clone(),
             create_index: create_index.0,
             datacenter: spec.datacenter.clone(),
+            drain: drain.is_some(),
+            drain_strategy: drain.as_ref().map(DrainStrategy::from),
             drivers: drivers(node),
             id: spec.id.to_string(),
             meta: spec.meta.clone(),
@@ -206,6 +215,42 @@ impl From<&domain::Node> for Node {
             status: status.word().to_owned(),
             status_updated_at: status_at.0 / 1_000_000_000,
             ..Self::default()
+        }
+    }
+}
+
+/// How a node is being emptied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DrainStrategy {
+    /// Nanoseconds; 0 for no limit, below 0 for at once.
+    pub deadline: i64,
+    pub ignore_system_jobs: bool,
+    /// When everything that is left must go.
+    pub force_deadline: Option<Rfc3339>,
+    pub started_at: Rfc3339,
+}
+
+impl From<&domain::Drain> for DrainStrategy {
+    fn from(drain: &domain::Drain) -> Self {
+        let domain::Drain {
+            spec:
+                DrainSpec {
+                    deadline,
+                    ignore_system_jobs,
+                },
+            started_at,
+        } = drain;
+        let limit = deadline.filter(|limit| !limit.is_zero());
+        Self {
+            deadline: match deadline {
+                None => 0,
+                Some(Duration::ZERO) => AT_ONCE,
+                Some(limit) => duration::nanos(*limit),
+            },
+            ignore_system_jobs: *ignore_system_jobs,
+            force_deadline: limit.and(drain.deadline()).map(Rfc3339),
+            started_at: Rfc3339(*started_at),
         }
     }
 }
@@ -383,7 +428,7 @@ pub struct EligibilityRequest {
     pub eligibility: String,
 }
 
-/// The answer to `PUT /v1/node/:id/eligibility`.
+/// The answer to `PUT /v1/node/:id/eligibility` and `PUT /v1/node/:id/drain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeUpdateResponse {
@@ -392,6 +437,105 @@ pub struct NodeUpdateResponse {
     pub eval_ids: Vec<String>,
     pub eval_create_index: u64,
     pub index: u64,
+}
+
+/// What `PUT /v1/node/:id/drain` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DrainRequest {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// `null`: no longer.
+    pub drain_spec: Option<DrainSpecRequest>,
+    /// Without a `drain_spec`: the node takes work again.
+    pub mark_eligible: bool,
+}
+
+/// How to empty a node, in [`DrainRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DrainSpecRequest {
+    /// Nanoseconds; 0 for no limit, below 0 for at once.
+    pub deadline: i64,
+    pub ignore_system_jobs: bool,
+}
+
+impl From<DrainSpec> for DrainSpecRequest {
+    fn from(spec: DrainSpec) -> Self {
+        let DrainSpec {
+            deadline,
+            ignore_system_jobs,
+        } = spec;
+        Self {
+            deadline: match deadline {
+                None => 0,
+                Some(Duration::ZERO) => AT_ONCE,
+                Some(limit) => duration::nanos(limit),
+            },
+            ignore_system_jobs,
+        }
+    }
+}
+
+/// What the body of `PUT /v1/node/:id/drain` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainOrder {
+    /// `None`: no longer.
+    pub spec: Option<DrainSpec>,
+    /// Without `spec`: the node takes work again.
+    pub mark_eligible: bool,
+}
+
+/// What the body of `PUT /v1/node/:id/drain` asks for.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies, and for one that drains a node and marks it eligible at once.
+pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
+    const KNOWN: Known = Known {
+        derived: &["NodeID"],
+        harmless: &["Meta"],
+        unsupported: &[],
+    };
+    const SPEC_KNOWN: Known = Known {
+        derived: &[],
+        harmless: &[],
+        unsupported: &[],
+    };
+    let value = block::parse(body)?;
+    let found = RefCell::new(Findings::default());
+    let mut order = None;
+    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+        let spec = block.block("DrainSpec").map(|mut block| {
+            let deadline = block.signed("Deadline", i64::MIN..=i64::MAX);
+            let ignore_system_jobs = block.boolean("IgnoreSystemJobs").unwrap_or_default();
+            block.finish(&SPEC_KNOWN);
+            DrainSpec {
+                deadline: match deadline.unwrap_or_default() {
+                    0 => None,
+                    nanos => Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))),
+                },
+                ignore_system_jobs,
+            }
+        });
+        let mark_eligible = block.boolean("MarkEligible").unwrap_or_default();
+        if spec.is_some() && mark_eligible {
+            block.fault(
+                "MarkEligible",
+                "goes without DrainSpec: a node that is drained takes no work",
+            );
+        }
+        block.finish(&KNOWN);
+        order = Some(DrainOrder {
+            spec,
+            mark_eligible,
+        });
+    }
+    let (faults, _) = found.into_inner().into_parts();
+    match order {
+        Some(order) if faults.is_empty() => Ok(order),
+        _ => Err(ReadJobError::Faults(faults)),
+    }
 }
 
 /// What the body of `PUT /v1/node/:id/eligibility` asks for.
@@ -449,6 +593,41 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("did you mean `Eligibility`")
+        );
+    }
+
+    /// Below 0 is at once, 0 is no limit; the domain says it the other way round.
+    #[test]
+    fn a_drain_has_three_kinds_of_deadline() {
+        let read = |deadline: &str| {
+            let body = format!(r#"{{"NodeID":"n","DrainSpec":{{"Deadline":{deadline}}}}}"#);
+            read_drain(body.as_bytes()).unwrap().spec.unwrap()
+        };
+
+        for (deadline, wanted) in [
+            ("-1000000000", Some(Duration::ZERO)),
+            ("0", None),
+            ("3600000000000", Some(Duration::from_hours(1))),
+        ] {
+            let spec = read(deadline);
+            assert_eq!(spec.deadline, wanted, "{deadline}");
+            let again = serde_json::to_string(&DrainSpecRequest::from(spec)).unwrap();
+            let body = format!(r#"{{"DrainSpec":{again}}}"#);
+            assert_eq!(read_drain(body.as_bytes()).unwrap().spec, Some(spec));
+        }
+    }
+
+    #[test]
+    fn a_drain_ends_without_a_spec() {
+        let order = read_drain(br#"{"DrainSpec":null,"MarkEligible":true}"#).unwrap();
+
+        assert_eq!((order.spec, order.mark_eligible), (None, true));
+        assert!(read_drain(br#"{"DrainSpec":{"Deadline":0},"MarkEligible":true}"#).is_err());
+        assert!(
+            read_drain(br#"{"DrainSpec":{"Dedline":0}}"#)
+                .unwrap_err()
+                .to_string()
+                .contains("did you mean `Deadline`")
         );
     }
 

@@ -2,9 +2,15 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
+mod scheduler;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+pub use scheduler::{
+    PreemptionConfig, SchedulerConfig, SchedulerResponse, SchedulerSetResponse, read_scheduler,
+};
 
 /// The answer to `GET /v1/operator/raft/configuration`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,40 +133,6 @@ pub struct StateCheckServer {
     pub differing: Vec<String>,
     /// Why it gave none.
     pub error: String,
-}
-
-/// The answer to `GET /v1/operator/scheduler/configuration`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct SchedulerResponse {
-    pub scheduler_config: SchedulerConfig,
-    pub index: u64,
-    pub last_contact: u64,
-    pub known_leader: bool,
-}
-
-/// How places are chosen.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct SchedulerConfig {
-    pub scheduler_algorithm: String,
-    pub preemption_config: PreemptionConfig,
-    pub memory_oversubscription_enabled: bool,
-    pub reject_job_registration: bool,
-    pub pause_eval_broker: bool,
-    pub create_index: u64,
-    pub modify_index: u64,
-}
-
-/// Which job types may evict others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-#[expect(clippy::struct_excessive_bools, reason = "the shape is Nomad's")]
-pub struct PreemptionConfig {
-    pub system_scheduler_enabled: bool,
-    pub sys_batch_scheduler_enabled: bool,
-    pub batch_scheduler_enabled: bool,
-    pub service_scheduler_enabled: bool,
 }
 
 /// A namespace. There is one.

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 49] = [
+pub const ROUTES: [Route; 56] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -52,11 +52,19 @@ pub const ROUTES: [Route; 49] = [
     read("/v1/evaluation/{eval_id}/allocations"),
     read("/v1/allocations"),
     read("/v1/allocation/{alloc_id}"),
+    write("/v1/allocation/{alloc_id}/stop"),
     read("/v1/nodes"),
     read("/v1/node/{node_id}"),
     read("/v1/node/{node_id}/allocations"),
+    write("/v1/node/{node_id}/drain"),
     write("/v1/node/{node_id}/eligibility"),
     read("/v1/deployments"),
+    read("/v1/deployment/{deployment_id}"),
+    read("/v1/deployment/allocations/{deployment_id}"),
+    write("/v1/deployment/allocation-health/{deployment_id}"),
+    write("/v1/deployment/fail/{deployment_id}"),
+    write("/v1/deployment/pause/{deployment_id}"),
+    write("/v1/deployment/promote/{deployment_id}"),
     read("/v1/client/stats"),
     read("/v1/client/allocation/{alloc_id}/stats"),
     read("/v1/client/allocation/{alloc_id}/checks"),
@@ -88,6 +96,8 @@ pub const ROUTES: [Route; 49] = [
         path: "/v1/operator/snapshot",
         methods: &["GET", "PUT", "POST"],
     },
-    read("/v1/operator/scheduler/configuration"),
-    read("/v1/deployment/{deployment_id}"),
+    Route {
+        path: "/v1/operator/scheduler/configuration",
+        methods: &["GET", "PUT", "POST"],
+    },
 ];

@@ -20,10 +20,16 @@ pub struct SearchRequest {
 
 impl SearchRequest {
     /// Kinds that can be searched; `all` is every one of them.
-    pub const CONTEXTS: [&'static str; 5] = ["allocs", "evals", "jobs", "namespaces", "nodes"];
-    /// Nomad's other kinds: they are known and empty.
-    pub const EMPTY_CONTEXTS: [&'static str; 9] = [
+    pub const CONTEXTS: [&'static str; 6] = [
+        "allocs",
         "deployment",
+        "evals",
+        "jobs",
+        "namespaces",
+        "nodes",
+    ];
+    /// Nomad's other kinds: they are known and empty.
+    pub const EMPTY_CONTEXTS: [&'static str; 8] = [
         "host_volumes",
         "node_pools",
         "plugins",

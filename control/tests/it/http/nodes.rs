@@ -84,6 +84,81 @@ async fn eligibility_is_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_drain_is_begun_shown_and_ended() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let agent = agent(&test).await;
+    // Something that stays: the drain is not over at once.
+    client.register("web").await;
+    placed(&client, "web").await;
+    let path = format!("/v1/node/{}", agent.node_id);
+    let hour = 3_600_000_000_000_i64;
+
+    let body = json!({"DrainSpec": {"Deadline": hour, "IgnoreSystemJobs": true}});
+    let answer = client.put(&format!("{path}/drain"), &body).await.json();
+    let node = client.get(&path).await.json();
+    let listed = client.get("/v1/nodes").await.json();
+    let metrics = client.get("/v1/metrics?format=prometheus").await.text;
+    let end = json!({"DrainSpec": null, "MarkEligible": true});
+    client.put(&format!("{path}/drain"), &end).await.json();
+    let after = client.get(&path).await.json();
+
+    assert!(answer["NodeModifyIndex"].as_u64().unwrap() > 0);
+    assert_eq!(
+        (&node["Drain"], &listed[0]["Drain"]),
+        (&json!(true), &json!(true))
+    );
+    assert_eq!(node["SchedulingEligibility"], "ineligible");
+    let strategy = &node["DrainStrategy"];
+    assert_eq!(strategy["Deadline"], hour);
+    assert_eq!(strategy["IgnoreSystemJobs"], true);
+    assert!(strategy["ForceDeadline"].as_str() > strategy["StartedAt"].as_str());
+    assert!(metrics.contains("\nmuster_nodes_draining 1\n"), "{metrics}");
+    assert_eq!(
+        (&after["Drain"], &after["DrainStrategy"]),
+        (&json!(false), &json!(null))
+    );
+    assert_eq!(after["SchedulingEligibility"], "eligible");
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allocation_is_stopped_and_replaced() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let _agent = agent(&test).await;
+    client.register("web").await;
+    let first = placed(&client, "web").await;
+    let path = format!("/v1/allocation/{}", first["ID"].as_str().unwrap());
+
+    let answer = client.put(&format!("{path}/stop"), &json!({})).await.json();
+
+    let eval_id = answer["EvalID"].as_str().unwrap();
+    let eval = client
+        .get(&format!("/v1/evaluation/{eval_id}"))
+        .await
+        .json();
+    assert_eq!(eval["TriggeredBy"], "alloc-stop");
+    until("the allocation is told to stop", async || {
+        client.get(&path).await.json()["DesiredStatus"] == "stop"
+    })
+    .await;
+    let stopped = client.get(&path).await.json();
+    assert_eq!(stopped["DesiredTransition"]["Migrate"], true);
+    let allocs = client.get("/v1/job/web/allocations").await.json();
+    assert_eq!(allocs.as_array().unwrap().len(), 2);
+    let again = client.put(&format!("{path}/stop"), &json!({})).await;
+    assert_eq!(again.status, 400);
+    assert!(again.text.contains("nothing to stop"), "{}", again.text);
+    let none = format!(
+        "/v1/allocation/{}/stop",
+        "00000000-0000-0000-0000-000000000000"
+    );
+    assert_eq!(client.put(&none, &json!({})).await.status, 404);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_allocation_tells_how_it_was_placed() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);

@@ -1,0 +1,64 @@
+//! Settings of the scheduler: read and write.
+
+use axum::extract::State as Shared;
+use axum::response::Response;
+use muster_control_core::fsm::{self, Command, Rejection};
+use muster_control_core::state::State;
+use muster_domain::id::LogIndex;
+use muster_wire::api::operator::{
+    SchedulerConfig, SchedulerResponse, SchedulerSetResponse, read_scheduler,
+};
+
+use super::Http;
+use super::body::RawBody;
+use super::query::Query;
+use super::status::ApiError;
+
+pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let known_leader = http.control.leader().is_some();
+    query
+        .read_state(
+            &http,
+            |state| state.config().modify_index,
+            |state| {
+                Ok(SchedulerResponse {
+                    scheduler_config: shape(state),
+                    index: state.config().modify_index.0.max(1),
+                    last_contact: 0,
+                    known_leader,
+                })
+            },
+        )
+        .await
+}
+
+fn shape(state: &State) -> SchedulerConfig {
+    let config = state.config();
+    SchedulerConfig::new(config.scheduler, config.create_index, config.modify_index)
+}
+
+/// Takes the place of all settings. With `cas`, only if they are still those of that modify index.
+pub(super) async fn write(
+    Shared(http): Shared<Http>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let command = Command::SetSchedulerConfig {
+        config: read_scheduler(&body.0)?,
+        check_index: query.number("cas")?.map(LogIndex),
+        at: http.control.now(),
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    // Nomad's answer to settings that moved is no refusal.
+    let moved = matches!(
+        response,
+        fsm::Response::Rejected(Rejection::ConfigIndex { .. })
+    );
+    if !moved && response != fsm::Response::Done {
+        return Err(ApiError::other_than_done(response));
+    }
+    query.json(&SchedulerSetResponse {
+        updated: !moved,
+        index: index.0,
+    })
+}

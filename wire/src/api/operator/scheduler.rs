@@ -1,0 +1,209 @@
+//! Settings of the scheduler.
+
+use std::cell::RefCell;
+
+use muster_domain::id::LogIndex;
+use muster_domain::scheduling as domain;
+use muster_domain::scheduling::Algorithm;
+use serde::{Deserialize, Serialize};
+
+use crate::api::block::{self, Block, Findings, Known};
+use crate::api::job::request::ReadJobError;
+
+/// The answer to `GET /v1/operator/scheduler/configuration`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SchedulerResponse {
+    pub scheduler_config: SchedulerConfig,
+    pub index: u64,
+    pub last_contact: u64,
+    pub known_leader: bool,
+}
+
+/// How places are chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SchedulerConfig {
+    /// `binpack` or `spread`.
+    pub scheduler_algorithm: String,
+    pub preemption_config: PreemptionConfig,
+    pub memory_oversubscription_enabled: bool,
+    /// Refuse jobs.
+    pub reject_job_registration: bool,
+    /// Look at no evaluations.
+    pub pause_eval_broker: bool,
+    /// 0 while these are the defaults.
+    pub create_index: u64,
+    pub modify_index: u64,
+}
+
+/// Which job types may evict others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "the shape is Nomad's")]
+pub struct PreemptionConfig {
+    pub system_scheduler_enabled: bool,
+    pub sys_batch_scheduler_enabled: bool,
+    pub batch_scheduler_enabled: bool,
+    pub service_scheduler_enabled: bool,
+}
+
+impl SchedulerConfig {
+    /// `config`, first written by `created` and last by `modified`.
+    #[must_use]
+    pub fn new(config: domain::SchedulerConfig, created: LogIndex, modified: LogIndex) -> Self {
+        let domain::SchedulerConfig {
+            algorithm,
+            preemption:
+                domain::PreemptionConfig {
+                    system,
+                    sysbatch,
+                    batch,
+                    service,
+                },
+            memory_oversubscription,
+            reject_job_registration,
+            pause_broker,
+        } = config;
+        Self {
+            scheduler_algorithm: algorithm.word().to_owned(),
+            preemption_config: PreemptionConfig {
+                system_scheduler_enabled: system,
+                sys_batch_scheduler_enabled: sysbatch,
+                batch_scheduler_enabled: batch,
+                service_scheduler_enabled: service,
+            },
+            memory_oversubscription_enabled: memory_oversubscription,
+            reject_job_registration,
+            pause_eval_broker: pause_broker,
+            create_index: created.0,
+            modify_index: modified.0,
+        }
+    }
+}
+
+/// The answer to `PUT /v1/operator/scheduler/configuration`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SchedulerSetResponse {
+    /// False if the settings were changed since the index that `?cas=` names.
+    pub updated: bool,
+    pub index: u64,
+}
+
+/// The settings in the body of `PUT /v1/operator/scheduler/configuration`. They take the place of all that are
+/// there, so what is left out is off, as in Nomad.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies and for an algorithm that is none.
+pub fn read_scheduler(body: &[u8]) -> Result<domain::SchedulerConfig, ReadJobError> {
+    const KNOWN: Known = Known {
+        derived: &["CreateIndex", "ModifyIndex"],
+        harmless: &[],
+        unsupported: &[],
+    };
+    let value = block::parse(body)?;
+    let found = RefCell::new(Findings::default());
+    let mut config = None;
+    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+        let algorithm = algorithm(&mut block);
+        let preemption = block.block("PreemptionConfig").map(preemption);
+        let mut flag = |name| block.boolean(name).unwrap_or_default();
+        config = Some(domain::SchedulerConfig {
+            algorithm,
+            preemption: preemption.unwrap_or(NO_PREEMPTION),
+            memory_oversubscription: flag("MemoryOversubscriptionEnabled"),
+            reject_job_registration: flag("RejectJobRegistration"),
+            pause_broker: flag("PauseEvalBroker"),
+        });
+        block.finish(&KNOWN);
+    }
+    let (faults, _) = found.into_inner().into_parts();
+    match config {
+        Some(config) if faults.is_empty() => Ok(config),
+        _ => Err(ReadJobError::Faults(faults)),
+    }
+}
+
+const NO_PREEMPTION: domain::PreemptionConfig = domain::PreemptionConfig {
+    system: false,
+    sysbatch: false,
+    batch: false,
+    service: false,
+};
+
+fn algorithm(block: &mut Block<'_>) -> Algorithm {
+    let Some(word) = block.word("SchedulerAlgorithm") else {
+        return Algorithm::default();
+    };
+    Algorithm::from_word(&word).unwrap_or_else(|| {
+        block.fault(
+            "SchedulerAlgorithm",
+            format!("`{word}` is neither `binpack` nor `spread`"),
+        );
+        Algorithm::default()
+    })
+}
+
+fn preemption(mut block: Block<'_>) -> domain::PreemptionConfig {
+    const KNOWN: Known = Known {
+        derived: &[],
+        harmless: &[],
+        unsupported: &[],
+    };
+    let mut flag = |name| block.boolean(name).unwrap_or_default();
+    let config = domain::PreemptionConfig {
+        system: flag("SystemSchedulerEnabled"),
+        sysbatch: flag("SysBatchSchedulerEnabled"),
+        batch: flag("BatchSchedulerEnabled"),
+        service: flag("ServiceSchedulerEnabled"),
+    };
+    block.finish(&KNOWN);
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_read_back() {
+        let config = domain::SchedulerConfig {
+            algorithm: Algorithm::Spread,
+            memory_oversubscription: true,
+            ..domain::SchedulerConfig::default()
+        };
+        let shown = SchedulerConfig::new(config, LogIndex(5), LogIndex(7));
+
+        let read = read_scheduler(&serde_json::to_vec(&shown).unwrap()).unwrap();
+
+        assert_eq!(read, config);
+    }
+
+    #[test]
+    fn what_is_left_out_is_off() {
+        let read = read_scheduler(b"{}").unwrap();
+
+        assert_eq!(read.preemption, NO_PREEMPTION);
+        assert_eq!(read.algorithm, Algorithm::Binpack);
+    }
+
+    #[test]
+    fn an_unknown_word_is_refused_with_what_is_allowed() {
+        for (body, part) in [
+            (
+                r#"{"SchedulerAlgorithm":"random"}"#,
+                "neither `binpack` nor `spread`",
+            ),
+            (
+                r#"{"PreemptionConfig":{"SysBatchEnabled":true}}"#,
+                "SysBatchSchedulerEnabled",
+            ),
+            (r#"{"PauseEvalBroker":"yes"}"#, "true or false"),
+        ] {
+            let error = read_scheduler(body.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
