@@ -1,4 +1,7 @@
-//! `muster alloc`: status and logs.
+//! `muster alloc`: status, logs and stop.
+
+mod show;
+mod stop;
 
 use std::io::{Read as _, Write as _};
 
@@ -10,6 +13,8 @@ use serde_json::json;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output, usage};
+
+pub(crate) use show::health;
 
 /// Commands about allocations.
 #[derive(Debug, Subcommand)]
@@ -25,6 +30,23 @@ pub enum AllocCommand {
     ///
     /// Example: muster alloc logs -f web/web.0
     Logs(LogsArgs),
+    /// Stop an allocation; another takes its place, wherever that is best.
+    ///
+    /// Example: muster alloc stop web/web.0
+    Stop(StopArgs),
+}
+
+/// Arguments of `muster alloc stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// The allocation, as in `alloc status`.
+    pub alloc: String,
+    /// Return as soon as the stop is registered.
+    #[arg(long)]
+    pub detach: bool,
+    /// How long to wait for it to end, in seconds.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub timeout: u64,
 }
 
 /// Arguments of `muster alloc logs`.
@@ -55,6 +77,7 @@ pub fn run(client: &Client, json: bool, command: &AllocCommand) -> CliResult {
         AllocCommand::Status { alloc: None } => list(client, json),
         AllocCommand::Status { alloc: Some(name) } => status(client, json, name),
         AllocCommand::Logs(args) => logs(client, args),
+        AllocCommand::Stop(args) => stop::run(client, json, args),
     }
 }
 
@@ -65,7 +88,9 @@ fn list(client: &Client, json: bool) -> CliResult {
         return Ok(Exit::Done);
     }
     allocs.sort_by_key(|alloc| std::cmp::Reverse(alloc.create_index));
-    let mut table = output::table(&["ALLOC", "NAME", "NODE", "DESIRED", "STATUS", "CHANGED"]);
+    let mut table = output::table(&[
+        "ALLOC", "NAME", "NODE", "DESIRED", "STATUS", "HEALTH", "CHANGED", "REASON",
+    ]);
     for alloc in &allocs {
         table.add_row([
             output::short_id(&alloc.id).to_owned(),
@@ -73,7 +98,9 @@ fn list(client: &Client, json: bool) -> CliResult {
             alloc.node_name.clone(),
             alloc.desired_status.clone(),
             alloc.client_status.clone(),
+            health(alloc.deployment_status.as_ref()),
             output::ago(alloc.modify_time),
+            output::clean(&crate::job::reason(alloc)),
         ]);
     }
     output::print_table(&table)?;
@@ -100,77 +127,12 @@ fn status(client: &Client, json: bool, name: &str) -> CliResult {
         output::print_json(&json!({ "Allocation": alloc, "Stats": stats, "NoStats": reason }))?;
         return Ok(Exit::Done);
     }
-    show(&alloc)?;
+    show::show(client, &alloc)?;
     match stats {
         Ok(stats) => show_stats(&stats)?,
         Err(reason) => output::print(&format!("\nusage: –  ({})\n", output::clean(&reason)))?,
     }
     Ok(Exit::Done)
-}
-
-fn show(alloc: &Allocation) -> Result<(), CliError> {
-    output::print(&format!(
-        "{}  {}\njob {} version {} · node {} · wanted: {} {}· is: {} {}\n",
-        alloc.id,
-        output::clean(&alloc.name),
-        output::clean(&alloc.job_id),
-        alloc.job.as_ref().map_or(0, |job| job.version),
-        alloc.node_name,
-        alloc.desired_status,
-        if alloc.desired_description.is_empty() {
-            String::new()
-        } else {
-            format!("({}) ", output::clean(&alloc.desired_description))
-        },
-        alloc.client_status,
-        output::clean(&alloc.client_description),
-    ))?;
-    if let Some(held) = &alloc.allocated_resources {
-        for port in &held.shared.ports {
-            output::print(&format!(
-                "port {} = {}:{}\n",
-                port.label, port.host_ip, port.value
-            ))?;
-        }
-    }
-    if let Some(metrics) = &alloc.metrics {
-        for meta in metrics.score_meta_data.iter().take(3) {
-            let chosen = if meta.node_id == alloc.node_id {
-                "  ← chosen"
-            } else {
-                ""
-            };
-            let parts: Vec<String> = meta
-                .scores
-                .iter()
-                .map(|(name, score)| format!("{name} {score:.3}"))
-                .collect();
-            output::print(&format!(
-                "score {:.3} on {} ({}){chosen}\n",
-                meta.norm_score,
-                output::short_id(&meta.node_id),
-                parts.join(", ")
-            ))?;
-        }
-    }
-    for (name, task) in &alloc.task_states {
-        output::print(&format!(
-            "\ntask {}: {}{}, {} restarts\n",
-            output::clean(name),
-            task.state,
-            if task.failed { " (failed)" } else { "" },
-            task.restarts
-        ))?;
-        for event in &task.events {
-            output::print(&format!(
-                "  {:>14}  {:<16} {}\n",
-                output::ago(event.time),
-                event.kind,
-                output::clean(&event.display_message)
-            ))?;
-        }
-    }
-    Ok(())
 }
 
 fn show_stats(stats: &AllocStats) -> Result<(), CliError> {

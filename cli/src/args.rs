@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::alloc::AllocCommand;
 use crate::client::{Client, DEFAULT_ADDRESS};
+use crate::deployment::DeploymentCommand;
 use crate::doctor::DoctorArgs;
 use crate::eval::EvalCommand;
 use crate::events::EventsArgs;
@@ -14,7 +15,9 @@ use crate::operator::OperatorCommand;
 use crate::serve::{AgentArgs, DevArgs, DriverCommand, ServerArgs};
 use crate::system::SystemCommand;
 use crate::top::TopArgs;
-use crate::{alloc, doctor, eval, events, exit, job, node, operator, output, serve, system, top};
+use crate::{
+    alloc, deployment, doctor, eval, events, exit, job, node, operator, output, serve, system, top,
+};
 
 /// What every exit code means; shown by `muster --help`.
 const EXIT_CODES: &str =
@@ -61,13 +64,19 @@ pub enum Command {
         #[command(subcommand)]
         command: JobCommand,
     },
-    /// Show allocations and their output.
+    /// Show, promote, pause and give up deployments.
+    Deployment {
+        /// What to do.
+        #[command(subcommand)]
+        command: DeploymentCommand,
+    },
+    /// Show and stop allocations, and print their output.
     Alloc {
         /// What to do.
         #[command(subcommand)]
         command: AllocCommand,
     },
-    /// Show nodes.
+    /// Show nodes, and empty them.
     Node {
         /// What to do.
         #[command(subcommand)]
@@ -85,7 +94,7 @@ pub enum Command {
     ///
     /// Example: muster events --topic Job --topic Allocation:web
     Events(EventsArgs),
-    /// Commands about the servers: raft, snapshots, certificates, checks.
+    /// Commands about the servers: raft, scheduler, snapshots, certificates, checks.
     Operator {
         /// What to do.
         #[command(subcommand)]
@@ -120,6 +129,7 @@ pub fn run(args: &Args) -> CliResult {
         Command::Driver { driver } => serve::driver(driver),
         Command::Doctor(doctor) => doctor::run(args.json, doctor),
         Command::Job { command } => job::run(&client, args.json, command),
+        Command::Deployment { command } => deployment::run(&client, args.json, command),
         Command::Alloc { command } => alloc::run(&client, args.json, command),
         Command::Node { command } => node::run(&client, args.json, command),
         Command::Eval { command } => eval::run(&client, args.json, command),

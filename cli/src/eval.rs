@@ -65,13 +65,25 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         return Ok(Exit::Done);
     }
     output::print(&format!(
-        "{}  job {} · {} · {} {}\n",
+        "{}  job {} · triggered by {} · {} {}\n",
         eval.id,
         output::clean(&eval.job_id),
         eval.triggered_by,
         eval.status,
         output::clean(&eval.status_description)
     ))?;
+    for (what, id) in [
+        ("for deployment", &eval.deployment_id),
+        ("for node", &eval.node_id),
+        ("goes on from evaluation", &eval.previous_eval),
+    ] {
+        if !id.is_empty() {
+            output::print(&format!("{what} {id}\n"))?;
+        }
+    }
+    if let Some(at) = eval.wait_until.filter(|_| eval.status == "pending") {
+        output::print(&format!("is looked at {}\n", output::ahead(at.0.0)))?;
+    }
     for (group, metric) in &eval.failed_tg_allocs {
         output::print(&format!(
             "{group}: {} not placed: {}\n",

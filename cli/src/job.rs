@@ -3,7 +3,7 @@
 mod run;
 mod status;
 
-pub(crate) use status::reasons;
+pub(crate) use status::{reason, reasons};
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::{jobspec, names, output};
+use crate::{deployment, jobspec, names, output};
 
 /// Commands about jobs.
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// Register a job and wait until its instances run.
+    /// Register a job, wait until its instances run, and follow its deployment to the end.
     ///
     /// Example: muster job run examples/web.hcl
     Run(RunArgs),
@@ -37,6 +37,16 @@ pub enum JobCommand {
     Status {
         /// The job's name or a unique prefix; all jobs unless given.
         job: Option<String>,
+    },
+    /// Let a job's new version take over where its canaries are healthy.
+    ///
+    /// Example: muster job promote web
+    Promote {
+        /// The job's name or a unique prefix.
+        job: String,
+        /// Only this group; may be given again. All of them unless given.
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
     },
     /// Stop a job and wait until nothing of it runs.
     Stop(StopArgs),
@@ -58,7 +68,7 @@ pub struct RunArgs {
     /// Return as soon as the job is registered.
     #[arg(long)]
     pub detach: bool,
-    /// How long to wait for instances to run, in seconds.
+    /// How long to wait for instances to run and for the deployment to end, in seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
     /// Only if the job is still at this modify index; 0 means that it must not exist.
@@ -119,6 +129,10 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
         JobCommand::Validate { file, values } => validate(client, json, file, values),
         JobCommand::Status { job: None } => status::list(client, json),
         JobCommand::Status { job: Some(name) } => status::one(client, json, name),
+        JobCommand::Promote { job, groups } => {
+            let deployment = names::deployment_of(client, &names::job(client, job)?)?;
+            deployment::promote(client, json, &deployment, groups)
+        }
         JobCommand::Stop(args) => stop(client, json, args),
         JobCommand::Inspect { job } => inspect(client, job),
     }

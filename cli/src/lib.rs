@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`jobspec`] | job files to the API's JSON |
 //! | [`client`], [`names`], [`output`], [`exit`] | what every client command shares |
-//! | [`job`], [`alloc`], [`node`], [`eval`], [`events`], [`top`], [`system`], [`operator`] | a file per command family |
+//! | [`job`], [`deployment`], [`alloc`], [`node`], [`eval`], [`events`], [`top`], [`system`], [`operator`] | a file per command family |
 //! | [`serve`] | the composition root: server, agent, dev, driver |
 //! | [`doctor`] | what this machine can do, and the fix for what it cannot |
 //!
@@ -16,6 +16,7 @@
 pub mod alloc;
 pub mod args;
 pub mod client;
+pub mod deployment;
 pub mod doctor;
 pub mod eval;
 pub mod events;

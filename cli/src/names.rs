@@ -1,10 +1,12 @@
 //! Names wherever ids are.
 //!
 //! A job is named by its id or a unique prefix. An allocation by its id or a unique prefix of it, by its
-//! name (`web.api[0]`, also `web/api.0`), or by its job (`web`) where the job has one. A node by its name, id
-//! or a unique prefix. What is ambiguous lists the choices.
+//! name (`web.api[0]`, also `web/api.0`), or by its job (`web`) where the job has one. A deployment by its id, a
+//! unique prefix of it, or its job, whose newest is meant. A node by its name, id or a unique prefix. What is
+//! ambiguous lists the choices.
 
 use muster_wire::api::alloc::AllocListStub;
+use muster_wire::api::deployment::Deployment;
 use muster_wire::api::eval::Evaluation;
 use muster_wire::api::job::JobListStub;
 use muster_wire::api::node::NodeListStub;
@@ -41,11 +43,7 @@ pub fn job(client: &Client, name: &str) -> Result<String, CliError> {
 ///
 /// Not found, ambiguous, or no server.
 pub fn alloc(client: &Client, name: &str) -> Result<AllocListStub, CliError> {
-    let is_hex = name.len() >= 2
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    if is_hex {
+    if may_be_id(name) {
         let found: Vec<AllocListStub> =
             client.get(&format!("/v1/allocations?prefix={}", escape(name)))?;
         if !found.is_empty() {
@@ -71,6 +69,44 @@ pub fn alloc(client: &Client, name: &str) -> Result<AllocListStub, CliError> {
         labelled(matching),
         "muster job status JOB",
     )
+}
+
+/// Whether `name` may be the beginning of an id.
+fn may_be_id(name: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    name.len() >= 2 && name.bytes().all(is_hex)
+}
+
+/// The deployment that `name` means.
+///
+/// # Errors
+///
+/// Not found, ambiguous, or no server.
+pub fn deployment(client: &Client, name: &str) -> Result<Deployment, CliError> {
+    if may_be_id(name) {
+        let path = format!("/v1/deployments?prefix={}", escape(name));
+        let found: Vec<Deployment> = client.get(&path)?;
+        if !found.is_empty() {
+            let label =
+                |row: &Deployment| format!("{}  {}  {}", short_id(&row.id), row.job_id, row.status);
+            let choices = found.into_iter().map(|row| (label(&row), row)).collect();
+            return one("deployment", name, choices, "muster deployment list");
+        }
+    }
+    let job = job(client, name)?;
+    deployment_of(client, &job)
+}
+
+/// The newest deployment of the job whose id is `job`.
+///
+/// # Errors
+///
+/// Not found, or no server.
+pub fn deployment_of(client: &Client, job: &str) -> Result<Deployment, CliError> {
+    crate::deployment::latest(client, job)?.ok_or_else(|| {
+        CliError::new(Exit::NotFound, format!("job `{job}` has no deployment"))
+            .help("services have one for each version that is run; batch and system jobs have none")
+    })
 }
 
 fn labelled(allocs: Vec<AllocListStub>) -> Vec<(String, AllocListStub)> {

@@ -1,13 +1,15 @@
 //! `muster node`: the machines.
 
+mod drain;
+
 use clap::Subcommand;
 use muster_wire::api::alloc::AllocListStub;
-use muster_wire::api::node::{Node, NodeListStub};
+use muster_wire::api::node::{DrainStrategy, Node, NodeListStub};
 use muster_wire::api::stats::NodeStats;
 use serde_json::json;
 
 use crate::client::{Client, escape};
-use crate::exit::{CliResult, Exit};
+use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output};
 
 /// Commands about nodes.
@@ -18,6 +20,10 @@ pub enum NodeCommand {
         /// The node: name, id or a unique prefix; all unless given.
         node: Option<String>,
     },
+    /// Move what runs on a node elsewhere and wait until it is empty, or stop that.
+    ///
+    /// Example: muster node drain --enable --deadline 30m n1
+    Drain(drain::DrainArgs),
 }
 
 /// Carries out `command`.
@@ -29,6 +35,7 @@ pub fn run(client: &Client, json: bool, command: &NodeCommand) -> CliResult {
     match command {
         NodeCommand::Status { node: None } => list(client, json),
         NodeCommand::Status { node: Some(name) } => one(client, json, name),
+        NodeCommand::Drain(args) => drain::run(client, json, args),
     }
 }
 
@@ -45,6 +52,7 @@ fn list(client: &Client, json: bool) -> CliResult {
         "POOL",
         "STATUS",
         "ELIGIBILITY",
+        "DRAIN",
         "DRIVERS",
         "VERSION",
     ]);
@@ -67,6 +75,7 @@ fn list(client: &Client, json: bool) -> CliResult {
             node.node_pool.clone(),
             node.status.clone(),
             node.scheduling_eligibility.clone(),
+            if node.drain { "under way" } else { "–" }.to_owned(),
             drivers.join(", "),
             node.version.clone(),
         ]);
@@ -112,6 +121,9 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         node.node_resources.memory.memory_mb,
         node.node_resources.disk.disk_mb
     ))?;
+    if let Some(strategy) = &node.drain_strategy {
+        output::print(&format!("{}\n", draining(strategy)))?;
+    }
     match &stats {
         Ok(stats) => output::print(&format!(
             "memory available {} · disk available {} · agent {} resident, {} cpu · eBPF events lost {}\n",
@@ -140,8 +152,31 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
     }
     output::print("\n")?;
     output::print_table(&table)?;
+    show_allocs(&allocs)?;
+    Ok(Exit::Done)
+}
+
+/// How a node is being emptied.
+fn draining(strategy: &DrainStrategy) -> String {
+    let limit = match (strategy.deadline, strategy.force_deadline) {
+        (..0, _) => "everything stops at once".to_owned(),
+        (_, Some(at)) => format!("what is left is stopped {}", output::ahead(at.0.0)),
+        (_, None) => "without a deadline".to_owned(),
+    };
+    let system = if strategy.ignore_system_jobs {
+        " · system jobs stay"
+    } else {
+        ""
+    };
+    format!(
+        "draining since {} · {limit}{system}",
+        output::ago(strategy.started_at.0.0)
+    )
+}
+
+fn show_allocs(allocs: &[AllocListStub]) -> Result<(), CliError> {
     let mut table = output::table(&["ALLOC", "NAME", "DESIRED", "STATUS", "CHANGED"]);
-    for alloc in &allocs {
+    for alloc in allocs {
         table.add_row([
             output::short_id(&alloc.id).to_owned(),
             output::clean(&alloc.name),
@@ -154,5 +189,5 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         output::print("\n")?;
         output::print_table(&table)?;
     }
-    Ok(Exit::Done)
+    Ok(())
 }

@@ -1,8 +1,9 @@
-//! `muster operator`: the servers themselves. Raft, snapshots, certificates, checks.
+//! `muster operator`: the servers themselves. Raft, scheduler, snapshots, certificates, checks.
 
 mod check;
 mod inspect;
 mod raft;
+mod scheduler;
 mod snapshot;
 mod tls;
 
@@ -19,6 +20,12 @@ pub enum OperatorCommand {
         /// What to do.
         #[command(subcommand)]
         command: raft::RaftCommand,
+    },
+    /// Show and change how the scheduler works.
+    Scheduler {
+        /// What to do.
+        #[command(subcommand)]
+        command: scheduler::SchedulerCommand,
     },
     /// Save, restore and look into snapshots of the state.
     Snapshot {
@@ -50,6 +57,7 @@ pub enum OperatorCommand {
 pub fn run(client: &Client, json: bool, command: &OperatorCommand) -> CliResult {
     match command {
         OperatorCommand::Raft { command } => raft::run(client, json, command),
+        OperatorCommand::Scheduler { command } => scheduler::run(client, json, command),
         OperatorCommand::Snapshot { command } => snapshot::run(client, json, command),
         OperatorCommand::Tls { command } => tls::run(json, command),
         OperatorCommand::Check => check::check(client, json),

@@ -120,6 +120,18 @@ pub fn ago(at: u64) -> String {
     format!("{} ago", span(now.saturating_sub(Duration::from_nanos(at))))
 }
 
+/// How far ahead `at` (nanoseconds since the epoch) is.
+#[must_use]
+pub fn ahead(at: u64) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    match Duration::from_nanos(at).checked_sub(now) {
+        Some(left) => format!("in {}", span(left)),
+        None => "now".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

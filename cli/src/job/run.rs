@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use muster_wire::api::alloc::{AllocListStub, Allocation};
+use muster_wire::api::deployment::Deployment;
 use muster_wire::api::eval::Evaluation;
 use muster_wire::api::job::RegisterResponse;
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use super::RunArgs;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::jobspec::ConfigPlaces;
-use crate::output;
+use crate::{deployment, output};
 
 /// How long one blocking query waits before it asks again.
 const POLL: Duration = Duration::from_secs(2);
@@ -53,6 +54,15 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     }
     let running = wait_running(client, &id, &placed, deadline)?;
     let short: u32 = eval.queued_allocations.values().sum();
+    if !json {
+        show_end(&id, &running, short, started.elapsed(), args)?;
+    }
+    let deployment = if short == 0 && (running.started > 0 || running.failed == 0) {
+        end_of_deployment(client, &id, answer.job_modify_index, deadline)?
+    } else {
+        // What waits for room, or failed wherever it was tried, would keep us until the progress deadline.
+        None
+    };
     if json {
         output::print_json(&json!({
             "JobID": id,
@@ -61,15 +71,34 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
             "Queued": short,
             "Failed": running.failed,
             "Allocations": running.allocs,
+            "Deployment": deployment,
             "Elapsed": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         }))?;
-    } else {
-        show_end(&id, &running, short, started.elapsed(), args)?;
+    }
+    if let Some(deployment) = deployment {
+        // An instance that failed and was replaced in time is no failure.
+        return Ok(deployment::ended(&deployment));
     }
     if running.failed > 0 {
         return Ok(Exit::Failed);
     }
     Ok(if short > 0 { Exit::Partial } else { Exit::Done })
+}
+
+/// Follows the deployment of the version that the entry `job_modify_index` registered. `None` if it has none.
+fn end_of_deployment(
+    client: &Client,
+    id: &str,
+    job_modify_index: u64,
+    deadline: Instant,
+) -> Result<Option<Deployment>, CliError> {
+    let latest = deployment::latest(client, id)?;
+    let Some(latest) = latest.filter(|latest| latest.job_spec_modify_index == job_modify_index)
+    else {
+        return Ok(None);
+    };
+    let patience = deadline.saturating_duration_since(Instant::now());
+    deployment::follow(client, &latest.id, patience).map(Some)
 }
 
 fn wait_evaluated(client: &Client, id: &str, deadline: Instant) -> Result<Evaluation, CliError> {

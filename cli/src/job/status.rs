@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::client::{Client, escape};
 use crate::exit::{CliResult, Exit};
-use crate::{names, output};
+use crate::{deployment, names, output};
 
 pub(super) fn list(client: &Client, json: bool) -> CliResult {
     let jobs: Vec<JobListStub> = client.get("/v1/jobs")?;
@@ -59,9 +59,11 @@ pub(super) fn one(client: &Client, json: bool, name: &str) -> CliResult {
     let summary: JobSummary = client.get(&format!("{path}/summary"))?;
     let mut allocs: Vec<AllocListStub> = client.get(&format!("{path}/allocations"))?;
     let evals: Vec<Evaluation> = client.get(&format!("{path}/evaluations"))?;
+    let latest = deployment::latest(client, &id)?;
     if json {
         output::print_json(&json!({
             "Job": job, "Summary": summary, "Allocations": allocs, "Evaluations": evals,
+            "LatestDeployment": latest,
         }))?;
         return Ok(Exit::Done);
     }
@@ -101,6 +103,10 @@ pub(super) fn one(client: &Client, json: bool, name: &str) -> CliResult {
     }
     output::print_table(&groups)?;
     show_blocked(&evals)?;
+    if let Some(latest) = &latest {
+        output::print("\n")?;
+        deployment::show(latest)?;
+    }
     show_allocs(&mut allocs)?;
     Ok(Exit::Done)
 }

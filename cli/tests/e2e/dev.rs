@@ -23,7 +23,7 @@ job "talk" {
 }
 "#;
 
-fn dev(dir: &Path) -> (Process, String) {
+pub(crate) fn dev(dir: &Path) -> (Process, String) {
     let mut process = Process::start(
         muster()
             .args(["dev", "--http", "127.0.0.1:0", "--data-dir"])

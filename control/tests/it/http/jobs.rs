@@ -101,14 +101,6 @@ async fn everything_about_a_job_is_found() {
         json!([])
     );
     assert_eq!(
-        client.get("/v1/job/web/deployment").await.json(),
-        Value::Null
-    );
-    assert_eq!(
-        client.get("/v1/job/web/deployments").await.json(),
-        json!([])
-    );
-    assert_eq!(
         client
             .get(&format!("/v1/evaluation/{eval_id}/allocations"))
             .await

@@ -107,6 +107,7 @@ async fn what_does_not_exist_is_not_found() {
         ("/v1/allocation/short".to_owned(), "alloc not found"),
         (format!("/v1/evaluation/{no_id}"), "eval not found"),
         (format!("/v1/node/{no_id}"), "node not found"),
+        (format!("/v1/deployment/{no_id}"), "deployment not found"),
         (format!("/v1/client/fs/logs/{no_id}"), "alloc not found"),
         (
             format!("/v1/client/stats?node_id={no_id}"),

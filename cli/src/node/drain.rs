@@ -1,0 +1,421 @@
+//! Emptying a node, and waiting until it is empty.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, IsTerminal as _};
+use std::time::{Duration, Instant};
+
+use clap::{ArgGroup, Args};
+use muster_wire::api::alloc::Allocation;
+use muster_wire::api::duration;
+use muster_wire::api::node::{DrainRequest, DrainSpecRequest, Node, NodeUpdateResponse};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::exit::{CliError, CliResult, Exit};
+use crate::{names, output};
+
+/// How long one look waits for a change before the next.
+const POLL: Duration = Duration::from_secs(1);
+/// How often a wait without news says what it waits for.
+const REMIND: Duration = Duration::from_secs(30);
+/// How long instances may take to end once a drain's deadline is over: longer than most kill timeouts.
+const END_WAIT: Duration = Duration::from_mins(10);
+
+/// Arguments of `muster node drain`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").args(["enable", "disable"]).required(true))]
+#[command(group = ArgGroup::new("which").args(["node", "this"]).required(true))]
+#[command(group = ArgGroup::new("limit").args(["deadline", "force", "no_deadline"]))]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
+pub struct DrainArgs {
+    /// The node: name, id or a unique prefix.
+    pub node: Option<String>,
+    /// The node of this machine, found by its name.
+    #[arg(long = "self", id = "this")]
+    pub this: bool,
+    /// Move what runs on the node elsewhere, and place nothing more on it.
+    #[arg(long)]
+    pub enable: bool,
+    /// Stop draining the node; it takes work again.
+    #[arg(long)]
+    pub disable: bool,
+    /// Stop what is left after this time, such as 30m or 2h.
+    #[arg(long, default_value = "1h", value_parser = limit, value_name = "TIME", conflicts_with = "disable")]
+    pub deadline: Duration,
+    /// Stop everything at once.
+    #[arg(long, conflicts_with = "disable")]
+    pub force: bool,
+    /// Wait for as long as it takes.
+    #[arg(long, conflicts_with = "disable")]
+    pub no_deadline: bool,
+    /// Leave instances of system jobs alone.
+    #[arg(long, conflicts_with = "disable")]
+    pub ignore_system: bool,
+    /// With --disable: the node takes no work until it is made eligible.
+    #[arg(long, conflicts_with = "enable")]
+    pub keep_ineligible: bool,
+    /// Return as soon as the drain has begun.
+    #[arg(long)]
+    pub detach: bool,
+    /// Ask nothing.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait, in seconds. Ten minutes more than the deadline unless given; for ever without one.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "disable")]
+    pub timeout: Option<u64>,
+}
+
+fn limit(text: &str) -> Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(Duration::ZERO) => Err("0 is no time: say --force, or --no-deadline".to_owned()),
+        Ok(limit) => Ok(limit),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl DrainArgs {
+    /// How long the drain may take; `None`: for ever.
+    fn limit(&self) -> Option<Duration> {
+        match (self.force, self.no_deadline) {
+            (true, _) => Some(Duration::ZERO),
+            (_, true) => None,
+            (false, false) => Some(self.deadline),
+        }
+    }
+
+    fn request(&self, node_id: &str) -> DrainRequest {
+        let spec = DrainSpecRequest {
+            deadline: match self.limit() {
+                None => 0,
+                Some(Duration::ZERO) => -1,
+                Some(limit) => duration::nanos(limit),
+            },
+            ignore_system_jobs: self.ignore_system,
+        };
+        DrainRequest {
+            node_id: node_id.to_owned(),
+            drain_spec: self.enable.then_some(spec),
+            mark_eligible: self.disable && !self.keep_ineligible,
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        let given = self.timeout.map(Duration::from_secs);
+        given.or_else(|| self.limit().map(|limit| limit.saturating_add(END_WAIT)))
+    }
+}
+
+/// Begins or ends a drain, and waits until the node is empty.
+///
+/// # Errors
+///
+/// [`CliError`].
+pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
+    let name = match &args.node {
+        Some(name) => name.clone(),
+        None => this_machine()?,
+    };
+    let node = names::node(client, &name)?;
+    if args.enable && !args.yes {
+        confirm(&format!(
+            "Move everything off node {} ({})?",
+            output::clean(&node.name),
+            output::short_id(&node.id)
+        ))?;
+    }
+    let path = format!("/v1/node/{}/drain", node.id);
+    let answer: NodeUpdateResponse = client.put(&path, &args.request(&node.id))?;
+    if args.disable || args.detach {
+        if json {
+            output::print_json(&answer)?;
+            return Ok(Exit::Done);
+        }
+        let node = output::clean(&node.name);
+        output::print(&match (args.disable, args.keep_ineligible) {
+            (true, false) => format!("Node {node} is drained no more and takes work.\n"),
+            (true, true) => format!("Node {node} is drained no more; it takes no work.\n"),
+            (false, _) => format!(
+                "Node {node} is being drained.   see: muster node status {node}   undo: muster node drain --disable {node}\n"
+            ),
+        })?;
+        return Ok(Exit::Done);
+    }
+    let mut wait = Wait::new(client, &node.id, args);
+    let drained = wait.until_empty()?;
+    if json {
+        output::print_json(&json!({
+            "NodeID": node.id,
+            "Drained": drained,
+            "Ended": wait.states.values().filter(|state| **state == State::Ended).count(),
+        }))?;
+    } else if drained {
+        output::print(&format!(
+            "Node {} is drained; it takes no work.   undo: muster node drain --disable {}\n",
+            output::clean(&node.name),
+            output::clean(&node.name)
+        ))?;
+    } else {
+        output::print("Somebody ended the drain: the node takes work again.\n")?;
+    }
+    Ok(if drained { Exit::Done } else { Exit::Failed })
+}
+
+/// The name that an agent on this machine has unless it was given another.
+fn this_machine() -> Result<String, CliError> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+    Ok(name.trim().to_owned())
+}
+
+fn confirm(question: &str) -> Result<(), CliError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(
+            CliError::new(Exit::Usage, "nobody is there to confirm the drain")
+                .help("say --yes to do without"),
+        );
+    }
+    output::say(&format!("{question} [y/N]"));
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    if matches!(line.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(CliError::new(
+        Exit::Interrupted,
+        "not confirmed: nothing is changed",
+    ))
+}
+
+/// What becomes of an instance on a node that is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Others of its group go first.
+    Waits,
+    /// It was asked to go elsewhere.
+    Moves,
+    /// It was told to stop.
+    Stops,
+    /// Nothing of it runs.
+    Ended,
+}
+
+impl State {
+    fn of(alloc: &Allocation) -> Self {
+        let is_live = matches!(alloc.client_status.as_str(), "pending" | "running");
+        match (is_live, alloc.desired_status.as_str()) {
+            (false, _) => Self::Ended,
+            (true, "run") if alloc.desired_transition.migrate == Some(true) => Self::Moves,
+            (true, "run") => Self::Waits,
+            (true, _) => Self::Stops,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Waits => "waits for its turn",
+            Self::Moves => "is to go elsewhere",
+            Self::Stops => "is stopping",
+            Self::Ended => "has ended",
+        }
+    }
+}
+
+/// A wait for a node to become empty.
+struct Wait<'a> {
+    client: &'a Client,
+    node_id: &'a str,
+    ignore_system: bool,
+    patience: Option<Duration>,
+    /// What was said of each instance.
+    states: BTreeMap<String, State>,
+}
+
+impl<'a> Wait<'a> {
+    fn new(client: &'a Client, node_id: &'a str, args: &DrainArgs) -> Self {
+        Self {
+            client,
+            node_id,
+            ignore_system: args.ignore_system,
+            patience: args.patience(),
+            states: BTreeMap::new(),
+        }
+    }
+
+    /// Waits until the drain is over and nothing is left. False if somebody ended the drain.
+    fn until_empty(&mut self) -> Result<bool, CliError> {
+        let began = Instant::now();
+        let path = format!("/v1/node/{}", self.node_id);
+        let allocs_path = format!("{path}/allocations");
+        let mut index = 0;
+        let mut said = Instant::now();
+        loop {
+            let answer = self
+                .client
+                .get_after::<Vec<Allocation>>(&allocs_path, index, POLL)?;
+            let node: Node = self.client.get(&path)?;
+            let left: Vec<&Allocation> = answer
+                .value
+                .iter()
+                .filter(|alloc| self.counts(alloc) && State::of(alloc) != State::Ended)
+                .collect();
+            if self.tell(&answer.value) {
+                said = Instant::now();
+            }
+            if !node.drain && node.scheduling_eligibility == "eligible" {
+                return Ok(false);
+            }
+            if !node.drain && left.is_empty() {
+                return Ok(true);
+            }
+            if self
+                .patience
+                .is_some_and(|patience| began.elapsed() >= patience)
+            {
+                return Err(self.late(&node, &left, began.elapsed()));
+            }
+            if said.elapsed() >= REMIND {
+                output::say(&waiting(&node, &left));
+                said = Instant::now();
+            }
+            index = answer.index;
+        }
+    }
+
+    fn counts(&self, alloc: &Allocation) -> bool {
+        let kind = alloc.job.as_ref().map_or("", |job| job.job_type.as_str());
+        !(self.ignore_system && matches!(kind, "system" | "sysbatch"))
+    }
+
+    /// Says what changed. True if something did.
+    fn tell(&mut self, allocs: &[Allocation]) -> bool {
+        let mut news = Vec::new();
+        for alloc in allocs.iter().filter(|alloc| self.counts(alloc)) {
+            let state = State::of(alloc);
+            let before = self.states.get(&alloc.id).copied();
+            // What had ended before the drain is none of its business.
+            if before == Some(state) || (before.is_none() && state == State::Ended) {
+                continue;
+            }
+            output::say(&format!(
+                "{}  {} {}",
+                output::short_id(&alloc.id),
+                output::clean(&alloc.name),
+                state.words()
+            ));
+            news.push((alloc.id.clone(), state));
+        }
+        let is_news = !news.is_empty();
+        self.states.extend(news);
+        is_news
+    }
+
+    fn late(&self, node: &Node, left: &[&Allocation], waited: Duration) -> CliError {
+        let node_id = output::short_id(self.node_id);
+        CliError::new(
+            Exit::TimedOut,
+            format!("after {}: {}", output::span(waited), waiting(node, left)),
+        )
+        .help(format!(
+            "the drain goes on; see it with `muster node status {node_id}`"
+        ))
+    }
+}
+
+fn waiting(node: &Node, left: &[&Allocation]) -> String {
+    let due = node.drain_strategy.as_ref();
+    let due = due.and_then(|strategy| strategy.force_deadline);
+    let due = due.map_or_else(String::new, |at| {
+        format!("; what is left is stopped {}", output::ahead(at.0.0))
+    });
+    match left {
+        [] => format!("waiting for the servers to end the drain{due}"),
+        [first, ..] => format!(
+            "waiting for {} allocations to end, {} first, which {}{due}",
+            left.len(),
+            output::clean(&first.name),
+            State::of(first).words()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: DrainArgs,
+    }
+
+    fn request(line: &str) -> Result<DrainRequest, clap::Error> {
+        let words = std::iter::once("drain").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args.request("n"))
+    }
+
+    #[test]
+    fn a_deadline_is_a_time_none_or_at_once() {
+        for (line, nanos) in [
+            ("--enable n", 3_600_000_000_000),
+            ("--enable --deadline 30m n", 1_800_000_000_000),
+            ("--enable --force n", -1),
+            ("--enable --no-deadline --self", 0),
+        ] {
+            let spec = request(line).unwrap().drain_spec.unwrap();
+            assert_eq!(spec.deadline, nanos, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_drain_is_ended_with_or_without_new_work() {
+        assert!(request("--disable n").unwrap().mark_eligible);
+        assert!(
+            !request("--disable --keep-ineligible n")
+                .unwrap()
+                .mark_eligible
+        );
+        assert_eq!(request("--disable n").unwrap().drain_spec, None);
+    }
+
+    #[test]
+    fn flags_that_do_not_fit_are_refused() {
+        for line in [
+            "n",
+            "--enable",
+            "--enable --disable n",
+            "--enable --self n",
+            "--enable --force --no-deadline n",
+            "--enable --deadline 0 n",
+            "--enable --keep-ineligible n",
+            "--disable --force n",
+        ] {
+            assert!(request(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_instance_goes_through_four_states() {
+        let mut alloc = Allocation {
+            client_status: "running".to_owned(),
+            desired_status: "run".to_owned(),
+            ..Allocation::default()
+        };
+        let mut states = vec![State::of(&alloc)];
+
+        alloc.desired_transition.migrate = Some(true);
+        states.push(State::of(&alloc));
+        alloc.desired_status = "stop".to_owned();
+        states.push(State::of(&alloc));
+        alloc.client_status = "complete".to_owned();
+        states.push(State::of(&alloc));
+
+        assert_eq!(
+            states,
+            [State::Waits, State::Moves, State::Stops, State::Ended]
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! Deployments, drains, stops and the scheduler's settings, with the commands an operator has.
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::dev::dev;
+use crate::support::{ask, job_file, server, skipped, stderr, stdout, until};
+
+/// A service whose instances are healthy as soon as they run a moment.
+fn job(env: &str, update: &str) -> String {
+    format!(
+        r#"
+job "web" {{
+  group "g" {{
+    update {{
+      health_check     = "task_states"
+      min_healthy_time = "100ms"
+      {update}
+    }}
+    task "t" {{
+      driver = "native"
+      config {{
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }}
+      env {{ VERSION = "{env}" }}
+      resources {{ memory = 32 }}
+    }}
+  }}
+}}
+"#
+    )
+}
+
+fn done(output: &Output) -> String {
+    let said = format!("{}{}", stdout(output), stderr(output));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    said
+}
+
+fn json(address: &str, args: &[&str]) -> Value {
+    let output = ask(address, &[args, &["--json"]].concat());
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", stdout(&output), stderr(&output)))
+}
+
+fn run(address: &str, dir: &Path, env: &str, update: &str, flags: &[&str]) -> Output {
+    let file = job_file(dir, &job(env, update));
+    let path = file.to_str().unwrap();
+    ask(address, &[&["job", "run"], flags, &[path]].concat())
+}
+
+/// A first version, a second one that waits for its promotion, and a third that is given up.
+#[test]
+fn a_version_is_deployed_promoted_and_given_up() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(
+            "a_version_is_deployed_promoted_and_given_up",
+            "the agent needs root",
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+
+    let first = done(&run(&address, dir.path(), "1", "", &[]));
+    assert!(first.contains("is successful"), "{first}");
+
+    done(&run(&address, dir.path(), "2", "canary = 1", &["--detach"]));
+    until("the canary to be healthy", || {
+        let status = stdout(&ask(&address, &["job", "status", "web"]));
+        status.contains("muster deployment promote").then_some(())
+    });
+    let list = done(&ask(&address, &["alloc", "status"]));
+    assert!(list.contains("canary, healthy"), "{list}");
+    done(&ask(&address, &["job", "promote", "web"]));
+    let end = done(&ask(
+        &address,
+        &["deployment", "status", "--monitor", "web"],
+    ));
+    assert!(end.contains("successful"), "{end}");
+
+    done(&run(&address, dir.path(), "3", "canary = 1", &["--detach"]));
+    let latest = until("the third deployment", || {
+        let found = json(&address, &["deployment", "status", "web"]);
+        (found["Deployment"]["JobVersion"] == 2).then_some(found)
+    });
+    let id = latest["Deployment"]["ID"].as_str().unwrap();
+    done(&ask(&address, &["deployment", "pause", id]));
+    done(&ask(&address, &["deployment", "resume", &id[..8]]));
+    done(&ask(&address, &["deployment", "fail", id]));
+    let failed = ask(&address, &["deployment", "status", "--monitor", id]);
+    assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+    let list = done(&ask(&address, &["deployment", "list"]));
+    assert!(list.contains("Deployment marked as failed"), "{list}");
+    let again = ask(&address, &["deployment", "promote", id]);
+    assert_eq!(again.status.code(), Some(5), "{}", stderr(&again));
+}
+
+#[test]
+fn a_stopped_allocation_is_replaced() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("a_stopped_allocation_is_replaced", "the agent needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    done(&run(&address, dir.path(), "1", "", &[]));
+
+    let said = done(&ask(&address, &["alloc", "stop", "web/g.0"]));
+
+    assert!(said.contains("takes its place"), "{said}");
+    let evals = done(&ask(&address, &["eval", "status"]));
+    assert!(evals.contains("alloc-stop"), "{evals}");
+    let status = done(&ask(&address, &["alloc", "status", "web"]));
+    assert!(status.contains("replaces "), "{status}");
+}
+
+/// A job without deployments ends its command as soon as it runs.
+#[test]
+fn a_batch_job_is_not_waited_for_as_a_deployment() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(
+            "a_batch_job_is_not_waited_for_as_a_deployment",
+            "the agent needs root",
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let text = job("1", "").replace("group \"g\"", "type = \"batch\"\n  group \"g\"");
+    let text = text
+        .replace("update {", "reschedule {")
+        .replace("health_check     = \"task_states\"", "");
+    let text = text.replace("min_healthy_time = \"100ms\"", "attempts = 0");
+    let file = job_file(dir.path(), &text);
+
+    let said = done(&ask(&address, &["job", "run", file.to_str().unwrap()]));
+
+    assert!(!said.contains("deployment"), "{said}");
+    let none = ask(&address, &["deployment", "status", "web"]);
+    assert_eq!(none.status.code(), Some(4), "{}", stderr(&none));
+}
+
+#[test]
+fn a_node_shows_that_it_is_drained() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("a_node_shows_that_it_is_drained", "the agent needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    done(&run(&address, dir.path(), "1", "", &["--detach"]));
+
+    let unsure = ask(&address, &["node", "drain", "--enable", "dev"]);
+    done(&ask(
+        &address,
+        &[
+            "node",
+            "drain",
+            "--enable",
+            "--yes",
+            "--detach",
+            "--no-deadline",
+            "--ignore-system",
+            "dev",
+        ],
+    ));
+    let draining = done(&ask(&address, &["node", "status", "dev"]));
+    done(&ask(&address, &["node", "drain", "--disable", "dev"]));
+    let after = json(&address, &["node", "status", "dev"]);
+
+    assert_eq!(unsure.status.code(), Some(2));
+    assert!(stderr(&unsure).contains("--yes"), "{}", stderr(&unsure));
+    assert!(draining.contains("ineligible"), "{draining}");
+    assert_eq!(after["Node"]["Drain"], false);
+    assert_eq!(after["Node"]["SchedulingEligibility"], "eligible");
+}
+
+#[test]
+fn the_scheduler_is_set_and_read() {
+    const SET: [&str; 3] = ["operator", "scheduler", "set-config"];
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, address) = server(dir.path());
+    let set = |flags: &[&str]| ask(&address, &[&SET[..], flags].concat());
+
+    let flags = [
+        "--scheduler-algorithm",
+        "spread",
+        "--preempt-service-scheduler=true",
+    ];
+    done(&set(&flags));
+    let config = json(&address, &["operator", "scheduler", "get-config"]);
+    let stale = set(&["--check-index", "1", "--pause-eval-broker"]);
+    let unknown = set(&["--scheduler-algorithm", "random"]);
+
+    let config = &config["SchedulerConfig"];
+    assert_eq!(config["SchedulerAlgorithm"], "spread");
+    assert_eq!(config["PreemptionConfig"]["ServiceSchedulerEnabled"], true);
+    assert_eq!(config["PreemptionConfig"]["SystemSchedulerEnabled"], true);
+    assert_eq!(stale.status.code(), Some(5), "{}", stderr(&stale));
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        stderr(&unknown).contains("binpack, spread"),
+        "{}",
+        stderr(&unknown)
+    );
+    let shown = done(&ask(&address, &["operator", "scheduler", "get-config"]));
+    assert!(shown.contains("scheduler algorithm"), "{shown}");
+    assert!(shown.contains("spread"), "{shown}");
+}
