@@ -8,7 +8,8 @@
 //! | [`scheduler`] | a snapshot and an evaluation in, a plan out |
 //! | [`broker`], [`blocked`] | which evaluation goes next; which wait for room |
 //! | [`applier`] | plans checked and merged into one command |
-//! | [`heartbeat`], [`gc`], [`watch`] | leader duties |
+//! | [`dry_run`] | what registering a job would do |
+//! | [`heartbeat`], [`gc`], [`watch`], [`periodic`] | leader duties |
 //! | [`limits`] | bounds, each with its reason |
 //!
 //! Deliberately absent: I/O, clocks, random numbers, async, threads, hash maps with random order. Time
@@ -20,12 +21,14 @@
 pub mod applier;
 pub mod blocked;
 pub mod broker;
+pub mod dry_run;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod fsm;
 pub mod gc;
 pub mod heartbeat;
 pub mod limits;
+pub mod periodic;
 pub mod scheduler;
 pub mod snapshot;
 pub mod state;

@@ -1,0 +1,130 @@
+//! What registering a job would do, found out without doing it.
+//!
+//! The state is persistent, so a copy costs nothing: the copy takes the command as the log would, is scheduled
+//! by the real scheduler, and takes the plan as well. Nothing is proposed, and the state that was given stays
+//! as it is.
+
+use std::sync::Arc;
+
+use muster_domain::eval::{Evaluation, FailedGroup};
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::job::{Job, JobSpec};
+use muster_domain::plan::Plan;
+
+use crate::fsm::{self, Command, Rejection, Response};
+use crate::scheduler::{self, DesiredUpdates, ScheduleOutcome};
+use crate::state::State;
+
+/// What registering a job would do.
+#[derive(Clone, Debug)]
+pub struct DryRun {
+    /// The job as it is. `None`: it would come into being.
+    pub before: Option<Arc<Job>>,
+    /// The job as it would be.
+    pub after: Arc<Job>,
+    /// What to name to be sure that the job did not change since: the entry that last registered it, 0 if
+    /// there is none.
+    pub job_modify_index: LogIndex,
+    /// What would be changed. Empty for a job that only makes others.
+    pub plan: Plan,
+    /// How many instances of each group something would happen to.
+    pub desired: Vec<(String, DesiredUpdates)>,
+    /// What would not be placed, and why.
+    pub failed: Vec<FailedGroup>,
+    /// Allocations of less important jobs that would have to go.
+    pub preempted: Vec<AllocId>,
+    /// Evaluations that would go on later: for what waits for room or for a time.
+    pub created: Vec<Arc<Evaluation>>,
+}
+
+/// Registers `spec` in a copy of `state` at the time `now`, and schedules it there.
+///
+/// # Errors
+///
+/// The [`Rejection`] with which the command would be refused.
+pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, Rejection> {
+    let mut state = state.clone();
+    let key = spec.key();
+    let before = state.jobs().get(&key).map(Arc::clone);
+    let job_modify_index = before
+        .as_ref()
+        .map_or(LogIndex(0), |job| job.current.job_modify_index);
+    let register = Command::RegisterJob {
+        spec: Box::new(spec),
+        at: now,
+        check_index: None,
+    };
+    let eval_id = match next(&mut state, register) {
+        Response::JobRegistered { eval_id, .. } => eval_id,
+        Response::Rejected(rejection) => return Err(rejection),
+        other => unreachable!("registering a job was answered with {other:?}"),
+    };
+    let Some(after) = state.jobs().get(&key).map(Arc::clone) else {
+        unreachable!("a job that was registered is in the state");
+    };
+    let eval = eval_id.and_then(|eval_id| state.evals().get(&eval_id).map(Arc::clone));
+    let Some(eval) = eval else {
+        let nobody = muster_domain::id::EvalId::at(state.applied(), 0);
+        return Ok(DryRun {
+            before,
+            plan: Plan::empty(nobody, key, after.current.version, state.applied()),
+            after,
+            job_modify_index,
+            desired: Vec::new(),
+            failed: Vec::new(),
+            preempted: Vec::new(),
+            created: Vec::new(),
+        });
+    };
+    let ScheduleOutcome {
+        plan,
+        update,
+        desired,
+    } = scheduler::schedule(&state, &eval, now);
+    let failed = update
+        .as_ref()
+        .map(|update| update.failed_groups.clone())
+        .unwrap_or_default();
+    let applied = Command::ApplyPlans {
+        plans: vec![plan.clone()],
+        evals: update.into_iter().collect(),
+        at: now,
+    };
+    next(&mut state, applied);
+    Ok(DryRun {
+        before,
+        after,
+        job_modify_index,
+        preempted: preempted(&plan),
+        plan,
+        desired,
+        failed,
+        created: created_last(&state, &key),
+    })
+}
+
+/// Applies `command` as the entry after the last one.
+fn next(state: &mut State, command: Command) -> Response {
+    let index = LogIndex(state.applied().0 + 1);
+    fsm::apply(state, index, command).response
+}
+
+fn preempted(plan: &Plan) -> Vec<AllocId> {
+    let placements = plan.groups.iter().flat_map(|group| &group.placements);
+    let mut preempted: Vec<AllocId> = placements
+        .flat_map(|run| run.preempted().iter().copied())
+        .collect();
+    preempted.sort_unstable();
+    preempted.dedup();
+    preempted
+}
+
+/// Evaluations of the job that the last entry made.
+fn created_last(state: &State, key: &muster_domain::id::JobKey) -> Vec<Arc<Evaluation>> {
+    let evals = state.evals().of_job(key);
+    let newest = evals.filter(|eval| eval.create_index == state.applied());
+    newest.map(Arc::clone).collect()
+}
+
+#[cfg(test)]
+mod tests;
