@@ -8,10 +8,8 @@
 //! The clock may go forward or back. A job with a fixed time of day is launched once on either day: at the end
 //! of the gap if its time is skipped, at the first of the two if its time comes twice. One with `*` or a step
 //! in its hours, minutes or seconds goes by the clock: nothing in the gap, both hours of two. Nomad skips the
-//! fixed time in the gap, and knows no difference between the two kinds.
-//!
-//! Other differences to Nomad: `LW` is not known, and what comes every `n` must be written with a beginning
-//! (`*/n`, `a/n`, `a-b/n`).
+//! fixed time in the gap, and knows no difference between the two kinds. A zone `Local` is UTC here: a server
+//! that comes to lead must find the same times.
 
 use std::collections::BTreeMap;
 

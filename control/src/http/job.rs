@@ -1,7 +1,12 @@
-//! Jobs: register, list, read, stop, evaluate, validate.
+//! Jobs: register, list, read, stop, validate. What else is done with them is in the files below.
 //!
 //! A job's id may contain slashes, escaped or not, so what follows `/v1/job/` is taken apart here: the last
 //! segment is what is asked for, if it is one of [`Aspect`]'s, and the rest is the id.
+
+mod change;
+mod launch;
+mod plan;
+mod version;
 
 use std::collections::BTreeMap;
 
@@ -10,14 +15,16 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use axum::routing::{any, get, put};
 use muster_control_core::fsm::{self, Command};
+use muster_control_core::periodic;
 use muster_control_core::state::{Allocs, State};
 use muster_domain::eval::Evaluation;
+use muster_domain::fault::Fault;
 use muster_domain::id::{EvalId, JobKey, LogIndex};
-use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, ValidJob, validate};
+use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, JobStatus, ValidJob, validate};
 use muster_wire::api;
 use muster_wire::api::job::request::{self, ReadJob, ReadJobError};
 use muster_wire::api::job::{
-    GroupSummary, JobListStub, JobSummary, RegisterResponse, ValidateResponse, VersionsResponse,
+    Children, GroupSummary, JobListStub, JobSummary, RegisterResponse, ValidateResponse,
 };
 
 use super::alloc::{node_refs, stub};
@@ -46,22 +53,34 @@ enum Aspect {
     Allocations,
     Deployment,
     Deployments,
+    Dispatch,
     Evaluate,
     Evaluations,
+    ForceLaunch,
+    Plan,
+    Revert,
+    Scale,
     Services,
+    Stable,
     Summary,
     Versions,
 }
 
 impl Aspect {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 15] = [
         Self::Actions,
         Self::Allocations,
         Self::Deployment,
         Self::Deployments,
+        Self::Dispatch,
         Self::Evaluate,
         Self::Evaluations,
+        Self::ForceLaunch,
+        Self::Plan,
+        Self::Revert,
+        Self::Scale,
         Self::Services,
+        Self::Stable,
         Self::Summary,
         Self::Versions,
     ];
@@ -72,26 +91,23 @@ impl Aspect {
             Self::Allocations => "/v1/job/{job_id}/allocations",
             Self::Deployment => "/v1/job/{job_id}/deployment",
             Self::Deployments => "/v1/job/{job_id}/deployments",
+            Self::Dispatch => "/v1/job/{job_id}/dispatch",
             Self::Evaluate => "/v1/job/{job_id}/evaluate",
             Self::Evaluations => "/v1/job/{job_id}/evaluations",
+            Self::ForceLaunch => "/v1/job/{job_id}/periodic/force",
+            Self::Plan => "/v1/job/{job_id}/plan",
+            Self::Revert => "/v1/job/{job_id}/revert",
+            Self::Scale => "/v1/job/{job_id}/scale",
             Self::Services => "/v1/job/{job_id}/services",
+            Self::Stable => "/v1/job/{job_id}/stable",
             Self::Summary => "/v1/job/{job_id}/summary",
             Self::Versions => "/v1/job/{job_id}/versions",
         }
     }
 }
 
-/// Aspects of Nomad's that are not here yet. Without the list they would be read as part of the id.
-const UNSUPPORTED: [&str; 8] = [
-    "plan",
-    "dispatch",
-    "periodic/force",
-    "scale",
-    "revert",
-    "stable",
-    "submission",
-    "action",
-];
+/// Aspects of Nomad's that are not here. Without the list they would be read as part of the id.
+const UNSUPPORTED: [&str; 2] = ["submission", "action"];
 
 /// The id and what is asked about it, from what follows `/v1/job/`.
 fn take_apart(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
@@ -105,7 +121,7 @@ fn take_apart(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
     }
     let aspects = Aspect::ALL.into_iter();
     let mut found = aspects.filter_map(|aspect| {
-        let (_, word) = aspect.path().rsplit_once('/')?;
+        let (_, word) = aspect.path().split_once("{job_id}/")?;
         ends_with(rest, word).map(|id| (id, aspect))
     });
     match found.next_back() {
@@ -158,20 +174,14 @@ async fn submit(
     id: Option<&str>,
 ) -> Result<Response, ApiError> {
     let ReadJob {
-        mut spec,
+        spec,
         warnings,
         enforce_index,
+        wants_diff: _,
     } = read(body).await?;
-    if id.is_some_and(|id| id != spec.id) {
-        return Err(ApiError::Malformed(format!(
-            "Job ID does not match: the body names `{}`",
-            spec.id
-        )));
-    }
-    claim_namespace(query, &mut spec)?;
-    let valid = validate(spec).map_err(ApiError::Invalid)?;
+    let spec = admit(query, spec, id)?;
     let command = Command::RegisterJob {
-        spec: Box::new(ValidJob::into_spec(valid)),
+        spec: Box::new(spec),
         at: http.control.now(),
         check_index: enforce_index.map(LogIndex),
     };
@@ -180,6 +190,32 @@ async fn submit(
         warnings: told(&warnings),
         ..answer
     })
+}
+
+/// A job that may be registered, under the `id` of the path if that names one.
+fn admit(query: &Query, mut spec: JobSpec, id: Option<&str>) -> Result<JobSpec, ApiError> {
+    if id.is_some_and(|id| id != spec.id) {
+        return Err(ApiError::Malformed(format!(
+            "Job ID does not match: the body names `{}`",
+            spec.id
+        )));
+    }
+    claim_namespace(query, &mut spec)?;
+    let faults = faults(&spec);
+    if faults.is_empty() {
+        validate(spec)
+            .map(ValidJob::into_spec)
+            .map_err(ApiError::Invalid)
+    } else {
+        Err(ApiError::Invalid(faults))
+    }
+}
+
+/// Everything that is wrong with a job that could be read.
+fn faults(spec: &JobSpec) -> Vec<Fault> {
+    let mut faults = validate(spec.clone()).err().unwrap_or_default();
+    faults.extend(periodic::faults(spec));
+    faults
 }
 
 /// The job in `body`. A large one is read on a thread of its own: four megabytes take some ten milliseconds.
@@ -242,6 +278,10 @@ async fn propose(
             let eval_index = made(eval_id.as_ref());
             (eval_id, eval_index, eval_index)
         }
+        fsm::Response::JobLaunched { job_id: _, eval_id } => {
+            let eval_index = made(eval_id.as_ref());
+            (eval_id, eval_index, eval_index)
+        }
         fsm::Response::EvalCreated { eval_id } => {
             let eval_index = made(Some(&eval_id));
             (Some(eval_id), eval_index, eval_index)
@@ -251,7 +291,6 @@ async fn propose(
         | fsm::Response::NodeRegistered
         | fsm::Response::PlansApplied { .. }
         | fsm::Response::Collected { .. }
-        | fsm::Response::JobLaunched { .. }
         | fsm::Response::DeploymentChanged { .. }
         | fsm::Response::EvalsCreated { .. }
         | fsm::Response::NodesReported { .. }) => {
@@ -276,7 +315,7 @@ async fn check(query: Query, body: RawBody) -> Result<Response, ApiError> {
             mut spec, warnings, ..
         }) => {
             claim_namespace(&query, &mut spec)?;
-            (validate(spec).err().unwrap_or_default(), warnings)
+            (faults(&spec), warnings)
         }
         Err(ApiError::Body(ReadJobError::Faults(faults))) => (faults, Vec::new()),
         Err(error) => return Err(error),
@@ -306,24 +345,28 @@ async fn one(
         None if is_read => read_one(&http, &query, key).await,
         None if is_write => submit(&http, &query, body, Some(&job_id)).await,
         None if method == Method::DELETE => stop(&http, &query, key).await,
-        Some(Aspect::Evaluate) if is_write => query.json(
-            &propose(
-                &http,
-                &query,
-                Command::EvaluateJob {
-                    key,
-                    force_reschedule: false,
-                    at: http.control.now(),
-                },
-            )
-            .await?,
-        ),
-        Some(Aspect::Evaluate) | None => Err(ApiError::Method),
+        Some(Aspect::Dispatch) if is_write => launch::dispatch(&http, &query, key, body).await,
+        Some(Aspect::Evaluate) if is_write => change::evaluate(&http, &query, key, body).await,
+        Some(Aspect::ForceLaunch) if is_write => launch::force(&http, &query, key).await,
+        Some(Aspect::Plan) if is_write => plan::plan(&http, &query, &job_id, body).await,
+        Some(Aspect::Revert) if is_write => change::revert(&http, &query, key, body).await,
+        Some(Aspect::Scale) if is_write => change::scale(&http, &query, key, body).await,
+        Some(Aspect::Stable) if is_write => change::set_stable(&http, &query, key, body).await,
+        None
+        | Some(
+            Aspect::Dispatch
+            | Aspect::Evaluate
+            | Aspect::ForceLaunch
+            | Aspect::Plan
+            | Aspect::Revert
+            | Aspect::Stable,
+        ) => Err(ApiError::Method),
         Some(_) if !is_read => Err(ApiError::Method),
         Some(Aspect::Allocations) => allocations(&http, &query, key).await,
         Some(Aspect::Evaluations) => evaluations(&http, &query, key).await,
+        Some(Aspect::Scale) => change::read_scale(&http, &query, key).await,
         Some(Aspect::Summary) => read_summary(&http, &query, key).await,
-        Some(Aspect::Versions) => versions(&http, &query, key).await,
+        Some(Aspect::Versions) => version::versions(&http, &query, key).await,
         Some(Aspect::Deployment) => deployment::latest(&http, &query, key).await,
         Some(Aspect::Deployments) => deployment::of_job(&http, &query, key).await,
         // There are no services and actions yet: what a job without them answers.
@@ -429,32 +472,6 @@ async fn read_summary(http: &Http, query: &Query, key: JobKey) -> Result<Respons
         .await
 }
 
-async fn versions(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
-    query
-        .read_state(
-            http,
-            |state| modified(state, &key),
-            |state| {
-                let job = state.jobs().get(&key).ok_or(NOT_FOUND)?;
-                let versions = state.jobs().versions(&key);
-                let shape = |version: &muster_domain::job::JobVersion| {
-                    if version.version == job.current.version {
-                        api::job::Job::from_job(job)
-                    } else {
-                        api::job::Job::from_version(version)
-                    }
-                };
-                Ok(VersionsResponse {
-                    versions: versions.iter().map(|version| shape(version)).collect(),
-                    index: modified(state, &key).0,
-                    known_leader: true,
-                    ..VersionsResponse::default()
-                })
-            },
-        )
-        .await
-}
-
 /// What became of the instances of `job`; what waits is said by its newest evaluation that is not over.
 fn summary(state: &State, job: &Job) -> JobSummary {
     let key = job.key();
@@ -479,7 +496,25 @@ fn summary(state: &State, job: &Job) -> JobSummary {
     let newest = waiting.max_by_key(|eval| eval.modify_index);
     let queued: &[(String, u32)] =
         newest.map_or(&[], |eval: &std::sync::Arc<Evaluation>| &eval.queued);
-    JobSummary::new(job, groups, queued, job.modify_index)
+    JobSummary {
+        children: children(state, job),
+        ..JobSummary::new(job, groups, queued, job.modify_index)
+    }
+}
+
+/// What became of the jobs that `job` made.
+fn children(state: &State, job: &Job) -> Children {
+    let mut counts = Children::default();
+    if job.current.spec.is_template() {
+        for child in state.jobs().children(&job.key()) {
+            match child.status {
+                JobStatus::Pending => counts.pending += 1,
+                JobStatus::Running => counts.running += 1,
+                JobStatus::Dead => counts.dead += 1,
+            }
+        }
+    }
+    counts
 }
 
 #[cfg(test)]
@@ -496,6 +531,9 @@ mod tests {
             ("a%2Fsummary", "a/summary", None),
             ("summary", "summary", None),
             ("summary/evaluate", "summary", Some(Aspect::Evaluate)),
+            ("a/periodic/force", "a", Some(Aspect::ForceLaunch)),
+            ("a/periodic-1", "a/periodic-1", None),
+            ("a/periodic-1/plan", "a/periodic-1", Some(Aspect::Plan)),
         ];
         for (rest, id, aspect) in cases {
             assert_eq!(take_apart(rest).unwrap(), (id.to_owned(), aspect), "{rest}");
@@ -503,15 +541,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_here_yet_is_no_part_of_an_id() {
-        assert!(matches!(
-            take_apart("web/plan"),
-            Err(ApiError::Unsupported { .. })
-        ));
-        assert!(matches!(
-            take_apart("web/periodic/force"),
-            Err(ApiError::Unsupported { .. })
-        ));
+    fn what_is_not_here_is_no_part_of_an_id() {
+        for rest in ["web/submission", "web/action"] {
+            let refused = take_apart(rest);
+            assert!(
+                matches!(refused, Err(ApiError::Unsupported { .. })),
+                "{rest}"
+            );
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use self::schema::{Items, Kind};
 use crate::api::null;
 
-pub use annotate::annotate;
+pub use annotate::{annotate, annotate_updates};
 
 /// Whether something came, went, changed or stayed.
 #[derive(

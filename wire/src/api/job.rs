@@ -5,7 +5,9 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
+mod change;
 mod launch;
+mod plan;
 pub mod request;
 mod steps;
 mod summary;
@@ -19,14 +21,20 @@ use muster_domain::job::DEFAULT_REGION;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::diff::JobDiff;
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::resources::{Network, Port, Resources};
 
+pub use change::{
+    DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
+    ScaleStatus, StableRequest, StableResponse,
+};
 pub use launch::{
     DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,
     VolumeMount,
 };
+pub use plan::{DesiredUpdates, PlanAnnotations, PlanResponse};
 pub use steps::{Affinity, Disconnect, Migrate, Reschedule, Spread, SpreadTarget, Update};
 pub use summary::{Children, GroupSummary, JobListStub, JobSummary};
 
@@ -158,7 +166,16 @@ impl Job {
             stop: job.stop,
             status: job.status.word().to_owned(),
             modify_index: job.modify_index.0,
-            ..Self::from_version(&job.current)
+            ..Self::from_version_of(job, &job.current)
+        }
+    }
+
+    /// An older version of `job`.
+    #[must_use]
+    pub fn from_version_of(job: &domain::Job, version: &domain::JobVersion) -> Self {
+        Self {
+            stable: job.is_stable(version.version),
+            ..Self::from_version(version)
         }
     }
 }
@@ -467,7 +484,9 @@ pub struct ValidateResponse {
 pub struct VersionsResponse {
     /// Newest first.
     pub versions: Vec<Job>,
-    pub diffs: Null,
+    /// What each version changed of the one before it, if that was asked for.
+    #[serde(with = "null")]
+    pub diffs: Vec<JobDiff>,
     pub index: u64,
     pub last_contact: u64,
     pub known_leader: bool,

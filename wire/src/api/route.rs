@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 56] = [
+pub const ROUTES: [Route; 64] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -41,9 +41,18 @@ pub const ROUTES: [Route; 56] = [
     read("/v1/job/{job_id}/allocations"),
     read("/v1/job/{job_id}/deployment"),
     read("/v1/job/{job_id}/deployments"),
+    write("/v1/job/{job_id}/dispatch"),
     write("/v1/job/{job_id}/evaluate"),
     read("/v1/job/{job_id}/evaluations"),
+    write("/v1/job/{job_id}/periodic/force"),
+    write("/v1/job/{job_id}/plan"),
+    write("/v1/job/{job_id}/revert"),
+    Route {
+        path: "/v1/job/{job_id}/scale",
+        methods: &["GET", "PUT", "POST"],
+    },
     read("/v1/job/{job_id}/services"),
+    write("/v1/job/{job_id}/stable"),
     read("/v1/job/{job_id}/summary"),
     read("/v1/job/{job_id}/versions"),
     write("/v1/validate/job"),

@@ -84,12 +84,28 @@ impl Command {
         }
     }
 
-    /// What tells two writes apart. The time is not part of it: a retry is proposed later.
+    /// What tells two writes apart. What a server adds to each try is not part of it: the time, and the end of
+    /// a dispatched job's id, or the time of a launch that somebody forces.
     fn fingerprint(&mut self) -> u64 {
         let at = std::mem::take(self.at_mut());
+        let (mut suffix, mut due) = (String::new(), Timestamp(0));
+        self.swap_added(&mut suffix, &mut due);
         let fingerprint = Digest::of(self);
+        self.swap_added(&mut suffix, &mut due);
         *self.at_mut() = at;
         fingerprint
+    }
+
+    fn swap_added(&mut self, other_suffix: &mut String, other_due: &mut Timestamp) {
+        if let Self::DispatchJob { suffix, .. } = self {
+            std::mem::swap(suffix, other_suffix);
+        }
+        if let Self::LaunchPeriodic {
+            due, forced: true, ..
+        } = self
+        {
+            std::mem::swap(due, other_due);
+        }
     }
 }
 

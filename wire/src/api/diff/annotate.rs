@@ -1,5 +1,7 @@
 //! What a change means for instances, as far as the change alone says so.
 
+use std::collections::BTreeMap;
+
 use super::{DiffType, FieldDiff, GroupDiff, JobDiff, TaskDiff};
 
 const CREATE: &str = "forces create";
@@ -29,6 +31,13 @@ pub fn annotate(diff: &mut JobDiff) {
                 task.annotations = vec![word.to_owned()];
             }
         }
+    }
+}
+
+/// Adds how many instances something happens to: by group, by what happens.
+pub fn annotate_updates(diff: &mut JobDiff, mut updates: BTreeMap<String, BTreeMap<String, u64>>) {
+    for group in &mut diff.task_groups {
+        group.updates = updates.remove(&group.name).unwrap_or_default();
     }
 }
 

@@ -169,4 +169,6 @@ pub struct DispatchRequest {
     #[serde(with = "null")]
     pub meta: BTreeMap<String, String>,
     pub id_prefix_template: String,
+    /// A dispatch with a token that was used before gives the job that was made then.
+    pub idempotency_token: String,
 }

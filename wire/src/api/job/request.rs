@@ -31,7 +31,6 @@ const BODY: Known = Known {
         "SecretID",
         "AuthToken",
         "Namespace",
-        "Diff",
         "EvalPriority",
     ],
     harmless: &["PolicyOverride", "PreserveCounts", "PreserveResources"],
@@ -150,6 +149,8 @@ pub struct ReadJob {
     pub warnings: Vec<String>,
     /// Only register if the job is at this index; 0 means that it must not exist.
     pub enforce_index: Option<u64>,
+    /// Whether a plan is to say what differs.
+    pub wants_diff: bool,
 }
 
 /// Why a job could not be read.
@@ -183,19 +184,16 @@ pub fn read(body: &[u8]) -> Result<ReadJob, ReadJobError> {
     let read = read_body(&value, &found);
     let (faults, warnings) = found.into_inner().into_parts();
     match read {
-        Some((spec, enforce_index)) if faults.is_empty() => Ok(ReadJob {
-            spec,
-            warnings,
-            enforce_index,
-        }),
+        Some(read) if faults.is_empty() => Ok(ReadJob { warnings, ..read }),
         _ => Err(ReadJobError::Faults(faults)),
     }
 }
 
-fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<(JobSpec, Option<u64>)> {
+fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
     let mut body = Block::new(String::new(), value, found)?;
     let enforce = body.boolean("EnforceIndex").unwrap_or(false);
     let index = body.number("JobModifyIndex", u64::MAX).unwrap_or(0);
+    let wants_diff = body.boolean("Diff").unwrap_or(false);
     check_region(&mut body);
     let spec = match body.block("Job") {
         Some(job) => Some(read_job(job)),
@@ -207,7 +205,12 @@ fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<(JobSpec, Optio
         }
     };
     body.finish(&BODY);
-    spec.map(|spec| (spec, enforce.then_some(index)))
+    spec.map(|spec| ReadJob {
+        spec,
+        warnings: Vec::new(),
+        enforce_index: enforce.then_some(index),
+        wants_diff,
+    })
 }
 
 fn check_region(block: &mut Block<'_>) {

@@ -47,6 +47,13 @@ impl JobListStub {
         let spec = &job.current.spec;
         Self {
             id: spec.id.clone(),
+            parent_id: spec
+                .launched
+                .as_ref()
+                .map(|launched| launched.parent_id.clone())
+                .unwrap_or_default(),
+            periodic: spec.periodic.is_some(),
+            parameterized_job: spec.parameterized.is_some(),
             name: spec.name.clone(),
             namespace: spec.namespace.clone(),
             datacenters: spec.datacenters.clone(),
@@ -120,7 +127,7 @@ pub struct GroupSummary {
     pub unknown: u32,
 }
 
-/// What became of a job's dispatched or periodic children. There are none yet.
+/// What became of a job's dispatched or periodic children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Children {

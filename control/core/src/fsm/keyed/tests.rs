@@ -44,6 +44,34 @@ fn a_repeated_key_is_answered_alike_and_changes_nothing() {
     assert_eq!(state.evals().len(), 1);
 }
 
+/// Each try has another suffix, and another time where a launch is forced: it is the same write.
+#[test]
+fn what_the_server_adds_tells_no_writes_apart() {
+    let dispatch = |suffix: &str| Command::DispatchJob {
+        key: JobKey::in_default("web"),
+        suffix: suffix.to_owned(),
+        payload: Vec::new(),
+        meta: std::collections::BTreeMap::new(),
+        idempotency_token: String::new(),
+        at: Timestamp(1),
+    };
+    let launch = |due, forced| Command::LaunchPeriodic {
+        key: JobKey::in_default("web"),
+        due: Timestamp(due),
+        forced,
+        at: Timestamp(1),
+    };
+
+    let same = dispatch("a").fingerprint() == dispatch("b").fingerprint();
+    let forced = launch(1, true).fingerprint() == launch(2, true).fingerprint();
+    let by_time = launch(1, false).fingerprint() == launch(2, false).fingerprint();
+
+    assert_eq!((same, forced, by_time), (true, true, false));
+    let mut kept = dispatch("a");
+    kept.fingerprint();
+    assert_eq!(kept, dispatch("a"));
+}
+
 #[test]
 fn a_key_used_for_another_write_is_refused_by_name() {
     let mut state = State::default();

@@ -1,0 +1,173 @@
+//! Changes of a registered job: looked at again, scaled, taken back to an older version, marked stable.
+
+use axum::response::Response;
+use muster_control_core::fsm::{self, Command};
+use muster_control_core::state::State;
+use muster_domain::alloc::ClientStatus;
+use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::job::Job;
+use muster_wire::api::job::{
+    EvaluateRequest, GroupScaleStatus, RegisterResponse, RevertRequest, ScaleRequest, ScaleStatus,
+    StableRequest, StableResponse,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Http, NOT_FOUND, modified, propose};
+use crate::http::body::RawBody;
+use crate::http::query::Query;
+use crate::http::status::ApiError;
+
+/// The request in `body`, about the job `key`. An empty body is an empty request, as the name of the job in
+/// the path is all that some need.
+pub(super) fn request<T: DeserializeOwned>(key: &JobKey, body: &RawBody) -> Result<T, ApiError> {
+    let bytes: &[u8] = if body.0.is_empty() { b"{}" } else { &body.0 };
+    let malformed = |error| ApiError::Malformed(format!("the request body is malformed: {error}"));
+    let value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+    if let Some(named) = value.get("JobID").and_then(Value::as_str)
+        && !named.is_empty()
+        && named != key.job_id
+    {
+        return Err(ApiError::Malformed(format!(
+            "Job ID does not match: the body names `{named}`"
+        )));
+    }
+    T::deserialize(value).map_err(malformed)
+}
+
+pub(super) async fn evaluate(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let asked: EvaluateRequest = request(&key, &body)?;
+    let command = Command::EvaluateJob {
+        key,
+        force_reschedule: asked.eval_options.force_reschedule,
+        at: http.control.now(),
+    };
+    query.json(&propose(http, query, command).await?)
+}
+
+pub(super) async fn scale(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let asked: ScaleRequest = request(&key, &body)?;
+    let Some(group) = asked.target.get("Group").cloned() else {
+        return Err(ApiError::Malformed(
+            "missing task group name for scaling action: write it as Target.Group".to_owned(),
+        ));
+    };
+    let Some(count) = asked.count else {
+        return query.json(&RegisterResponse::default());
+    };
+    let count = u32::try_from(count).ok().filter(|_| !asked.error);
+    let count = count.ok_or_else(|| {
+        ApiError::Malformed(
+            "a scaling action has a count from 0 on, and none if it reports an error".to_owned(),
+        )
+    })?;
+    let command = Command::ScaleJob {
+        key,
+        group,
+        count,
+        check_index: asked
+            .enforce_index
+            .then_some(LogIndex(asked.job_modify_index)),
+        at: http.control.now(),
+    };
+    query.json(&propose(http, query, command).await?)
+}
+
+pub(super) async fn revert(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let asked: RevertRequest = request(&key, &body)?;
+    let command = Command::RevertJob {
+        key,
+        version: asked.job_version,
+        check_version: asked.enforce_prior_version,
+        at: http.control.now(),
+    };
+    query.json(&propose(http, query, command).await?)
+}
+
+pub(super) async fn set_stable(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let asked: StableRequest = request(&key, &body)?;
+    let command = Command::SetJobStable {
+        key,
+        version: asked.job_version,
+        stable: asked.stable,
+        at: http.control.now(),
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    if let fsm::Response::Rejected(rejection) = response {
+        return Err(ApiError::Rejected(rejection));
+    }
+    query.json(&StableResponse {
+        index: index.0,
+        job_modify_index: index.0,
+    })
+}
+
+pub(super) async fn read_scale(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+) -> Result<Response, ApiError> {
+    query
+        .read_state(
+            http,
+            |state| modified(state, &key).max(state.allocs().index()),
+            |state| {
+                let job = state.jobs().get(&key).ok_or(NOT_FOUND)?;
+                Ok(scale_status(state, job))
+            },
+        )
+        .await
+}
+
+fn scale_status(state: &State, job: &Job) -> ScaleStatus {
+    let spec = &job.current.spec;
+    let mut status = ScaleStatus {
+        job_id: spec.id.clone(),
+        namespace: spec.namespace.clone(),
+        job_create_index: job.current.create_index.0,
+        job_modify_index: job.current.job_modify_index.0,
+        job_stopped: job.stop,
+        task_groups: spec
+            .groups
+            .iter()
+            .map(|group| {
+                let status = GroupScaleStatus {
+                    desired: group.count,
+                    ..GroupScaleStatus::default()
+                };
+                (group.name.clone(), status)
+            })
+            .collect(),
+    };
+    let live = state.allocs().of_job(&job.key());
+    for alloc in live.filter(|alloc| !alloc.is_terminal()) {
+        let Some(group) = status.task_groups.get_mut(&alloc.group().name) else {
+            continue;
+        };
+        group.placed += 1;
+        group.running += u32::from(alloc.client_status() == ClientStatus::Running);
+        group.healthy += u32::from(alloc.healthy() == Some(true));
+        group.unhealthy += u32::from(alloc.healthy() == Some(false));
+    }
+    status
+}

@@ -1,0 +1,109 @@
+//! Requests that change a registered job, and their answers.
+
+#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::null::{self, Null};
+
+/// What `PUT /v1/job/:id/evaluate` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EvaluateRequest {
+    #[serde(with = "null")]
+    pub eval_options: EvalOptions,
+}
+
+/// How a job is looked at again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EvalOptions {
+    /// Replace instances that failed at once.
+    pub force_reschedule: bool,
+}
+
+/// What `PUT /v1/job/:id/scale` takes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ScaleRequest {
+    /// `None`: only an event is recorded, and none is kept here.
+    pub count: Option<i64>,
+    /// `Group`, and perhaps `Job`.
+    #[serde(with = "null")]
+    pub target: BTreeMap<String, String>,
+    pub message: String,
+    pub error: bool,
+    pub meta: Value,
+    /// Only if the job is at `job_modify_index`.
+    pub enforce_index: bool,
+    pub job_modify_index: u64,
+    pub policy_override: bool,
+}
+
+/// What `PUT /v1/job/:id/revert` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RevertRequest {
+    pub job_version: u64,
+    /// Only if this is the current version.
+    pub enforce_prior_version: Option<u64>,
+}
+
+/// What `PUT /v1/job/:id/stable` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct StableRequest {
+    pub job_version: u64,
+    pub stable: bool,
+}
+
+/// The answer to `PUT /v1/job/:id/stable`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct StableResponse {
+    pub index: u64,
+    pub job_modify_index: u64,
+}
+
+/// The answer to `GET /v1/job/:id/scale`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ScaleStatus {
+    #[serde(rename = "JobID")]
+    pub job_id: String,
+    pub namespace: String,
+    pub job_create_index: u64,
+    pub job_modify_index: u64,
+    pub job_stopped: bool,
+    /// By name.
+    pub task_groups: BTreeMap<String, GroupScaleStatus>,
+}
+
+/// How many instances of a group there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GroupScaleStatus {
+    pub desired: u32,
+    pub placed: u32,
+    pub running: u32,
+    pub healthy: u32,
+    pub unhealthy: u32,
+    /// None are kept.
+    pub events: Vec<Null>,
+}
+
+/// The answer to `PUT /v1/job/:id/dispatch`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DispatchResponse {
+    #[serde(rename = "DispatchedJobID")]
+    pub dispatched_job_id: String,
+    #[serde(rename = "EvalID")]
+    pub eval_id: String,
+    pub eval_create_index: u64,
+    pub job_create_index: u64,
+    pub index: u64,
+}
