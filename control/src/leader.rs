@@ -8,6 +8,7 @@
 pub(crate) mod comparison;
 mod garbage;
 mod heartbeats;
+mod periodic;
 mod scheduling;
 mod watching;
 
@@ -22,6 +23,7 @@ use self::comparison::Comparing;
 use self::garbage::Garbage;
 use self::heartbeats::NodeHeartbeats;
 pub(crate) use self::heartbeats::{Beats, Lease};
+use self::periodic::Periodic;
 use self::scheduling::Scheduling;
 use self::watching::Watching;
 use crate::handle::{Control, DutyRequest, ProposeError};
@@ -138,6 +140,7 @@ async fn lead(
             () = duties.heartbeats.progress() => {}
             () = duties.garbage.progress() => {}
             () = duties.watching.progress() => {}
+            () = duties.periodic.progress() => {}
             () = duties.comparing.progress() => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -151,6 +154,7 @@ struct Duties {
     heartbeats: NodeHeartbeats,
     garbage: Garbage,
     watching: Watching,
+    periodic: Periodic,
     comparing: Comparing,
 }
 
@@ -162,6 +166,7 @@ impl Duties {
             heartbeats: NodeHeartbeats::begin(control.clone(), term, now),
             garbage: Garbage::begin(control.clone(), now),
             watching: Watching::begin(control.clone(), now),
+            periodic: Periodic::begin(control.clone(), now),
             comparing: Comparing::begin(control.clone()),
         }
     }
@@ -172,6 +177,7 @@ impl Duties {
         self.scheduling.restart(now);
         self.heartbeats.restart(now);
         self.watching.wake();
+        self.periodic.wake(now);
     }
 
     fn handle_effects(&mut self, effects: Vec<Effect>, now: Timestamp) {
@@ -189,7 +195,8 @@ impl Duties {
                 }
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),
-                Effect::NodeChanged(_) | Effect::DutiesDue => {}
+                Effect::DutiesDue => self.periodic.wake(now),
+                Effect::NodeChanged(_) => {}
             }
         }
     }
@@ -198,6 +205,7 @@ impl Duties {
         self.heartbeats.advance(now);
         self.garbage.advance(now);
         self.watching.advance(now);
+        self.periodic.advance(now);
         self.comparing.advance();
         self.scheduling.advance(now);
     }
@@ -209,6 +217,7 @@ impl Duties {
             self.heartbeats.poll_timeout(),
             self.garbage.poll_timeout(),
             self.watching.poll_timeout(),
+            self.periodic.poll_timeout(),
         ]
         .into_iter()
         .flatten()

@@ -237,3 +237,6 @@ pub const STATS_SAMPLE_GAP: Duration = Duration::from_millis(200);
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(1);
 /// Ids of each kind in a search. Nomad's number.
 pub const SEARCH_MATCHES_MAX: usize = 20;
+/// How often periodic jobs are looked at while the next launch is further away, and after a launch that failed:
+/// the wall clock may be set meanwhile. A look costs a microsecond a job.
+pub const PERIODIC_LOOK_INTERVAL: Duration = Duration::from_secs(10);

@@ -1,14 +1,17 @@
 //! The HTTP API over real sockets.
 
 mod blocking;
+mod changes;
 mod cluster;
 mod connections;
 mod deployments;
 mod events;
 mod idempotency;
 mod jobs;
+mod launches;
 mod logs;
 mod nodes;
+mod plans;
 mod refusals;
 mod routes;
 mod scheduler;

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 64] = [
+pub const ROUTES: [Route; 62] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],

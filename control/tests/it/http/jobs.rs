@@ -185,7 +185,7 @@ async fn what_is_ignored_is_said() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut body = job("web");
-    body["Job"]["Reschedule"] = json!({"Delay": "1m"});
+    body["Job"]["UI"] = json!({"Description": "the web"});
 
     let answer = client.put("/v1/jobs", &body).await.json();
 
@@ -193,7 +193,7 @@ async fn what_is_ignored_is_said() {
         answer["Warnings"]
             .as_str()
             .unwrap()
-            .contains("Job.Reschedule is ignored"),
+            .contains("Job.UI is ignored"),
         "{answer}"
     );
     test.server.shutdown().await;
@@ -204,7 +204,7 @@ async fn a_job_is_validated_without_being_registered() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut wrong = job("web");
-    wrong["Job"]["Type"] = json!("system");
+    wrong["Job"]["Periodic"] = json!({"Spec": "@hourly"});
     wrong["Job"]["Priority"] = json!(101);
 
     let good = client.put("/v1/validate/job", &job("web")).await.json();

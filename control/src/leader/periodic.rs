@@ -1,0 +1,92 @@
+//! Launches periodic jobs when they are due.
+
+use std::collections::VecDeque;
+
+use muster_control_core::fsm::{Command, Response};
+use muster_control_core::periodic::PeriodicLaunches;
+use muster_domain::id::Timestamp;
+use tokio::task::JoinSet;
+
+use crate::handle::{Control, Proposed};
+use crate::limits;
+
+/// The core, its commands in order, and when to look again.
+#[derive(Debug)]
+pub(super) struct Periodic {
+    control: Control,
+    core: PeriodicLaunches,
+    queue: VecDeque<Command>,
+    /// On the monotonic clock. `None`: nothing is due before something changes.
+    due: Option<Timestamp>,
+    /// At most one.
+    under_way: JoinSet<Proposed>,
+}
+
+impl Periodic {
+    pub(super) fn begin(control: Control, now: Timestamp) -> Self {
+        Self {
+            control,
+            core: PeriodicLaunches::default(),
+            queue: VecDeque::new(),
+            due: Some(now),
+            under_way: JoinSet::new(),
+        }
+    }
+
+    /// Jobs changed: look at them.
+    pub(super) fn wake(&mut self, now: Timestamp) {
+        self.due = Some(now);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        // While a launch is under way its answer is waited for, not a time.
+        let due = self.due.filter(|_| self.under_way.is_empty());
+        due.map(|due| (due, "periodic jobs"))
+    }
+
+    pub(super) fn advance(&mut self, now: Timestamp) {
+        if !self.under_way.is_empty() {
+            return;
+        }
+        // Jobs go by the wall clock, which may be set while this waits: so the wait is never long.
+        if self.queue.is_empty() && self.due.is_some_and(|due| due <= now) {
+            let wall = self.control.now();
+            let (commands, again) = self.core.due(&self.control.state(), wall);
+            self.queue.extend(commands);
+            let pause = again.map(|at| at.since(wall).min(limits::PERIODIC_LOOK_INTERVAL));
+            self.due = pause.map(|pause| now.plus(pause));
+        }
+        if let Some(command) = self.queue.pop_front() {
+            let control = self.control.clone();
+            self.under_way
+                .spawn(async move { control.propose(command).await });
+        }
+    }
+
+    /// Waits until a launch is answered. Cancellation safe.
+    pub(super) async fn progress(&mut self) {
+        match self.under_way.join_next().await {
+            None => std::future::pending().await,
+            Some(Ok(Ok((_, Response::Rejected(rejection))))) => {
+                // The job was stopped or changed meanwhile.
+                tracing::info!(%rejection, "a periodic job was not launched");
+            }
+            Some(Ok(Ok(_))) => {}
+            Some(Ok(Err(error))) => {
+                tracing::warn!(%error, "periodic jobs were not launched");
+                self.later();
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, "a launch's task failed");
+                self.later();
+            }
+        }
+    }
+
+    /// Drops the launches that wait; the next look finds them again.
+    fn later(&mut self) {
+        self.queue.clear();
+        let now = self.control.monotonic();
+        self.due = Some(now.plus(limits::PERIODIC_LOOK_INTERVAL));
+    }
+}

@@ -1,0 +1,144 @@
+//! Changes of a registered job.
+
+use serde_json::{Value, json};
+
+use super::nodes::placed;
+use super::{Client, job, until};
+use crate::fixture::{self, FakeAgent};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_scaled() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    client.register("web").await;
+
+    let scaled = client
+        .put(
+            "/v1/job/web/scale",
+            &json!({"Count": 4, "Target": {"Job": "web", "Group": "main"}}),
+        )
+        .await
+        .json();
+    let status = client.get("/v1/job/web/scale").await.json();
+    let unknown = client
+        .put(
+            "/v1/job/web/scale",
+            &json!({"Count": 4, "Target": {"Group": "other"}}),
+        )
+        .await;
+    let nameless = client.put("/v1/job/web/scale", &json!({"Count": 4})).await;
+
+    assert_eq!(scaled["EvalID"].as_str().map(str::len), Some(36));
+    assert_eq!(
+        status["TaskGroups"]["main"],
+        json!({"Desired": 4, "Placed": 0, "Running": 0, "Healthy": 0, "Unhealthy": 0, "Events": []})
+    );
+    assert_eq!(status["JobModifyIndex"], scaled["JobModifyIndex"]);
+    assert_eq!((unknown.status, nameless.status), (400, 400));
+    assert_eq!(client.get("/v1/job/none/scale").await.status, 404);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_told_apart_and_gone_back_to() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    client.register("web").await;
+    let mut changed = job("web");
+    changed["Job"]["Priority"] = json!(60);
+    client.put("/v1/jobs", &changed).await.json();
+
+    client
+        .put(
+            "/v1/job/web/stable",
+            &json!({"JobID": "web", "JobVersion": 0, "Stable": true}),
+        )
+        .await
+        .json();
+    let body = |prior: u64| json!({"JobID": "web", "JobVersion": 0, "EnforcePriorVersion": prior});
+    let moved = client.put("/v1/job/web/revert", &body(0)).await;
+    let reverted = client.put("/v1/job/web/revert", &body(1)).await.json();
+    let plain = client.get("/v1/job/web/versions").await.json();
+    let told = client.get("/v1/job/web/versions?diffs=true").await.json();
+
+    assert_eq!(moved.status, 400, "{}", moved.text);
+    assert_eq!(reverted["EvalID"].as_str().map(str::len), Some(36));
+    assert_eq!(plain["Diffs"], Value::Null);
+    let versions = told["Versions"].as_array().unwrap();
+    let stable: Vec<bool> = versions.iter().map(|it| it["Stable"] == true).collect();
+    let priorities: Vec<&Value> = versions.iter().map(|it| &it["Priority"]).collect();
+    assert_eq!(stable, [false, false, true]);
+    assert_eq!(priorities, [&json!(50), &json!(60), &json!(50)]);
+    assert_eq!(told["Diffs"].as_array().unwrap().len(), 2);
+    let field = &told["Diffs"][1]["Fields"][0];
+    assert_eq!(
+        (&field["Name"], &field["Old"], &field["New"]),
+        (&json!("Priority"), &json!("50"), &json!("60"))
+    );
+    assert_eq!(
+        client.get("/v1/job/web").await.json()["Version"],
+        versions[0]["Version"]
+    );
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_about_another_job_is_refused() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    client.register("web").await;
+
+    let refused = client
+        .put(
+            "/v1/job/web/revert",
+            &json!({"JobID": "db", "JobVersion": 0}),
+        )
+        .await;
+
+    assert_eq!(
+        (refused.status, refused.text.as_str()),
+        (400, "Job ID does not match: the body names `db`")
+    );
+    test.server.shutdown().await;
+}
+
+/// By its policy the instance would not be replaced; somebody wants it nevertheless.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_instance_is_replaced_on_request() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let node = muster_domain::fixture::node("n1").build();
+    let mut agent = FakeAgent::join(&test, node).await;
+    let mut body = job("web");
+    body["Job"]["Type"] = json!("batch");
+    body["Job"]["TaskGroups"][0]["ReschedulePolicy"] = json!({"Attempts": 0, "Unlimited": false});
+    client.put("/v1/jobs", &body).await.json();
+    let first = placed(&client, "web").await;
+    let wanted = agent.next_to_run().await;
+    agent
+        .report(wanted.alloc_id, muster_domain::alloc::ClientStatus::Failed)
+        .await;
+    until("it failed", async || {
+        placed(&client, "web").await["ClientStatus"] == "failed"
+    })
+    .await;
+
+    client
+        .put(
+            "/v1/job/web/evaluate",
+            &json!({"JobID": "web", "EvalOptions": {"ForceReschedule": true}}),
+        )
+        .await
+        .json();
+
+    until("it is replaced", async || {
+        let allocs = client.get("/v1/job/web/allocations").await.json();
+        allocs
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|alloc| alloc["ID"] != first["ID"])
+    })
+    .await;
+    test.server.shutdown().await;
+}
