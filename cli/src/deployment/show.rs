@@ -63,8 +63,8 @@ fn promoted(group: &DeploymentState) -> &'static str {
 
 /// When the next instance must have become healthy.
 fn due(deployment: &Deployment, group: &DeploymentState) -> String {
-    let due = group.require_progress_by;
-    let due = due.filter(|_| deployment.status == "running");
+    let is_bound = deployment.status == "running" && !waits_for_promotion(deployment);
+    let due = group.require_progress_by.filter(|_| is_bound);
     due.map_or_else(|| "–".to_owned(), |at| output::ahead(at.0.0))
 }
 

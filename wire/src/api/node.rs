@@ -490,7 +490,7 @@ pub struct DrainOrder {
 ///
 /// # Errors
 ///
-/// [`ReadJobError`] for malformed bodies, and for one that drains a node and marks it eligible at once.
+/// [`ReadJobError`] for malformed bodies.
 pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
     const KNOWN: Known = Known {
         derived: &["NodeID"],
@@ -518,13 +518,8 @@ pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
                 ignore_system_jobs,
             }
         });
-        let mark_eligible = block.boolean("MarkEligible").unwrap_or_default();
-        if spec.is_some() && mark_eligible {
-            block.fault(
-                "MarkEligible",
-                "goes without DrainSpec: a node that is drained takes no work",
-            );
-        }
+        // Nomad's command line says it with every drain it begins, where it means nothing.
+        let mark_eligible = block.boolean("MarkEligible").unwrap_or_default() && spec.is_none();
         block.finish(&KNOWN);
         order = Some(DrainOrder {
             spec,
@@ -622,7 +617,8 @@ mod tests {
         let order = read_drain(br#"{"DrainSpec":null,"MarkEligible":true}"#).unwrap();
 
         assert_eq!((order.spec, order.mark_eligible), (None, true));
-        assert!(read_drain(br#"{"DrainSpec":{"Deadline":0},"MarkEligible":true}"#).is_err());
+        let begun = read_drain(br#"{"DrainSpec":{"Deadline":0},"MarkEligible":true}"#).unwrap();
+        assert!(begun.spec.is_some() && !begun.mark_eligible);
         assert!(
             read_drain(br#"{"DrainSpec":{"Dedline":0}}"#)
                 .unwrap_err()
