@@ -99,6 +99,33 @@ fn a_version_is_deployed_promoted_and_given_up() {
     assert_eq!(again.status.code(), Some(5), "{}", stderr(&again));
 }
 
+/// It ran when it was placed, so only its deployment knows.
+#[test]
+fn a_version_that_fails_later_is_exit_1() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(
+            "a_version_that_fails_later_is_exit_1",
+            "the agent needs root",
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let update = "progress_deadline = \"0s\"\n}\nrestart {\nattempts = 0\nmode = \"fail\"";
+    let text = job("1", update).replace("100ms", "10s");
+    let text = text.replace("\"1000\"", "\"1\"");
+    let file = job_file(dir.path(), &text);
+
+    let output = ask(&address, &["job", "run", file.to_str().unwrap()]);
+
+    let said = format!("{}{}", stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("is failed: Failed due to unhealthy"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_stopped_allocation_is_replaced() {
     if !nix::unistd::geteuid().is_root() {
