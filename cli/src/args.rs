@@ -15,8 +15,10 @@ use crate::operator::OperatorCommand;
 use crate::serve::{AgentArgs, DevArgs, DriverCommand, ServerArgs};
 use crate::system::SystemCommand;
 use crate::top::TopArgs;
+use crate::why::WhyArgs;
 use crate::{
     alloc, deployment, doctor, eval, events, exit, job, node, operator, output, serve, system, top,
+    why,
 };
 
 /// What every exit code means; shown by `muster --help`.
@@ -88,6 +90,10 @@ pub enum Command {
         #[command(subcommand)]
         command: EvalCommand,
     },
+    /// Say of every node why an instance of a job can go there or not, and what the smallest change would be.
+    ///
+    /// Example: muster why web/api
+    Why(WhyArgs),
     /// Show what every task uses, live from eBPF.
     Top(TopArgs),
     /// Follow what changes, as it changes.
@@ -133,6 +139,7 @@ pub fn run(args: &Args) -> CliResult {
         Command::Alloc { command } => alloc::run(&client, args.json, command),
         Command::Node { command } => node::run(&client, args.json, command),
         Command::Eval { command } => eval::run(&client, args.json, command),
+        Command::Why(why) => why::run(&client, args.json, why),
         Command::Top(top) => top::run(&client, args.json, top),
         Command::Events(follow) => events::run(&client, args.json, follow),
         Command::Operator { command } => operator::run(&client, args.json, command),

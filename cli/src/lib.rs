@@ -31,3 +31,4 @@ pub mod serve;
 pub mod system;
 pub mod top;
 pub mod usage;
+pub mod why;

@@ -27,3 +27,4 @@ pub mod route;
 pub mod search;
 pub mod stats;
 pub mod time;
+pub mod why;

@@ -7,6 +7,7 @@ mod change;
 mod launch;
 mod plan;
 mod version;
+mod why;
 
 use std::collections::BTreeMap;
 
@@ -64,10 +65,11 @@ enum Aspect {
     Stable,
     Summary,
     Versions,
+    Why,
 }
 
 impl Aspect {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Actions,
         Self::Allocations,
         Self::Deployment,
@@ -83,6 +85,7 @@ impl Aspect {
         Self::Stable,
         Self::Summary,
         Self::Versions,
+        Self::Why,
     ];
 
     fn path(self) -> &'static str {
@@ -102,6 +105,7 @@ impl Aspect {
             Self::Stable => "/v1/job/{job_id}/stable",
             Self::Summary => "/v1/job/{job_id}/summary",
             Self::Versions => "/v1/job/{job_id}/versions",
+            Self::Why => "/v1/job/{job_id}/why",
         }
     }
 }
@@ -367,6 +371,7 @@ async fn one(
         Some(Aspect::Scale) => change::read_scale(&http, &query, key).await,
         Some(Aspect::Summary) => read_summary(&http, &query, key).await,
         Some(Aspect::Versions) => version::versions(&http, &query, key).await,
+        Some(Aspect::Why) => why::why(&http, &query, key).await,
         Some(Aspect::Deployment) => deployment::latest(&http, &query, key).await,
         Some(Aspect::Deployments) => deployment::of_job(&http, &query, key).await,
         // There are no services and actions yet: what a job without them answers.

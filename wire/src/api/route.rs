@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 62] = [
+pub const ROUTES: [Route; 63] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -55,6 +55,7 @@ pub const ROUTES: [Route; 62] = [
     write("/v1/job/{job_id}/stable"),
     read("/v1/job/{job_id}/summary"),
     read("/v1/job/{job_id}/versions"),
+    read("/v1/job/{job_id}/why"),
     write("/v1/validate/job"),
     read("/v1/evaluations"),
     read("/v1/evaluation/{eval_id}"),

@@ -1,0 +1,54 @@
+//! Why instances of a group can go to a node or not. Ours; Nomad has no such answer.
+
+#![expect(missing_docs, reason = "fields say what they are")]
+
+use serde::{Deserialize, Serialize};
+
+/// How things stand for one more instance of a group, as `GET /v1/job/:id/why` answers for each.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Why {
+    pub group: String,
+    /// Instances that are wanted and are not there.
+    pub missing: u32,
+    /// Nodes on which one more would fit.
+    pub fitting: u32,
+    /// The smallest change that would let one fit, if none does.
+    pub advice: String,
+    /// Those that fit first, best first, then those that lack least.
+    pub nodes: Vec<WhyNode>,
+}
+
+/// How things stand on one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct WhyNode {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    pub node_name: String,
+    pub fits: bool,
+    /// Between -1 and 1, higher is better; `null` where it does not fit.
+    pub score: Option<f64>,
+    /// By component.
+    pub scores: std::collections::BTreeMap<String, f64>,
+    /// Everything that keeps an instance from it.
+    pub obstacles: Vec<Obstacle>,
+}
+
+/// What keeps an instance from a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Obstacle {
+    /// `node`, `pool`, `datacenter`, `constraint`, `missing`, `cpu`, `memory`, `disk`, `cores`, `port`, `ports`,
+    /// `devices`, `distinct_hosts` or `distinct_property`.
+    pub kind: String,
+    /// For people.
+    pub text: String,
+    /// What one instance needs, where that is a number; MHz or MiB.
+    pub needed: Option<u64>,
+    /// What is free.
+    pub free: Option<u64>,
+    /// Who is in the way, where somebody is.
+    #[serde(rename = "HeldByAllocID")]
+    pub held_by_alloc_id: String,
+}
