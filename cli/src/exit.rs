@@ -10,6 +10,8 @@ pub enum Exit {
     Done,
     /// The thing asked for was tried and failed.
     Failed,
+    /// Running the job would change something. Only of a plan.
+    Changes,
     /// The command line or a file it names is wrong.
     Usage,
     /// Placed only in part: the rest waits for room.
@@ -24,6 +26,8 @@ pub enum Exit {
     TimedOut,
     /// Interrupted by the user.
     Interrupted,
+    /// It cannot be said what would change. Only of a plan.
+    Undetermined,
 }
 
 impl Exit {
@@ -32,7 +36,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,
-            Self::Failed => 1,
+            Self::Failed | Self::Changes => 1,
             Self::Usage => 2,
             Self::Partial => 3,
             Self::NotFound => 4,
@@ -40,6 +44,7 @@ impl Exit {
             Self::Unreachable => 6,
             Self::TimedOut => 7,
             Self::Interrupted => 130,
+            Self::Undetermined => 255,
         }
     }
 }

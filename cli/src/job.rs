@@ -1,8 +1,20 @@
-//! `muster job`: run, validate, status, stop, inspect.
+//! `muster job`: plan, run, validate, status, change, dispatch, stop, inspect.
 
+mod change;
+mod children;
+mod diff;
+mod follow;
+mod history;
+mod launch;
+mod plan;
 mod run;
 mod status;
 
+pub use change::{EvalArgs, RevertArgs, ScaleArgs};
+pub use follow::FollowArgs;
+pub use history::HistoryArgs;
+pub use launch::{DispatchArgs, PeriodicCommand};
+pub use plan::PlanArgs;
 pub(crate) use status::{reason, reasons};
 
 use std::path::PathBuf;
@@ -19,6 +31,12 @@ use crate::{deployment, jobspec, names, output};
 /// Commands about jobs.
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
+    /// Show what running a job file would change, without running it.
+    ///
+    /// Exit codes: 0 nothing would change, 1 something would, 255 that cannot be said.
+    ///
+    /// Example: muster job plan examples/web.hcl
+    Plan(PlanArgs),
     /// Register a job, wait until its instances run, and follow its deployment to the end.
     ///
     /// Example: muster job run examples/web.hcl
@@ -47,6 +65,26 @@ pub enum JobCommand {
         /// Only this group; may be given again. All of them unless given.
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
+    },
+    /// Show the versions of a job, and what each changed.
+    History(HistoryArgs),
+    /// Go back to an older version of a job.
+    Revert(RevertArgs),
+    /// Change how many instances of a group there should be.
+    ///
+    /// Example: muster job scale web 5
+    Scale(ScaleArgs),
+    /// Have the scheduler look at a job again.
+    Eval(EvalArgs),
+    /// Run a parameterized job.
+    ///
+    /// Example: muster job dispatch --meta file=a.png convert payload.json
+    Dispatch(DispatchArgs),
+    /// Commands about periodic jobs.
+    Periodic {
+        /// What to do.
+        #[command(subcommand)]
+        command: PeriodicCommand,
     },
     /// Stop a job and wait until nothing of it runs.
     Stop(StopArgs),
@@ -125,6 +163,7 @@ pub struct StopArgs {
 /// [`CliError`].
 pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
     match command {
+        JobCommand::Plan(args) => plan::run(client, json, args),
         JobCommand::Run(args) => run::run(client, json, args),
         JobCommand::Validate { file, values } => validate(client, json, file, values),
         JobCommand::Status { job: None } => status::list(client, json),
@@ -133,6 +172,12 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
             let deployment = names::deployment_of(client, &names::job(client, job)?)?;
             deployment::promote(client, json, &deployment, groups)
         }
+        JobCommand::History(args) => history::run(client, json, args),
+        JobCommand::Revert(args) => change::revert(client, json, args),
+        JobCommand::Scale(args) => change::scale(client, json, args),
+        JobCommand::Eval(args) => change::eval(client, json, args),
+        JobCommand::Dispatch(args) => launch::dispatch(client, json, args),
+        JobCommand::Periodic { command } => launch::periodic(client, json, command),
         JobCommand::Stop(args) => stop(client, json, args),
         JobCommand::Inspect { job } => inspect(client, job),
     }

@@ -34,7 +34,13 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     let started = Instant::now();
     let answer: RegisterResponse = client.put("/v1/jobs", &body)?;
     super::warn(&answer.warnings);
-    if args.detach {
+    if answer.eval_id.is_empty() && !json {
+        output::print(&format!(
+            "{id} is registered; it only makes other jobs.   more: muster job status {id}\n"
+        ))?;
+        return Ok(Exit::Done);
+    }
+    if args.detach || answer.eval_id.is_empty() {
         if json {
             output::print_json(&answer)?;
         } else {
@@ -101,7 +107,11 @@ fn end_of_deployment(
     deployment::follow(client, &latest.id, patience).map(Some)
 }
 
-fn wait_evaluated(client: &Client, id: &str, deadline: Instant) -> Result<Evaluation, CliError> {
+pub(super) fn wait_evaluated(
+    client: &Client,
+    id: &str,
+    deadline: Instant,
+) -> Result<Evaluation, CliError> {
     let mut index = 0;
     loop {
         let answer =
@@ -132,7 +142,7 @@ fn wait_evaluated(client: &Client, id: &str, deadline: Instant) -> Result<Evalua
     }
 }
 
-fn show_placement(
+pub(super) fn show_placement(
     client: &Client,
     id: &str,
     eval: &Evaluation,

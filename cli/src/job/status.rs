@@ -77,6 +77,10 @@ pub(super) fn one(client: &Client, json: bool, name: &str) -> CliResult {
         if job.stop { " (stopped)" } else { "" },
         output::ago(job.submit_time)
     ))?;
+    if job.periodic.is_some() || job.parameterized_job.is_some() {
+        super::children::show(client, &job, &summary)?;
+        return Ok(Exit::Done);
+    }
     let mut groups = output::table(&[
         "GROUP", "WANTED", "QUEUED", "STARTING", "RUNNING", "COMPLETE", "FAILED", "LOST",
     ]);

@@ -1,0 +1,108 @@
+//! `muster job scale`, `revert` and `eval`.
+
+use clap::Args;
+use muster_wire::api::job::{Job, RegisterResponse};
+use serde_json::json;
+
+use super::follow::{self, FollowArgs};
+use crate::client::{Client, escape};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::names;
+
+/// Arguments of `muster job scale`.
+#[derive(Debug, Args)]
+pub struct ScaleArgs {
+    /// The job's name or a unique prefix.
+    pub job: String,
+    /// The group, unless the job has only one, and how many instances there should be.
+    #[arg(required = true, num_args = 1..=2, value_names = ["GROUP] [COUNT"])]
+    pub group_and_count: Vec<String>,
+    /// Only if the job is still at this modify index.
+    #[arg(long, value_name = "INDEX")]
+    pub check_index: Option<u64>,
+    /// How to wait.
+    #[command(flatten)]
+    pub follow: FollowArgs,
+}
+
+/// Arguments of `muster job revert`.
+#[derive(Debug, Args)]
+pub struct RevertArgs {
+    /// The job's name or a unique prefix.
+    pub job: String,
+    /// The version to go back to, as `muster job history` lists it.
+    pub version: u64,
+    /// How to wait.
+    #[command(flatten)]
+    pub follow: FollowArgs,
+}
+
+/// Arguments of `muster job eval`.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// The job's name or a unique prefix.
+    pub job: String,
+    /// Replace instances that failed at once, whatever their policy says.
+    #[arg(long)]
+    pub force_reschedule: bool,
+    /// How to wait.
+    #[command(flatten)]
+    pub follow: FollowArgs,
+}
+
+pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult {
+    let id = names::job(client, &args.job)?;
+    let (group, count) = match args.group_and_count.as_slice() {
+        [group, count] => (group.clone(), count),
+        [count] => (only_group(client, &id)?, count),
+        _ => return Err(CliError::new(Exit::Usage, "a count is wanted")),
+    };
+    let number: u32 = count.parse().map_err(|error| {
+        CliError::new(Exit::Usage, format!("`{count}` is no count: {error}"))
+            .help(format!("muster job scale {id} [GROUP] COUNT"))
+    })?;
+    let body = json!({
+        "Count": number,
+        "Target": { "Job": id, "Group": group },
+        "EnforceIndex": args.check_index.is_some(),
+        "JobModifyIndex": args.check_index.unwrap_or(0),
+    });
+    let answer: RegisterResponse = client.put(&format!("/v1/job/{}/scale", escape(&id)), &body)?;
+    follow::to_the_end(client, json, &args.follow, &id, &answer)
+}
+
+/// The name of the group of a job that has one.
+fn only_group(client: &Client, id: &str) -> Result<String, CliError> {
+    let job: Job = client.get(&format!("/v1/job/{}", escape(id)))?;
+    let names: Vec<String> = job
+        .task_groups
+        .into_iter()
+        .map(|group| group.name)
+        .collect();
+    match names.as_slice() {
+        [one] => Ok(one.clone()),
+        several => Err(CliError::new(
+            Exit::Usage,
+            format!("{id} has {} groups: {}", several.len(), several.join(", ")),
+        )
+        .help(format!("name one: muster job scale {id} GROUP COUNT"))),
+    }
+}
+
+pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResult {
+    let id = names::job(client, &args.job)?;
+    let body = json!({ "JobID": id, "JobVersion": args.version });
+    let answer: RegisterResponse = client.put(&format!("/v1/job/{}/revert", escape(&id)), &body)?;
+    follow::to_the_end(client, json, &args.follow, &id, &answer)
+}
+
+pub(super) fn eval(client: &Client, json: bool, args: &EvalArgs) -> CliResult {
+    let id = names::job(client, &args.job)?;
+    let body = json!({
+        "JobID": id,
+        "EvalOptions": { "ForceReschedule": args.force_reschedule },
+    });
+    let answer: RegisterResponse =
+        client.put(&format!("/v1/job/{}/evaluate", escape(&id)), &body)?;
+    follow::to_the_end(client, json, &args.follow, &id, &answer)
+}
