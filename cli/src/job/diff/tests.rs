@@ -40,17 +40,55 @@ fn a_change_is_marked_where_it_is() {
     task["Config"] = json!({"command": "/bin/b", "args": ["-v"]});
     task["Resources"]["MemoryMB"] = json!(128);
 
-    check(Some(&job()), &new, false, expect![[r#""#]]);
+    check(Some(&job()), &new, false, expect![[r#"
+        +/- Job: "web"
+        +/- Priority: "50" => "60"
+
+        +/- Task Group: "api" (1 create, 2 create/destroy update)
+          +/- Count: "2" => "3" (forces create)
+          +/- Task: "main" (forces create/destroy update)
+            +/- Config {
+                  +   args[0]: "-v"
+                  +/- command: "/bin/a" => "/bin/b"
+                }
+            +/- Resources {
+                      CPU:      "100"
+                  +/- MemoryMB: "64" => "128"
+                }
+              Task: "side"
+    "#]]);
 }
 
 #[test]
 fn what_is_new_is_not_listed_line_by_line() {
-    check(None, &job(), false, expect![[r#""#]]);
+    check(None, &job(), false, expect![[r#"
+        + Job: "web"
+        + Task Group: "api" (1 create, 2 create/destroy update)
+          + Task: "main" (forces create)
+          + Task: "side" (forces create)
+    "#]]);
 }
 
 #[test]
 fn what_is_new_is_listed_if_asked_for() {
-    check(None, &job(), true, expect![[r#""#]]);
+    check(None, &job(), true, expect![[r#"
+        + Job: "web"
+        + Priority: "50"
+
+        + Task Group: "api" (1 create, 2 create/destroy update)
+          + Count: "2" (forces create)
+          + Task: "main" (forces create)
+            + Driver: "native"
+            + Config {
+                + command: "/bin/a"
+              }
+            + Resources {
+                + CPU:      "100"
+                + MemoryMB: "64"
+              }
+          + Task: "side" (forces create)
+            + Driver: "native"
+    "#]]);
 }
 
 /// A value moves no cursor.
