@@ -66,7 +66,9 @@ pub struct Job {
     pub spreads: Vec<Spread>,
     #[serde(with = "null")]
     pub task_groups: Vec<TaskGroup>,
-    pub update: Null,
+    /// What groups take over that say nothing of their own; all zero where there is no such thing.
+    #[serde(deserialize_with = "null::deserialize")]
+    pub update: Update,
     pub multiregion: Null,
     pub periodic: Option<Periodic>,
     pub parameterized_job: Option<Parameterized>,
@@ -124,6 +126,7 @@ impl Job {
             datacenters: datacenters.clone(),
             node_pool: node_pool.clone(),
             all_at_once: *all_at_once,
+            update: common_update(groups),
             constraints: constraints.iter().map(Constraint::from).collect(),
             affinities: affinities.iter().map(Affinity::from).collect(),
             spreads: spreads.iter().map(Spread::from).collect(),
@@ -177,6 +180,28 @@ impl Job {
             stable: job.is_stable(version.version),
             ..Self::from_version(version)
         }
+    }
+}
+
+/// The part of the groups' updates that Nomad keeps with the job: its own pace if they agree, the default if
+/// they do not. Nothing if one has none, as it would be given one when the job is sent back.
+fn common_update(groups: &[domain::TaskGroup]) -> Update {
+    let updates: Option<Vec<&domain::UpdateStrategy>> =
+        groups.iter().map(|group| group.update.as_ref()).collect();
+    let Some([first, others @ ..]) = updates.as_deref() else {
+        return Update::default();
+    };
+    let pace = |update: &domain::UpdateStrategy| (update.stagger, update.max_parallel);
+    let default = domain::UpdateStrategy::default();
+    let (stagger, max_parallel) = if others.iter().all(|other| pace(other) == pace(first)) {
+        pace(first)
+    } else {
+        pace(&default)
+    };
+    Update {
+        stagger: nanos(stagger),
+        max_parallel,
+        ..Update::default()
     }
 }
 
@@ -427,7 +452,12 @@ impl From<&domain::Task> for Task {
                 max_files: logs.max_files,
                 max_file_size_mb: logs.max_file_size.0,
             }),
-            kill_signal: kill_signal.clone(),
+            // Nomad leaves it to the driver unless somebody said.
+            kill_signal: if kill_signal == domain::Task::DEFAULT_KILL_SIGNAL {
+                String::new()
+            } else {
+                kill_signal.clone()
+            },
             ..Self::default()
         }
     }

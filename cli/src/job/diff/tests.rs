@@ -40,7 +40,11 @@ fn a_change_is_marked_where_it_is() {
     task["Config"] = json!({"command": "/bin/b", "args": ["-v"]});
     task["Resources"]["MemoryMB"] = json!(128);
 
-    check(Some(&job()), &new, false, expect![[r#"
+    check(
+        Some(&job()),
+        &new,
+        false,
+        expect![[r#"
         +/- Job: "web"
         +/- Priority: "50" => "60"
 
@@ -56,22 +60,32 @@ fn a_change_is_marked_where_it_is() {
                   +/- MemoryMB: "64" => "128"
                 }
               Task: "side"
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn what_is_new_is_not_listed_line_by_line() {
-    check(None, &job(), false, expect![[r#"
+    check(
+        None,
+        &job(),
+        false,
+        expect![[r#"
         + Job: "web"
         + Task Group: "api" (1 create, 2 create/destroy update)
           + Task: "main" (forces create)
           + Task: "side" (forces create)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn what_is_new_is_listed_if_asked_for() {
-    check(None, &job(), true, expect![[r#"
+    check(
+        None,
+        &job(),
+        true,
+        expect![[r#"
         + Job: "web"
         + Priority: "50"
 
@@ -88,7 +102,8 @@ fn what_is_new_is_listed_if_asked_for() {
               }
           + Task: "side" (forces create)
             + Driver: "native"
-    "#]]);
+    "#]],
+    );
 }
 
 /// A value moves no cursor.
