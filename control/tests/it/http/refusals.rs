@@ -49,17 +49,17 @@ async fn an_unknown_field_is_named_with_a_suggestion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_type_that_is_missing_is_refused() {
+async fn an_unknown_job_type_is_refused() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut body = job("web");
-    body["Job"]["Type"] = json!("sysbatch");
+    body["Job"]["Type"] = json!("daemon");
 
     let answer = client.put("/v1/jobs", &body).await;
 
     assert_eq!(answer.status, 400);
     assert!(
-        answer.text.contains("type sysbatch: is not supported yet"),
+        answer.text.contains("daemon") && answer.text.contains("sysbatch"),
         "{}",
         answer.text
     );
