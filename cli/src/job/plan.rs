@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use muster_wire::api::diff::DiffType;
-use muster_wire::api::job::PlanResponse;
+use muster_wire::api::job::{DesiredUpdates, PlanResponse};
 use muster_wire::api::time;
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn changes(answer: &PlanResponse) -> Exit {
         .diff
         .as_ref()
         .is_some_and(|diff| diff.diff_type != DiffType::None);
-    if is_changed || groups.any(|updates| updates.creates_or_destroys()) {
+    if is_changed || groups.any(DesiredUpdates::creates_or_destroys) {
         Exit::Changes
     } else {
         Exit::Done
@@ -151,7 +151,6 @@ fn hint(answer: &PlanResponse, file: &str) -> String {
 mod tests {
     use expect_test::expect;
     use muster_wire::api::diff::JobDiff;
-    use muster_wire::api::job::DesiredUpdates;
 
     use super::*;
 
@@ -210,11 +209,11 @@ mod tests {
             {"ID": "01234567-89ab", "Name": "low.main[0]", "NodeName": "n1"},
         ]}}));
 
-        expect![[r#"
+        expect![[r"
 
             Preemptions: 1 would be evicted
               01234567  low.main[0]  on n1
-        "#]]
+        "]]
         .assert_eq(&preemptions(&plan));
     }
 }

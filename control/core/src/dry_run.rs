@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use muster_domain::eval::{Evaluation, FailedGroup};
-use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobSpec};
 use muster_domain::plan::Plan;
 
@@ -42,6 +42,10 @@ pub struct DryRun {
 /// # Errors
 ///
 /// The [`Rejection`] with which the command would be refused.
+///
+/// # Panics
+///
+/// If a job that was registered is not there: a mistake of ours.
 pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, Rejection> {
     let mut state = state.clone();
     let key = spec.key();
@@ -54,17 +58,14 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
         at: now,
         check_index: None,
     };
-    let eval_id = match next(&mut state, register) {
-        Response::JobRegistered { eval_id, .. } => eval_id,
-        Response::Rejected(rejection) => return Err(rejection),
-        other => unreachable!("registering a job was answered with {other:?}"),
-    };
-    let Some(after) = state.jobs().get(&key).map(Arc::clone) else {
-        unreachable!("a job that was registered is in the state");
-    };
-    let eval = eval_id.and_then(|eval_id| state.evals().get(&eval_id).map(Arc::clone));
+    if let Response::Rejected(rejection) = next(&mut state, register) {
+        return Err(rejection);
+    }
+    let after = state.jobs().get(&key).map(Arc::clone);
+    let after = after.expect("a job that was registered is in the state");
+    let eval = created_last(&state, &key).pop();
     let Some(eval) = eval else {
-        let nobody = muster_domain::id::EvalId::at(state.applied(), 0);
+        let nobody = EvalId::at(state.applied(), 0);
         return Ok(DryRun {
             before,
             plan: Plan::empty(nobody, key, after.current.version, state.applied()),
@@ -120,7 +121,7 @@ fn preempted(plan: &Plan) -> Vec<AllocId> {
 }
 
 /// Evaluations of the job that the last entry made.
-fn created_last(state: &State, key: &muster_domain::id::JobKey) -> Vec<Arc<Evaluation>> {
+fn created_last(state: &State, key: &JobKey) -> Vec<Arc<Evaluation>> {
     let evals = state.evals().of_job(key);
     let newest = evals.filter(|eval| eval.create_index == state.applied());
     newest.map(Arc::clone).collect()

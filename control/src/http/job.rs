@@ -278,11 +278,8 @@ async fn propose(
             version: _,
             job_modify_index,
         } => (eval_id, made(eval_id.as_ref()), job_modify_index),
-        fsm::Response::JobDeregistered { eval_id } => {
-            let eval_index = made(eval_id.as_ref());
-            (eval_id, eval_index, eval_index)
-        }
-        fsm::Response::JobLaunched { job_id: _, eval_id } => {
+        fsm::Response::JobDeregistered { eval_id }
+        | fsm::Response::JobLaunched { job_id: _, eval_id } => {
             let eval_index = made(eval_id.as_ref());
             (eval_id, eval_index, eval_index)
         }
