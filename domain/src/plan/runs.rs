@@ -314,10 +314,6 @@ mod tests {
         }
     }
 
-    fn with(detail: PlacementDetail) -> Option<Box<PlacementDetail>> {
-        Some(Box::new(detail))
-    }
-
     #[test]
     fn runs_read_back() {
         let port = AllocatedPort {
@@ -335,7 +331,7 @@ mod tests {
                 ..run(0, u32::MAX, i32::MIN)
             },
             PlacementRun {
-                detail: with(PlacementDetail {
+                detail: Some(Box::new(PlacementDetail {
                     holding: Holding {
                         ports: vec![port.clone(), port],
                         cores: vec![HeldCores {
@@ -354,14 +350,14 @@ mod tests {
                     canary: true,
                     preempted: vec![AllocId([0x34; 16]), AllocId::at(LogIndex(7), 0)],
                     version: Some(3),
-                }),
+                })),
                 ..run(3, 5, 0)
             },
             PlacementRun {
-                detail: with(PlacementDetail {
+                detail: Some(Box::new(PlacementDetail {
                     previous: Some(AllocId::at(LogIndex(9_000), 12)),
                     ..PlacementDetail::default()
-                }),
+                })),
                 ..run(4, 6, 0)
             },
         ];

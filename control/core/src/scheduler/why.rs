@@ -12,7 +12,7 @@ use muster_domain::resources::Amount;
 use super::feasible::{self, Needs};
 use super::fleet::{Extras, Fleet, free_cores};
 use super::rank::Ranking;
-use crate::state::State;
+use crate::state::{AllocView, State};
 
 /// What keeps an instance from a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,7 +222,8 @@ fn room(
 ) {
     let column = &fleet.columns()[number];
     let (ask, free) = (ranking.ask_on(fleet, number), column.free());
-    let parts: [(&'static str, fn(Amount) -> u64); 3] = [
+    type Part = (&'static str, fn(Amount) -> u64);
+    let parts: [Part; 3] = [
         ("cpu", |amount| amount.cpu_mhz),
         ("memory", |amount| amount.memory_mb),
         ("disk", |amount| amount.disk_mb),
@@ -248,7 +249,7 @@ fn room(
         let by = holders.find(|alloc| alloc.holding().ports.iter().any(|it| it.value == port));
         let is_kept = spec.reserved_ports.binary_search(&port).is_ok();
         if by.is_some() || is_kept {
-            let by = by.map(|alloc| alloc.id());
+            let by = by.map(AllocView::id);
             obstacles.push(Obstacle::Port { port, by });
         }
     }

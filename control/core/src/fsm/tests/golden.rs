@@ -147,6 +147,7 @@ fn report() -> AllocReport {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one entry for each command")]
 fn commands() -> Vec<(&'static str, Command)> {
     let key = JobKey::in_default("web");
     let spec = job("web").port("http", 8_080).dynamic_port("admin");

@@ -111,11 +111,10 @@ fn job(which: u16, how: u16, more: u16) -> JobSpec {
                 ..Disconnect::default()
             };
         }
-        JobType::Batch => {}
         JobType::System => {
             group.update = bit(0).then(UpdateStrategy::default);
         }
-        JobType::SysBatch => {}
+        JobType::Batch | JobType::SysBatch => {}
     }
     match more >> 11 & 7 {
         0 => spec.spreads.push(spread(true)),
@@ -204,6 +203,10 @@ impl Life {
         allocs.map(AllocView::unpack).collect()
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm for each thing that can happen"
+    )]
     fn take(&mut self, (what, which, how, more): Step) {
         let at = self.cluster.now;
         let node_id = self.nodes[usize::from(which) % self.nodes.len()];
@@ -355,17 +358,20 @@ impl Life {
     }
 }
 
-/// The same lives each time, so that a change is judged by them and not by chance; others with
-/// `MUSTER_SEED` and `PROPTEST_CASES`.
+/// The same lives each time, so that a change is judged by them and not by chance; others, and more, with
+/// `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
 pub(super) fn config() -> ProptestConfig {
-    let seed = std::env::var("MUSTER_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let default = ProptestConfig::default();
+    let asked = ProptestConfig::default();
+    let is_asked = asked.rng_seed != RngSeed::Random;
     ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(96, |_| default.cases),
+        cases: if is_asked { asked.cases } else { 96 },
         failure_persistence: None,
-        rng_seed: RngSeed::Fixed(seed),
-        ..default
+        rng_seed: if is_asked {
+            asked.rng_seed
+        } else {
+            RngSeed::Fixed(1)
+        },
+        ..asked
     }
 }
 
