@@ -34,6 +34,7 @@ use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
 
 pub use config::{AgentConfig, Leave, parse_host_volume};
 pub(crate) use events::Event;
+pub use muster_domain::node::HostVolume;
 pub(crate) use open::recorded_tree;
 
 /// Why the agent did not start. Nothing of it is left running.

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use muster_agent::node::{Agent, AgentConfig, Leave, StartAgentError};
+use muster_agent::node::{
+    Agent, AgentConfig, HostVolume, Leave, StartAgentError, parse_host_volume,
+};
 use muster_driver::{Schema, TaskDriver as _};
 use muster_link::certificates::Certificates;
 use muster_link::tls::Role;
@@ -86,6 +88,10 @@ pub struct AgentRunArgs {
     /// Task drivers to run besides the native one: every executable in it, of Nomad's or others.
     #[arg(long, value_name = "DIR")]
     pub plugin_dir: Option<PathBuf>,
+    /// A directory that jobs may ask for by name, read-only with `:ro` at its end. Repeat for several; they join those of
+    /// the file.
+    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = parse_host_volume)]
+    pub host_volume: Vec<(String, HostVolume)>,
 }
 
 /// Runs the agent until SIGTERM or SIGINT, or cleans up after one.
@@ -171,6 +177,8 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     }
     config.meta.clone_from(&file.meta);
     config.meta.extend(args.meta.iter().cloned());
+    config.host_volumes.extend(file.host_volumes.clone());
+    config.host_volumes.extend(args.host_volume.iter().cloned());
     let plugin_dir = args.plugin_dir.as_ref().or(file.plugin_dir.as_ref());
     config.plugin_dir = plugin_dir.map(|dir| absolute(dir)).transpose()?;
     let plugins = file.plugins.iter();

@@ -15,6 +15,8 @@ use muster_control_core::fsm::Command;
 use muster_control_core::{scheduler, snapshot};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::NodeId;
+use muster_domain::job::{Affinity, Operand, Spread};
+use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 fn main() {
     let mut numbers = std::env::args()
@@ -53,6 +55,11 @@ fn main() {
     println!(
         "{nodes} nodes, one job of {count}: schedule {scheduled:?}, apply {applied:?}, {runs} runs"
     );
+
+    for flavour in ["even spread over 25", "affinity"] {
+        flavoured(nodes, count, flavour);
+    }
+    preempting(nodes.min(1_000));
 
     let jobs = 1_000;
     for number in 0..jobs {
@@ -94,6 +101,88 @@ fn main() {
     println!("snapshot: {records} records in {:?}", started.elapsed());
 }
 
+/// One job whose instances are to be spread, or had better be somewhere.
+fn flavoured(nodes: u32, count: u32, flavour: &str) {
+    let mut cluster = fleet(nodes);
+    let mut spec = job("web").count(count).cpu_mhz(50).memory_mb(50).build();
+    if flavour == "affinity" {
+        spec.affinities.push(Affinity {
+            left: "${meta.rack}".to_owned(),
+            operand: Operand::Equal,
+            right: "r7".to_owned(),
+            weight: 50,
+        });
+    } else {
+        spec.spreads.push(Spread {
+            attribute: "${meta.rack}".to_owned(),
+            weight: 100,
+            targets: Vec::new(),
+        });
+    }
+    let at = cluster.now;
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec),
+        at,
+        check_index: None,
+    });
+    let started = Instant::now();
+    let outcome = cluster
+        .schedule_next()
+        .expect("the job was just registered");
+    let scheduled = started.elapsed();
+    let placed: u32 = outcome
+        .plan
+        .groups
+        .iter()
+        .flat_map(|group| &group.placements)
+        .map(|run| run.count)
+        .sum();
+    let rate = f64::from(placed) / scheduled.as_secs_f64();
+    println!("{nodes} nodes, one job of {count}, {flavour}: {scheduled:?}, {rate:.0} placements/s");
+}
+
+/// One job that takes the place of less important ones on every node.
+fn preempting(nodes: u32) {
+    let mut cluster = fleet(nodes);
+    let at = cluster.now;
+    cluster.apply(Command::SetSchedulerConfig {
+        config: SchedulerConfig {
+            preemption: PreemptionConfig {
+                service: true,
+                ..PreemptionConfig::default()
+            },
+            ..SchedulerConfig::default()
+        },
+        check_index: None,
+        at,
+    });
+    let filler = job("filler").priority(20).count(4 * nodes);
+    cluster.run(filler.cpu_mhz(1_000).memory_mb(50).build());
+    let spec = job("high").priority(80).count(nodes);
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec.cpu_mhz(1_000).memory_mb(50).build()),
+        at,
+        check_index: None,
+    });
+    let started = Instant::now();
+    let outcome = cluster
+        .schedule_next()
+        .expect("the job was just registered");
+    let scheduled = started.elapsed();
+    let runs = outcome
+        .plan
+        .groups
+        .iter()
+        .flat_map(|group| &group.placements);
+    let (placed, preempted) = runs.fold((0, 0), |(placed, preempted), run| {
+        (placed + run.count, preempted + run.preempted().len())
+    });
+    let rate = f64::from(placed) / scheduled.as_secs_f64();
+    println!(
+        "{nodes} full nodes, one job of {nodes}: {scheduled:?}, {rate:.0} placements/s, {preempted} evicted"
+    );
+}
+
 fn fleet(nodes: u32) -> Cluster {
     let mut cluster = Cluster {
         unchecked: true,
@@ -104,6 +193,8 @@ fn fleet(nodes: u32) -> Cluster {
         let mut id = [0; 16];
         id[..4].copy_from_slice(&number.to_be_bytes());
         spec.id = NodeId(id);
+        spec.meta
+            .insert("rack".to_owned(), format!("r{}", number % 25));
         cluster.node(spec);
     }
     cluster

@@ -7,6 +7,11 @@
 //!
 //! meta { rack = "r1" }
 //!
+//! host_volume "data" {
+//!   path      = "/srv/data"
+//!   read_only = true
+//! }
+//!
 //! plugin "podman" {
 //!   args = ["--log-level", "info"]
 //!   config { socket_path = "unix:///run/podman/podman.sock" }
@@ -22,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
+use muster_agent::node::HostVolume;
 use muster_agent::{PluginError, PluginSettings};
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
@@ -34,8 +40,7 @@ use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Attributes of the file, as faults list them.
-const ATTRIBUTES: &str =
-    "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: meta, plugin";
+const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: host_volume, meta, plugin";
 
 /// What a file says; nothing in it must be there.
 #[derive(Debug, Default, PartialEq)]
@@ -49,6 +54,7 @@ pub(super) struct AgentFile {
     pub(super) pool: Option<String>,
     pub(super) plugin_dir: Option<PathBuf>,
     pub(super) meta: BTreeMap<String, String>,
+    pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
     file: String,
     text: String,
@@ -181,6 +187,20 @@ impl AgentFile {
                     ));
                 }
             }
+            ("host_volume", [label]) => {
+                let name = label.as_str().to_owned();
+                let volume = host_volume(&name, block)?;
+                if self.host_volumes.insert(name.clone(), volume).is_some() {
+                    return Err(JobFileFault::at(
+                        at,
+                        format!("a second `host_volume {name:?}` block"),
+                    ));
+                }
+            }
+            ("host_volume", _) => {
+                return Err(JobFileFault::at(at, "`host_volume` needs a name")
+                    .help("write host_volume \"name\" { path = \"/…\" }"));
+            }
             ("plugin", _) => {
                 return Err(JobFileFault::at(at, "`plugin` needs the driver's name")
                     .help("write plugin \"name\" { … }"));
@@ -188,6 +208,37 @@ impl AgentFile {
             (name, _) => return Err(unknown(name, Some(at))),
         }
         Ok(())
+    }
+}
+
+fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
+    let known = "known here: path, read_only";
+    let (mut path, mut read_only) = (None, false);
+    for structure in &block.body {
+        let Structure::Attribute(attribute) = structure else {
+            let message = format!("host_volume {name:?} holds no blocks");
+            let at = block.ident.span().unwrap_or_default();
+            return Err(JobFileFault::at(at, message).help(known));
+        };
+        match attribute.key.value().as_str() {
+            "path" => path = Some(text_of("path", attribute)?),
+            "read_only" => match any("read_only", &attribute.value)? {
+                Value::Bool(asked) => read_only = asked,
+                _ => return Err(wrong(attribute, "true or false")),
+            },
+            key => {
+                let message = format!("unknown field `{key}` in host_volume {name:?}");
+                let place = attribute.key.span().unwrap_or_default();
+                return Err(JobFileFault::at(place, message).help(known));
+            }
+        }
+    }
+    match path {
+        Some(path) if path.starts_with('/') => Ok(HostVolume { path, read_only }),
+        Some(_) | None => Err(JobFileFault::at(
+            block.ident.span().unwrap_or_default(),
+            format!("host_volume {name:?} needs an absolute `path`"),
+        )),
     }
 }
 
@@ -315,6 +366,10 @@ plugin "podman" {
   }
 }
 plugin "native" {}
+host_volume "certs" {
+  path      = "/etc/ssl"
+  read_only = true
+}
 "#,
         )
         .unwrap();
@@ -337,6 +392,11 @@ plugin "native" {}
             }
         );
         assert_eq!(file.plugins["native"].settings, PluginSettings::default());
+        let certs = HostVolume {
+            path: "/etc/ssl".to_owned(),
+            read_only: true,
+        };
+        assert_eq!(file.host_volumes["certs"], certs);
     }
 
     #[test]
