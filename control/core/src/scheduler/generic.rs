@@ -189,6 +189,30 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     work.stop
         .retain(|stop| stop.why != RESCHEDULED || !left_out.contains(&stop.alloc_id));
     name_apart(state, key, name, work);
+    follow_the_lost(state, key, name, work);
+}
+
+/// A new instance that has the name of one that was lost and found no place then is its replacement, and says so.
+fn follow_the_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
+    let is_fresh = |place: &Placement| place.previous.is_none() && !place.canary;
+    if !work.place.iter().any(is_fresh) {
+        return;
+    }
+    // Later ones are newer.
+    let lost: BTreeMap<u32, AllocId> = state
+        .allocs()
+        .of_job(key)
+        .filter(|alloc| alloc.client_status() == ClientStatus::Lost && alloc.next().is_none())
+        .filter(|alloc| alloc.group().name == name)
+        .map(|alloc| (alloc.name_index(), alloc.id()))
+        .collect();
+    if lost.is_empty() {
+        return;
+    }
+    for place in work.place.iter_mut().filter(|place| is_fresh(place)) {
+        place.previous = lost.get(&place.name_index).copied();
+        place.lost = place.previous.is_some();
+    }
 }
 
 /// Gives new instances names that nobody has: where canaries wait, Nomad may give one twice.

@@ -250,7 +250,7 @@ fn a_complete_batch_instance_is_done() {
             place sum[0..=1] n1 score 0.041
             stop sum[1] on n1: alloc is lost since its node is down
             wait sum x1: 0 nodes looked at
-            place sum[1] n2 score 0.041"#]],
+            place sum[1] n2 score 0.041 after n1"#]],
     );
 }
 
