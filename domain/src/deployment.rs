@@ -1,5 +1,7 @@
 //! Deployments: a version of a job taking the place of an older one, step by step.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocId, DeploymentId, JobKey, LogIndex, Timestamp};
@@ -123,4 +125,14 @@ pub struct DeploymentGroup {
     pub healthy: u32,
     /// Of those, the unhealthy ones.
     pub unhealthy: u32,
+}
+
+impl DeploymentGroup {
+    /// Gives the next instance its whole time from `now`, if there is a limit. A clock that went back takes none away.
+    pub fn await_progress(&mut self, now: Timestamp) {
+        if self.progress_deadline_ns > 0 {
+            let deadline = Duration::from_nanos(self.progress_deadline_ns);
+            self.require_progress_by = self.require_progress_by.max(now.plus(deadline));
+        }
+    }
 }

@@ -79,6 +79,15 @@ impl JobType {
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
+
+    /// Whether it has one instance on every node that it can use, instead of a count.
+    #[must_use]
+    pub fn is_on_every_node(self) -> bool {
+        match self {
+            Self::System | Self::SysBatch => true,
+            Self::Service | Self::Batch => false,
+        }
+    }
 }
 
 impl fmt::Display for JobType {
@@ -160,6 +169,14 @@ pub struct JobVersion {
     pub create_index: LogIndex,
     /// The entry that registered this version.
     pub job_modify_index: LogIndex,
+}
+
+impl JobVersion {
+    /// Whether `other` is the same version of the same job, and not of an earlier one of its name.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.version == other.version && self.create_index == other.create_index
+    }
 }
 
 /// What became of a job.

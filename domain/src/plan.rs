@@ -62,6 +62,16 @@ impl Plan {
         }
     }
 
+    /// Takes back everything that it would change.
+    pub fn clear(&mut self) {
+        let (job, failed) = (self.job.clone(), std::mem::take(&mut self.failed));
+        *self = Self {
+            failed,
+            all_at_once: self.all_at_once,
+            ..Self::empty(self.eval_id, job, self.job_version, self.snapshot_index)
+        };
+    }
+
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

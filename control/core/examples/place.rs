@@ -8,14 +8,15 @@
     reason = "a measurement reads the clock and prints; nothing in the core does"
 )]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use muster_control_core::fixture::Cluster;
 use muster_control_core::fsm::Command;
-use muster_control_core::{scheduler, snapshot};
+use muster_control_core::scheduler::{self, ScheduleOutcome};
+use muster_control_core::snapshot;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::NodeId;
-use muster_domain::job::{Affinity, Operand, Spread};
+use muster_domain::job::{Affinity, JobSpec, Operand, Spread};
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 fn main() {
@@ -26,18 +27,9 @@ fn main() {
     let count = numbers.next().unwrap_or(10_000);
     let mut cluster = fleet(nodes);
 
-    let spec = Box::new(job("web").count(count).cpu_mhz(50).memory_mb(50).build());
     let at = cluster.now;
-    cluster.apply(Command::RegisterJob {
-        spec,
-        at,
-        check_index: None,
-    });
-    let started = Instant::now();
-    let outcome = cluster
-        .schedule_next()
-        .expect("the job was just registered");
-    let scheduled = started.elapsed();
+    let spec = job("web").count(count).cpu_mhz(50).memory_mb(50).build();
+    let (outcome, scheduled) = schedule(&mut cluster, spec);
     let runs: usize = outcome
         .plan
         .groups
@@ -119,17 +111,7 @@ fn flavoured(nodes: u32, count: u32, flavour: &str) {
             targets: Vec::new(),
         });
     }
-    let at = cluster.now;
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec),
-        at,
-        check_index: None,
-    });
-    let started = Instant::now();
-    let outcome = cluster
-        .schedule_next()
-        .expect("the job was just registered");
-    let scheduled = started.elapsed();
+    let (outcome, scheduled) = schedule(&mut cluster, spec);
     let placed: u32 = outcome
         .plan
         .groups
@@ -159,16 +141,8 @@ fn preempting(nodes: u32) {
     let filler = job("filler").priority(20).count(4 * nodes);
     cluster.run(filler.cpu_mhz(1_000).memory_mb(50).build());
     let spec = job("high").priority(80).count(nodes);
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec.cpu_mhz(1_000).memory_mb(50).build()),
-        at,
-        check_index: None,
-    });
-    let started = Instant::now();
-    let outcome = cluster
-        .schedule_next()
-        .expect("the job was just registered");
-    let scheduled = started.elapsed();
+    let spec = spec.cpu_mhz(1_000).memory_mb(50).build();
+    let (outcome, scheduled) = schedule(&mut cluster, spec);
     let runs = outcome
         .plan
         .groups
@@ -181,6 +155,20 @@ fn preempting(nodes: u32) {
     println!(
         "{nodes} full nodes, one job of {nodes}: {scheduled:?}, {rate:.0} placements/s, {preempted} evicted"
     );
+}
+
+/// Registers `spec`, and says what the scheduler makes of it and how long that took.
+fn schedule(cluster: &mut Cluster, spec: JobSpec) -> (ScheduleOutcome, Duration) {
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec),
+        at: cluster.now,
+        check_index: None,
+    });
+    let started = Instant::now();
+    let outcome = cluster
+        .schedule_next()
+        .expect("the job was just registered");
+    (outcome, started.elapsed())
 }
 
 fn fleet(nodes: u32) -> Cluster {

@@ -57,7 +57,7 @@ fn missed_deadlines(state: &State, now: Timestamp, due: &mut Due) {
             });
         }
     }
-    if let Some((at, _)) = next_deadline(state, now) {
+    if let Some(at) = next_deadline(state, now) {
         earlier(&mut due.next, at);
     }
 }
@@ -113,10 +113,7 @@ fn drain_node(
     services: &mut BTreeMap<Group, Vec<AllocId>>,
     due: &mut Due,
 ) {
-    let is_system = |alloc: &AllocView<'_>| match alloc.job().spec.job_type {
-        JobType::System | JobType::SysBatch => true,
-        JobType::Service | JobType::Batch => false,
-    };
+    let is_system = |alloc: &AllocView<'_>| alloc.job().spec.job_type.is_on_every_node();
     let left: Vec<AllocView<'_>> = state
         .allocs_on(&node.spec.id)
         .filter(|alloc| !alloc.client_status().is_terminal())

@@ -37,12 +37,7 @@ pub(crate) fn admit(
         .flat_map(|group| &group.placements)
         .fold(0, |sum: u32, run| sum.saturating_add(run.count));
     if is_stale(state, &plan, wanted) {
-        plan.groups.clear();
-        plan.stops.clear();
-        plan.follow_ups.clear();
-        plan.unreachable.clear();
-        plan.new_deployment = None;
-        plan.deployment_update = None;
+        plan.clear();
         // Without a refused instance the evaluation would count as done.
         return Admission {
             plan,
@@ -50,8 +45,8 @@ pub(crate) fn admit(
             dropped: wanted.max(1),
         };
     }
-    for alloc_id in plan.stops.iter().map(|stop| &stop.alloc_id) {
-        if let Some(alloc) = state.allocs().get(alloc_id) {
+    for stop in &plan.stops {
+        if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
             room.give_back(alloc);
         }
     }
@@ -87,12 +82,7 @@ pub(crate) fn admit(
         });
     }
     if plan.all_at_once && dropped > 0 {
-        plan.groups.clear();
-        plan.stops.clear();
-        plan.follow_ups.clear();
-        plan.unreachable.clear();
-        plan.new_deployment = None;
-        plan.deployment_update = None;
+        plan.clear();
         return Admission {
             plan,
             placed: 0,

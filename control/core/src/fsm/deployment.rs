@@ -6,11 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::Trigger;
-use muster_domain::id::{AllocId, DeploymentId, EvalId, LogIndex, Timestamp};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment};
 
@@ -103,8 +102,8 @@ pub(super) fn count_placed(
             .placed
             .saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         group.placed_canaries.extend(canaries);
-        if group.progress_deadline_ns > 0 && group.require_progress_by == Timestamp(0) {
-            group.require_progress_by = at.plus(Duration::from_nanos(group.progress_deadline_ns));
+        if group.require_progress_by == Timestamp(0) {
+            group.await_progress(at);
         }
     });
 }
@@ -180,10 +179,8 @@ pub(super) fn hear(change: &mut Change<'_>, News(news): News) {
                 };
                 group.healthy = moved(group.healthy, *healthy);
                 group.unhealthy = moved(group.unhealthy, *unhealthy);
-                if *healthy > 0 && group.progress_deadline_ns > 0 {
-                    let deadline = Duration::from_nanos(group.progress_deadline_ns);
-                    group.require_progress_by =
-                        group.require_progress_by.max(change.at.plus(deadline));
+                if *healthy > 0 {
+                    group.await_progress(change.at);
                 }
             }
         }
@@ -269,10 +266,7 @@ fn promote(
         if wanted(group) {
             group.promoted = true;
             canaries.extend(group.placed_canaries.iter().filter_map(key_of));
-            if group.progress_deadline_ns > 0 {
-                let deadline = Duration::from_nanos(group.progress_deadline_ns);
-                group.require_progress_by = change.at.plus(deadline);
-            }
+            group.await_progress(change.at);
         }
     }
     if !promoted.requires_promotion() && promoted.status == DeploymentStatus::Running {
@@ -407,8 +401,7 @@ pub(super) fn apply(
             // What stood still made no progress and could not.
             for group in &mut resumed.groups {
                 if group.require_progress_by > Timestamp(0) {
-                    let deadline = Duration::from_nanos(group.progress_deadline_ns);
-                    group.require_progress_by = change.at.plus(deadline);
+                    group.await_progress(change.at);
                 }
             }
             change.put_deployment(resumed);
@@ -514,15 +507,15 @@ fn set_health(
 }
 
 /// When the next deployment misses its deadline after `now`, if one can.
-pub(crate) fn next_deadline(state: &State, now: Timestamp) -> Option<(Timestamp, DeploymentId)> {
+pub(crate) fn next_deadline(state: &State, now: Timestamp) -> Option<Timestamp> {
     let deadlines = state.deployments.active().flat_map(|deployment| {
         let late = deployment
             .groups
             .iter()
             .filter(|group| is_late(deployment, group, Timestamp(u64::MAX)));
-        late.map(|group| (group.require_progress_by, deployment.id))
+        late.map(|group| group.require_progress_by)
     });
-    deadlines.filter(|(at, _)| *at > now).min()
+    deadlines.filter(|at| *at > now).min()
 }
 
 /// Deployments of jobs that are gone or over and ended before, for garbage collection.
@@ -542,9 +535,5 @@ pub(super) fn may_be_forgotten(state: &State, deployment: &Deployment, before: T
                 && job.current.version == deployment.job_version
         })
     };
-    !deployment.status.is_active()
-        && !holds_back()
-        && deployment.modify_time < before
-        && deployment.create_index > LogIndex(0)
-        && !is_used()
+    !deployment.status.is_active() && !holds_back() && deployment.modify_time < before && !is_used()
 }

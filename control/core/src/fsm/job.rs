@@ -182,7 +182,8 @@ pub(super) fn set_stable(
     Ok(Response::Done)
 }
 
-fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
+/// The job, or the refusal of whatever was asked of it.
+pub(super) fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
     let row = change.state.jobs.row(key).map(Arc::clone);
     row.ok_or_else(|| Rejection::UnknownJob(key.clone()))
 }

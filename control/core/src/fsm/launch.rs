@@ -17,11 +17,6 @@ use crate::state::JobRow;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
-    let row = change.state.jobs.row(key).map(Arc::clone);
-    row.ok_or_else(|| Rejection::UnknownJob(key.clone()))
-}
-
 /// Runs a parameterized job with what the dispatch carries. A token that was used before gives the job that it
 /// made then.
 pub(super) fn dispatch(
@@ -32,7 +27,7 @@ pub(super) fn dispatch(
     meta: BTreeMap<String, String>,
     idempotency_token: String,
 ) -> Result<Response, Rejection> {
-    let row = known(change, &key)?;
+    let row = job::known(change, &key)?;
     let refuse = |why: String| {
         Err(Rejection::Job {
             key: key.clone(),
@@ -153,7 +148,7 @@ pub(super) fn periodic(
     due: Timestamp,
     forced: bool,
 ) -> Result<Response, Rejection> {
-    let row = known(change, &key)?;
+    let row = job::known(change, &key)?;
     let refuse = |why: &str| {
         Err(Rejection::Job {
             key: key.clone(),

@@ -25,7 +25,7 @@ use crate::state::{AllocView, Room, State};
 pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
     let job = state.jobs().get(&eval.job).map(|job| &**job);
     let mut plan = empty_plan(state, eval.id, eval.job.clone());
-    let work = {
+    let mut work = {
         let groups = groups(state, job, eval);
         let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
         let deployment = deployment
@@ -62,7 +62,6 @@ pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> Sche
         .map(|(name, work)| ((*name).to_owned(), DesiredUpdates::from(work.counts)))
         .collect();
     let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
-    let mut work = work;
     for (name, work) in &mut work {
         mend(state, job, &eval.job, name, work);
         take_stops(state, work, &is_forced, &mut plan);
@@ -258,12 +257,21 @@ fn take_stops(
     is_forced: &impl Fn(AllocView<'_>) -> bool,
     plan: &mut Plan,
 ) {
+    let replaced: BTreeSet<AllocId> = work.place.iter().filter_map(|it| it.previous).collect();
     let first = plan.follow_ups.len();
     let global = |at: usize| u16::try_from(first + at).ok();
     for stop in &work.stop {
         let alloc = state.allocs().get(&stop.alloc_id);
-        let is_told = alloc.is_none_or(AllocView::server_terminal);
-        if is_told || waits_for_replacement(state, work, stop, is_forced) {
+        let Some(alloc) = alloc.filter(|alloc| !alloc.server_terminal()) else {
+            continue;
+        };
+        let goes_first = match stop.why {
+            RESCHEDULED => false,
+            MIGRATING => is_forced(alloc),
+            _ => true,
+        };
+        // The stop comes with the replacement, if there is a place for it.
+        if !goes_first && replaced.contains(&stop.alloc_id) {
             continue;
         }
         plan.stops.push(PlannedStop {
@@ -284,23 +292,6 @@ fn take_stops(
             },
         });
     }
-}
-
-fn waits_for_replacement(
-    state: &State,
-    work: &GroupWork,
-    stop: &reconciler::Stop,
-    is_forced: &impl Fn(AllocView<'_>) -> bool,
-) -> bool {
-    if stop.why != MIGRATING && stop.why != RESCHEDULED {
-        return false;
-    }
-    let is_replaced = work
-        .place
-        .iter()
-        .any(|place| place.previous == Some(stop.alloc_id));
-    let alloc = state.allocs().get(&stop.alloc_id);
-    is_replaced && !(stop.why == MIGRATING && alloc.is_some_and(is_forced))
 }
 
 /// Places what the reconciler wants.
@@ -331,7 +322,7 @@ impl<'s> Placer<'s> {
             }
         }
         let spec = &self.job.current.spec;
-        let before = plan.clone();
+        let before = spec.all_at_once.then(|| plan.clone());
         for (name, work) in work {
             let Some(at) = spec.groups.iter().position(|group| group.name == name) else {
                 continue;
@@ -342,7 +333,7 @@ impl<'s> Placer<'s> {
             let group_at = u16::try_from(at).expect("validation bounds the groups of a job");
             self.place_group(group_at, &spec.groups[at], work, plan);
         }
-        if spec.all_at_once && !plan.failed.is_empty() {
+        if let Some(before) = before.filter(|_| !plan.failed.is_empty()) {
             let failed = std::mem::take(&mut plan.failed);
             *plan = before;
             plan.failed = failed;
@@ -373,48 +364,50 @@ impl<'s> Placer<'s> {
             return;
         }
         let current = Arc::clone(&self.job.current);
-        let (older, current_ones): (Vec<_>, Vec<_>) =
-            work.place.into_iter().partition(|place| place.last_stable);
         let mut by_version: BTreeMap<u64, Vec<Placement>> = BTreeMap::new();
-        for place in older {
-            let version = self.last_stable(place.version_min);
+        for place in work.place {
+            let version = if place.last_stable {
+                self.last_stable(place.version_min)
+            } else {
+                current.version
+            };
             by_version.entry(version).or_default().push(place);
         }
+        if !work.destructive.is_empty() {
+            by_version.entry(current.version).or_default();
+        }
         let mut failed = 0;
-        let mut metrics = None;
-        for (version, places) in by_version {
+        let mut at_end = Arc::default();
+        for (number, places) in by_version {
             let version = self
                 .state
                 .jobs()
-                .version(&plan.job, version)
+                .version(&plan.job, number)
                 .unwrap_or_else(|| Arc::clone(&current));
             let Some(group) = version.spec.group(&group.name) else {
                 continue;
             };
+            let destructive: &[AllocId] = if number == current.version {
+                &work.destructive
+            } else {
+                &[]
+            };
             let (runs, missed, how) =
-                self.place_version(&version, group, group_at, places, &[], plan);
+                self.place_version(&version, group, group_at, places, destructive, plan);
             placed.placements.extend(runs);
-            failed += missed;
-            metrics.get_or_insert(how);
+            placed.metrics = Arc::new(how.at_start);
+            if missed > 0 {
+                failed += missed;
+                at_end = Arc::new(how.at_end);
+            }
         }
-        let (runs, missed, how) = self.place_version(
-            &current,
-            group,
-            group_at,
-            current_ones,
-            &work.destructive,
-            plan,
-        );
-        placed.placements.extend(runs);
-        failed += missed;
         if failed > 0 {
             plan.failed.push(FailedGroup {
                 group: group.name.clone(),
                 count: failed,
-                metrics: Arc::new(how.at_end),
+                metrics: at_end,
             });
         }
-        placed.metrics = Arc::new(how.at_start);
         if placed.in_place || !placed.placements.is_empty() {
             plan.groups.push(placed);
         }

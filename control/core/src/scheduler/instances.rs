@@ -59,7 +59,7 @@ impl<'a> Changes<'a> {
         alloc: AllocView<'_>,
     ) -> Change {
         let (old, new) = (alloc.job(), &job.current);
-        if old.version == new.version && old.create_index == new.create_index {
+        if old.is_same(new) {
             return Change::None;
         }
         let key = (old.create_index.0, old.version, alloc.group_at());
@@ -138,9 +138,7 @@ impl Instance {
             | ClientStatus::Unknown) => client,
         };
         let (version, current) = (alloc.job(), job.map(|job| &job.current));
-        let is_current = current.is_some_and(|current| {
-            version.version == current.version && version.create_index == current.create_index
-        });
+        let is_current = current.is_some_and(|current| version.is_same(current));
         let is_older = current.is_some_and(|current| {
             version.version < current.version || version.create_index < current.create_index
         });

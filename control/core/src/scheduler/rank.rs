@@ -289,16 +289,27 @@ impl<'a> Ranking<'a> {
 
     fn take_best(&mut self, fleet: &mut Fleet<'_>) -> Option<Place> {
         let (at, score) = self.winner()?;
-        let number = self.candidates[at].number;
         // A node that has not what is asked for scores minus infinity, so the winner has it.
-        let Assigned { holding, .. } = fleet.assign(number, &self.extras).ok()?;
+        self.take(fleet, at, score, Vec::new()).ok()
+    }
+
+    /// Takes the share of one instance on the candidate at `at`.
+    fn take(
+        &mut self,
+        fleet: &mut Fleet<'_>,
+        at: usize,
+        score: f64,
+        preempted: Vec<AllocId>,
+    ) -> Result<Place, &'static str> {
+        let number = self.candidates[at].number;
+        let Assigned { holding, .. } = fleet.assign(number, &self.extras)?;
         fleet.take(number, self.ask, &holding);
         self.comes(fleet, at);
-        Some(Place {
+        Ok(Place {
             node: numbered(number),
             score: Score::new(score),
             holding,
-            preempted: Vec::new(),
+            preempted,
         })
     }
 
@@ -316,7 +327,6 @@ impl<'a> Ranking<'a> {
         let chosen = evictions.best(self, fleet, job, priority);
         self.evictions = Some(evictions);
         let (at, score, victims) = chosen?;
-        let number = self.candidates[at].number;
         let mut preempted = Vec::with_capacity(victims.len());
         for alloc_id in victims {
             if let Some(alloc) = fleet.state().allocs().get(&alloc_id) {
@@ -324,15 +334,7 @@ impl<'a> Ranking<'a> {
                 preempted.push(alloc_id);
             }
         }
-        let Assigned { holding, .. } = fleet.assign(number, &self.extras).ok()?;
-        fleet.take(number, self.ask, &holding);
-        self.comes(fleet, at);
-        Some(Place {
-            node: numbered(number),
-            score: Score::new(score),
-            holding,
-            preempted,
-        })
+        self.take(fleet, at, score, preempted).ok()
     }
 
     /// The feasible nodes, by number.
@@ -360,15 +362,7 @@ impl<'a> Ranking<'a> {
             }
         }
         let score = self.own(fleet, at, false).score(self.shared(at));
-        let Assigned { holding, .. } = fleet.assign(number, &self.extras)?;
-        fleet.take(number, self.ask, &holding);
-        self.comes(fleet, at);
-        Ok(Place {
-            node: numbered(number),
-            score: Score::new(score),
-            holding,
-            preempted,
-        })
+        self.take(fleet, at, score, preempted)
     }
 
     /// An instance was planned for the candidate at `at`.
@@ -464,16 +458,8 @@ impl<'a> Ranking<'a> {
             return FULL;
         };
         let used = fleet.columns()[self.candidates[at].number].used;
-        let mut own = Own {
-            sum: 0.0,
-            components: 0,
-        };
         let components = self.components(fleet, at, used, assigned.device_score, avoided);
-        for (_, score) in components.into_iter().flatten() {
-            own.sum += score;
-            own.components += 1;
-        }
-        own
+        Own::of(components.into_iter().flatten().map(|(_, score)| score))
     }
 
     /// Every component by name, where it applies, if `used` of the node is used besides the instance.

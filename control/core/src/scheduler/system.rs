@@ -94,7 +94,11 @@ impl<'a> Looking<'a, '_> {
             .and_then(|job| job.current.spec.group(&alloc.group().name));
         let number = alloc.node().at();
         if alloc.is_terminal() {
-            if group.is_some() && (self.counts_although_over(alloc) || self.waits(alloc)) {
+            let is_current = self
+                .job
+                .is_some_and(|job| alloc.job().is_same(&job.current));
+            let counts = || counts_although_over(alloc) || self.waits(alloc);
+            if group.is_some() && is_current && counts() {
                 present.served.insert(number);
             }
             return;
@@ -135,33 +139,10 @@ impl<'a> Looking<'a, '_> {
         }
     }
 
-    /// Whether what an instance did on its node counts: a sysbatch job runs once on each, per version.
-    fn counts_although_over(&self, alloc: AllocView<'_>) -> bool {
-        let is_current = self.job.is_some_and(|job| {
-            let (old, new) = (alloc.job(), &job.current);
-            old.version == new.version && old.create_index == new.create_index
-        });
-        let is_done = match alloc.client_status() {
-            ClientStatus::Complete | ClientStatus::Failed => true,
-            ClientStatus::Pending
-            | ClientStatus::Running
-            | ClientStatus::Lost
-            | ClientStatus::Unknown => false,
-        };
-        alloc.job().spec.job_type == JobType::SysBatch
-            && is_current
-            && is_done
-            && !alloc.server_terminal()
-    }
-
     /// Whether an instance that ended by itself is started anew later. The evaluation for that was made when its end was
     /// reported.
     fn waits(&self, alloc: AllocView<'_>) -> bool {
-        let is_current = self.job.is_some_and(|job| {
-            let (old, new) = (alloc.job(), &job.current);
-            old.version == new.version && old.create_index == new.create_index
-        });
-        is_current && super::replaced_at(alloc).is_some_and(|at| at > self.now)
+        super::replaced_at(alloc).is_some_and(|at| at > self.now)
     }
 
     /// Whether the instance is gone with its node.
@@ -198,6 +179,18 @@ impl<'a> Looking<'a, '_> {
             follow_up: None,
         });
     }
+}
+
+/// Whether what an instance did on its node counts: a sysbatch job runs once on each, per version.
+fn counts_although_over(alloc: AllocView<'_>) -> bool {
+    let is_done = match alloc.client_status() {
+        ClientStatus::Complete | ClientStatus::Failed => true,
+        ClientStatus::Pending
+        | ClientStatus::Running
+        | ClientStatus::Lost
+        | ClientStatus::Unknown => false,
+    };
+    alloc.job().spec.job_type == JobType::SysBatch && is_done && !alloc.server_terminal()
 }
 
 #[expect(

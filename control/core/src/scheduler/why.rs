@@ -5,7 +5,7 @@
 
 use muster_domain::alloc::{NodeScore, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId};
-use muster_domain::job::TaskGroup;
+use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::node::{Eligibility, Node, NodeStatus};
 use muster_domain::resources::Amount;
 
@@ -112,48 +112,45 @@ impl Why {
 /// such job.
 #[must_use]
 pub fn why(state: &State, key: &JobKey, only: Option<&str>) -> Option<Vec<Why>> {
-    let job = state.jobs().get(key)?;
+    let spec = &state.jobs().get(key)?.current.spec;
     let fleet = Fleet::new(state, 0);
-    let groups = job.current.spec.groups.iter();
+    let groups = spec.groups.iter();
     let wanted = groups.filter(|group| only.is_none_or(|only| only == group.name));
     Some(
         wanted
-            .map(|group| why_group(state, &fleet, key, group))
+            .map(|group| why_group(state, &fleet, spec, group))
             .collect(),
     )
 }
 
-fn why_group(state: &State, fleet: &Fleet<'_>, key: &JobKey, group: &TaskGroup) -> Why {
+fn why_group(state: &State, fleet: &Fleet<'_>, spec: &JobSpec, group: &TaskGroup) -> Why {
+    let key = spec.key();
     let live = || {
-        let allocs = state.allocs().of_job(key);
+        let allocs = state.allocs().of_job(&key);
         allocs.filter(|alloc| !alloc.is_terminal())
     };
-    let job = state.jobs().get(key).map(|job| &job.current);
     let mut nodes = Vec::new();
-    if let Some(version) = job {
-        let spec = &version.spec;
-        let ranking = Ranking::new(fleet, spec, group, live(), std::iter::empty());
-        let needs = Needs::new(spec, group);
-        let extras = Extras::of(group);
-        for node in state.nodes().iter() {
-            let Some(number) = fleet.number(&node.spec.id) else {
-                continue;
-            };
-            let mut obstacles = Vec::new();
-            standing(node, &mut obstacles);
-            feasible::obstacles(&needs, &node.spec, &mut obstacles);
-            room(fleet, number, &ranking, &extras, &mut obstacles);
-            if let Some(rule) = ranking.kept_apart(fleet, number) {
-                obstacles.push(Obstacle::Apart { rule });
-            }
-            nodes.push(WhyNode {
-                node_id: node.spec.id,
-                score: ranking
-                    .score_of(fleet, number)
-                    .filter(|_| obstacles.is_empty()),
-                obstacles,
-            });
+    let ranking = Ranking::new(fleet, spec, group, live(), std::iter::empty());
+    let needs = Needs::new(spec, group);
+    let extras = Extras::of(group);
+    for node in state.nodes().iter() {
+        let Some(number) = fleet.number(&node.spec.id) else {
+            continue;
+        };
+        let mut obstacles = Vec::new();
+        standing(node, &mut obstacles);
+        feasible::obstacles(&needs, &node.spec, &mut obstacles);
+        room(fleet, number, &ranking, &extras, &mut obstacles);
+        if let Some(rule) = ranking.kept_apart(fleet, number) {
+            obstacles.push(Obstacle::Apart { rule });
         }
+        nodes.push(WhyNode {
+            node_id: node.spec.id,
+            score: ranking
+                .score_of(fleet, number)
+                .filter(|_| obstacles.is_empty()),
+            obstacles,
+        });
     }
     nodes.sort_by_cached_key(|node| {
         let score = node

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey, NodeNumber};
-use muster_domain::job::{JobStatus, JobType};
+use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 
 use super::{AllocView, Answers, Deployments, Evals, Held, Jobs, Nodes, State};
@@ -69,10 +69,7 @@ fn is_looked_at(state: &State, alloc: AllocView<'_>) -> bool {
 fn instances_run_once(state: &State, broken: &mut Vec<String>) {
     let mut seen: BTreeMap<(&JobKey, &str, u32, Option<NodeNumber>), AllocId> = BTreeMap::new();
     for alloc in live(state) {
-        let is_everywhere = match alloc.job().spec.job_type {
-            JobType::System | JobType::SysBatch => true,
-            JobType::Service | JobType::Batch => false,
-        };
+        let is_everywhere = alloc.job().spec.job_type.is_on_every_node();
         let is_doubled = alloc.canary()
             || alloc.next().is_some()
             || alloc.deployment().is_some()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobType, JobVersion};
+use muster_domain::job::{Job, JobVersion};
 
 use super::digest::Digest;
 
@@ -172,10 +172,8 @@ impl Jobs {
         self.index = self.index.max(row.job.modify_index);
         self.hash = self.hash.wrapping_add(row.hash());
         let (key, spec) = (row.job.key(), &row.job.current.spec);
-        let is_everywhere = match spec.job_type {
-            JobType::System | JobType::SysBatch => !row.job.stop && !spec.is_template(),
-            JobType::Service | JobType::Batch => false,
-        };
+        let is_everywhere =
+            spec.job_type.is_on_every_node() && !row.job.stop && !spec.is_template();
         let is_periodic = !row.job.stop && spec.periodic.is_some();
         put_in(&mut self.on_every_node, &key, is_everywhere);
         put_in(&mut self.periodic, &key, is_periodic);

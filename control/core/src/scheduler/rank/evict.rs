@@ -24,10 +24,9 @@ pub(super) struct Evictions {
     /// Evictions of the plan when a candidate's score was worked out.
     worked_out_at: Vec<u32>,
     evicted: u32,
+    /// Candidates that changed since.
+    outdated: Vec<usize>,
 }
-
-/// Not worked out since it changed.
-const OUTDATED: u32 = u32::MAX;
 
 impl Evictions {
     pub(super) fn new(
@@ -46,12 +45,13 @@ impl Evictions {
             worked_out_at: vec![0; scores.len()],
             scores,
             evicted: 0,
+            outdated: Vec::new(),
         }
     }
 
     /// A candidate changed.
     pub(super) fn outdate(&mut self, at: usize) {
-        self.worked_out_at[at] = OUTDATED;
+        self.outdated.push(at);
     }
 
     /// The best candidate, its score and who goes.
@@ -62,10 +62,8 @@ impl Evictions {
         job: &JobKey,
         priority: u8,
     ) -> Option<(usize, f64, Vec<AllocId>)> {
-        for at in 0..self.scores.len() {
-            if self.worked_out_at[at] == OUTDATED {
-                self.work_out(ranking, fleet, at, job, priority);
-            }
+        for at in std::mem::take(&mut self.outdated) {
+            self.work_out(ranking, fleet, at, job, priority);
         }
         // Each round brings one candidate up to date.
         for _ in 0..=self.scores.len() {
@@ -118,19 +116,9 @@ fn option(
         .iter()
         .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));
     let used = column.used.minus(freed);
-    let mut own = Own {
-        sum: 0.0,
-        components: 0,
-    };
     let components = ranking.components(fleet, at, used, None, false);
-    for (_, score) in components.into_iter().flatten() {
-        own.sum += score;
-        own.components += 1;
-    }
-    if !victims.is_empty() {
-        own.sum += score(&victims);
-        own.components += 1;
-    }
+    let components = components.into_iter().flatten().map(|(_, score)| score);
+    let own = Own::of(components.chain((!victims.is_empty()).then(|| score(&victims))));
     let ids = victims.iter().map(|alloc| alloc.id()).collect();
     Some((own.score(ranking.shared(at)), ids))
 }

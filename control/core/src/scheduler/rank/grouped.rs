@@ -20,6 +20,17 @@ pub(super) struct Own {
 }
 
 impl Own {
+    pub(super) fn of(components: impl Iterator<Item = f64>) -> Self {
+        let none = Self {
+            sum: 0.0,
+            components: 0,
+        };
+        components.fold(none, |own, score| Self {
+            sum: own.sum + score,
+            components: own.components + 1,
+        })
+    }
+
     /// The score with what is shared.
     pub(super) fn score(self, shared: f64) -> f64 {
         let components = self.components + usize::from(shared != 0.0);

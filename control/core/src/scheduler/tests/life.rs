@@ -1,4 +1,5 @@
-//! Random lives of clusters in which everything happens that jobs and operators can ask for.
+//! Random lives of clusters in which most things happen that jobs and operators can ask for: all but launches,
+//! dispatches, ports and evaluations by force.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
