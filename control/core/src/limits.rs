@@ -7,6 +7,14 @@ use std::time::Duration;
 pub const JOB_VERSIONS_MAX: usize = 6;
 /// Nodes whose scores a placement records. Nomad's number: what fits on a screen.
 pub const SCORES_MAX: usize = 5;
+/// Kinds of nodes without a node that a scheduler keeps besides as many as have one: about 100 bytes each, and a fleet
+/// whose attributes all change at once is sorted anew only now and then.
+pub const KINDS_SPARE_MAX: usize = 1_024;
+/// Sets of constraints whose verdicts a scheduler keeps: a cluster has about as many as it has kinds of jobs. When there
+/// are more it begins anew; a verdict costs less than a microsecond for each class of nodes.
+pub const CONSTRAINT_SETS_MAX: usize = 1_024;
+/// Nodes on which a fixed port that is asked for may be taken before all nodes are looked at one by one.
+pub const REFUSALS_MAX: u32 = 32;
 /// First port given to a group that names none. Nomad's range: below the ephemeral ports of Linux,
 /// which begin at 32 768, so that no outgoing connection takes one.
 pub const DYNAMIC_PORT_MIN: u16 = 20_000;

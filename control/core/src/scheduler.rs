@@ -13,6 +13,7 @@ mod feasible;
 mod fleet;
 mod generic;
 mod instances;
+mod kinds;
 mod preempt;
 mod rank;
 mod reconciler;
@@ -29,6 +30,7 @@ use muster_domain::plan::Plan;
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::{AllocView, State};
+use kinds::Kinds;
 use reconciler::Instance;
 pub use why::{Obstacle, Why, WhyNode, why};
 
@@ -85,17 +87,39 @@ impl From<reconciler::Counts> for DesiredUpdates {
     }
 }
 
-/// Looks at the job of `eval` in `state` at the time `now`.
-///
-/// An evaluation that waited for a time finds that it has come, whatever the clock of the server that
-/// leads meanwhile says: what is due then would wait for ever otherwise.
+/// Looks at jobs, and keeps what it knows of the nodes from one to the next. What comes of it is the same as if it
+/// had kept nothing.
+#[derive(Debug, Default)]
+pub struct Scheduler {
+    kinds: Kinds,
+}
+
+impl Scheduler {
+    /// Looks at the job of `eval` in `state` at the time `now`.
+    ///
+    /// An evaluation that waited for a time finds that it has come, whatever the clock of the server that
+    /// leads meanwhile says: what is due then would wait for ever otherwise.
+    #[must_use]
+    pub fn schedule(
+        &mut self,
+        state: &State,
+        eval: &Evaluation,
+        now: Timestamp,
+    ) -> ScheduleOutcome {
+        let now = now.max(eval.wait_until);
+        match eval.job_type {
+            JobType::Service | JobType::Batch => {
+                generic::schedule(state, eval, now, &mut self.kinds)
+            }
+            JobType::System | JobType::SysBatch => system::schedule(state, eval, now),
+        }
+    }
+}
+
+/// Looks at the job of `eval` in `state` at the time `now`, alone.
 #[must_use]
 pub fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
-    let now = now.max(eval.wait_until);
-    match eval.job_type {
-        JobType::Service | JobType::Batch => generic::schedule(state, eval, now),
-        JobType::System | JobType::SysBatch => system::schedule(state, eval, now),
-    }
+    Scheduler::default().schedule(state, eval, now)
 }
 
 /// Whether `node_id` could take an instance that `eval` waits for: feasible, and room for one.

@@ -32,6 +32,7 @@ pub use digest::StateHash;
 pub use evals::Evals;
 pub use held::Held;
 pub use jobs::Jobs;
+pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};

@@ -13,7 +13,7 @@ mod volume;
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::job::{Constraint, DEFAULT_HOST_NETWORK, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 
 use super::why::Obstacle;
@@ -22,30 +22,94 @@ use crate::state::NodeClass;
 pub(super) use constraint::{Condition, value_of};
 pub(super) use device::matches as device_matches;
 
+/// Everything of a group that the rules look at. Groups that ask for the same get the same verdicts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Asks {
+    node_pool: String,
+    datacenters: Vec<String>,
+    /// Of the job, the group and its tasks, each once.
+    constraints: Vec<Constraint>,
+    drivers: Vec<String>,
+    volumes: Vec<VolumeAsk>,
+    /// Named ones, of the group's ports.
+    host_networks: Vec<String>,
+    /// By name and conditions; how many is asked when a place is chosen.
+    devices: Vec<(String, Vec<Constraint>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct VolumeAsk {
+    source: String,
+    read_only: bool,
+}
+
+impl Asks {
+    pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
+        let mut constraints: Vec<Constraint> = Vec::new();
+        let of_tasks = group.tasks.iter().flat_map(|task| &task.constraints);
+        for constraint in job
+            .constraints
+            .iter()
+            .chain(&group.constraints)
+            .chain(of_tasks)
+        {
+            if !constraints.contains(constraint) {
+                constraints.push(constraint.clone());
+            }
+        }
+        let mut drivers: Vec<String> = Vec::new();
+        for task in &group.tasks {
+            if !drivers.contains(&task.driver) {
+                drivers.push(task.driver.clone());
+            }
+        }
+        let volumes = group.volumes.values().map(|ask| VolumeAsk {
+            source: ask.source.clone(),
+            read_only: ask.read_only,
+        });
+        let ports = group.network.iter().flat_map(|network| &network.ports);
+        let host_networks = ports.map(|port| &port.host_network).filter(|name| {
+            // A node that names no address has the default one all the same.
+            !name.is_empty() && *name != DEFAULT_HOST_NETWORK
+        });
+        let devices = group.tasks.iter().flat_map(|task| &task.resources.devices);
+        Self {
+            node_pool: job.node_pool.clone(),
+            datacenters: job.datacenters.clone(),
+            constraints,
+            drivers,
+            volumes: volumes.collect(),
+            host_networks: host_networks.cloned().collect(),
+            devices: devices
+                .map(|ask| (ask.name.clone(), ask.constraints.clone()))
+                .collect(),
+        }
+    }
+
+    /// Whether verdicts differ within a class.
+    pub(super) fn names_one_node(&self) -> bool {
+        self.constraints.iter().any(|constraint| {
+            constraint::names_one_node(&constraint.left)
+                || constraint::names_one_node(&constraint.right)
+        })
+    }
+}
+
 /// What a group needs of a node, prepared once.
 #[derive(Debug)]
-pub(super) struct Needs<'a> {
-    pub(super) job: &'a JobSpec,
-    pub(super) group: &'a TaskGroup,
-    /// Constraints of the job, the group and its tasks, each once.
-    pub(super) conditions: Vec<Condition<'a>>,
+pub(super) struct Needs {
+    asks: Asks,
+    conditions: Vec<Condition<'static>>,
     /// Verdicts differ within a class.
     by_node: bool,
 }
 
-impl<'a> Needs<'a> {
-    pub(super) fn new(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
-        let mut constraints: Vec<_> = job.constraints.iter().chain(&group.constraints).collect();
-        constraints.extend(group.tasks.iter().flat_map(|task| &task.constraints));
-        let mut seen = std::collections::BTreeSet::new();
-        constraints.retain(|constraint| seen.insert(*constraint));
-        let conditions: Vec<_> = constraints.into_iter().map(Condition::of).collect();
-        let by_node = conditions.iter().any(Condition::names_one_node);
+impl Needs {
+    pub(super) fn new(asks: Asks) -> Self {
         Self {
-            job,
-            group,
-            conditions,
-            by_node,
+            conditions: asks.constraints.iter().map(Condition::owned).collect(),
+            by_node: asks.names_one_node(),
+            asks,
         }
     }
 }
@@ -53,7 +117,7 @@ impl<'a> Needs<'a> {
 /// A rule of feasibility.
 struct Rule {
     /// Why a node is refused, if it is.
-    refuses: fn(&Needs<'_>, &NodeSpec) -> Option<String>,
+    refuses: fn(&Needs, &NodeSpec) -> Option<String>,
 }
 
 /// Every rule, in the order in which they are asked. Constraints come first: [`obstacles`] tells of each.
@@ -79,11 +143,11 @@ pub(super) enum Verdict {
 }
 
 /// Judges one node.
-pub(super) fn judge(needs: &Needs<'_>, node: &NodeSpec) -> Verdict {
-    if !scope::in_pool(&needs.job.node_pool, &node.pool) {
+pub(super) fn judge(needs: &Needs, node: &NodeSpec) -> Verdict {
+    if !scope::in_pool(&needs.asks.node_pool, &node.pool) {
         return Verdict::OtherPool;
     }
-    if !scope::in_datacenters(&needs.job.datacenters, &node.datacenter) {
+    if !scope::in_datacenters(&needs.asks.datacenters, &node.datacenter) {
         return Verdict::OtherDatacenter;
     }
     match RULES.iter().find_map(|rule| (rule.refuses)(needs, node)) {
@@ -93,12 +157,12 @@ pub(super) fn judge(needs: &Needs<'_>, node: &NodeSpec) -> Verdict {
 }
 
 /// Everything that keeps the group from `node`, whatever room there is.
-pub(super) fn obstacles(needs: &Needs<'_>, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
-    let JobSpec {
+pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
+    let Asks {
         node_pool,
         datacenters,
         ..
-    } = needs.job;
+    } = &needs.asks;
     if !scope::in_pool(node_pool, &node.pool) {
         obstacles.push(Obstacle::Pool {
             wanted: node_pool.clone(),
@@ -135,8 +199,8 @@ pub(super) struct ClassAt(usize);
 
 /// Verdicts by class.
 #[derive(Debug)]
-pub(super) struct Verdicts<'a> {
-    needs: Needs<'a>,
+pub(super) struct Verdicts {
+    needs: Needs,
     /// Verdict and datacenter.
     known: Vec<(Verdict, String)>,
     by_class: BTreeMap<NodeClass, usize>,
@@ -144,8 +208,8 @@ pub(super) struct Verdicts<'a> {
     last: Option<(NodeClass, usize)>,
 }
 
-impl<'a> Verdicts<'a> {
-    pub(super) fn new(needs: Needs<'a>) -> Self {
+impl Verdicts {
+    pub(super) fn new(needs: Needs) -> Self {
         Self {
             needs,
             known: Vec::new(),

@@ -9,14 +9,15 @@ use muster_domain::node::NodeSpec;
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
 
 use super::feasible::{Condition, device_matches};
+use super::kinds::Kinds;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
-use crate::state::{AllocView, Column, Held, State};
+use crate::state::{AllocView, Column, Columns, Held, State};
 
 /// The nodes, by number.
 #[derive(Debug)]
 pub(super) struct Fleet<'a> {
     state: &'a State,
-    columns: Vec<Column>,
+    columns: Columns,
     /// What is held of nodes where the plan changed it.
     held: BTreeMap<usize, Held>,
     /// Allocations whose share the plan sets free, by key.
@@ -25,6 +26,10 @@ pub(super) struct Fleet<'a> {
     evicted: BTreeMap<(Arc<JobKey>, String), u32>,
     /// Where the search for a free port begins, and which of equal nodes goes first.
     seed: u64,
+    /// The same by kind, as far as whoever looks at them has brought them up to date.
+    kinds: Kinds,
+    /// Nodes that the plan changed, in that order.
+    changed: Vec<usize>,
 }
 
 /// What a group asks for besides amounts.
@@ -58,6 +63,11 @@ impl<'a> Extras<'a> {
         self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
     }
 
+    /// Whether it is no more than ports.
+    pub(super) fn only_ports(&self) -> bool {
+        self.cores.is_empty() && self.devices.is_empty()
+    }
+
     pub(super) fn ports(&self) -> &'a [PortAsk] {
         self.ports
     }
@@ -85,15 +95,52 @@ pub(super) struct Assigned {
 
 impl<'a> Fleet<'a> {
     pub(super) fn new(state: &'a State, seed: u64) -> Self {
-        let columns = state.nodes().columns().copied().collect();
+        Self::with(state, seed, Kinds::default())
+    }
+
+    /// The same with nodes by kind, which are in line with `state`.
+    pub(super) fn with(state: &'a State, seed: u64, kinds: Kinds) -> Self {
         Self {
             state,
-            columns,
+            columns: state.nodes().shared_columns(),
             held: BTreeMap::new(),
             freed: BTreeSet::new(),
             evicted: BTreeMap::new(),
             seed,
+            kinds,
+            changed: Vec::new(),
         }
+    }
+
+    /// Nodes by kind, as they were before the plan.
+    pub(super) fn into_kinds(mut self) -> Kinds {
+        self.kinds.restore();
+        self.kinds
+    }
+
+    pub(super) fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    pub(super) fn kinds_mut(&mut self) -> &mut Kinds {
+        &mut self.kinds
+    }
+
+    /// Brings the kinds up to date with node `number`.
+    pub(super) fn write_kind(&mut self, number: usize) {
+        let column = self.columns.get(number).unwrap_or(&Column::VACANT);
+        self.kinds.set(number, column);
+    }
+
+    /// Nodes that the plan changed, in that order.
+    pub(super) fn changed(&self) -> &[usize] {
+        &self.changed
+    }
+
+    /// Of equal nodes the one with this number, or next after it, goes first.
+    pub(super) fn first(&self) -> usize {
+        let len = self.columns.len().max(1) as u64;
+        usize::try_from(self.seed % len).unwrap_or(0)
     }
 
     pub(super) fn state(&self) -> &'a State {
@@ -104,8 +151,13 @@ impl<'a> Fleet<'a> {
         self.seed
     }
 
-    pub(super) fn columns(&self) -> &[Column] {
+    pub(super) fn columns(&self) -> &Columns {
         &self.columns
+    }
+
+    /// The column of node `number`; a vacant one if there is none.
+    pub(super) fn column(&self, number: usize) -> &Column {
+        self.columns.get(number).unwrap_or(&Column::VACANT)
     }
 
     pub(super) fn number(&self, node_id: &NodeId) -> Option<usize> {
@@ -140,11 +192,21 @@ impl<'a> Fleet<'a> {
             .filter(move |alloc| !alloc.is_terminal() && !freed.contains(&alloc.key()))
     }
 
+    /// What of node `number` is used becomes what `change` makes of it.
+    fn use_of(&mut self, number: usize, change: impl FnOnce(Amount) -> Amount) {
+        if let Some(column) = self.columns.get_mut(number) {
+            column.used = change(column.used);
+            self.changed.push(number);
+        }
+    }
+
     /// Takes an instance's share of node `number`.
     pub(super) fn take(&mut self, number: usize, ask: Amount, holding: &Holding) {
-        let column = &mut self.columns[number];
-        column.used = column.used.plus(ask);
-        column.used.cpu_mhz = column.used.cpu_mhz.saturating_add(holding.cores_mhz());
+        self.use_of(number, |used| {
+            let mut used = used.plus(ask);
+            used.cpu_mhz = used.cpu_mhz.saturating_add(holding.cores_mhz());
+            used
+        });
         if !holding.is_empty() {
             self.held_mut(number).take(holding);
         }
@@ -156,8 +218,7 @@ impl<'a> Fleet<'a> {
         if alloc.is_terminal() || !self.freed.insert(alloc.key()) {
             return None;
         }
-        let column = &mut self.columns[number];
-        column.used = column.used.minus(alloc.ask());
+        self.use_of(number, |used| used.minus(alloc.ask()));
         if !alloc.holding().is_empty() {
             self.held_mut(number).give_back(alloc.holding());
         }
@@ -167,8 +228,7 @@ impl<'a> Fleet<'a> {
     /// Undoes [`Self::give_back`], which said `number`.
     pub(super) fn take_again(&mut self, number: usize, alloc: AllocView<'_>) {
         self.freed.remove(&alloc.key());
-        let column = &mut self.columns[number];
-        column.used = column.used.plus(alloc.ask());
+        self.use_of(number, |used| used.plus(alloc.ask()));
         if !alloc.holding().is_empty() {
             self.held_mut(number).take(alloc.holding());
         }

@@ -3,26 +3,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::alloc::ClientStatus;
+use muster_domain::alloc::{ClientStatus, PlacementMetrics};
 use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber, Timestamp};
-use muster_domain::job::{Job, JobType, JobVersion, TaskGroup};
+use muster_domain::job::{Job, JobSpec, JobType, JobVersion, TaskGroup};
 use muster_domain::plan::{
     DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun, Plan,
     PlannedFollowUp, PlannedStop,
 };
 
-use super::feasible::{self, Needs, Verdict};
+use super::feasible::{self, Asks, Needs, Verdict};
 use super::fleet::{Extras, Fleet};
 use super::instances::{Changes, kill_timeout};
-use super::rank::{Place, Ranking};
+use super::kinds::Kinds;
+use super::rank::{Found, Place, Ranking, Scan};
 use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, Placement, RESCHEDULED,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, Room, State};
 
-pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
+pub(super) fn schedule(
+    state: &State,
+    eval: &Evaluation,
+    now: Timestamp,
+    kinds: &mut Kinds,
+) -> ScheduleOutcome {
     let job = state.jobs().get(&eval.job).map(|job| &**job);
     let mut plan = empty_plan(state, eval.id, eval.job.clone());
     let mut work = {
@@ -68,7 +74,12 @@ pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> Sche
         plan.unreachable.extend(&work.unreachable);
     }
     if let Some(job) = job.filter(|job| !job.stop) {
-        Placer::new(state, job, seed(&eval.id)).place(work, &mut plan);
+        let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
+        if work.iter().any(|(_, work)| wants_room(work)) {
+            kinds.follow(&state.nodes().shared_columns());
+        }
+        let fleet = Fleet::with(state, seed(&eval.id), std::mem::take(kinds));
+        *kinds = Placer::new(state, job, fleet).place(work, &mut plan);
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
     let update = outcome(state, eval, &mut plan);
@@ -305,17 +316,18 @@ struct Placer<'s> {
 }
 
 impl<'s> Placer<'s> {
-    fn new(state: &'s State, job: &'s Job, seed: u64) -> Self {
+    fn new(state: &'s State, job: &'s Job, fleet: Fleet<'s>) -> Self {
         Self {
             state,
             job,
-            fleet: Fleet::new(state, seed),
+            fleet,
             planned: Vec::new(),
             may_preempt: super::may_preempt(state, job.current.spec.job_type),
         }
     }
 
-    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) {
+    /// Gives the kinds back.
+    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) -> Kinds {
         for stop in &plan.stops {
             if let Some(alloc) = self.state.allocs().get(&stop.alloc_id) {
                 self.fleet.give_back(alloc);
@@ -339,6 +351,7 @@ impl<'s> Placer<'s> {
             plan.failed = failed;
         }
         plan.all_at_once = spec.all_at_once;
+        self.fleet.into_kinds()
     }
 
     fn place_group(&mut self, group_at: u16, group: &TaskGroup, work: GroupWork, plan: &mut Plan) {
@@ -449,50 +462,112 @@ impl<'s> Placer<'s> {
         destructive: &[AllocId],
         plan: &mut Plan,
     ) -> (Vec<PlacementRun>, u32, Metrics) {
-        let key = self.job.key();
-        let fleet = &self.fleet;
-        let present = self
-            .state
-            .allocs()
-            .of_job(&key)
-            .filter(|alloc| !alloc.is_terminal() && !fleet.is_freed(*alloc));
-        let others = self
-            .planned
-            .iter()
-            .map(|(number, of)| (*number, *of == group_at));
-        let mut ranking = Ranking::new(fleet, &version.spec, group, present, others);
-        let at_start = ranking.metrics(fleet);
+        let spec = &version.spec;
+        let chooser = match self.scan(spec, group, group_at) {
+            Some(scan) => Chooser::Scan(Box::new(scan)),
+            None => Chooser::Ranking(Box::new(self.ranking(spec, group, group_at))),
+        };
+        let at_start = chooser.metrics(&self.fleet);
         let older = Some(version.version).filter(|number| *number != self.job.current.version);
         let mut placing = Placing {
             placer: self,
-            ranking: &mut ranking,
+            chooser,
+            spec,
+            group,
             older,
             group_at,
             runs: Vec::new(),
             failed: 0,
         };
         placing.replace(destructive, plan);
-        placing.place(places, group, plan);
-        let Placing { runs, failed, .. } = placing;
-        let at_end = if failed > 0 {
-            ranking.metrics(&self.fleet)
+        placing.place(places, plan);
+        let at_end = if placing.failed > 0 {
+            placing.rank();
+            placing.chooser.metrics(&placing.placer.fleet)
         } else {
-            muster_domain::alloc::PlacementMetrics::default()
+            PlacementMetrics::default()
         };
+        let Placing { runs, failed, .. } = placing;
         (runs, failed, Metrics { at_start, at_end })
+    }
+
+    /// The best nodes for instances of `group`, where only the node itself decides.
+    fn scan<'j>(
+        &mut self,
+        spec: &'j JobSpec,
+        group: &'j TaskGroup,
+        group_at: u16,
+    ) -> Option<Scan<'j>> {
+        let present = self.present();
+        let planned = self.planned_nodes(group_at);
+        Scan::new(
+            &mut self.fleet,
+            spec,
+            group,
+            present.into_iter(),
+            planned.into_iter(),
+        )
+    }
+
+    /// The same, whatever decides.
+    fn ranking<'j>(&self, spec: &'j JobSpec, group: &'j TaskGroup, group_at: u16) -> Ranking<'j> {
+        Ranking::new(
+            &self.fleet,
+            spec,
+            group,
+            self.present().into_iter(),
+            self.planned_nodes(group_at).into_iter(),
+        )
+    }
+
+    /// Instances of the job that stay.
+    fn present(&self) -> Vec<AllocView<'s>> {
+        let all = self.state.allocs().of_job(&self.job.key());
+        all.filter(|alloc| !alloc.is_terminal() && !self.fleet.is_freed(*alloc))
+            .collect()
+    }
+
+    /// Where the plan placed instances, with whether they are of the group.
+    fn planned_nodes(&self, group_at: u16) -> Vec<(usize, bool)> {
+        let planned = self.planned.iter();
+        planned.map(|(node, of)| (*node, *of == group_at)).collect()
+    }
+}
+
+/// Who says which node is best.
+enum Chooser<'j> {
+    Scan(Box<Scan<'j>>),
+    Ranking(Box<Ranking<'j>>),
+}
+
+impl Chooser<'_> {
+    fn metrics(&self, fleet: &Fleet<'_>) -> PlacementMetrics {
+        match self {
+            Self::Scan(scan) => scan.metrics(),
+            Self::Ranking(ranking) => ranking.metrics(fleet),
+        }
+    }
+
+    fn stopped(&mut self, fleet: &mut Fleet<'_>, number: usize, is_stopped: bool) {
+        match self {
+            Self::Scan(scan) => scan.stopped(fleet, number, is_stopped),
+            Self::Ranking(ranking) => ranking.stopped(fleet, number, is_stopped),
+        }
     }
 }
 
 /// How places were chosen, and why there were no more.
 struct Metrics {
-    at_start: muster_domain::alloc::PlacementMetrics,
-    at_end: muster_domain::alloc::PlacementMetrics,
+    at_start: PlacementMetrics,
+    at_end: PlacementMetrics,
 }
 
 /// The placements of one group under way.
-struct Placing<'p, 's, 'r, 'j> {
+struct Placing<'p, 's, 'j> {
     placer: &'p mut Placer<'s>,
-    ranking: &'r mut Ranking<'j>,
+    chooser: Chooser<'j>,
+    spec: &'j JobSpec,
+    group: &'j TaskGroup,
     /// The version, if it is not the current one.
     older: Option<u64>,
     group_at: u16,
@@ -500,7 +575,15 @@ struct Placing<'p, 's, 'r, 'j> {
     failed: u32,
 }
 
-impl Placing<'_, '_, '_, '_> {
+impl Placing<'_, '_, '_> {
+    /// From here on a ranking chooses. It sees all that was placed so far.
+    fn rank(&mut self) {
+        if let Chooser::Scan(_) = self.chooser {
+            let ranking = self.placer.ranking(self.spec, self.group, self.group_at);
+            self.chooser = Chooser::Ranking(Box::new(ranking));
+        }
+    }
+
     /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
     fn replace(&mut self, destructive: &[AllocId], plan: &mut Plan) {
         for alloc_id in destructive {
@@ -533,13 +616,13 @@ impl Placing<'_, '_, '_, '_> {
         let name_index = old.name_index();
         let number = self.placer.fleet.give_back(old);
         if let Some(number) = number {
-            self.ranking.stopped(&self.placer.fleet, number, true);
+            self.chooser.stopped(&mut self.placer.fleet, number, true);
         }
         if self.place_one(name_index, detail, avoid) {
             plan.stops.push(stop);
         } else if let Some(number) = number {
             self.placer.fleet.take_again(number, old);
-            self.ranking.stopped(&self.placer.fleet, number, false);
+            self.chooser.stopped(&mut self.placer.fleet, number, false);
         }
     }
 
@@ -574,18 +657,37 @@ impl Placing<'_, '_, '_, '_> {
     }
 
     fn find(&mut self, avoid: &[NodeId]) -> Option<Place> {
-        let placer = &mut *self.placer;
-        let place = self.ranking.place(&mut placer.fleet, avoid);
-        if place.is_some() || !placer.may_preempt {
+        let place = self.find_room(avoid);
+        if place.is_some() || !self.placer.may_preempt {
             return place;
         }
-        let (key, priority) = (placer.job.key(), placer.job.current.spec.priority);
-        self.ranking
-            .place_preempting(&mut placer.fleet, &key, priority)
+        self.rank();
+        let Placer { fleet, job, .. } = &mut *self.placer;
+        match &mut self.chooser {
+            Chooser::Ranking(ranking) => {
+                ranking.place_preempting(fleet, &job.key(), job.current.spec.priority)
+            }
+            Chooser::Scan(_) => None,
+        }
     }
 
-    fn place(&mut self, places: Vec<Placement>, group: &TaskGroup, plan: &mut Plan) {
-        let has_extras = !Extras::of(group).is_empty();
+    /// The best place where there is room.
+    fn find_room(&mut self, avoid: &[NodeId]) -> Option<Place> {
+        if let Chooser::Scan(scan) = &mut self.chooser {
+            match scan.place(&mut self.placer.fleet, avoid) {
+                Found::Place(place) => return Some(place),
+                Found::Nothing => return None,
+                Found::Unsure => self.rank(),
+            }
+        }
+        match &mut self.chooser {
+            Chooser::Ranking(ranking) => ranking.place(&mut self.placer.fleet, avoid),
+            Chooser::Scan(_) => None,
+        }
+    }
+
+    fn place(&mut self, places: Vec<Placement>, plan: &mut Plan) {
+        let has_extras = !Extras::of(self.group).is_empty();
         let is_special = |place: &Placement| {
             has_extras || place.previous.is_some() || place.canary || self.older.is_some()
         };
@@ -653,7 +755,7 @@ impl Placing<'_, '_, '_, '_> {
         let mut place_of: BTreeMap<NodeNumber, usize> = BTreeMap::new();
         let mut placed = 0;
         for _ in fresh {
-            let Some(place) = self.ranking.place(&mut self.placer.fleet, &[]) else {
+            let Some(place) = self.find_room(&[]) else {
                 break;
             };
             placed += 1;
@@ -721,7 +823,8 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
                     .is_ok()
             };
             (super::may_preempt(state, spec.job_type) || has_room())
-                && feasible::judge(&Needs::new(spec, group), &node.spec) == Verdict::Feasible
+                && feasible::judge(&Needs::new(Asks::of(spec, group)), &node.spec)
+                    == Verdict::Feasible
         })
 }
 

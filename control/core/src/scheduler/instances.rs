@@ -8,7 +8,7 @@ use muster_domain::id::Timestamp;
 use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::node::NodeStatus;
 
-use super::feasible::{Needs, Verdict, Verdicts};
+use super::feasible::{Asks, Needs, Verdict, Verdicts};
 use super::reconciler::{Comeback, Instance, RescheduleEvent, Taint};
 use super::update::{self, Change};
 use crate::state::{AllocView, State};
@@ -46,7 +46,7 @@ pub(super) fn taint(state: &State, alloc: AllocView<'_>) -> Taint {
 #[derive(Debug, Default)]
 pub(super) struct Changes<'a> {
     by_cohort: BTreeMap<(u64, u64, u16), Change>,
-    verdicts: BTreeMap<&'a str, Verdicts<'a>>,
+    verdicts: BTreeMap<&'a str, Verdicts>,
 }
 
 impl<'a> Changes<'a> {
@@ -87,7 +87,7 @@ impl<'a> Changes<'a> {
         let verdicts = self
             .verdicts
             .entry(&group.name)
-            .or_insert_with(|| Verdicts::new(Needs::new(&job.current.spec, group)));
+            .or_insert_with(|| Verdicts::new(Needs::new(Asks::of(&job.current.spec, group))));
         let (_, verdict) = verdicts.of(column.class, || {
             let node = state.nodes().get(&column.node_id);
             node.map(|node| &*node.spec)

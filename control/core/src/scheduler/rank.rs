@@ -7,6 +7,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `rank/scan.rs` | the common case: nothing but the node itself decides, and nodes are looked at by kind |
 //! | `rank/tournament.rs` | the best of many scores, kept up as single ones change |
 //! | `rank/grouped.rs` | the same where a part of the score is shared |
 //! | `rank/values.rs` | the values that nodes have for an attribute |
@@ -20,6 +21,7 @@ mod distinct;
 mod evict;
 mod grouped;
 mod reschedule_penalty;
+mod scan;
 mod spread;
 mod tournament;
 mod values;
@@ -30,16 +32,18 @@ use std::collections::BTreeMap;
 use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
 use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::node::NodeSpec;
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{Condition, Needs, Verdict, Verdicts, value_of};
+use super::feasible::{Asks, Condition, Needs, Verdict, Verdicts, value_of};
 use super::fleet::{Assigned, Extras, Fleet, numbered};
 use crate::limits;
-use crate::state::AllocView;
+use crate::state::{AllocView, NodeClass};
 use distinct::{Hosts, Property};
 use evict::Evictions;
 use grouped::{Grouped, Own};
+pub(super) use scan::{Found, Scan};
 use spread::Numbered;
 use tournament::Tournament;
 use values::Values;
@@ -129,7 +133,7 @@ impl<'a> Ranking<'a> {
         planned: impl Iterator<Item = (usize, bool)>,
     ) -> Self {
         let mut census = Census::default();
-        let candidates = census.take(fleet, Needs::new(job, group));
+        let candidates = census.take(fleet, Needs::new(Asks::of(job, group)));
         let mut positions = vec![NOWHERE; fleet.columns().len()];
         for (at, candidate) in (0..).zip(&candidates) {
             positions[candidate.number] = at;
@@ -143,7 +147,7 @@ impl<'a> Ranking<'a> {
             hosts: Hosts::of(job, group),
             properties: distinct::properties(job, group),
             spreads: Vec::new(),
-            affinities: affinities(fleet, job, group, &candidates),
+            affinities: Affinities::of(job, group).of_each(fleet, &candidates),
             candidates,
             owns: Vec::new(),
             best: Best::Alone {
@@ -158,7 +162,9 @@ impl<'a> Ranking<'a> {
         ranking.owns = (0..ranking.candidates.len())
             .map(|at| ranking.own(fleet, at, false))
             .collect();
-        ranking.best = ranking.begin(fleet.seed());
+        let candidates = &ranking.candidates;
+        let first = candidates.partition_point(|it| it.number < fleet.first());
+        ranking.best = ranking.begin(first);
         ranking
     }
 
@@ -232,10 +238,11 @@ impl<'a> Ranking<'a> {
             .collect();
     }
 
-    fn begin(&self, seed: u64) -> Best {
+    /// Of equal candidates the one at `first`, or next after it, goes first.
+    fn begin(&self, first: usize) -> Best {
         if self.spreads.is_empty() {
             let scores: Vec<f64> = self.owns.iter().map(|own| own.score(0.0)).collect();
-            let tree = Tournament::new(&scores, seed);
+            let tree = Tournament::new(&scores, first);
             return Best::Alone { scores, tree };
         }
         let mut numbers: BTreeMap<Vec<Option<u32>>, u32> = BTreeMap::new();
@@ -261,7 +268,7 @@ impl<'a> Ranking<'a> {
         let mut shared = Vec::new();
         share(&self.spreads, &values, &mut shared);
         Best::Shared {
-            groups: Grouped::new(&group_of, &self.owns, seed),
+            groups: Grouped::new(&group_of, &self.owns, first),
             values,
             shared,
         }
@@ -457,13 +464,12 @@ impl<'a> Ranking<'a> {
         let Ok(assigned) = self.fits(fleet, at) else {
             return FULL;
         };
-        let used = fleet.columns()[self.candidates[at].number].used;
+        let used = fleet.column(self.candidates[at].number).used;
         let components = self.components(fleet, at, used, assigned.device_score, avoided);
         Own::of(components.into_iter().flatten().map(|(_, score)| score))
     }
 
     /// Every component by name, where it applies, if `used` of the node is used besides the instance.
-    /// Bin-packing always does.
     fn components(
         &self,
         fleet: &Fleet<'_>,
@@ -471,26 +477,18 @@ impl<'a> Ranking<'a> {
         used: Amount,
         device_score: Option<f64>,
         avoided: bool,
-    ) -> [Option<(&'static str, f64)>; 5] {
+    ) -> Components {
         let candidate = self.candidates[at];
-        let column = &fleet.columns()[candidate.number];
         let used = used.plus(self.ask_on(fleet, candidate.number));
-        let (name, fit) = match self.algorithm {
-            Algorithm::Binpack => (binpack::NAME, binpack::score(column.total, used)),
-            Algorithm::Spread => (binpack::NAME, binpack::spread_score(column.total, used)),
+        let node = Terms {
+            total: fleet.column(candidate.number).total,
+            used,
+            collisions: candidate.collisions,
+            avoided,
+            affinity: self.affinities.get(at).copied().flatten(),
+            device_score,
         };
-        [
-            Some((name, fit)),
-            anti_affinity::score(candidate.collisions, self.count)
-                .map(|score| (anti_affinity::NAME, score)),
-            avoided.then_some((reschedule_penalty::NAME, reschedule_penalty::SCORE)),
-            self.affinities
-                .get(at)
-                .copied()
-                .flatten()
-                .map(|score| (affinity::NAME, score)),
-            device_score.map(|score| ("devices", score)),
-        ]
+        node.components(self.algorithm, self.count)
     }
 
     /// What one instance takes of a node; cores are worth what they are there.
@@ -504,7 +502,7 @@ impl<'a> Ranking<'a> {
     /// What one more instance would hold of a candidate, or what is not to be had there.
     fn fits(&self, fleet: &Fleet<'_>, at: usize) -> Result<Assigned, &'static str> {
         let number = self.candidates[at].number;
-        let column = &fleet.columns()[number];
+        let column = fleet.column(number);
         self.is_allowed(at)?;
         let used = column.used.plus(self.ask_on(fleet, number));
         if let Some(dimension) = used.exceeds(column.total) {
@@ -597,21 +595,65 @@ impl<'a> Ranking<'a> {
             .assign(number, &self.extras)
             .ok()
             .and_then(|assigned| assigned.device_score);
-        let column = &fleet.columns()[number];
+        let column = fleet.column(number);
         let own = self.components(fleet, at, column.used, device_score, false);
-        let shared = Some(self.shared(at))
-            .filter(|shared| *shared != 0.0)
-            .map(|shared| (spread::NAME, shared));
-        NodeScore {
-            node_id: column.node_id,
-            components: own
-                .into_iter()
-                .chain([shared])
-                .flatten()
-                .map(|(name, score)| (name.to_owned(), Score::new(score)))
-                .collect(),
-            normalised: Score::new(score),
-        }
+        node_score(column.node_id, own, self.shared(at), score)
+    }
+}
+
+/// Each component by name, where it applies.
+type Components = [Option<(&'static str, f64)>; 5];
+
+/// What a node's own part of the score is made of.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    total: Amount,
+    /// With the instance.
+    used: Amount,
+    /// Instances of the group that are on it.
+    collisions: u32,
+    /// The instance failed there before.
+    avoided: bool,
+    affinity: Option<f64>,
+    device_score: Option<f64>,
+}
+
+impl Terms {
+    /// Bin-packing always applies.
+    fn components(self, algorithm: Algorithm, count: u32) -> Components {
+        let fit = match algorithm {
+            Algorithm::Binpack => binpack::score(self.total, self.used),
+            Algorithm::Spread => binpack::spread_score(self.total, self.used),
+        };
+        [
+            Some((binpack::NAME, fit)),
+            anti_affinity::score(self.collisions, count).map(|score| (anti_affinity::NAME, score)),
+            self.avoided
+                .then_some((reschedule_penalty::NAME, reschedule_penalty::SCORE)),
+            self.affinity.map(|score| (affinity::NAME, score)),
+            self.device_score.map(|score| ("devices", score)),
+        ]
+    }
+
+    fn own(self, algorithm: Algorithm, count: u32) -> Own {
+        let components = self.components(algorithm, count);
+        Own::of(components.into_iter().flatten().map(|(_, score)| score))
+    }
+}
+
+fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> NodeScore {
+    let shared = Some(shared)
+        .filter(|shared| *shared != 0.0)
+        .map(|shared| (spread::NAME, shared));
+    NodeScore {
+        node_id,
+        components: own
+            .into_iter()
+            .chain([shared])
+            .flatten()
+            .map(|(name, score)| (name.to_owned(), Score::new(score)))
+            .collect(),
+        normalised: Score::new(score),
     }
 }
 
@@ -640,48 +682,54 @@ fn share(spreads: &[SpreadOver], values: &[Vec<Option<u32>>], shared: &mut Vec<f
     }
 }
 
-/// How well each candidate meets the affinities of job, group and tasks.
-fn affinities(
-    fleet: &Fleet<'_>,
-    job: &JobSpec,
-    group: &TaskGroup,
-    candidates: &[Candidate],
-) -> Vec<Option<f64>> {
-    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
-    let all = job
-        .affinities
-        .iter()
-        .chain(&group.affinities)
-        .chain(of_tasks);
-    let conditions: Vec<(i8, Condition<'_>)> = all
-        .map(|affinity| {
+/// The affinities of job, group and tasks, prepared.
+struct Affinities<'a> {
+    conditions: Vec<(i8, Condition<'a>)>,
+}
+
+impl<'a> Affinities<'a> {
+    fn of(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
+        let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
+        let all = job.affinities.iter().chain(&group.affinities);
+        let conditions = all.chain(of_tasks).map(|affinity| {
             let condition = Condition::new(&affinity.left, affinity.operand, &affinity.right);
             (affinity.weight, condition)
-        })
-        .collect();
-    if conditions.is_empty() {
-        return Vec::new();
+        });
+        Self {
+            conditions: conditions.collect(),
+        }
     }
-    let by_node = conditions
-        .iter()
-        .any(|(_, condition)| condition.names_one_node());
-    let mut known: BTreeMap<crate::state::NodeClass, Option<f64>> = BTreeMap::new();
-    candidates
-        .iter()
-        .map(|candidate| {
-            let class = fleet.columns()[candidate.number].class;
+
+    /// Whether nodes of one class may meet them differently.
+    fn names_one_node(&self) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.any(|(_, condition)| condition.names_one_node())
+    }
+
+    /// How well a node meets them; `None` where that is left out of the mean.
+    fn score(&self, spec: &NodeSpec) -> Option<f64> {
+        let met = self.conditions.iter();
+        affinity::score(met.map(|(weight, condition)| (*weight, condition.holds(spec))))
+    }
+
+    /// How well each candidate meets them; empty if there are none.
+    fn of_each(&self, fleet: &Fleet<'_>, candidates: &[Candidate]) -> Vec<Option<f64>> {
+        if self.conditions.is_empty() {
+            return Vec::new();
+        }
+        let by_node = self.names_one_node();
+        let mut known: BTreeMap<NodeClass, Option<f64>> = BTreeMap::new();
+        let scores = candidates.iter().map(|candidate| {
+            let class = fleet.column(candidate.number).class;
             if let Some(score) = known.get(&class).filter(|_| !by_node) {
                 return *score;
             }
-            let spec = fleet.spec(candidate.number)?;
-            let met = conditions
-                .iter()
-                .map(|(weight, condition)| (*weight, condition.holds(spec)));
-            let score = affinity::score(met);
+            let score = self.score(fleet.spec(candidate.number)?);
             known.insert(class, score);
             score
-        })
-        .collect()
+        });
+        scores.collect()
+    }
 }
 
 /// Counts nodes by what became of them.
@@ -694,7 +742,7 @@ struct Census {
 
 impl Census {
     /// The feasible nodes that take work.
-    fn take(&mut self, fleet: &Fleet<'_>, needs: Needs<'_>) -> Vec<Candidate> {
+    fn take(&mut self, fleet: &Fleet<'_>, needs: Needs) -> Vec<Candidate> {
         let nodes = fleet.state().nodes();
         let mut verdicts = Verdicts::new(needs);
         let mut candidates = Vec::with_capacity(fleet.columns().len());

@@ -9,7 +9,7 @@ use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::node::{Eligibility, Node, NodeStatus};
 use muster_domain::resources::Amount;
 
-use super::feasible::{self, Needs};
+use super::feasible::{self, Asks, Needs};
 use super::fleet::{Extras, Fleet, free_cores};
 use super::rank::Ranking;
 use crate::state::{AllocView, State};
@@ -131,7 +131,7 @@ fn why_group(state: &State, fleet: &Fleet<'_>, spec: &JobSpec, group: &TaskGroup
     };
     let mut nodes = Vec::new();
     let ranking = Ranking::new(fleet, spec, group, live(), std::iter::empty());
-    let needs = Needs::new(spec, group);
+    let needs = Needs::new(Asks::of(spec, group));
     let extras = Extras::of(group);
     for node in state.nodes().iter() {
         let Some(number) = fleet.number(&node.spec.id) else {
@@ -217,7 +217,7 @@ fn room(
     extras: &Extras<'_>,
     obstacles: &mut Vec<Obstacle>,
 ) {
-    let column = &fleet.columns()[number];
+    let column = fleet.column(number);
     let (ask, free) = (ranking.ask_on(fleet, number), column.free());
     type Part = (&'static str, fn(Amount) -> u64);
     let parts: [Part; 3] = [

@@ -6,6 +6,8 @@
 //! since which entry the number is its node's, so that a plan made before is recognised. What a node
 //! uses is the sum over its allocations that are not terminal; `State` keeps it so.
 
+mod columns;
+
 use std::sync::{Arc, LazyLock};
 
 use imbl::{OrdMap, OrdSet, Vector};
@@ -16,6 +18,7 @@ use muster_domain::resources::{Amount, Holding};
 use super::digest::Digest;
 use super::held::Held;
 use super::prefix;
+pub(crate) use columns::Columns;
 
 /// Names a set of nodes that no constraint can tell apart, unless it speaks of one node by name.
 ///
@@ -111,7 +114,7 @@ pub struct Column {
 
 impl Column {
     /// A number that no node has.
-    const VACANT: Self = Self {
+    pub(crate) const VACANT: Self = Self {
         node_id: NodeId([0; 16]),
         class: NodeClass(0),
         occupied: false,
@@ -246,6 +249,11 @@ impl Nodes {
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
         let columns = self.pages.iter().flat_map(|page| page.iter());
         columns.take(self.numbers as usize)
+    }
+
+    /// The columns, to keep.
+    pub(crate) fn shared_columns(&self) -> Columns {
+        Columns::new(self.pages.clone(), self.numbers as usize)
     }
 
     /// The columns by number, in pages; the last is filled up with vacant ones. Whoever keeps the pages

@@ -18,7 +18,7 @@ use super::{Needs, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs<'_>, node: &NodeSpec) -> Option<String> {
+fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
     needs
         .conditions
         .iter()
@@ -29,9 +29,9 @@ fn refuses(needs: &Needs<'_>, node: &NodeSpec) -> Option<String> {
 /// A condition with its right side prepared.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Condition<'a> {
-    left: &'a str,
+    left: Cow<'a, str>,
     operand: Operand,
-    right: &'a str,
+    right: Cow<'a, str>,
     /// Prepared where it is a literal; else it is prepared for each node.
     prepared: Option<Right>,
 }
@@ -104,10 +104,14 @@ struct Side<'a> {
 
 impl<'a> Condition<'a> {
     pub(in crate::scheduler) fn new(left: &'a str, operand: Operand, right: &'a str) -> Self {
-        let prepared = if is_reference(right) {
+        Self::with(Cow::Borrowed(left), operand, Cow::Borrowed(right))
+    }
+
+    fn with(left: Cow<'a, str>, operand: Operand, right: Cow<'a, str>) -> Self {
+        let prepared = if is_reference(&right) {
             None
         } else {
-            Right::of(operand, right)
+            Right::of(operand, &right)
         };
         Self {
             left,
@@ -117,35 +121,45 @@ impl<'a> Condition<'a> {
         }
     }
 
+    /// One that needs nothing else.
+    pub(super) fn owned(constraint: &Constraint) -> Condition<'static> {
+        let Constraint {
+            left,
+            operand,
+            right,
+        } = constraint.clone();
+        Condition::with(Cow::Owned(left), operand, Cow::Owned(right))
+    }
+
     pub(super) fn of(constraint: &'a Constraint) -> Self {
         Self::new(&constraint.left, constraint.operand, &constraint.right)
     }
 
     /// Whether its answer can differ within a class of nodes.
     pub(in crate::scheduler) fn names_one_node(&self) -> bool {
-        names_one_node(self.left) || names_one_node(self.right)
+        names_one_node(&self.left) || names_one_node(&self.right)
     }
 
     /// Whether `node` meets it. The ones about all instances are judged elsewhere and hold here.
     pub(in crate::scheduler) fn holds(&self, node: &NodeSpec) -> bool {
-        let left = resolve(self.left, node);
-        let right = resolve(self.right, node);
+        let left = resolve(&self.left, node);
+        let right = resolve(&self.right, node);
         self.compares(&left, &right)
     }
 
     /// What both sides read as on `node`.
     pub(super) fn sides(&self, node: &NodeSpec) -> (Option<String>, Option<String>) {
-        let read = |target| {
+        let read = |target: &str| {
             let Side { text, found } = resolve(target, node);
             text.filter(|_| found).map(Cow::into_owned)
         };
-        (read(self.left), read(self.right))
+        (read(&self.left), read(&self.right))
     }
 
     /// Whether `device` meets it.
     pub(in crate::scheduler) fn holds_on(&self, device: &DeviceGroup) -> bool {
-        let left = resolve_device(self.left, device);
-        let right = resolve_device(self.right, device);
+        let left = resolve_device(&self.left, device);
+        let right = resolve_device(&self.right, device);
         if let (Some(left), Some(right)) = (
             left.text.as_deref().and_then(quantity),
             right.text.as_deref().and_then(quantity),
@@ -212,7 +226,7 @@ fn is_reference(target: &str) -> bool {
     target.starts_with("${")
 }
 
-fn names_one_node(target: &str) -> bool {
+pub(super) fn names_one_node(target: &str) -> bool {
     ["${node.unique.", "${attr.unique.", "${meta.unique."]
         .iter()
         .any(|prefix| target.starts_with(prefix))

@@ -6,13 +6,9 @@ use super::{Needs, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs<'_>, node: &NodeSpec) -> Option<String> {
-    let missing = needs
-        .group
-        .tasks
-        .iter()
-        .find(|task| !node.has_driver(&task.driver))?;
-    let driver = &missing.driver;
+fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
+    let mut drivers = needs.asks.drivers.iter();
+    let driver = drivers.find(|driver| !node.has_driver(driver))?;
     Some(match node.drivers.get(driver) {
         Some(found) if found.detected => format!("unhealthy driver {driver}"),
         Some(_) | None => format!("missing driver {driver}"),

@@ -6,11 +6,11 @@ use super::{Needs, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs<'_>, node: &NodeSpec) -> Option<String> {
+fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
     needs
-        .group
+        .asks
         .volumes
-        .values()
+        .iter()
         .find_map(|ask| match node.volumes.get(&ask.source) {
             None => Some(format!("missing host volume {}", ask.source)),
             Some(volume) if volume.read_only && !ask.read_only => {

@@ -35,13 +35,16 @@ impl Evictions {
         job: &JobKey,
         priority: u8,
     ) -> Self {
+        let first = ranking
+            .candidates
+            .partition_point(|it| it.number < fleet.first());
         let scores: Vec<f64> = (0..ranking.candidates.len())
             .map(|at| {
                 option(ranking, fleet, at, job, priority).map_or(f64::NEG_INFINITY, |it| it.0)
             })
             .collect();
         Self {
-            tree: Tournament::new(&scores, fleet.seed()),
+            tree: Tournament::new(&scores, first),
             worked_out_at: vec![0; scores.len()],
             scores,
             evicted: 0,
@@ -108,7 +111,7 @@ fn option(
     priority: u8,
 ) -> Option<(f64, Vec<AllocId>)> {
     let number = ranking.candidates[at].number;
-    let column = &fleet.columns()[number];
+    let column = fleet.column(number);
     ranking.is_allowed(at).ok()?;
     has_capacity(column.total).ok()?;
     let victims = victims(ranking, fleet, number, job, priority)?;
@@ -161,7 +164,7 @@ pub(super) fn victims<'a>(
         .collect();
     let may_go = |alloc: &AllocView<'_>| may_evict(priority, alloc.job().spec.priority);
     let mut gone = holders(ranking, fleet, number, &running, &may_go)?;
-    let column = &fleet.columns()[number];
+    let column = fleet.column(number);
     let freed = gone
         .iter()
         .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));

@@ -57,13 +57,13 @@ pub(super) struct Grouped {
     groups: Vec<Group>,
     /// Group and place in it of each candidate.
     places: Vec<(u32, u32)>,
-    seed: u64,
     first: usize,
 }
 
 impl Grouped {
-    /// `group_of` is the group of each candidate, numbered from 0; `owns` its own part.
-    pub(super) fn new(group_of: &[u32], owns: &[Own], seed: u64) -> Self {
+    /// `group_of` is the group of each candidate, numbered from 0; `owns` its own part. Of equal candidates the one
+    /// at `first`, or next after it, goes first.
+    pub(super) fn new(group_of: &[u32], owns: &[Own], first: usize) -> Self {
         let count = group_of.iter().max().map_or(0, |last| *last as usize + 1);
         let mut groups: Vec<Group> = Vec::new();
         groups.resize_with(count, Group::default);
@@ -85,16 +85,15 @@ impl Grouped {
                 };
                 let sums: Vec<f64> = group.members.iter().map(sum_of).collect();
                 if sums.iter().any(|sum| *sum > f64::NEG_INFINITY) {
-                    let best = Tournament::new(&sums, seed);
+                    let begin = group.members.partition_point(|at| (*at as usize) < first);
+                    let best = Tournament::new(&sums, begin);
                     *slot = Some(Level { sums, best });
                 }
             }
         }
-        let first = usize::try_from(seed % (group_of.len().max(1) as u64)).unwrap_or(0);
         Self {
             groups,
             places,
-            seed,
             first,
         }
     }
@@ -109,7 +108,8 @@ impl Grouped {
                 Some(level) => level,
                 None if is_here => {
                     let sums = vec![f64::NEG_INFINITY; members.len()];
-                    let best = Tournament::new(&sums, self.seed);
+                    let begin = members.partition_point(|at| (*at as usize) < self.first);
+                    let best = Tournament::new(&sums, begin);
                     slot.insert(Level { sums, best })
                 }
                 None => continue,

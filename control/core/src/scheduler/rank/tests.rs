@@ -158,7 +158,7 @@ fn texts(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn parse_node(node: &Value) -> muster_domain::node::NodeSpec {
+fn parse_node(node: &Value) -> NodeSpec {
     let text = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
     let mut spec = muster_domain::fixture::node(&text("name")).build();
     spec.id = text("id").parse().unwrap();

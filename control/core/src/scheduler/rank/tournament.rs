@@ -14,11 +14,10 @@ pub(super) struct Tournament {
 const NONE: u32 = u32::MAX;
 
 impl Tournament {
-    /// A tree over `scores`; `seed` decides between equal ones.
-    pub(super) fn new(scores: &[f64], seed: u64) -> Self {
+    /// A tree over `scores`; of equal ones the first from `first` on wins, round the end.
+    pub(super) fn new(scores: &[f64], first: usize) -> Self {
         let len = scores.len();
         let leaves = len.next_power_of_two();
-        let first = usize::try_from(seed % (len.max(1) as u64)).unwrap_or(0);
         let mut winners = vec![NONE; 2 * leaves];
         for at in 0..len {
             winners[leaves + at] = u32::try_from(at).unwrap_or(NONE);

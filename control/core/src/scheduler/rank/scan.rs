@@ -1,0 +1,566 @@
+//! The best node where nothing but the node itself decides: no spreads, no properties that must differ, no cores,
+//! no devices, nothing that speaks of one node by name.
+//!
+//! Nodes are looked at by kind (`scheduler/kinds.rs`), each block of them for its least sum; those whose sums
+//! are nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Nodes about which there is
+//! more to say than their sum (instances of the group are there, the instance failed there, a port is taken)
+//! stand aside, in the order of their exact scores.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
+use muster_domain::id::NodeId;
+use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::resources::Amount;
+use muster_domain::scheduling::Algorithm;
+
+use super::distinct::{self, Hosts};
+use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, node_score, numbered};
+use crate::limits;
+use crate::scheduler::feasible::{Asks, Verdict};
+use crate::scheduler::fleet::{Assigned, Extras, Fleet};
+use crate::scheduler::kinds::{self, Ask, BLOCK, NEAR, Short};
+use crate::state::AllocView;
+
+/// What came of looking for a place.
+#[derive(Debug)]
+pub(in crate::scheduler) enum Found {
+    /// The best.
+    Place(Place),
+    /// No node has room.
+    Nothing,
+    /// Too many nodes have to be looked at one by one: ask a ranking.
+    Unsure,
+}
+
+/// A feasible kind.
+#[derive(Debug)]
+struct Usable {
+    kind: usize,
+    ask: Ask,
+    affinity: Option<f64>,
+    /// The least sum of each block.
+    least: Vec<f32>,
+    /// The best node of each block where it was worked out: its number and exact score.
+    best: Vec<Option<(usize, f64)>>,
+}
+
+/// A node about which there is more to say.
+#[derive(Clone, Copy, Debug)]
+struct Aside {
+    /// Instances of the group, and of the job, that are on it or planned there.
+    collisions: u32,
+    of_job: u32,
+    avoided: bool,
+    own: Own,
+}
+
+impl Aside {
+    const PLAIN: Self = Self {
+        collisions: 0,
+        of_job: 0,
+        avoided: false,
+        own: FULL,
+    };
+}
+
+/// The best first: score from above, and the place among equal ones.
+type Rank = (u64, (bool, usize));
+
+/// The feasible nodes for one group, by kind.
+#[derive(Debug)]
+pub(in crate::scheduler) struct Scan<'a> {
+    ask: Amount,
+    extras: Extras<'a>,
+    count: u32,
+    algorithm: Algorithm,
+    hosts: Hosts,
+    usable: Vec<Usable>,
+    /// Position in `usable` by kind.
+    usable_of: Vec<Option<usize>>,
+    aside: BTreeMap<usize, Aside>,
+    order: BTreeSet<Rank>,
+    first: usize,
+    /// Changes of the fleet that are taken in.
+    seen: usize,
+    refusals: u32,
+    /// As it was before the first was placed.
+    metrics: PlacementMetrics,
+}
+
+impl<'a> Scan<'a> {
+    /// `None`: more than the node itself decides. `present` are the instances of the job that stay, `planned` the
+    /// nodes of those that the plan places before, each with whether it is of the group.
+    pub(in crate::scheduler) fn new<'r>(
+        fleet: &mut Fleet<'_>,
+        job: &'a JobSpec,
+        group: &'a TaskGroup,
+        present: impl Iterator<Item = AllocView<'r>>,
+        planned: impl Iterator<Item = (usize, bool)>,
+    ) -> Option<Self> {
+        let (extras, asks) = (Extras::of(group), Asks::of(job, group));
+        let affinities = Affinities::of(job, group);
+        if !job.spreads.is_empty()
+            || !group.spreads.is_empty()
+            || !extras.only_ports()
+            || asks.names_one_node()
+            || affinities.names_one_node()
+            || !distinct::properties(job, group).is_empty()
+        {
+            return None;
+        }
+        let mut scan = Self {
+            ask: group.ask(),
+            extras,
+            count: group.count,
+            algorithm: fleet.state().config().scheduler.algorithm,
+            hosts: Hosts::of(job, group),
+            usable: Vec::new(),
+            usable_of: Vec::new(),
+            aside: BTreeMap::new(),
+            order: BTreeSet::new(),
+            first: fleet.first(),
+            seen: fleet.changed().len(),
+            refusals: 0,
+            metrics: PlacementMetrics::default(),
+        };
+        // What stands aside of an earlier group comes back, and what the plan changed meanwhile is seen.
+        fleet.kinds_mut().restore();
+        for at in 0..scan.seen {
+            let number = fleet.changed()[at];
+            fleet.write_kind(number);
+        }
+        let mut census = Census::default();
+        scan.choose_kinds(fleet, asks, &affinities, &mut census)?;
+        scan.metrics = census.into_metrics();
+        let present = present.filter_map(|alloc| {
+            let of_group = alloc.group().name == group.name;
+            fleet.number_of(alloc).map(|number| (number, of_group))
+        });
+        let instances: Vec<(usize, bool)> = present.chain(planned).collect();
+        for (number, of_group) in instances {
+            scan.change(fleet, number, |aside| {
+                aside.of_job += 1;
+                aside.collisions += u32::from(of_group);
+            });
+        }
+        let short = scan.look_at_all(fleet);
+        scan.exhausted(["cpu", "memory", "disk"], short);
+        scan.count_aside(fleet);
+        scan.metrics.dimension_exhausted.sort_unstable();
+        scan.metrics.scores = scan.best_few(fleet);
+        Some(scan)
+    }
+
+    /// Counts those that stand aside and cannot be used.
+    fn count_aside(&mut self, fleet: &Fleet<'_>) {
+        let mut apart = 0;
+        for (number, aside) in self.aside.clone() {
+            if !fleet.column(number).takes_work {
+                continue;
+            }
+            match self.fits(fleet, number, aside) {
+                Ok(()) => {}
+                Err(distinct::HOSTS) => apart += 1,
+                Err(dimension) => self.exhausted([dimension], [1]),
+            }
+        }
+        if apart > 0 {
+            self.metrics.nodes_filtered += apart;
+            let filtered = (distinct::HOSTS.to_owned(), apart);
+            self.metrics.constraint_filtered.push(filtered);
+        }
+    }
+
+    /// Judges each kind. `None`: the amounts are beyond what blocks can tell.
+    fn choose_kinds(
+        &mut self,
+        fleet: &mut Fleet<'_>,
+        asks: Asks,
+        affinities: &Affinities<'_>,
+        census: &mut Census,
+    ) -> Option<()> {
+        let mut verdicts = fleet.kinds_mut().take_verdicts(&asks);
+        let mut beyond = false;
+        self.usable_of = vec![None; fleet.kinds().all().len()];
+        for (at, kind) in fleet.kinds().all().iter().enumerate() {
+            let open = kind.open();
+            let Some(any) = kind.any().filter(|_| open > 0) else {
+                continue;
+            };
+            let (class_at, _) = verdicts.of(kind.class, || fleet.spec(any));
+            let verdict = verdicts.verdict(class_at);
+            census.count(verdict, verdicts.datacenter(class_at), open);
+            if *verdict != Verdict::Feasible {
+                continue;
+            }
+            if has_capacity(kind.total).is_err() {
+                for number in kind.open_numbers() {
+                    let column = fleet.column(number);
+                    let reason = column.used.plus(self.ask).exceeds(column.total);
+                    let reason = reason.or_else(|| has_capacity(column.total).err());
+                    self.exhausted([reason.unwrap_or("cpu")], [1]);
+                }
+                continue;
+            }
+            let Some(ask) = Ask::new(self.ask, kind.total, self.algorithm) else {
+                beyond = true;
+                break;
+            };
+            self.usable_of[at] = Some(self.usable.len());
+            self.usable.push(Usable {
+                kind: at,
+                ask,
+                affinity: fleet.spec(any).and_then(|spec| affinities.score(spec)),
+                least: vec![f32::INFINITY; kind.blocks.len()],
+                best: vec![None; kind.blocks.len()],
+            });
+        }
+        fleet.kinds_mut().keep_verdicts(asks, verdicts);
+        (!beyond).then_some(())
+    }
+
+    fn look_at_all(&mut self, fleet: &Fleet<'_>) -> Short {
+        let mut short = [0; 3];
+        for usable in &mut self.usable {
+            let blocks = &fleet.kinds().all()[usable.kind].blocks;
+            for (known, block) in usable.least.iter_mut().zip(blocks) {
+                let (least, lacks) = block.least(usable.ask);
+                *known = least;
+                for (sum, more) in short.iter_mut().zip(lacks) {
+                    *sum += more;
+                }
+            }
+        }
+        short
+    }
+
+    /// Counts nodes that have too little.
+    fn exhausted<const N: usize>(&mut self, names: [&str; N], counts: [u32; N]) {
+        for (name, count) in names
+            .into_iter()
+            .zip(counts)
+            .filter(|(_, count)| *count > 0)
+        {
+            self.metrics.nodes_exhausted += count;
+            let known = &mut self.metrics.dimension_exhausted;
+            match known.iter_mut().find(|(other, _)| other == name) {
+                Some((_, sum)) => *sum += count,
+                None => known.push((name.to_owned(), count)),
+            }
+        }
+    }
+
+    /// How things stood before the first was placed.
+    pub(in crate::scheduler) fn metrics(&self) -> PlacementMetrics {
+        self.metrics.clone()
+    }
+
+    /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed before.
+    pub(in crate::scheduler) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: &[NodeId]) -> Found {
+        let avoided: BTreeSet<usize> = avoid
+            .iter()
+            .filter_map(|node_id| fleet.number(node_id))
+            .collect();
+        for number in &avoided {
+            self.change(fleet, *number, |aside| aside.avoided = true);
+        }
+        let found = self.find(fleet);
+        for number in &avoided {
+            self.change(fleet, *number, |aside| aside.avoided = false);
+        }
+        found
+    }
+
+    fn find(&mut self, fleet: &mut Fleet<'_>) -> Found {
+        loop {
+            let Some((number, score)) = self.best(fleet) else {
+                return Found::Nothing;
+            };
+            match fleet.assign(number, &self.extras) {
+                Ok(Assigned { holding, .. }) => {
+                    fleet.take(number, self.ask, &holding);
+                    self.comes(fleet, number, 1);
+                    return Found::Place(Place {
+                        node: numbered(number),
+                        score: Score::new(score),
+                        holding,
+                        preempted: Vec::new(),
+                    });
+                }
+                // A port is taken: the node stands aside for that.
+                Err(_) if self.refusals < limits::REFUSALS_MAX => {
+                    self.refusals += 1;
+                    self.change(fleet, number, |_| {});
+                }
+                Err(_) => return Found::Unsure,
+            }
+        }
+    }
+
+    /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
+    pub(in crate::scheduler) fn stopped(
+        &mut self,
+        fleet: &mut Fleet<'_>,
+        number: usize,
+        is_stopped: bool,
+    ) {
+        self.comes(fleet, number, if is_stopped { -1 } else { 1 });
+    }
+
+    fn comes(&mut self, fleet: &mut Fleet<'_>, number: usize, by: i32) {
+        self.change(fleet, number, |aside| {
+            aside.collisions = aside.collisions.saturating_add_signed(by);
+            aside.of_job = aside.of_job.saturating_add_signed(by);
+        });
+        self.take_in(fleet);
+    }
+
+    /// Takes in what changed in the fleet.
+    fn take_in(&mut self, fleet: &mut Fleet<'_>) {
+        while let Some(number) = fleet.changed().get(self.seen).copied() {
+            self.seen += 1;
+            self.change(fleet, number, |_| {});
+        }
+    }
+
+    /// There is something else to say about node `number`, or its column changed.
+    fn change(&mut self, fleet: &mut Fleet<'_>, number: usize, what: impl FnOnce(&mut Aside)) {
+        let Some(slot) = fleet.kinds().slot(number) else {
+            return;
+        };
+        let Some(usable) = self.usable_of.get(slot.kind).copied().flatten() else {
+            return;
+        };
+        let mut aside = match self.aside.remove(&number) {
+            Some(aside) => {
+                self.order.remove(&self.rank(number, aside.own.score(0.0)));
+                aside
+            }
+            None => Aside::PLAIN,
+        };
+        what(&mut aside);
+        let is_plain = aside.of_job == 0 && aside.collisions == 0 && !aside.avoided;
+        let takes_work = fleet.column(number).takes_work;
+        if takes_work && is_plain && fleet.assign(number, &self.extras).is_ok() {
+            fleet.write_kind(number);
+        } else {
+            let affinity = self.usable[usable].affinity;
+            aside.own = self.own(fleet, number, affinity, aside);
+            if takes_work && aside.own.sum > f64::NEG_INFINITY {
+                self.order.insert(self.rank(number, aside.own.score(0.0)));
+            }
+            self.aside.insert(number, aside);
+            fleet.kinds_mut().close(number);
+        }
+        let usable = &mut self.usable[usable];
+        let block = &fleet.kinds().all()[slot.kind].blocks[slot.block];
+        (usable.least[slot.block], _) = block.least(usable.ask);
+        usable.best[slot.block] = None;
+    }
+
+    /// The part of a node's score that is its own; minus infinity for one that cannot be used.
+    fn own(&self, fleet: &Fleet<'_>, number: usize, affinity: Option<f64>, aside: Aside) -> Own {
+        if self.fits(fleet, number, aside).is_err() {
+            return FULL;
+        }
+        self.terms(fleet, number, affinity, aside)
+            .own(self.algorithm, self.count)
+    }
+
+    fn terms(
+        &self,
+        fleet: &Fleet<'_>,
+        number: usize,
+        affinity: Option<f64>,
+        aside: Aside,
+    ) -> Terms {
+        let column = fleet.column(number);
+        Terms {
+            total: column.total,
+            used: column.used.plus(self.ask),
+            collisions: aside.collisions,
+            avoided: aside.avoided,
+            affinity,
+            device_score: None,
+        }
+    }
+
+    fn fits(&self, fleet: &Fleet<'_>, number: usize, aside: Aside) -> Result<(), &'static str> {
+        let others = match self.hosts {
+            Hosts::Shared => 0,
+            Hosts::OwnInGroup => aside.collisions,
+            Hosts::OwnInJob => aside.of_job,
+        };
+        if others > 0 {
+            return Err(distinct::HOSTS);
+        }
+        let column = fleet.column(number);
+        let used = column.used.plus(self.ask);
+        if let Some(dimension) = used.exceeds(column.total) {
+            return Err(dimension);
+        }
+        fleet.assign(number, &self.extras).map(|_| ())
+    }
+
+    fn rank(&self, number: usize, score: f64) -> Rank {
+        let bits = score.to_bits();
+        // Ascending with the score, whatever its sign.
+        let ascending = if bits >> 63 == 1 {
+            !bits
+        } else {
+            bits | 1 << 63
+        };
+        (!ascending, self.place_of(number))
+    }
+
+    /// Those before `first` come last.
+    fn place_of(&self, number: usize) -> (bool, usize) {
+        (number < self.first, number)
+    }
+
+    /// The score that a sum stands for.
+    fn about(&self, usable: &Usable, least: f32) -> f64 {
+        let fit = kinds::fit(least, self.algorithm);
+        match usable.affinity {
+            Some(affinity) => f64::midpoint(fit, affinity),
+            None => fit,
+        }
+    }
+
+    fn best(&mut self, fleet: &Fleet<'_>) -> Option<(usize, f64)> {
+        let tops: Vec<f32> = self
+            .usable
+            .iter()
+            .map(|usable| usable.least.iter().copied().fold(f32::INFINITY, f32::min))
+            .collect();
+        let mut best = self.order.first().map(|(_, (_, number))| {
+            let score = self.aside[number].own.score(0.0);
+            (self.rank(*number, score), *number, score)
+        });
+        let about = self.usable.iter().zip(&tops);
+        let about = about.filter(|(_, top)| top.is_finite());
+        let highest = about
+            .map(|(usable, top)| self.about(usable, *top))
+            .chain(best.map(|(_, _, score)| score))
+            .fold(f64::NEG_INFINITY, f64::max);
+        for (at, top) in tops.into_iter().enumerate() {
+            // The sums of two kinds differ by no more than those of two nodes.
+            let near = f64::from(NEAR) / 18.0;
+            if !top.is_finite() || self.about(&self.usable[at], top) < highest - near {
+                continue;
+            }
+            for block in 0..self.usable[at].least.len() {
+                if self.usable[at].least[block] > top + NEAR {
+                    continue;
+                }
+                let found = match self.usable[at].best[block] {
+                    Some(known) => Some(known),
+                    None => self.work_out(fleet, at, block),
+                };
+                let Some((number, score)) = found else {
+                    continue;
+                };
+                let rank = self.rank(number, score);
+                if best.is_none_or(|(other, _, _)| rank < other) {
+                    best = Some((rank, number, score));
+                }
+            }
+        }
+        best.map(|(_, number, score)| (number, score))
+    }
+
+    /// The best node of a block, exactly.
+    fn work_out(&mut self, fleet: &Fleet<'_>, at: usize, block_at: usize) -> Option<(usize, f64)> {
+        let usable = &self.usable[at];
+        let block = &fleet.kinds().all()[usable.kind].blocks[block_at];
+        let bound = usable.least[block_at] + NEAR;
+        let mut best: Option<(Rank, usize, f64)> = None;
+        let mut last: Option<((i32, i32), f64)> = None;
+        for slot in 0..BLOCK {
+            if block.sum(slot, usable.ask) > bound {
+                continue;
+            }
+            let number = block.number(slot);
+            let score = match last {
+                Some((free, score)) if block.is_alike(slot, free) => score,
+                Some(_) | None => {
+                    let terms = self.terms(fleet, number, usable.affinity, Aside::PLAIN);
+                    terms.own(self.algorithm, self.count).score(0.0)
+                }
+            };
+            last = Some((block.free(slot), score));
+            let rank = self.rank(number, score);
+            if best.is_none_or(|(other, _, _)| rank < other) {
+                best = Some((rank, number, score));
+            }
+        }
+        let found = best.map(|(_, number, score)| (number, score));
+        self.usable[at].best[block_at] = found;
+        found
+    }
+
+    /// The best nodes with their scores, best first.
+    fn best_few(&self, fleet: &Fleet<'_>) -> Vec<NodeScore> {
+        let mut top = Top::default();
+        for (number, aside) in &self.aside {
+            if aside.own.sum > f64::NEG_INFINITY && fleet.column(*number).takes_work {
+                top.offer(aside.own.score(0.0), *number);
+            }
+        }
+        for usable in &self.usable {
+            let blocks = &fleet.kinds().all()[usable.kind].blocks;
+            for (block, least) in blocks.iter().zip(&usable.least) {
+                // Nobody in it is better, and nobody comes before its first.
+                if !least.is_finite() || !top.takes(self.about(usable, *least), block.number(0)) {
+                    continue;
+                }
+                for slot in 0..BLOCK {
+                    let sum = block.sum(slot, usable.ask);
+                    if sum.is_finite() {
+                        top.offer(self.about(usable, sum), block.number(slot));
+                    }
+                }
+            }
+        }
+        let scores = top.0.into_iter().filter_map(|(_, number)| {
+            let slot = fleet.kinds().slot(number)?;
+            let usable = &self.usable[self.usable_of[slot.kind]?];
+            let aside = self.aside.get(&number).copied().unwrap_or(Aside::PLAIN);
+            let terms = self.terms(fleet, number, usable.affinity, aside);
+            let score = terms.own(self.algorithm, self.count).score(0.0);
+            let components = terms.components(self.algorithm, self.count);
+            let node_id = fleet.column(number).node_id;
+            Some((score, number, node_score(node_id, components, 0.0, score)))
+        });
+        let mut scores: Vec<(f64, usize, NodeScore)> = scores.collect();
+        scores.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        scores.into_iter().map(|(_, _, score)| score).collect()
+    }
+}
+
+/// The best scores so far, best first; of equal ones the lowest number first.
+#[derive(Debug, Default)]
+struct Top(Vec<(f64, usize)>);
+
+impl Top {
+    fn place(&self, score: f64, number: usize) -> usize {
+        self.0.partition_point(|(other, at)| {
+            let order = other.total_cmp(&score);
+            order.then_with(|| number.cmp(at)).is_gt()
+        })
+    }
+
+    /// Whether a node with this score would be among them.
+    fn takes(&self, score: f64, number: usize) -> bool {
+        self.place(score, number) < limits::SCORES_MAX
+    }
+
+    fn offer(&mut self, score: f64, number: usize) {
+        let place = self.place(score, number);
+        if place < limits::SCORES_MAX {
+            self.0.insert(place, (score, number));
+            self.0.truncate(limits::SCORES_MAX);
+        }
+    }
+}
