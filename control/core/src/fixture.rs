@@ -12,7 +12,7 @@ use muster_domain::plan::Plan;
 use crate::applier;
 use crate::broker::{Broker, BrokerConfig};
 use crate::fsm::{self, Applied, Command, Effect, EvalUpdate, Response};
-use crate::scheduler::{self, ScheduleOutcome};
+use crate::scheduler::{self, ScheduleOutcome, Scheduler};
 use crate::state::{State, check};
 
 /// A leader without its shell.
@@ -30,6 +30,8 @@ pub struct Cluster {
     pub effects: Vec<Effect>,
     /// Every command so far, if wanted.
     pub history: Option<Vec<Command>>,
+    /// What one worker keeps.
+    pub scheduler: Scheduler,
 }
 
 impl Cluster {
@@ -190,10 +192,16 @@ impl Cluster {
     pub fn schedule_next(&mut self) -> Option<ScheduleOutcome> {
         let delivery = self.broker.dequeue(self.now)?;
         let eval = Arc::clone(self.state.evals().get(&delivery.eval_id)?);
-        Some(scheduler::schedule(&self.state, &eval, self.now))
+        let outcome = self.scheduler.schedule(&self.state, &eval, self.now);
+        if !self.unchecked {
+            let alone = scheduler::schedule(&self.state, &eval, self.now);
+            assert_eq!(outcome, alone, "what a scheduler keeps changes nothing");
+        }
+        Some(outcome)
     }
 
-    fn commit(
+    /// Commits what was scheduled; takes what came of it into `plans`.
+    pub fn commit(
         &mut self,
         outcomes: Vec<ScheduleOutcome>,
         updates: Vec<EvalUpdate>,

@@ -27,7 +27,12 @@ pub(super) const BLOCK: usize = 64;
 /// itself are rounded to 24 bits, and none is above 20.
 pub(super) const NEAR: f32 = 2e-5;
 
-const LANES: usize = 8;
+/// As many as one instruction of every x86-64 takes.
+const LANES: usize = 4;
+
+/// A kind is sorted when one in so many of its nodes has changed: sorting costs about as much for each node as the
+/// change did.
+const SORTED_AFTER: usize = 8;
 
 /// Neighbours of one kind.
 #[derive(Clone, Debug)]
@@ -42,6 +47,29 @@ pub(super) struct Block {
     memory_power: [f32; BLOCK],
     /// A bit for each slot where somebody may be placed.
     open: u64,
+    /// Of those together.
+    together: Together,
+}
+
+/// What the open nodes of a block have at least and at most.
+#[derive(Clone, Copy, Debug)]
+struct Together {
+    /// Free cpu, memory and disk.
+    least_free: [i32; 3],
+    most_free: [i32; 3],
+    least_power: [f32; 2],
+    least_number: u32,
+    most_number: u32,
+}
+
+impl Together {
+    const NOBODY: Self = Self {
+        least_free: [i32::MAX; 3],
+        most_free: [i32::MIN; 3],
+        least_power: [f32::INFINITY; 2],
+        least_number: u32::MAX,
+        most_number: 0,
+    };
 }
 
 /// One instance, as nodes of one kind see it.
@@ -94,10 +122,42 @@ impl Block {
         cpu_power: [0.0; BLOCK],
         memory_power: [0.0; BLOCK],
         open: 0,
+        together: Together::NOBODY,
     };
 
     pub(super) fn number(&self, slot: usize) -> usize {
         self.numbers[slot] as usize
+    }
+
+    /// The lowest number of an open node.
+    pub(super) fn least_number(&self) -> usize {
+        self.together.least_number as usize
+    }
+
+    /// If the same is free on all open nodes, and it is enough: the sum of each, and which of them is the first from
+    /// `first` on, round the end.
+    pub(super) fn all_alike(&self, ask: Ask, first: usize) -> Option<(f32, usize)> {
+        let Together {
+            least_free: [least_cpu, least_memory, _],
+            most_free: [most_cpu, most_memory, _],
+            least_number,
+            most_number,
+            ..
+        } = self.together;
+        let alike = least_cpu == most_cpu && least_memory == most_memory;
+        if !alike || most_cpu.max(most_memory) == i32::MAX || !self.fits_all(ask) {
+            return None;
+        }
+        let any = self.open.trailing_zeros() as usize;
+        let (least, most) = (least_number as usize, most_number as usize);
+        let number = if least >= first || most < first {
+            least
+        } else {
+            let open = (0..BLOCK).filter(|slot| self.open >> slot & 1 == 1);
+            let numbers = open.map(|slot| self.number(slot));
+            numbers.min_by_key(|number| (*number < first, *number))?
+        };
+        Some((self.sum(any, ask), number))
     }
 
     /// What is free on two nodes of a kind is equal: so are their scores.
@@ -122,9 +182,64 @@ impl Block {
         }
     }
 
-    /// The least sum of all, and how many nodes have too little.
-    pub(super) fn least(&self, ask: Ask) -> (f32, Short) {
+    /// No sum is less than this, or infinite if nobody fits. Costs nothing.
+    pub(super) fn bound(&self, ask: Ask, algorithm: Algorithm) -> f32 {
+        let Together {
+            most_free: [cpu, memory, disk],
+            least_power: [cpu_power, memory_power],
+            ..
+        } = self.together;
+        if cpu < ask.cpu || memory < ask.memory || disk < ask.disk {
+            return f32::INFINITY;
+        }
+        match algorithm {
+            Algorithm::Binpack => cpu_power * ask.cpu_factor + memory_power * ask.memory_factor,
+            // Everything free.
+            Algorithm::Spread => 10.0 * ask.cpu_factor + 10.0 * ask.memory_factor,
+        }
+    }
+
+    /// Whether there is room on every open node.
+    pub(super) fn fits_all(&self, ask: Ask) -> bool {
+        let [cpu, memory, disk] = self.together.least_free;
+        ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
+    }
+
+    /// The least sum of all.
+    pub(super) fn least(&self, ask: Ask) -> f32 {
         let mut least = [f32::INFINITY; LANES];
+        for at in (0..BLOCK).step_by(LANES) {
+            for lane in 0..LANES {
+                let slot = at + lane;
+                let short = (self.cpu[slot] < ask.cpu)
+                    | (self.memory[slot] < ask.memory)
+                    | (self.disk[slot] < ask.disk);
+                let sum = self.cpu_power[slot] * ask.cpu_factor
+                    + self.memory_power[slot] * ask.memory_factor;
+                let sum = if short { f32::INFINITY } else { sum };
+                least[lane] = if sum < least[lane] { sum } else { least[lane] };
+            }
+        }
+        least.into_iter().fold(f32::INFINITY, f32::min)
+    }
+
+    /// How many open nodes have too little.
+    pub(super) fn short(&self, ask: Ask) -> Short {
+        let Together {
+            least_free: [least_cpu, ..],
+            most_free: [most_cpu, most_memory, _],
+            ..
+        } = self.together;
+        if self.fits_all(ask) {
+            return [0; 3];
+        }
+        let open = self.open.count_ones();
+        if ask.cpu > most_cpu {
+            return [open, 0, 0];
+        }
+        if ask.cpu <= least_cpu && ask.memory > most_memory {
+            return [0, open, 0];
+        }
         let mut short = [[0_i32; LANES]; 3];
         for at in (0..BLOCK).step_by(LANES) {
             for lane in 0..LANES {
@@ -132,24 +247,55 @@ impl Block {
                 let cpu = self.cpu[slot] < ask.cpu;
                 let memory = self.memory[slot] < ask.memory;
                 let disk = self.disk[slot] < ask.disk;
-                let sum = self.cpu_power[slot] * ask.cpu_factor
-                    + self.memory_power[slot] * ask.memory_factor;
-                let sum = if cpu | memory | disk {
-                    f32::INFINITY
-                } else {
-                    sum
-                };
-                least[lane] = if sum < least[lane] { sum } else { least[lane] };
                 short[0][lane] += i32::from(cpu);
                 short[1][lane] += i32::from(!cpu & memory);
                 short[2][lane] += i32::from(!cpu & !memory & disk);
             }
         }
-        let least = least.into_iter().fold(f32::INFINITY, f32::min);
         let count = |lanes: [i32; LANES]| lanes.iter().sum::<i32>().unsigned_abs();
         let closed = BLOCK as u32 - self.open.count_ones();
         let [cpu, memory, disk] = short.map(count);
-        (least, [cpu - closed, memory, disk])
+        [cpu - closed, memory, disk]
+    }
+
+    /// What the open nodes have together changed.
+    fn summarise(&mut self) {
+        let mut together = Together::NOBODY;
+        for slot in 0..BLOCK {
+            if self.open >> slot & 1 == 0 {
+                continue;
+            }
+            let free = [self.cpu[slot], self.memory[slot], self.disk[slot]];
+            let powers = [self.cpu_power[slot], self.memory_power[slot]];
+            for (least, free) in together.least_free.iter_mut().zip(free) {
+                *least = (*least).min(free);
+            }
+            for (most, free) in together.most_free.iter_mut().zip(free) {
+                *most = (*most).max(free);
+            }
+            for (least, power) in together.least_power.iter_mut().zip(powers) {
+                *least = least.min(power);
+            }
+            together.least_number = together.least_number.min(self.numbers[slot]);
+            together.most_number = together.most_number.max(self.numbers[slot]);
+        }
+        self.together = together;
+    }
+
+    fn row(&self, slot: usize) -> Row {
+        Row {
+            number: self.numbers[slot],
+            free: [self.cpu[slot], self.memory[slot], self.disk[slot]],
+            powers: [self.cpu_power[slot], self.memory_power[slot]],
+            is_open: self.open >> slot & 1 == 1,
+        }
+    }
+
+    fn put(&mut self, slot: usize, row: Row) {
+        self.numbers[slot] = row.number;
+        [self.cpu[slot], self.memory[slot], self.disk[slot]] = row.free;
+        [self.cpu_power[slot], self.memory_power[slot]] = row.powers;
+        self.open = self.open & !(1 << slot) | u64::from(row.is_open) << slot;
     }
 
     fn write(&mut self, slot: usize, number: u32, column: &Column) {
@@ -168,23 +314,31 @@ impl Block {
         self.memory_power[slot] = power(total.memory_mb, used.memory_mb);
         self.open |= 1 << slot;
         if !column.takes_work {
-            self.close(slot);
+            self.cpu[slot] = -1;
+            self.open &= !(1 << slot);
         }
+        self.summarise();
     }
 
     fn close(&mut self, slot: usize) {
         self.cpu[slot] = -1;
         self.open &= !(1 << slot);
+        self.summarise();
     }
 }
 
-/// All nodes of one class and one size, by number.
+/// All nodes of one class and one size.
+///
+/// Those that are about as full lie together, so that most blocks can be left out: [`Kind::sort`] sees to it now and
+/// then. Nothing depends on the order.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub(super) class: NodeClass,
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
     len: usize,
+    /// Changes since it was sorted.
+    changes: usize,
 }
 
 impl Kind {
@@ -213,48 +367,59 @@ impl Kind {
         })
     }
 
-    fn copy(&mut self, from: usize, to: usize) {
-        let block = &self.blocks[from / BLOCK];
-        let at = from % BLOCK;
-        let row = (
-            block.numbers[at],
-            [block.cpu[at], block.memory[at], block.disk[at]],
-            [block.cpu_power[at], block.memory_power[at]],
-            block.open >> at & 1,
-        );
-        let (number, [cpu, memory, disk], [cpu_power, memory_power], open) = row;
-        let block = &mut self.blocks[to / BLOCK];
-        let at = to % BLOCK;
-        block.numbers[at] = number;
-        (block.cpu[at], block.memory[at], block.disk[at]) = (cpu, memory, disk);
-        (block.cpu_power[at], block.memory_power[at]) = (cpu_power, memory_power);
-        block.open = block.open & !(1 << at) | open << at;
-    }
-
-    /// Makes room for `number` in its place and says where.
-    fn insert(&mut self, number: u32) -> usize {
+    /// Makes room for one more and says where.
+    fn push(&mut self) -> usize {
         if self.len == self.blocks.len() * BLOCK {
             self.blocks.push(Block::EMPTY);
         }
-        let mut at = self.len;
-        while at > 0 && self.number(at - 1) > number {
-            self.copy(at - 1, at);
-            at -= 1;
-        }
         self.len += 1;
-        at
+        self.len - 1
     }
 
-    fn remove(&mut self, slot: usize) {
-        for at in slot..self.len - 1 {
-            self.copy(at + 1, at);
-        }
+    /// The last one takes the place of the one at `slot`.
+    fn swap_remove(&mut self, slot: usize) {
         self.len -= 1;
-        let last = &mut self.blocks[self.len / BLOCK];
-        last.numbers[self.len % BLOCK] = u32::MAX;
-        last.close(self.len % BLOCK);
+        let last = self.blocks[self.len / BLOCK].row(self.len % BLOCK);
+        self.blocks[slot / BLOCK].put(slot % BLOCK, last);
+        self.blocks[self.len / BLOCK].put(self.len % BLOCK, Row::NOBODY);
+        self.blocks[slot / BLOCK].summarise();
+        self.blocks[self.len / BLOCK].summarise();
         self.blocks.truncate(self.len.div_ceil(BLOCK));
     }
+
+    fn sort(&mut self) {
+        self.changes = 0;
+        let mut rows: Vec<Row> = (0..self.len)
+            .map(|slot| self.blocks[slot / BLOCK].row(slot % BLOCK))
+            .collect();
+        rows.sort_unstable_by(|one, other| {
+            let full = |row: &Row| row.powers[0] + row.powers[1];
+            let order = full(one).total_cmp(&full(other));
+            order.then_with(|| one.number.cmp(&other.number))
+        });
+        for (slot, row) in rows.into_iter().enumerate() {
+            self.blocks[slot / BLOCK].put(slot % BLOCK, row);
+        }
+        self.blocks.iter_mut().for_each(Block::summarise);
+    }
+}
+
+/// One node of a block.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    number: u32,
+    free: [i32; 3],
+    powers: [f32; 2],
+    is_open: bool,
+}
+
+impl Row {
+    const NOBODY: Self = Self {
+        number: u32::MAX,
+        free: [-1; 3],
+        powers: [0.0; 2],
+        is_open: false,
+    };
 }
 
 /// Where a node is.
@@ -298,6 +463,7 @@ impl Kinds {
             self.change(number, columns.get(number));
         }
         self.columns = columns.clone();
+        self.sort();
         let used = self.kinds.iter().filter(|kind| kind.len > 0).count();
         if self.kinds.len() > 2 * used + limits::KINDS_SPARE_MAX {
             *self = Self::default();
@@ -317,12 +483,13 @@ impl Kinds {
             && old.total == column.total
         {
             self.write(number, column);
+            self.kinds[position.kind as usize].changes += 1;
             return;
         }
         if position.kind != NOWHERE.kind {
             let kind = &mut self.kinds[position.kind as usize];
-            kind.remove(position.at as usize);
-            self.number_from(position.kind as usize, position.at as usize);
+            kind.swap_remove(position.at as usize);
+            self.say_where(position.kind as usize, position.at as usize);
             self.positions[number] = NOWHERE;
         }
         let Some(column) = column else { return };
@@ -338,24 +505,39 @@ impl Kinds {
                 total,
                 blocks: Vec::new(),
                 len: 0,
+                changes: 0,
             });
             kinds.len() - 1
         });
+        let slot = kinds[at].push();
         let name = u32::try_from(number).unwrap_or(u32::MAX);
-        let slot = kinds[at].insert(name);
         kinds[at].blocks[slot / BLOCK].write(slot % BLOCK, name, column);
-        self.number_from(at, slot);
+        kinds[at].changes += 1;
+        self.say_where(at, slot);
     }
 
-    /// Says where the nodes of a kind are from `slot` on.
-    fn number_from(&mut self, kind: usize, slot: usize) {
-        for at in slot..self.kinds[kind].len {
-            let number = self.kinds[kind].number(at) as usize;
+    /// Says where the node at `slot` of a kind is, if there is one.
+    fn say_where(&mut self, kind: usize, slot: usize) {
+        if slot < self.kinds[kind].len {
+            let number = self.kinds[kind].number(slot) as usize;
             let bounded = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
             self.positions[number] = Position {
                 kind: bounded(kind),
-                at: bounded(at),
+                at: bounded(slot),
             };
+        }
+    }
+
+    /// Brings together again what is about as full, where much has changed.
+    fn sort(&mut self) {
+        for at in 0..self.kinds.len() {
+            let kind = &mut self.kinds[at];
+            if kind.changes * SORTED_AFTER > kind.len + BLOCK {
+                kind.sort();
+                for slot in 0..self.kinds[at].len {
+                    self.say_where(at, slot);
+                }
+            }
         }
     }
 

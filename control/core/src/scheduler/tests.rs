@@ -5,6 +5,7 @@
     reason = "`cargo xtask bless` writes them so"
 )]
 
+mod alike;
 mod laws;
 mod life;
 mod preempting;

@@ -19,7 +19,7 @@ use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, node_scor
 use crate::limits;
 use crate::scheduler::feasible::{Asks, Verdict};
 use crate::scheduler::fleet::{Assigned, Extras, Fleet};
-use crate::scheduler::kinds::{self, Ask, BLOCK, NEAR, Short};
+use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short};
 use crate::state::AllocView;
 
 /// What came of looking for a place.
@@ -39,10 +39,66 @@ struct Usable {
     kind: usize,
     ask: Ask,
     affinity: Option<f64>,
-    /// The least sum of each block.
-    least: Vec<f32>,
+    /// The least sum of each block, or a bound below it.
+    least: Vec<(f32, Known)>,
     /// The best node of each block where it was worked out: its number and exact score.
     best: Vec<Option<(usize, f64)>>,
+    /// The least of all sums or bounds, and the best of all nodes where it was worked out.
+    low: f32,
+    top: Option<Best>,
+}
+
+/// How much is known of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Bound,
+    Least,
+}
+
+/// A node that is the best of some, and its exact score.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    rank: Rank,
+    number: usize,
+    score: f64,
+}
+
+impl Usable {
+    /// What is known of some blocks changed.
+    fn summarise(&mut self) {
+        let sums = self.least.iter().map(|(sum, _)| *sum);
+        self.low = sums.fold(f32::INFINITY, f32::min);
+        self.top = None;
+    }
+
+    /// Looks at the first block of those with the lowest bound or sum. Says whether that was its sum already.
+    fn look_closer(&mut self, blocks: &[Block], first: usize) -> bool {
+        let lowest = |(sum, _): &(f32, Known)| *sum <= self.low;
+        if self
+            .least
+            .iter()
+            .any(|it| lowest(it) && it.1 == Known::Least)
+        {
+            return true;
+        }
+        if let Some(at) = self.least.iter().position(lowest) {
+            self.least[at] = look(&blocks[at], self.ask, self.least[at], first);
+        }
+        let sums = self.least.iter().map(|(sum, _)| *sum);
+        self.low = sums.fold(f32::INFINITY, f32::min);
+        false
+    }
+}
+
+/// The least sum of a block of which a bound is known.
+fn look(block: &Block, ask: Ask, (bound, known): (f32, Known), first: usize) -> (f32, Known) {
+    match known {
+        Known::Least => (bound, known),
+        Known::Bound => {
+            let alike = block.all_alike(ask, first).map(|(sum, _)| sum);
+            (alike.unwrap_or_else(|| block.least(ask)), Known::Least)
+        }
+    }
 }
 
 /// A node about which there is more to say.
@@ -182,6 +238,7 @@ impl<'a> Scan<'a> {
     ) -> Option<()> {
         let mut verdicts = fleet.kinds_mut().take_verdicts(&asks);
         let mut beyond = false;
+        let mut last: Option<(Amount, Ask)> = None;
         self.usable_of = vec![None; fleet.kinds().all().len()];
         for (at, kind) in fleet.kinds().all().iter().enumerate() {
             let open = kind.open();
@@ -203,17 +260,27 @@ impl<'a> Scan<'a> {
                 }
                 continue;
             }
-            let Some(ask) = Ask::new(self.ask, kind.total, self.algorithm) else {
+            // Most kinds are as large as others.
+            let known = last.filter(|(total, _)| *total == kind.total);
+            let ask = known.map(|(_, ask)| ask);
+            let Some(ask) = ask.or_else(|| Ask::new(self.ask, kind.total, self.algorithm)) else {
                 beyond = true;
                 break;
             };
+            last = Some((kind.total, ask));
             self.usable_of[at] = Some(self.usable.len());
             self.usable.push(Usable {
                 kind: at,
                 ask,
-                affinity: fleet.spec(any).and_then(|spec| affinities.score(spec)),
-                least: vec![f32::INFINITY; kind.blocks.len()],
+                affinity: if affinities.conditions.is_empty() {
+                    None
+                } else {
+                    fleet.spec(any).and_then(|spec| affinities.score(spec))
+                },
+                least: vec![(f32::INFINITY, Known::Least); kind.blocks.len()],
                 best: vec![None; kind.blocks.len()],
+                low: f32::INFINITY,
+                top: None,
             });
         }
         fleet.kinds_mut().keep_verdicts(asks, verdicts);
@@ -225,12 +292,12 @@ impl<'a> Scan<'a> {
         for usable in &mut self.usable {
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
             for (known, block) in usable.least.iter_mut().zip(blocks) {
-                let (least, lacks) = block.least(usable.ask);
-                *known = least;
-                for (sum, more) in short.iter_mut().zip(lacks) {
+                *known = (block.bound(usable.ask, self.algorithm), Known::Bound);
+                for (sum, more) in short.iter_mut().zip(block.short(usable.ask)) {
                     *sum += more;
                 }
             }
+            usable.summarise();
         }
         short
     }
@@ -354,9 +421,11 @@ impl<'a> Scan<'a> {
             fleet.kinds_mut().close(number);
         }
         let usable = &mut self.usable[usable];
-        let block = &fleet.kinds().all()[slot.kind].blocks[slot.block];
-        (usable.least[slot.block], _) = block.least(usable.ask);
+        let blocks = &fleet.kinds().all()[slot.kind].blocks;
+        let bound = blocks[slot.block].bound(usable.ask, self.algorithm);
+        usable.least[slot.block] = (bound, Known::Bound);
         usable.best[slot.block] = None;
+        usable.summarise();
     }
 
     /// The part of a node's score that is its own; minus infinity for one that cannot be used.
@@ -419,63 +488,98 @@ impl<'a> Scan<'a> {
         (number < self.first, number)
     }
 
-    /// The score that a sum stands for.
-    fn about(&self, usable: &Usable, least: f32) -> f64 {
-        let fit = kinds::fit(least, self.algorithm);
-        match usable.affinity {
-            Some(affinity) => f64::midpoint(fit, affinity),
-            None => fit,
-        }
+    fn about(&self, usable: &Usable, sum: f32) -> f64 {
+        about(usable, sum, self.algorithm)
     }
 
     fn best(&mut self, fleet: &Fleet<'_>) -> Option<(usize, f64)> {
-        let tops: Vec<f32> = self
-            .usable
-            .iter()
-            .map(|usable| usable.least.iter().copied().fold(f32::INFINITY, f32::min))
-            .collect();
         let mut best = self.order.first().map(|(_, (_, number))| {
             let score = self.aside[number].own.score(0.0);
-            (self.rank(*number, score), *number, score)
+            self.best_of(*number, score)
         });
-        let about = self.usable.iter().zip(&tops);
-        let about = about.filter(|(_, top)| top.is_finite());
-        let highest = about
-            .map(|(usable, top)| self.about(usable, *top))
-            .chain(best.map(|(_, _, score)| score))
-            .fold(f64::NEG_INFINITY, f64::max);
-        for (at, top) in tops.into_iter().enumerate() {
-            // The sums of two kinds differ by no more than those of two nodes.
-            let near = f64::from(NEAR) / 18.0;
-            if !top.is_finite() || self.about(&self.usable[at], top) < highest - near {
+        let aside = best.map_or(f64::NEG_INFINITY, |best| best.score);
+        // The scores of two kinds are as far from exact as those of two nodes.
+        let near = f64::from(NEAR) / 18.0;
+        // Where a bound promises the most is looked at first, until a sum keeps the promise.
+        let highest = loop {
+            let kinds = self.usable.iter().enumerate();
+            let promising = kinds
+                .filter(|(_, usable)| usable.low.is_finite())
+                .map(|(at, usable)| (self.about(usable, usable.low), at))
+                .max_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((score, at)) = promising.filter(|(score, _)| *score >= aside - near) else {
+                break aside;
+            };
+            let usable = &mut self.usable[at];
+            let blocks = &fleet.kinds().all()[usable.kind].blocks;
+            if usable.look_closer(blocks, self.first) {
+                break score.max(aside);
+            }
+        };
+        for at in 0..self.usable.len() {
+            let usable = &self.usable[at];
+            if !usable.low.is_finite() || self.about(usable, usable.low) < highest - near {
                 continue;
             }
-            for block in 0..self.usable[at].least.len() {
-                if self.usable[at].least[block] > top + NEAR {
-                    continue;
-                }
-                let found = match self.usable[at].best[block] {
-                    Some(known) => Some(known),
-                    None => self.work_out(fleet, at, block),
-                };
-                let Some((number, score)) = found else {
-                    continue;
-                };
-                let rank = self.rank(number, score);
-                if best.is_none_or(|(other, _, _)| rank < other) {
-                    best = Some((rank, number, score));
-                }
-            }
+            let found = match usable.top {
+                Some(known) => Some(known),
+                None => self.work_out_kind(fleet, at),
+            };
+            best = better(best, found);
         }
-        best.map(|(_, number, score)| (number, score))
+        best.map(|best| (best.number, best.score))
+    }
+
+    fn best_of(&self, number: usize, score: f64) -> Best {
+        Best {
+            rank: self.rank(number, score),
+            number,
+            score,
+        }
+    }
+
+    /// The best node of a kind, exactly.
+    fn work_out_kind(&mut self, fleet: &Fleet<'_>, at: usize) -> Option<Best> {
+        let usable = &mut self.usable[at];
+        let blocks = &fleet.kinds().all()[usable.kind].blocks;
+        while !usable.look_closer(blocks, self.first) {}
+        let bound = usable.low + NEAR;
+        let mut best = None;
+        for (block_at, block) in blocks.iter().enumerate() {
+            let usable = &mut self.usable[at];
+            if !usable.low.is_finite() || usable.least[block_at].0 > bound {
+                continue;
+            }
+            let known = look(block, usable.ask, usable.least[block_at], self.first);
+            usable.least[block_at] = known;
+            if known.0 > bound {
+                continue;
+            }
+            let found = match usable.best[block_at] {
+                Some((number, score)) => Some(self.best_of(number, score)),
+                None => self.work_out(fleet, at, block_at),
+            };
+            best = better(best, found);
+        }
+        self.usable[at].top = best;
+        best
     }
 
     /// The best node of a block, exactly.
-    fn work_out(&mut self, fleet: &Fleet<'_>, at: usize, block_at: usize) -> Option<(usize, f64)> {
+    fn work_out(&mut self, fleet: &Fleet<'_>, at: usize, block_at: usize) -> Option<Best> {
         let usable = &self.usable[at];
         let block = &fleet.kinds().all()[usable.kind].blocks[block_at];
-        let bound = usable.least[block_at] + NEAR;
-        let mut best: Option<(Rank, usize, f64)> = None;
+        let bound = usable.least[block_at].0 + NEAR;
+        let exact = |number| {
+            let terms = self.terms(fleet, number, usable.affinity, Aside::PLAIN);
+            terms.own(self.algorithm, self.count).score(0.0)
+        };
+        if let Some((_, number)) = block.all_alike(usable.ask, self.first) {
+            let score = exact(number);
+            self.usable[at].best[block_at] = Some((number, score));
+            return Some(self.best_of(number, score));
+        }
+        let mut best: Option<Best> = None;
         let mut last: Option<((i32, i32), f64)> = None;
         for slot in 0..BLOCK {
             if block.sum(slot, usable.ask) > bound {
@@ -484,41 +588,57 @@ impl<'a> Scan<'a> {
             let number = block.number(slot);
             let score = match last {
                 Some((free, score)) if block.is_alike(slot, free) => score,
-                Some(_) | None => {
-                    let terms = self.terms(fleet, number, usable.affinity, Aside::PLAIN);
-                    terms.own(self.algorithm, self.count).score(0.0)
-                }
+                Some(_) | None => exact(number),
             };
             last = Some((block.free(slot), score));
-            let rank = self.rank(number, score);
-            if best.is_none_or(|(other, _, _)| rank < other) {
-                best = Some((rank, number, score));
-            }
+            best = better(best, Some(self.best_of(number, score)));
         }
-        let found = best.map(|(_, number, score)| (number, score));
-        self.usable[at].best[block_at] = found;
-        found
+        self.usable[at].best[block_at] = best.map(|best| (best.number, best.score));
+        best
     }
 
     /// The best nodes with their scores, best first.
-    fn best_few(&self, fleet: &Fleet<'_>) -> Vec<NodeScore> {
+    fn best_few(&mut self, fleet: &Fleet<'_>) -> Vec<NodeScore> {
         let mut top = Top::default();
         for (number, aside) in &self.aside {
             if aside.own.sum > f64::NEG_INFINITY && fleet.column(*number).takes_work {
                 top.offer(aside.own.score(0.0), *number);
             }
         }
-        for usable in &self.usable {
+        // What promises the most first, so that most of the rest need not be looked at.
+        let mut promising: Vec<(f64, usize)> = self
+            .usable
+            .iter()
+            .enumerate()
+            .filter(|(_, usable)| usable.low.is_finite())
+            .map(|(at, usable)| (self.about(usable, usable.low), at))
+            .collect();
+        promising
+            .sort_unstable_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        for (score, at) in promising {
+            if !top.takes(score, 0) {
+                break;
+            }
+            let usable = &mut self.usable[at];
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
-            for (block, least) in blocks.iter().zip(&usable.least) {
+            for (block_at, block) in blocks.iter().enumerate() {
+                let takes = |(sum, _): (f32, Known), usable: &Usable| {
+                    let score = about(usable, sum, self.algorithm);
+                    sum.is_finite() && top.takes(score, block.least_number())
+                };
                 // Nobody in it is better, and nobody comes before its first.
-                if !least.is_finite() || !top.takes(self.about(usable, *least), block.number(0)) {
+                if !takes(usable.least[block_at], usable) {
+                    continue;
+                }
+                usable.least[block_at] =
+                    look(block, usable.ask, usable.least[block_at], self.first);
+                if !takes(usable.least[block_at], usable) {
                     continue;
                 }
                 for slot in 0..BLOCK {
                     let sum = block.sum(slot, usable.ask);
                     if sum.is_finite() {
-                        top.offer(self.about(usable, sum), block.number(slot));
+                        top.offer(about(usable, sum, self.algorithm), block.number(slot));
                     }
                 }
             }
@@ -536,6 +656,23 @@ impl<'a> Scan<'a> {
         let mut scores: Vec<(f64, usize, NodeScore)> = scores.collect();
         scores.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
         scores.into_iter().map(|(_, _, score)| score).collect()
+    }
+}
+
+/// The score that a sum stands for.
+fn about(usable: &Usable, sum: f32, algorithm: Algorithm) -> f64 {
+    let fit = kinds::fit(sum, algorithm);
+    match usable.affinity {
+        Some(affinity) => f64::midpoint(fit, affinity),
+        None => fit,
+    }
+}
+
+fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.rank < one.rank => Some(other),
+        (Some(one), _) => Some(one),
+        (None, other) => other,
     }
 }
 
@@ -557,6 +694,11 @@ impl Top {
     }
 
     fn offer(&mut self, score: f64, number: usize) {
+        // Most are not among them; the last of those tells it at once.
+        let last = self.0.get(limits::SCORES_MAX - 1);
+        if last.is_some_and(|(other, at)| score < *other || (score <= *other && number > *at)) {
+            return;
+        }
         let place = self.place(score, number);
         if place < limits::SCORES_MAX {
             self.0.insert(place, (score, number));

@@ -1,0 +1,191 @@
+//! Whoever may choose chooses the same: a scan of the kinds what a ranking of all nodes does.
+
+use muster_domain::alloc::PlacementMetrics;
+use muster_domain::fixture;
+use muster_domain::id::NodeId;
+use muster_domain::job::{Affinity, Constraint, JobSpec, Operand};
+use muster_domain::node::{Eligibility, NodeSpec};
+use muster_domain::scheduling::{Algorithm, SchedulerConfig};
+use proptest::prelude::*;
+
+use super::life::config;
+use crate::fixture::Cluster;
+use crate::fsm::Command;
+use crate::scheduler::fleet::Fleet;
+use crate::scheduler::kinds::Kinds;
+use crate::scheduler::rank::{Found, Place, Ranking, Scan};
+
+/// Nodes of three sizes in four zones; few sizes, so that many are alike.
+fn node(number: u32) -> NodeSpec {
+    let mut spec = fixture::node(&format!("n{number}"))
+        .cpu_mhz([4_000, 4_000, 8_000][number as usize % 3])
+        .memory_mb([8_000, 16_000, 8_000][number as usize % 3])
+        .build();
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    spec.id = NodeId(id);
+    spec.meta
+        .insert("zone".to_owned(), format!("z{}", number % 4));
+    spec
+}
+
+/// What is asked for: which bits are set.
+const SPREAD_ALGORITHM: u8 = 1;
+const AFFINITY: u8 = 2;
+const AWAY: u8 = 4;
+const APART: u8 = 8;
+const PORT: u8 = 16;
+const ONE_ZONE_LESS: u8 = 32;
+
+fn wanted(flags: u8, count: u32, cpu: u32, memory: u32) -> JobSpec {
+    let mut job = fixture::job("wanted").count(count).cpu_mhz(cpu);
+    job = job.memory_mb(memory);
+    if flags & PORT != 0 {
+        job = job.port("http", 80).dynamic_port("admin");
+    }
+    let mut spec = job.build();
+    let mut affinity = |zone: &str, weight| {
+        spec.affinities.push(Affinity {
+            left: "${meta.zone}".to_owned(),
+            operand: Operand::Equal,
+            right: zone.to_owned(),
+            weight,
+        });
+    };
+    if flags & AFFINITY != 0 {
+        affinity("z1", 50);
+    }
+    if flags & AWAY != 0 {
+        affinity("z2", -30);
+    }
+    let mut constraint = |left: &str, operand, right: &str| {
+        spec.constraints.push(Constraint {
+            left: left.to_owned(),
+            operand,
+            right: right.to_owned(),
+        });
+    };
+    if flags & APART != 0 {
+        constraint("", Operand::DistinctHosts, "true");
+    }
+    if flags & ONE_ZONE_LESS != 0 {
+        constraint("${meta.zone}", Operand::NotEqual, "z3");
+    }
+    spec
+}
+
+/// Nodes on which a port is taken are counted by who looks at each node alone.
+fn without_ports(mut metrics: PlacementMetrics) -> PlacementMetrics {
+    let ports = metrics.dimension_exhausted.iter();
+    let ports: u32 = ports
+        .filter(|(name, _)| name == "ports")
+        .map(|it| it.1)
+        .sum();
+    metrics
+        .dimension_exhausted
+        .retain(|(name, _)| name != "ports");
+    metrics.nodes_exhausted -= ports;
+    metrics
+}
+
+fn place(chosen: Place) -> (u32, muster_domain::alloc::Score, String) {
+    let Place {
+        node,
+        score,
+        holding,
+        ..
+    } = chosen;
+    (node.0, score, format!("{holding:?}"))
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_scan_chooses_as_a_ranking_does(
+        nodes in 1..200_u32,
+        closed in prop::collection::vec(0..200_u32, 0..4),
+        loads in prop::collection::vec((1..60_u32, 1..9_u32, 1..9_u32, any::<bool>()), 0..5),
+        flags in 0..64_u8,
+        (count, cpu, memory) in (1..40_u32, 1..30_u32, 1..30_u32),
+        there in 0..10_u32,
+        avoid in prop::collection::vec(0..200_u32, 0..3),
+    ) {
+        let mut cluster = Cluster { unchecked: true, ..Cluster::new() };
+        for number in 0..nodes {
+            cluster.node(node(number));
+        }
+        for (at, (count, cpu, memory, has_port)) in loads.into_iter().enumerate() {
+            let load = fixture::job(&format!("load-{at}")).count(count);
+            let load = load.cpu_mhz(cpu * 150).memory_mb(memory * 300);
+            cluster.run(if has_port { load.port("http", 80) } else { load }.build());
+        }
+        for number in closed {
+            if number < nodes {
+                cluster.apply(Command::SetEligibility {
+                    node_id: node(number).id,
+                    eligibility: Eligibility::Ineligible,
+                    at: cluster.now,
+                });
+            }
+        }
+        if flags & SPREAD_ALGORITHM != 0 {
+            cluster.apply(Command::SetSchedulerConfig {
+                config: SchedulerConfig { algorithm: Algorithm::Spread, ..SchedulerConfig::default() },
+                check_index: None,
+                at: cluster.now,
+            });
+        }
+        // Some are there already.
+        let spec = wanted(flags, count, cpu * 100, memory * 100);
+        let mut before = spec.clone();
+        before.groups[0].count = there.min(count);
+        cluster.run(before);
+        let group = &spec.groups[0];
+        let key = spec.key();
+        let present = || cluster.state.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
+        let seed = u64::from(nodes) * 7 + u64::from(cpu);
+
+        let mut kinds = Kinds::default();
+        kinds.follow(&cluster.state.nodes().shared_columns());
+        let mut by_kind = Fleet::with(&cluster.state, seed, kinds);
+        let mut one_by_one = Fleet::new(&cluster.state, seed);
+        let mut scan = Scan::new(&mut by_kind, &spec, group, present(), std::iter::empty()).unwrap();
+        let mut ranking = Ranking::new(&one_by_one, &spec, group, present(), std::iter::empty());
+        let (ours, theirs) = (scan.metrics(), ranking.metrics(&one_by_one));
+        if flags & PORT == 0 {
+            prop_assert_eq!(ours, theirs);
+        } else {
+            prop_assert_eq!(without_ports(ours).nodes_available, without_ports(theirs).nodes_available);
+        }
+
+        let avoid: Vec<NodeId> = avoid.into_iter().map(|number| node(number).id).collect();
+        for step in 0..count {
+            let avoid = if step % 3 == 1 { avoid.as_slice() } else { &[] };
+            let found = match scan.place(&mut by_kind, avoid) {
+                Found::Place(place) => Some(place),
+                Found::Nothing => None,
+                Found::Unsure => break,
+            };
+            let expected = ranking.place(&mut one_by_one, avoid);
+            prop_assert_eq!(found.map(place), expected.map(place), "instance {}", step);
+            // Now and then one of those that are there goes.
+            if step % 4 == 2 && let Some(alloc) = present().nth(step as usize / 4) {
+                let number = by_kind.give_back(alloc).unwrap();
+                scan.stopped(&mut by_kind, number, true);
+                one_by_one.give_back(alloc);
+                ranking.stopped(&one_by_one, number, true);
+            }
+        }
+
+        // What a plan wrote is taken back.
+        let mut kinds = by_kind.into_kinds();
+        kinds.follow(&cluster.state.nodes().shared_columns());
+        let mut again = Fleet::with(&cluster.state, seed, kinds);
+        let scan = Scan::new(&mut again, &spec, group, present(), std::iter::empty()).unwrap();
+        let ranking = Ranking::new(&again, &spec, group, present(), std::iter::empty());
+        if flags & PORT == 0 {
+            prop_assert_eq!(scan.metrics(), ranking.metrics(&again));
+        }
+    }
+}
