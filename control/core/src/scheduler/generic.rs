@@ -548,9 +548,9 @@ impl Chooser<'_> {
         }
     }
 
-    fn stopped(&mut self, fleet: &mut Fleet<'_>, number: usize, is_stopped: bool) {
+    fn stopped(&mut self, fleet: &Fleet<'_>, number: usize, is_stopped: bool) {
         match self {
-            Self::Scan(scan) => scan.stopped(fleet, number, is_stopped),
+            Self::Scan(scan) => scan.stopped(number, is_stopped),
             Self::Ranking(ranking) => ranking.stopped(fleet, number, is_stopped),
         }
     }
@@ -616,13 +616,13 @@ impl Placing<'_, '_, '_> {
         let name_index = old.name_index();
         let number = self.placer.fleet.give_back(old);
         if let Some(number) = number {
-            self.chooser.stopped(&mut self.placer.fleet, number, true);
+            self.chooser.stopped(&self.placer.fleet, number, true);
         }
         if self.place_one(name_index, detail, avoid) {
             plan.stops.push(stop);
         } else if let Some(number) = number {
             self.placer.fleet.take_again(number, old);
-            self.chooser.stopped(&mut self.placer.fleet, number, false);
+            self.chooser.stopped(&self.placer.fleet, number, false);
         }
     }
 

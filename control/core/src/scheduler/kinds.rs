@@ -110,6 +110,14 @@ pub(super) fn fit(least: f32, algorithm: Algorithm) -> f64 {
     }
 }
 
+/// The sum that stands for a score, about.
+pub(super) fn sum(fit: f64, algorithm: Algorithm) -> f32 {
+    match algorithm {
+        Algorithm::Binpack => (20.0 - 18.0 * fit) as f32,
+        Algorithm::Spread => (-2.0 - 18.0 * fit) as f32,
+    }
+}
+
 /// How many open nodes have too little, by what they lack first: cpu, memory, disk.
 pub(super) type Short = [u32; 3];
 
@@ -127,11 +135,6 @@ impl Block {
 
     pub(super) fn number(&self, slot: usize) -> usize {
         self.numbers[slot] as usize
-    }
-
-    /// The lowest number of an open node.
-    pub(super) fn least_number(&self) -> usize {
-        self.together.least_number as usize
     }
 
     /// If the same is free on all open nodes, and it is enough: the sum of each, and which of them is the first from

@@ -17,7 +17,7 @@ use muster_domain::scheduling::Algorithm;
 use super::distinct::{self, Hosts};
 use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, node_score, numbered};
 use crate::limits;
-use crate::scheduler::feasible::{Asks, Verdict};
+use crate::scheduler::feasible::{Asks, ClassAt, Verdict};
 use crate::scheduler::fleet::{Assigned, Extras, Fleet};
 use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short};
 use crate::state::AllocView;
@@ -41,7 +41,7 @@ struct Usable {
     affinity: Option<f64>,
     /// The least sum of each block, or a bound below it.
     least: Vec<(f32, Known)>,
-    /// The best node of each block where it was worked out: its number and exact score.
+    /// The best node of each block where it was worked out: its number and exact score. Empty until one is.
     best: Vec<Option<(usize, f64)>>,
     /// The least of all sums or bounds, and the best of all nodes where it was worked out.
     low: f32,
@@ -139,6 +139,8 @@ pub(in crate::scheduler) struct Scan<'a> {
     first: usize,
     /// Changes of the fleet that are taken in.
     seen: usize,
+    /// Instances of the group that came or went since.
+    moved: Vec<(usize, i32)>,
     refusals: u32,
     /// As it was before the first was placed.
     metrics: PlacementMetrics,
@@ -177,6 +179,7 @@ impl<'a> Scan<'a> {
             order: BTreeSet::new(),
             first: fleet.first(),
             seen: fleet.changed().len(),
+            moved: Vec::new(),
             refusals: 0,
             metrics: PlacementMetrics::default(),
         };
@@ -239,16 +242,20 @@ impl<'a> Scan<'a> {
         let mut verdicts = fleet.kinds_mut().take_verdicts(&asks);
         let mut beyond = false;
         let mut last: Option<(Amount, Ask)> = None;
+        let mut counts: Vec<(ClassAt, u32)> = Vec::new();
         self.usable_of = vec![None; fleet.kinds().all().len()];
         for (at, kind) in fleet.kinds().all().iter().enumerate() {
             let open = kind.open();
             let Some(any) = kind.any().filter(|_| open > 0) else {
                 continue;
             };
-            let (class_at, _) = verdicts.of(kind.class, || fleet.spec(any));
-            let verdict = verdicts.verdict(class_at);
-            census.count(verdict, verdicts.datacenter(class_at), open);
-            if *verdict != Verdict::Feasible {
+            let (class_at, verdict) = verdicts.of(kind.class, || fleet.spec(any));
+            let is_feasible = *verdict == Verdict::Feasible;
+            match counts.iter_mut().find(|(known, _)| *known == class_at) {
+                Some((_, count)) => *count += open,
+                None => counts.push((class_at, open)),
+            }
+            if !is_feasible {
                 continue;
             }
             if has_capacity(kind.total).is_err() {
@@ -278,10 +285,14 @@ impl<'a> Scan<'a> {
                     fleet.spec(any).and_then(|spec| affinities.score(spec))
                 },
                 least: vec![(f32::INFINITY, Known::Least); kind.blocks.len()],
-                best: vec![None; kind.blocks.len()],
+                best: Vec::new(),
                 low: f32::INFINITY,
                 top: None,
             });
+        }
+        for (class_at, count) in counts {
+            let datacenter = verdicts.datacenter(class_at);
+            census.count(verdicts.verdict(class_at), datacenter, count);
         }
         fleet.kinds_mut().keep_verdicts(asks, verdicts);
         (!beyond).then_some(())
@@ -325,6 +336,7 @@ impl<'a> Scan<'a> {
 
     /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed before.
     pub(in crate::scheduler) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: &[NodeId]) -> Found {
+        self.take_in(fleet);
         let avoided: BTreeSet<usize> = avoid
             .iter()
             .filter_map(|node_id| fleet.number(node_id))
@@ -333,6 +345,10 @@ impl<'a> Scan<'a> {
             self.change(fleet, *number, |aside| aside.avoided = true);
         }
         let found = self.find(fleet);
+        if avoided.is_empty() {
+            return found;
+        }
+        self.take_in(fleet);
         for number in &avoided {
             self.change(fleet, *number, |aside| aside.avoided = false);
         }
@@ -347,7 +363,7 @@ impl<'a> Scan<'a> {
             match fleet.assign(number, &self.extras) {
                 Ok(Assigned { holding, .. }) => {
                     fleet.take(number, self.ask, &holding);
-                    self.comes(fleet, number, 1);
+                    self.moved.push((number, 1));
                     return Found::Place(Place {
                         node: numbered(number),
                         score: Score::new(score),
@@ -366,28 +382,24 @@ impl<'a> Scan<'a> {
     }
 
     /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
-    pub(in crate::scheduler) fn stopped(
-        &mut self,
-        fleet: &mut Fleet<'_>,
-        number: usize,
-        is_stopped: bool,
-    ) {
-        self.comes(fleet, number, if is_stopped { -1 } else { 1 });
+    pub(in crate::scheduler) fn stopped(&mut self, number: usize, is_stopped: bool) {
+        self.moved.push((number, if is_stopped { -1 } else { 1 }));
     }
 
-    fn comes(&mut self, fleet: &mut Fleet<'_>, number: usize, by: i32) {
-        self.change(fleet, number, |aside| {
-            aside.collisions = aside.collisions.saturating_add_signed(by);
-            aside.of_job = aside.of_job.saturating_add_signed(by);
-        });
-        self.take_in(fleet);
-    }
-
-    /// Takes in what changed in the fleet.
+    /// Takes in what changed since the last instance was placed.
     fn take_in(&mut self, fleet: &mut Fleet<'_>) {
+        let moved = std::mem::take(&mut self.moved);
+        for (number, by) in &moved {
+            self.change(fleet, *number, |aside| {
+                aside.collisions = aside.collisions.saturating_add_signed(*by);
+                aside.of_job = aside.of_job.saturating_add_signed(*by);
+            });
+        }
         while let Some(number) = fleet.changed().get(self.seen).copied() {
             self.seen += 1;
-            self.change(fleet, number, |_| {});
+            if moved.iter().all(|(other, _)| *other != number) {
+                self.change(fleet, number, |_| {});
+            }
         }
     }
 
@@ -424,7 +436,9 @@ impl<'a> Scan<'a> {
         let blocks = &fleet.kinds().all()[slot.kind].blocks;
         let bound = blocks[slot.block].bound(usable.ask, self.algorithm);
         usable.least[slot.block] = (bound, Known::Bound);
-        usable.best[slot.block] = None;
+        if let Some(best) = usable.best.get_mut(slot.block) {
+            *best = None;
+        }
         usable.summarise();
     }
 
@@ -500,22 +514,20 @@ impl<'a> Scan<'a> {
         let aside = best.map_or(f64::NEG_INFINITY, |best| best.score);
         // The scores of two kinds are as far from exact as those of two nodes.
         let near = f64::from(NEAR) / 18.0;
-        // Where a bound promises the most is looked at first, until a sum keeps the promise.
-        let highest = loop {
-            let kinds = self.usable.iter().enumerate();
-            let promising = kinds
-                .filter(|(_, usable)| usable.low.is_finite())
-                .map(|(at, usable)| (self.about(usable, usable.low), at))
-                .max_by(|one, other| one.0.total_cmp(&other.0));
-            let Some((score, at)) = promising.filter(|(score, _)| *score >= aside - near) else {
-                break aside;
-            };
+        // Kinds that promise the most are looked at first; most of the others need no look then.
+        let mut highest = aside;
+        for (promise, at) in self.promising() {
+            if promise < highest - near {
+                break;
+            }
             let usable = &mut self.usable[at];
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
-            if usable.look_closer(blocks, self.first) {
-                break score.max(aside);
+            while !usable.look_closer(blocks, self.first) {}
+            let usable = &self.usable[at];
+            if usable.low.is_finite() {
+                highest = highest.max(self.about(usable, usable.low));
             }
-        };
+        }
         for at in 0..self.usable.len() {
             let usable = &self.usable[at];
             if !usable.low.is_finite() || self.about(usable, usable.low) < highest - near {
@@ -528,6 +540,18 @@ impl<'a> Scan<'a> {
             best = better(best, found);
         }
         best.map(|best| (best.number, best.score))
+    }
+
+    /// Kinds and the best score that they promise, best first.
+    fn promising(&self) -> Vec<(f64, usize)> {
+        let kinds = self.usable.iter().enumerate();
+        let mut promising: Vec<(f64, usize)> = kinds
+            .filter(|(_, usable)| usable.low.is_finite())
+            .map(|(at, usable)| (self.about(usable, usable.low), at))
+            .collect();
+        promising
+            .sort_unstable_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        promising
     }
 
     fn best_of(&self, number: usize, score: f64) -> Best {
@@ -555,7 +579,7 @@ impl<'a> Scan<'a> {
             if known.0 > bound {
                 continue;
             }
-            let found = match usable.best[block_at] {
+            let found = match usable.best.get(block_at).copied().flatten() {
                 Some((number, score)) => Some(self.best_of(number, score)),
                 None => self.work_out(fleet, at, block_at),
             };
@@ -576,7 +600,7 @@ impl<'a> Scan<'a> {
         };
         if let Some((_, number)) = block.all_alike(usable.ask, self.first) {
             let score = exact(number);
-            self.usable[at].best[block_at] = Some((number, score));
+            self.know(at, block_at, Some((number, score)));
             return Some(self.best_of(number, score));
         }
         let mut best: Option<Best> = None;
@@ -593,8 +617,16 @@ impl<'a> Scan<'a> {
             last = Some((block.free(slot), score));
             best = better(best, Some(self.best_of(number, score)));
         }
-        self.usable[at].best[block_at] = best.map(|best| (best.number, best.score));
+        self.know(at, block_at, best.map(|best| (best.number, best.score)));
         best
+    }
+
+    fn know(&mut self, at: usize, block_at: usize, best: Option<(usize, f64)>) {
+        let usable = &mut self.usable[at];
+        if usable.best.is_empty() {
+            usable.best = vec![None; usable.least.len()];
+        }
+        usable.best[block_at] = best;
     }
 
     /// The best nodes with their scores, best first.
@@ -605,28 +637,16 @@ impl<'a> Scan<'a> {
                 top.offer(aside.own.score(0.0), *number);
             }
         }
-        // What promises the most first, so that most of the rest need not be looked at.
-        let mut promising: Vec<(f64, usize)> = self
-            .usable
-            .iter()
-            .enumerate()
-            .filter(|(_, usable)| usable.low.is_finite())
-            .map(|(at, usable)| (self.about(usable, usable.low), at))
-            .collect();
-        promising
-            .sort_unstable_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        for (score, at) in promising {
-            if !top.takes(score, 0) {
+        for (promise, at) in self.promising() {
+            if !top.takes(promise) {
                 break;
             }
             let usable = &mut self.usable[at];
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
             for (block_at, block) in blocks.iter().enumerate() {
                 let takes = |(sum, _): (f32, Known), usable: &Usable| {
-                    let score = about(usable, sum, self.algorithm);
-                    sum.is_finite() && top.takes(score, block.least_number())
+                    sum.is_finite() && top.takes(about(usable, sum, self.algorithm))
                 };
-                // Nobody in it is better, and nobody comes before its first.
                 if !takes(usable.least[block_at], usable) {
                     continue;
                 }
@@ -635,10 +655,12 @@ impl<'a> Scan<'a> {
                 if !takes(usable.least[block_at], usable) {
                     continue;
                 }
+                let mut most = beyond(usable, &top, self.algorithm);
                 for slot in 0..BLOCK {
                     let sum = block.sum(slot, usable.ask);
-                    if sum.is_finite() {
+                    if sum < most {
                         top.offer(about(usable, sum, self.algorithm), block.number(slot));
+                        most = beyond(usable, &top, self.algorithm);
                     }
                 }
             }
@@ -668,6 +690,17 @@ fn about(usable: &Usable, sum: f32, algorithm: Algorithm) -> f64 {
     }
 }
 
+/// A node with this sum or a larger one is not among the best.
+fn beyond(usable: &Usable, top: &Top, algorithm: Algorithm) -> f32 {
+    let Some((score, _)) = top.0.get(limits::SCORES_MAX - 1) else {
+        return f32::MAX;
+    };
+    let fit = usable
+        .affinity
+        .map_or(*score, |affinity| 2.0 * score - affinity);
+    kinds::sum(fit, algorithm)
+}
+
 fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
     match (one, other) {
         (Some(one), Some(other)) if other.rank < one.rank => Some(other),
@@ -676,31 +709,20 @@ fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
     }
 }
 
-/// The best scores so far, best first; of equal ones the lowest number first.
+/// The best scores so far, best first; of equal ones those that came first.
 #[derive(Debug, Default)]
 struct Top(Vec<(f64, usize)>);
 
 impl Top {
-    fn place(&self, score: f64, number: usize) -> usize {
-        self.0.partition_point(|(other, at)| {
-            let order = other.total_cmp(&score);
-            order.then_with(|| number.cmp(at)).is_gt()
-        })
-    }
-
     /// Whether a node with this score would be among them.
-    fn takes(&self, score: f64, number: usize) -> bool {
-        self.place(score, number) < limits::SCORES_MAX
+    fn takes(&self, score: f64) -> bool {
+        let last = self.0.get(limits::SCORES_MAX - 1);
+        last.is_none_or(|(other, _)| score > *other)
     }
 
     fn offer(&mut self, score: f64, number: usize) {
-        // Most are not among them; the last of those tells it at once.
-        let last = self.0.get(limits::SCORES_MAX - 1);
-        if last.is_some_and(|(other, at)| score < *other || (score <= *other && number > *at)) {
-            return;
-        }
-        let place = self.place(score, number);
-        if place < limits::SCORES_MAX {
+        if self.takes(score) {
+            let place = self.0.partition_point(|(other, _)| *other >= score);
             self.0.insert(place, (score, number));
             self.0.truncate(limits::SCORES_MAX);
         }
