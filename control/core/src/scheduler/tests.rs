@@ -7,7 +7,7 @@
 
 mod alike;
 mod laws;
-mod life;
+pub(super) mod life;
 mod preempting;
 mod recorded;
 mod script;

@@ -1,3 +1,5 @@
+mod laws;
+
 use std::collections::BTreeSet;
 
 use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
@@ -40,9 +42,10 @@ fn amount(value: &Value, prefix: &str) -> Amount {
     }
 }
 
-/// A recorded case as input: candidates with their recorded ids, and what is free.
-fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, Amount) {
-    let mut free = amount(&case["node"], "").minus(amount(&case["node"], "reserved_"));
+/// A recorded case as input: candidates with their recorded ids, and the room.
+fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, Room) {
+    let total = amount(&case["node"], "").minus(amount(&case["node"], "reserved_"));
+    let mut used = Amount::default();
     let key = |alloc: &Value| {
         let text = |field: &str| alloc[field].as_str().unwrap_or_default().to_owned();
         (text("namespace"), text("job_id"), text("task_group"))
@@ -59,7 +62,7 @@ fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, Amount) {
     for alloc in case["running_allocs"].as_array().unwrap() {
         let own = alloc["job_id"] == case["asking_job_id"]
             && alloc["namespace"] == case["asking_namespace"];
-        free = free.minus(amount(alloc, ""));
+        used = used.plus(amount(alloc, ""));
         if own {
             continue;
         }
@@ -75,13 +78,13 @@ fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, Amount) {
         });
         ids.push(id);
     }
-    (candidates, ids, free)
+    (candidates, ids, Room { total, used })
 }
 
 fn chosen(case: &Value) -> Option<BTreeSet<String>> {
-    let (candidates, ids, free) = read(case);
+    let (candidates, ids, room) = read(case);
     let priority = u8::try_from(number(&case["asking_job_priority"])).unwrap();
-    let chosen = choose(priority, amount(&case["ask"], ""), free, &candidates)?;
+    let chosen = choose(priority, amount(&case["ask"], ""), room, &candidates)?;
     Some(chosen.into_iter().map(|at| ids[at].clone()).collect())
 }
 
@@ -115,7 +118,7 @@ fn judge(case: &Value) -> Outcome {
 
 /// Whether the chosen ones may go and suffice; if none were chosen, whether not even all do.
 fn makes_room(case: &Value, chosen: Option<&BTreeSet<String>>) -> bool {
-    let (candidates, ids, free) = read(case);
+    let (candidates, ids, room) = read(case);
     let priority = u8::try_from(number(&case["asking_job_priority"])).unwrap();
     let may_go = |candidate: &Candidate| may_evict(priority, candidate.priority);
     let going: Vec<_> = candidates
@@ -127,8 +130,8 @@ fn makes_room(case: &Value, chosen: Option<&BTreeSet<String>>) -> bool {
         })
         .map(|(candidate, _)| candidate)
         .collect();
-    let room = going.iter().fold(free, |room, it| room.plus(it.amount));
-    let suffices = !going.is_empty() && amount(&case["ask"], "").exceeds(room).is_none();
+    let room = going.iter().fold(room, |room, it| room.without(it.amount));
+    let suffices = !going.is_empty() && room.fits(amount(&case["ask"], ""));
     going.into_iter().all(may_go) && suffices == chosen.is_some()
 }
 
@@ -201,6 +204,15 @@ fn candidate(name: u32, priority: u8, memory_mb: u64, disk_mb: u64, cpu_mhz: u64
     }
 }
 
+/// Nothing is left beside `candidates`.
+fn full(candidates: &[Candidate]) -> Room {
+    let none = Amount::default();
+    let total = candidates
+        .iter()
+        .fold(none, |total, it| total.plus(it.amount));
+    Room { total, used: total }
+}
+
 /// The seed document's example: `cache` (70) runs a6, `batch-analytics` (50) runs a4 and a5,
 /// `email-marketing` (20) runs a1 and a2.
 #[test]
@@ -219,7 +231,7 @@ fn the_example_of_the_seed_evicts_a1_a2_and_a4_and_never_a6() {
         disk_mb: 1_000,
     };
 
-    let chosen = choose(75, ask, Amount::default(), &candidates).unwrap();
+    let chosen = choose(75, ask, full(&candidates), &candidates).unwrap();
 
     let mut chosen: Vec<&str> = chosen.into_iter().map(|at| names[at]).collect();
     chosen.sort_unstable();
@@ -236,6 +248,7 @@ fn nine_below_is_too_close_and_ten_is_not() {
     };
     for (priority, expected) in [(66, None), (65, Some(vec![0]))] {
         let candidates = [candidate(1, priority, 1, 0, 0)];
-        assert_eq!(choose(75, ask, Amount::default(), &candidates), expected);
+        let chosen = choose(75, ask, full(&candidates), &candidates);
+        assert_eq!(chosen, expected);
     }
 }

@@ -1,19 +1,24 @@
 //! Who makes room where there is none.
 //!
-//! For each candidate the allocations that would go are chosen as `preempt` says; ports, devices and cores that
-//! are asked for and held go first. The node is scored as it would be then, with a component for how
-//! little is lost. What a candidate would cost is worked out once and again only when it is about to be
-//! chosen after the plan changed: what else the plan evicts can only make it dearer.
+//! For each candidate the allocations that would go are chosen as `preempt` says. Who holds ports, devices and cores
+//! that are asked for goes first, the least important of them. Whom that spares in the end stays: where
+//! anybody goes for such things, everybody who goes has to. If Nomad's rule for devices gives fewer or less
+//! important ones, it is followed. The node is scored as it would be then, with a component for how little is lost.
+//!
+//! What a candidate would cost is worked out once and again only when it is about to be chosen after the plan
+//! changed: what else the plan evicts can only make it dearer.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_domain::id::{AllocId, JobKey};
-use muster_domain::node::NodeSpec;
-use muster_domain::resources::{Amount, DeviceAsk};
+use muster_domain::node::{DeviceGroup, NodeSpec};
+use muster_domain::resources::{AllocatedPort, Amount, HeldDevices, Holding};
 
 use super::tournament::Tournament;
 use super::{Own, Ranking, has_capacity};
 use crate::scheduler::feasible::device_matches;
-use crate::scheduler::fleet::{self, Fleet, free_cores};
-use crate::scheduler::preempt::{self, Candidate, may_evict};
+use crate::scheduler::fleet::{self, Extras, Fleet};
+use crate::scheduler::preempt::{self, Candidate, Loss, Room, may_evict};
 use crate::state::{AllocView, Held};
 
 /// What each candidate would cost.
@@ -35,9 +40,7 @@ impl Evictions {
         job: &JobKey,
         priority: u8,
     ) -> Self {
-        let first = ranking
-            .candidates
-            .partition_point(|it| it.number < fleet.first());
+        let first = ranking.candidates.partition_point(|it| it.number < fleet.first());
         let scores: Vec<f64> = (0..ranking.candidates.len())
             .map(|at| {
                 option(ranking, fleet, at, job, priority).map_or(f64::NEG_INFINITY, |it| it.0)
@@ -150,7 +153,9 @@ fn score(victims: &[AllocView<'_>]) -> f64 {
     1.0 / (1.0 + (RATE * (net - MIDDLE)).exp())
 }
 
-/// Who goes so that one instance fits node `number`; `None` if that does not suffice.
+/// Who goes so that one instance fits node `number`; `None` if nobody can make that so.
+///
+/// Never more of them than Nomad's rule gives, nor more important ones.
 pub(super) fn victims<'a>(
     ranking: &Ranking<'_>,
     fleet: &Fleet<'a>,
@@ -158,138 +163,273 @@ pub(super) fn victims<'a>(
     job: &JobKey,
     priority: u8,
 ) -> Option<Vec<AllocView<'a>>> {
-    let running: Vec<AllocView<'a>> = fleet
-        .running_on(number)
-        .filter(|alloc| **alloc.job_key() != *job)
-        .collect();
-    let may_go = |alloc: &AllocView<'_>| may_evict(priority, alloc.job().spec.priority);
-    let mut gone = holders(ranking, fleet, number, &running, &may_go)?;
-    let column = fleet.column(number);
-    let freed = gone
-        .iter()
-        .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));
-    let ask = ranking.ask_on(fleet, number);
-    let free = column.total.minus(column.used.minus(freed));
-    if ask.exceeds(free).is_none() {
-        return (!gone.is_empty()).then_some(gone);
+    let crowd = Crowd::new(ranking, fleet, number, job, priority);
+    let ours = crowd.make_room(crowd.least_important()?);
+    let theirs = crowd
+        .by_device_group()
+        .and_then(|gone| crowd.make_room(gone));
+    let loss = |gone: &[AllocView<'_>]| Loss::of(gone.iter().map(priority_of));
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) if loss(&ours).is_no_worse_than(loss(&theirs)) => Some(ours),
+        (ours, theirs) => theirs.or(ours),
     }
-    let rest: Vec<AllocView<'a>> = running
-        .into_iter()
-        .filter(|alloc| !gone.iter().any(|other| other.id() == alloc.id()))
-        .collect();
-    let candidates: Vec<Candidate> = rest
-        .iter()
-        .map(|alloc| Candidate {
+}
+
+fn priority_of(alloc: &AllocView<'_>) -> u8 {
+    alloc.job().spec.priority
+}
+
+/// A node on which somebody has to go.
+struct Crowd<'r, 'a> {
+    extras: &'r Extras<'r>,
+    fleet: &'r Fleet<'a>,
+    number: usize,
+    room: Room,
+    /// What one instance takes of the room.
+    ask: Amount,
+    /// Of the asking job.
+    priority: u8,
+    /// Who may go: the least important first, of those the youngest.
+    may_go: Vec<AllocView<'a>>,
+}
+
+impl<'r, 'a> Crowd<'r, 'a> {
+    fn new(
+        ranking: &'r Ranking<'_>,
+        fleet: &'r Fleet<'a>,
+        number: usize,
+        job: &JobKey,
+        priority: u8,
+    ) -> Self {
+        let may_go = |alloc: &AllocView<'_>| {
+            **alloc.job_key() != *job && may_evict(priority, priority_of(alloc))
+        };
+        let mut may_go: Vec<AllocView<'a>> = fleet.running_on(number).filter(may_go).collect();
+        may_go.sort_by_key(|alloc| {
+            let age = std::cmp::Reverse(alloc.create_index());
+            (priority_of(alloc), age, alloc.id())
+        });
+        let column = fleet.column(number);
+        Self {
+            extras: &ranking.extras,
+            fleet,
+            number,
+            room: Room {
+                total: column.total,
+                used: column.used,
+            },
+            ask: ranking.ask_on(fleet, number),
+            priority,
+            may_go,
+        }
+    }
+
+    /// Whether ports, cores and devices are to be had as things stand.
+    fn has_extras(&self) -> bool {
+        self.extras.is_empty() || self.fleet.assign(self.number, self.extras).is_ok()
+    }
+
+    fn can_have(&self, spec: &NodeSpec, held: &Held) -> bool {
+        fleet::assign(spec, held, self.extras, self.fleet.seed()).is_ok()
+    }
+
+    /// Those who hold ports, cores and devices that are asked for, the least important first, until these are to
+    /// be had; `None` if they never are.
+    fn least_important(&self) -> Option<Vec<AllocView<'a>>> {
+        if self.has_extras() {
+            return Some(Vec::new());
+        }
+        let spec = self.fleet.spec(self.number)?;
+        let is_any_port_asked = self.extras.ports().iter().any(|ask| ask.fixed.is_none());
+        // There are so many dynamic ports that whoever holds one is hardly ever in the way.
+        let of_any_port = is_any_port_asked.then_some(true);
+        let mut attempts = std::iter::once(false).chain(of_any_port);
+        attempts.find_map(|any_port| {
+            let mut held = self.fleet.held(self.number).clone();
+            let mut gone = Vec::new();
+            for alloc in &self.may_go {
+                if self.is_in_the_way(spec, *alloc, any_port) {
+                    held.give_back(alloc.holding());
+                    gone.push(*alloc);
+                    if self.can_have(spec, &held) {
+                        let enough = |held: &Held, _| self.can_have(spec, held);
+                        return Some(self.spare(gone, enough));
+                    }
+                }
+            }
+            None
+        })
+    }
+
+    fn is_in_the_way(&self, spec: &NodeSpec, alloc: AllocView<'_>, any_port: bool) -> bool {
+        let Holding {
+            ports,
+            cores,
+            devices,
+        } = alloc.holding();
+        let is_asked = |port: &AllocatedPort| {
+            let mut asks = self.extras.ports().iter();
+            any_port || asks.any(|ask| ask.fixed == Some(port.value))
+        };
+        let matches = |held: &HeldDevices| {
+            let mut of_group = spec.devices.iter().filter(|it| it.id() == held.group);
+            of_group.any(|device| self.extras.devices().any(|ask| device_matches(ask, device)))
+        };
+        ports.iter().any(is_asked)
+            || (!cores.is_empty() && self.extras.core_count() > 0)
+            || devices.iter().any(matches)
+    }
+
+    /// Nomad's way to the same: whoever has one of the ports; then for each ask for devices, of the groups that would
+    /// do, the holders whose priorities sum up to least, each priority counted once. `None` where it has no
+    /// answer; nobody goes for cores there.
+    fn by_device_group(&self) -> Option<Vec<AllocView<'a>>> {
+        let is_asked = self.extras.devices().next().is_some() && self.extras.core_count() == 0;
+        if !is_asked || self.has_extras() {
+            return None;
+        }
+        let spec = self.fleet.spec(self.number)?;
+        let mut held = self.fleet.held(self.number).clone();
+        let ports: Vec<u16> = (self.extras.ports().iter())
+            .filter_map(|ask| ask.fixed)
+            .collect();
+        let has_port = |alloc: &&AllocView<'_>| {
+            let mut of_alloc = alloc.holding().ports.iter();
+            of_alloc.any(|port| ports.contains(&port.value))
+        };
+        let mut gone: Vec<AllocView<'a>> = self.may_go.iter().filter(has_port).copied().collect();
+        for alloc in &gone {
+            held.give_back(alloc.holding());
+        }
+        let mut given: BTreeMap<String, usize> = BTreeMap::new();
+        for ask in self.extras.devices() {
+            let matching = spec.devices.iter().filter(|it| device_matches(ask, it));
+            let options = matching.filter_map(|device| {
+                let given = given.get(&device.id()).copied().unwrap_or(0);
+                let wanted = given + ask.count as usize;
+                let option = self.holders_of(device, &held, &gone, wanted)?;
+                let priorities: BTreeSet<u8> = option.iter().map(priority_of).collect();
+                let sum: u32 = priorities.into_iter().map(u32::from).sum();
+                Some((sum, device, option))
+            });
+            let (_, device, option) = options.min_by_key(|(sum, ..)| *sum)?;
+            *given.entry(device.id()).or_default() += ask.count as usize;
+            for alloc in &option {
+                held.give_back(alloc.holding());
+            }
+            gone.extend(option);
+        }
+        self.can_have(spec, &held).then_some(gone)
+    }
+
+    /// Who leaves `wanted` of `device` free, the least important first; of those who have so many that others need not
+    /// go, the ones with the most.
+    fn holders_of(
+        &self,
+        device: &DeviceGroup,
+        held: &Held,
+        gone: &[AllocView<'_>],
+        wanted: usize,
+    ) -> Option<Vec<AllocView<'a>>> {
+        let group = device.id();
+        let is_free = |id: &str| !held.has_device(&group, id);
+        let healthy = || device.instances.iter().filter(|one| one.healthy);
+        let share = |alloc: &AllocView<'_>| {
+            let of_group = alloc.holding().devices.iter();
+            let ids = of_group
+                .filter(|it| it.group == group)
+                .flat_map(|it| &it.ids);
+            ids.filter(|id| healthy().any(|one| one.id == **id)).count()
+        };
+        let mut free = healthy().filter(|one| is_free(&one.id)).count();
+        let mut option = Vec::new();
+        for alloc in &self.may_go {
+            if free >= wanted {
+                break;
+            }
+            let is_here = gone.iter().all(|other| other.id() != alloc.id());
+            if is_here && share(alloc) > 0 {
+                free += share(alloc);
+                option.push(*alloc);
+            }
+        }
+        if free < wanted {
+            return None;
+        }
+        option.sort_by_key(share);
+        option.retain(|alloc| {
+            let is_needed = free - share(alloc) < wanted;
+            free -= if is_needed { 0 } else { share(alloc) };
+            is_needed
+        });
+        Some(option)
+    }
+
+    /// `gone` and who else must go so that cpu, memory and disk suffice; `None` if they never do.
+    fn make_room(&self, gone: Vec<AllocView<'a>>) -> Option<Vec<AllocView<'a>>> {
+        let mut room = self.room;
+        for alloc in &gone {
+            room = room.without(alloc.ask());
+        }
+        let is_for_amounts_only = gone.is_empty();
+        let mut victims = gone;
+        if !room.fits(self.ask) {
+            victims.extend(self.choose(room, &victims)?);
+        }
+        if is_for_amounts_only {
+            // `preempt` spares whom Nomad spares, and nobody else.
+            return (!victims.is_empty()).then_some(victims);
+        }
+        let spec = self.fleet.spec(self.number)?;
+        let enough = |held: &Held, room: Room| room.fits(self.ask) && self.can_have(spec, held);
+        Some(self.spare(victims, enough))
+    }
+
+    fn choose(&self, room: Room, gone: &[AllocView<'_>]) -> Option<Vec<AllocView<'a>>> {
+        let is_here = |alloc: &&AllocView<'_>| gone.iter().all(|other| other.id() != alloc.id());
+        let rest: Vec<AllocView<'a>> = self.may_go.iter().filter(is_here).copied().collect();
+        let candidate = |alloc: &AllocView<'_>| Candidate {
             id: alloc.id(),
-            priority: alloc.job().spec.priority,
+            priority: priority_of(alloc),
             amount: alloc.ask(),
             max_parallel: alloc
                 .group()
                 .migrate
                 .as_ref()
                 .map_or(0, |migrate| migrate.max_parallel),
-            evicted: fleet.evicted_of(*alloc),
+            evicted: self.fleet.evicted_of(*alloc),
             age: alloc.create_index().0,
-        })
-        .collect();
-    let chosen = preempt::choose(priority, ask, free, &candidates)?;
-    gone.extend(chosen.into_iter().map(|at| rest[at]));
-    Some(gone)
-}
+        };
+        let candidates: Vec<Candidate> = rest.iter().map(candidate).collect();
+        let chosen = preempt::choose(self.priority, self.ask, room, &candidates)?;
+        Some(chosen.into_iter().map(|at| rest[at]).collect())
+    }
 
-/// Who holds ports, cores and devices that are asked for and must go; `None` if one of them may not.
-fn holders<'a>(
-    ranking: &Ranking<'_>,
-    fleet: &Fleet<'a>,
-    number: usize,
-    running: &[AllocView<'a>],
-    may_go: &impl Fn(&AllocView<'_>) -> bool,
-) -> Option<Vec<AllocView<'a>>> {
-    let mut gone: Vec<AllocView<'a>> = Vec::new();
-    let extras = &ranking.extras;
-    if extras.is_empty() || fleet.assign(number, extras).is_ok() {
-        return Some(gone);
-    }
-    let spec = fleet.spec(number)?;
-    let mut held = fleet.held(number).clone();
-    let leave = |held: &mut Held, alloc: AllocView<'a>, gone: &mut Vec<AllocView<'a>>| {
-        if !gone.iter().any(|other| other.id() == alloc.id()) {
+    /// Those of `gone` who cannot stay if there is to be `enough`; the most important stay first.
+    fn spare(
+        &self,
+        mut gone: Vec<AllocView<'a>>,
+        enough: impl Fn(&Held, Room) -> bool,
+    ) -> Vec<AllocView<'a>> {
+        let mut held = self.fleet.held(self.number).clone();
+        for alloc in &gone {
             held.give_back(alloc.holding());
-            gone.push(alloc);
         }
-    };
-    // Ports: whoever has one of them, on whatever address.
-    for port in extras.ports().iter().filter_map(|ask| ask.fixed) {
-        for alloc in running {
-            if alloc.holding().ports.iter().any(|held| held.value == port) {
-                if !may_go(alloc) {
-                    return None;
-                }
-                leave(&mut held, *alloc, &mut gone);
+        let freed = |gone: &[AllocView<'_>]| {
+            let amounts = gone.iter().map(|alloc| alloc.ask());
+            amounts.fold(self.room, Room::without)
+        };
+        gone.sort_by_key(|alloc| std::cmp::Reverse((priority_of(alloc), alloc.id())));
+        let mut at = 0;
+        while at < gone.len() {
+            let alloc = gone.remove(at);
+            held.take(alloc.holding());
+            if !enough(&held, freed(&gone)) {
+                held.give_back(alloc.holding());
+                gone.insert(at, alloc);
+                at += 1;
             }
         }
+        gone
     }
-    // Cores and devices: the least important first, until there are enough; of those the youngest.
-    let mut by_priority: Vec<AllocView<'a>> = running
-        .iter()
-        .copied()
-        .filter(|alloc| may_go(alloc))
-        .collect();
-    by_priority.sort_by_key(|alloc| {
-        let age = std::cmp::Reverse(alloc.create_index());
-        (alloc.job().spec.priority, age, alloc.id())
-    });
-    let cores = extras.core_count();
-    for alloc in &by_priority {
-        if free_cores(spec, &held).count() >= cores {
-            break;
-        }
-        if !alloc.holding().cores.is_empty() {
-            leave(&mut held, *alloc, &mut gone);
-        }
-    }
-    for ask in extras.devices() {
-        for alloc in &by_priority {
-            if free_devices(spec, &held, ask) >= ask.count as usize {
-                break;
-            }
-            let mut matching = spec.devices.iter().filter(|it| device_matches(ask, it));
-            let has_one = matching.any(|device| {
-                let group = device.id();
-                let mut devices = alloc.holding().devices.iter();
-                devices.any(|held| held.group == group)
-            });
-            if has_one {
-                leave(&mut held, *alloc, &mut gone);
-            }
-        }
-    }
-    let fits = |held: &Held| fleet::assign(spec, held, extras, fleet.seed()).is_ok();
-    // Those without whom it would fit all the same stay, the most important first.
-    gone.sort_by_key(|alloc| (alloc.job().spec.priority, alloc.id()));
-    let mut needed = Vec::new();
-    while let Some(alloc) = gone.pop() {
-        held.take(alloc.holding());
-        if !fits(&held) {
-            held.give_back(alloc.holding());
-            needed.push(alloc);
-        }
-    }
-    fits(&held).then_some(needed)
-}
-
-/// The most devices of one kind that are free and are what `ask` wants.
-fn free_devices(spec: &NodeSpec, held: &Held, ask: &DeviceAsk) -> usize {
-    let matching = spec.devices.iter().filter(|it| device_matches(ask, it));
-    matching
-        .map(|device| {
-            let group = device.id();
-            let free = device
-                .instances
-                .iter()
-                .filter(|one| one.healthy && !held.has_device(&group, &one.id));
-            free.count()
-        })
-        .max()
-        .unwrap_or(0)
 }

@@ -361,7 +361,7 @@ impl Life {
 
 /// The same lives each time, so that a change is judged by them and not by chance; others, and more, with
 /// `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
-pub(super) fn config() -> ProptestConfig {
+pub(in crate::scheduler) fn config() -> ProptestConfig {
     let asked = ProptestConfig::default();
     let is_asked = asked.rng_seed != RngSeed::Random;
     ProptestConfig {
