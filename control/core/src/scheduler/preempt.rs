@@ -231,4 +231,4 @@ impl Needed {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

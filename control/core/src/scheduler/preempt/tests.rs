@@ -1,4 +1,4 @@
-mod laws;
+pub(in crate::scheduler) mod laws;
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,7 @@
 //! Who makes room: in scheduler, state and plan together.
 
+mod laws;
+
 use std::collections::BTreeMap;
 
 use muster_domain::alloc::{Allocation, DesiredStatus};

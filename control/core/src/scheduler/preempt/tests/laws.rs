@@ -112,7 +112,12 @@ fn nomads_penalty(candidate: &Candidate) -> f64 {
 }
 
 /// Nomad's rule, step by step.
-fn nomads(asking: u8, ask: Amount, room: Room, candidates: &[Candidate]) -> Option<Vec<usize>> {
+pub(in crate::scheduler) fn nomads(
+    asking: u8,
+    ask: Amount,
+    room: Room,
+    candidates: &[Candidate],
+) -> Option<Vec<usize>> {
     let mut listed: Vec<usize> = (0..candidates.len()).collect();
     listed.sort_by_key(|at| (std::cmp::Reverse(candidates[*at].age), candidates[*at].id));
     let mut by_priority: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
