@@ -405,7 +405,8 @@ impl<'r, 'a> Crowd<'r, 'a> {
         Some(chosen.into_iter().map(|at| rest[at]).collect())
     }
 
-    /// Those of `gone` who cannot stay if there is to be `enough`; the most important stay first.
+    /// Those of `gone` who cannot stay if there is to be `enough`; the most important stay first,
+    /// of those the oldest.
     fn spare(
         &self,
         mut gone: Vec<AllocView<'a>>,
@@ -419,7 +420,10 @@ impl<'r, 'a> Crowd<'r, 'a> {
             let amounts = gone.iter().map(|alloc| alloc.ask());
             amounts.fold(self.room, Room::without)
         };
-        gone.sort_by_key(|alloc| std::cmp::Reverse((priority_of(alloc), alloc.id())));
+        gone.sort_by_key(|alloc| {
+            let importance = std::cmp::Reverse(priority_of(alloc));
+            (importance, alloc.create_index(), alloc.id())
+        });
         let mut at = 0;
         while at < gone.len() {
             let alloc = gone.remove(at);

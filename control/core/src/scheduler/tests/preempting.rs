@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use muster_domain::alloc::{Allocation, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Trigger};
 use muster_domain::fixture::{job, node};
-use muster_domain::job::JobType;
+use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{DeviceGroup, DeviceInstance, NodeSpec};
 use muster_domain::resources::{DeviceAsk, Mb};
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
@@ -190,35 +190,112 @@ fn cores_are_taken_from_the_least_important() {
     assert_eq!(cluster.live("low").len(), 1);
 }
 
-#[test]
-fn devices_are_taken_from_the_less_important_one() {
-    let mut cluster = cluster();
+/// A machine with so many GPUs.
+fn with_gpus(count: usize) -> NodeSpec {
     let mut spec = node("n1").build();
+    let instance = |id: usize| DeviceInstance {
+        id: id.to_string(),
+        healthy: true,
+    };
     spec.devices.push(DeviceGroup {
         vendor: "nvidia".to_owned(),
         kind: "gpu".to_owned(),
         name: "t4".to_owned(),
         attributes: BTreeMap::new(),
-        instances: vec![DeviceInstance {
-            id: "a".to_owned(),
-            healthy: true,
-        }],
+        instances: (0..count).map(instance).collect(),
     });
-    cluster.node(spec);
-    let with_gpu = |name: &str, priority| {
-        let mut spec = job(name).priority(priority).build();
-        spec.groups[0].tasks[0].resources.devices.push(DeviceAsk {
-            name: "gpu".to_owned(),
-            count: 1,
-            constraints: Vec::new(),
-            affinities: Vec::new(),
-        });
-        spec
-    };
-    cluster.run(with_gpu("low", 20));
+    spec
+}
 
-    cluster.run(with_gpu("high", 80));
+/// A job that asks for so many GPUs.
+fn asks_gpus(name: &str, priority: u8, count: u32) -> JobSpec {
+    let mut spec = job(name).priority(priority).build();
+    spec.groups[0].tasks[0].resources.devices.push(DeviceAsk {
+        name: "gpu".to_owned(),
+        count,
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+    });
+    spec
+}
+
+#[test]
+fn devices_are_taken_from_the_less_important_one() {
+    let mut cluster = cluster();
+    cluster.node(with_gpus(1));
+    cluster.run(asks_gpus("low", 20, 1));
+
+    cluster.run(asks_gpus("high", 80, 1));
 
     assert!(cluster.live("low").is_empty());
-    assert_eq!(cluster.live("high")[0].holding.devices[0].ids, ["a"]);
+    assert_eq!(cluster.live("high")[0].holding.devices[0].ids, ["0"]);
+}
+
+/// Sparing the one with two, which are not needed beside three and one and one, would cost three jobs.
+#[test]
+fn of_equals_those_with_the_most_devices_go() {
+    let mut cluster = cluster();
+    cluster.node(with_gpus(7));
+    for (name, count) in [("three", 3), ("two", 2), ("one", 1), ("another", 1)] {
+        cluster.run(asks_gpus(name, 20, count));
+    }
+
+    cluster.run(asks_gpus("high", 80, 5));
+
+    let left = ["three", "two", "one", "another"].map(|name| cluster.live(name).len());
+    assert_eq!(left, [0, 0, 1, 1]);
+}
+
+/// Two tasks, a GPU each: one free GPU is enough for either, and not for both.
+#[test]
+fn devices_of_all_tasks_are_taken_together() {
+    let mut cluster = cluster();
+    cluster.node(with_gpus(2));
+    cluster.run(asks_gpus("low", 20, 1));
+    let mut spec = asks_gpus("high", 80, 1);
+    let mut second = spec.groups[0].tasks[0].clone();
+    second.name = "second".to_owned();
+    spec.groups[0].tasks.push(second);
+
+    cluster.run(spec);
+
+    assert!(cluster.live("low").is_empty());
+    assert_eq!(cluster.live("high").len(), 1);
+}
+
+/// The port is held on two addresses: on one by somebody more important, who is not asked.
+#[test]
+fn a_port_is_taken_on_the_address_where_it_may_be() {
+    let mut cluster = cluster();
+    let mut spec = node("n1").build();
+    let mut other = spec.addresses[0].clone();
+    other.address = "127.0.0.2".to_owned();
+    spec.addresses.push(other);
+    cluster.node(spec);
+    cluster.run(job("highest").priority(90).port("http", 8_080).build());
+    cluster.run(job("low").priority(20).port("http", 8_080).build());
+
+    cluster.run(job("high").priority(80).port("http", 8_080).build());
+
+    let left = ["highest", "high", "low"].map(|name| cluster.live(name).len());
+    assert_eq!(left, [1, 1, 0]);
+}
+
+/// A machine came back with less memory: what it lacks has to go too.
+#[test]
+fn an_overbooked_node_gives_up_what_it_lacks() {
+    let mut cluster = cluster();
+    cluster.node(machine());
+    for name in ["one", "two", "three"] {
+        run(&mut cluster, name, 20, 1_600, 10);
+    }
+    // The check of the state takes an overbooked node for a mistake of ours.
+    cluster.unchecked = true;
+    let mut smaller = machine();
+    smaller.resources.total.memory_mb = 3_200;
+    cluster.node(smaller);
+
+    let big = run(&mut cluster, "big", 80, 1_600, 10);
+
+    assert_eq!(big.preempted.len(), 2);
 }

