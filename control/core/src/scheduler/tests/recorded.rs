@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::fixture;
 use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
-use muster_domain::job::JobSpec;
+use muster_domain::job::{GroupNetwork, JobSpec, NetworkMode, PortAsk, TaskGroup};
+use muster_domain::node::{HostAddress, NodeSpec};
+use muster_domain::resources::{AllocatedPort, Holding};
 use muster_wire::api::job::request;
 use serde_json::{Map, Value, json};
 
+use super::super::fleet::{self, Extras};
 use super::super::update::{self, Change};
+use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
+use crate::state::Held;
 
 const UPDATE: Kind = Kind {
     name: "job_diff: needs_destructive_update",
@@ -15,13 +21,12 @@ const UPDATE: Kind = Kind {
     judge: Judge::Row(judge_update),
 };
 
-/// [`super::super::fleet::Fleet::assign_ports`] is where an answer comes from once it tells addresses
-/// apart: each of `node_addresses` and what is reserved on it, `running_allocs_ports` taken, the asks, and
-/// then `offers` to compare, a `value` of null standing for any free dynamic port.
+/// Where Nomad gives out what it has not, or not what it has, refusing and giving it out are right: it may give one
+/// port to two asks of a group, and it tries the first address of a network only for a fixed port.
 const PORTS: Kind = Kind {
     name: "ports",
     is: |row| row.get("offers").is_some(),
-    judge: Judge::NotRun("a port is taken on all addresses of a node, not on one"),
+    judge: Judge::Row(judge_ports),
 };
 
 /// Fields that this version refuses, or that the server derives.
@@ -130,6 +135,179 @@ fn updates_replace_what_nomads_do() {
     };
     tally.differences.retain(|difference| !is_known(difference));
     tally.assert_same(170);
+}
+
+/// Ports as a node names them: `22,80-82`.
+fn port_list(text: &Value) -> Vec<u16> {
+    let number = |text: &str| text.trim().parse::<u16>().unwrap();
+    let parts = text
+        .as_str()
+        .unwrap()
+        .split(',')
+        .filter(|it| !it.is_empty());
+    let mut ports: Vec<u16> = parts
+        .flat_map(|part| match part.split_once('-') {
+            Some((from, to)) => number(from)..=number(to),
+            None => number(part)..=number(part),
+        })
+        .collect();
+    ports.sort_unstable();
+    ports
+}
+
+fn array(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+fn port_number(value: &Value) -> u16 {
+    u16::try_from(value.as_u64().unwrap()).unwrap()
+}
+
+/// The node of a case, and what is held of it.
+fn port_holder(case: &Value) -> (NodeSpec, Held) {
+    let mut node = fixture::node("n1").build();
+    node.addresses = array(&case["node_addresses"])
+        .map(|address| HostAddress {
+            network: text(&address["alias"]),
+            address: text(&address["address"]),
+            reserved_ports: port_list(&address["reserved_ports"]),
+        })
+        .collect();
+    node.reserved_ports = port_list(&case["reserved_host_ports"]);
+    let mut held = Held::default();
+    for ports in array(&case["running_allocs_ports"]) {
+        let ports = array(ports).map(|port| AllocatedPort {
+            label: text(&port["label"]),
+            value: port_number(&port["value"]),
+            to: 0,
+            host_ip: text(&port["host_ip"]),
+        });
+        held.take(&Holding {
+            ports: ports.collect(),
+            ..Holding::default()
+        });
+    }
+    (node, held)
+}
+
+/// The group that asks; -1 for the port inside means the one outside, as 0 does here. `None`: it asks for a number
+/// that is no port, which no job may.
+fn asks_ports(case: &Value) -> Option<TaskGroup> {
+    let ask = |port: &Value, fixed: Option<u16>| PortAsk {
+        label: text(&port["label"]),
+        fixed,
+        to: port["to"]
+            .as_u64()
+            .map_or(0, |to| u16::try_from(to).unwrap()),
+        host_network: text(&port["host_network"]),
+    };
+    let mut ports: Vec<PortAsk> = Vec::new();
+    for port in array(&case["ask_reserved_ports"]) {
+        let fixed = u16::try_from(port["value"].as_i64()?).ok()?;
+        ports.push(ask(port, Some(fixed)));
+    }
+    ports.extend(array(&case["ask_dynamic_ports"]).map(|port| ask(port, None)));
+    let mut group = fixture::group("main");
+    group.network = Some(GroupNetwork {
+        mode: NetworkMode::Host,
+        ports,
+    });
+    Some(group)
+}
+
+/// A port that was given out: its label, its number if that is known, its address.
+type Offer = (String, Option<u16>, String);
+
+/// Whether all of `offers` can be had together, each where its ask wants it.
+fn can_be_had(case: &Value, offers: &[Offer]) -> bool {
+    let (node, mut held) = port_holder(case);
+    let asks = ["ask_reserved_ports", "ask_dynamic_ports"];
+    let asks = asks.iter().flat_map(|list| array(&case[list]));
+    let mut is_free = |value: u16, ip: &str, network: &Value| {
+        let mut addresses = node.addresses.iter();
+        let address = addresses.find(|it| it.address == ip && *network == it.network);
+        let is_kept = node.reserved_ports.binary_search(&value).is_ok();
+        let is_free = !is_kept
+            && !held.has_port(value, ip)
+            && address.is_some_and(|it| it.reserved_ports.binary_search(&value).is_err());
+        if is_free {
+            let port = AllocatedPort {
+                label: String::new(),
+                value,
+                to: 0,
+                host_ip: ip.to_owned(),
+            };
+            held.take(&Holding {
+                ports: vec![port],
+                ..Holding::default()
+            });
+        }
+        is_free
+    };
+    let one_of = |value: Option<u16>| match value {
+        Some(value) => value..=value,
+        None => DYNAMIC_PORT_MIN..=DYNAMIC_PORT_MAX,
+    };
+    offers.iter().zip(asks).all(|((_, value, ip), ask)| {
+        let mut values = one_of(*value);
+        values.any(|value| is_free(value, ip, &ask["host_network"]))
+    })
+}
+
+fn judge_ports(case: &Value) -> Outcome {
+    let is_offered = |ports: Vec<AllocatedPort>| -> Vec<Offer> {
+        let offer = |port: AllocatedPort| (port.label, Some(port.value), port.host_ip);
+        ports.into_iter().map(offer).collect()
+    };
+    let (node, held) = port_holder(case);
+    let ours: Option<Vec<Offer>> = asks_ports(case)
+        .and_then(|group| fleet::assign(&node, &held, &Extras::of(&group), 4_711).ok())
+        .map(|assigned| is_offered(assigned.holding.ports));
+    let recorded = array(&case["offers"]).map(|offer| {
+        let value = offer["value"].as_u64();
+        let value = value.map(|it| u16::try_from(it).unwrap());
+        (text(&offer["label"]), value, text(&offer["host_ip"]))
+    });
+    let theirs: Option<Vec<Offer>> = (case["assigned"] == true).then(|| recorded.collect());
+    let is_same = match (&ours, &theirs) {
+        (None, None) => true,
+        (Some(ours), Some(theirs)) => {
+            let is_one = |ours: &Offer, theirs: &Offer| {
+                let (label, value, ip) = theirs;
+                ours.0 == *label && value.is_none_or(|it| Some(it) == ours.1) && ours.2 == *ip
+            };
+            let mut pairs = ours.iter().zip(theirs);
+            ours.len() == theirs.len()
+                && pairs.all(|(ours, theirs)| is_one(ours, theirs))
+                && can_be_had(case, ours)
+        }
+        (Some(ours), None) => {
+            let collides = case["error"]
+                .as_str()
+                .unwrap()
+                .starts_with("reserved port collision");
+            collides && can_be_had(case, ours)
+        }
+        (None, Some(theirs)) => !can_be_had(case, theirs),
+    };
+    if is_same {
+        Outcome::Same
+    } else {
+        Outcome::Differs(format!("{ours:?}, not {theirs:?} {}", case["error"]))
+    }
+}
+
+#[test]
+fn ports_are_given_out_as_nomads_are() {
+    let test = "ports_are_given_out_as_nomads_are";
+    let Some(tally) = recorded::beside(test, "ports.jsonl", &PORTS) else {
+        return;
+    };
+    tally.assert_same(200);
 }
 
 #[test]
