@@ -353,18 +353,18 @@ fn assign_ports(
             *slot = Some(allocated(ask, value, ip));
         }
     }
-    let mut candidates = dynamic_ports(seed);
     for (ask, slot) in asks
         .iter()
         .zip(&mut ports)
         .filter(|(ask, _)| ask.fixed.is_none())
     {
-        let addresses = addresses(spec, ask);
-        let (value, ip) = candidates.find_map(|value| {
-            let mut free = addresses.iter();
-            free.find(|(ip, reserved)| is_free(&given, value, ip, reserved))
-                .map(|(ip, _)| (value, *ip))
-        })?;
+        let (value, ip) = addresses(spec, ask)
+            .into_iter()
+            .find_map(|(ip, reserved)| {
+                let mut values = dynamic_ports(seed);
+                let value = values.find(|value| is_free(&given, *value, ip, reserved))?;
+                Some((value, ip))
+            })?;
         given.push((value, ip));
         *slot = Some(allocated(ask, value, ip));
     }
