@@ -20,12 +20,6 @@ const ORDER_DEPENDENT: Kind = Kind {
     judge: Judge::Row(judge_among_equals),
 };
 
-const NETWORK: Kind = Kind {
-    name: "preemption_network",
-    is: |row| !row["victims"].is_null() && !row["node"]["networks"].is_null(),
-    judge: Judge::NotRun("a node has no bandwidth here, and nothing is evicted for a port"),
-};
-
 fn is_preemption(row: &Value) -> bool {
     !row["victims"].is_null() && row["node"]["networks"].is_null()
 }
@@ -186,7 +180,7 @@ fn among_equals_the_choice_is_one_that_nomad_makes_too() {
 
 #[test]
 fn recorded_cases_in_named_files() {
-    recorded::named(&[PREEMPTION, ORDER_DEPENDENT, NETWORK]);
+    recorded::named(&[PREEMPTION, ORDER_DEPENDENT]);
 }
 
 fn candidate(name: u32, priority: u8, memory_mb: u64, disk_mb: u64, cpu_mhz: u64) -> Candidate {

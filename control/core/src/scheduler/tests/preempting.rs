@@ -1,6 +1,7 @@
 //! Who makes room: in scheduler, state and plan together.
 
 mod laws;
+mod recorded;
 
 use std::collections::BTreeMap;
 
