@@ -11,6 +11,7 @@
 //! | [`eval`] | an evaluation: a reason to look at a job |
 //! | [`plan`] | what a scheduler wants to change |
 //! | [`scheduling`] | settings of the scheduler |
+//! | [`pattern`] | regular expressions as Go reads them |
 //! | [`fault`] | one thing wrong with an input, with its path |
 //! | [`limits`] | bounds on everything a user can send |
 //!
@@ -29,6 +30,7 @@ pub mod job;
 pub mod limits;
 pub mod node;
 pub mod pack;
+pub mod pattern;
 pub mod plan;
 pub mod resources;
 pub mod scheduling;

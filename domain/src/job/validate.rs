@@ -13,6 +13,7 @@ use super::{
 };
 use crate::fault::Fault;
 use crate::limits;
+use crate::pattern::Pattern;
 use crate::resources::{DeviceAsk, TaskResources};
 
 /// A job that was found valid. Only [`validate`] makes one.
@@ -442,7 +443,7 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
     } = constraint;
     match operand {
         Operand::Regexp => {
-            if let Err(error) = regex_lite::Regex::new(right) {
+            if let Err(error) = Pattern::new(right) {
                 faults.push(Fault::new(
                     at,
                     format!("`{right}` is no regular expression: {error}"),

@@ -3,7 +3,6 @@
 //! Meaning and oddities are Nomad's, held to its recorded decisions: a missing attribute reads as empty
 //! text but does not count as found; an unknown reference reads as nothing at all.
 
-mod re2;
 mod version;
 
 use std::borrow::Cow;
@@ -12,7 +11,7 @@ use std::fmt;
 
 use muster_domain::job::{Constraint, Operand};
 use muster_domain::node::{DeviceGroup, NodeSpec};
-use regex_lite::Regex;
+use muster_domain::pattern::Pattern;
 
 use super::{Needs, Rule};
 
@@ -39,7 +38,7 @@ pub(in crate::scheduler) struct Condition<'a> {
 /// A right side, ready to compare.
 #[derive(Debug)]
 enum Right {
-    Pattern(Regex),
+    Pattern(Pattern),
     Version(version::Conditions),
     Set(BTreeSet<String>),
     /// Not what the operand takes; nothing compares with it.
@@ -49,7 +48,7 @@ enum Right {
 impl Right {
     fn of(operand: Operand, text: &str) -> Option<Self> {
         match operand {
-            Operand::Regexp => Some(re2::compile(text).map_or(Self::Invalid, Self::Pattern)),
+            Operand::Regexp => Some(Pattern::new(text).map_or(Self::Invalid, Self::Pattern)),
             Operand::Version => Some(Self::conditions(text, version::Rules::Version)),
             Operand::Semver => Some(Self::conditions(text, version::Rules::Semver)),
             Operand::SetContainsAll | Operand::SetContainsAny => {

@@ -1,26 +1,55 @@
 //! Regular expressions as Go reads them.
 //!
 //! Job files are written for RE2's syntax. The engine here differs from it in corners: what Go refuses is
-//! refused here too, and what Go takes literally is escaped. Classes of Unicode letters (`\pL`) are not
-//! known to the engine; such an expression is refused, so it matches nothing, and the placement says so.
+//! refused here too, what Go takes literally is escaped, and what is ASCII in Go (`\d`, `\w`, `\s`, `\b`) is so
+//! here. Categories and scripts of Unicode (`\pL`, `\p{Greek}`) are the engine's own.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-use regex_lite::Regex;
+use regex::Regex;
 
 /// Highest count of a repetition, by Go's `regexp/syntax` documentation.
 const REPEAT_MAX: u32 = 1_000;
 
-/// Compiles `pattern`; `None` if Go would refuse it, or the engine does.
-pub(super) fn compile(pattern: &str) -> Option<Regex> {
-    let mut reader = Reader {
-        rest: pattern.chars().peekable(),
-        out: String::new(),
-        repeats: false,
-    };
-    while reader.step()? {}
-    Regex::new(&reader.out).ok()
+/// A regular expression that was understood.
+#[derive(Clone, Debug)]
+pub struct Pattern(Regex);
+
+/// Why a text is no regular expression.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PatternError {
+    /// RE2 does not know what it says.
+    #[error("RE2, whose syntax it has to be in, does not know what it says")]
+    Unknown,
+    /// It is not well formed, or too large.
+    #[error("{0}")]
+    Refused(regex::Error),
+}
+
+impl Pattern {
+    /// Reads `pattern`.
+    ///
+    /// # Errors
+    ///
+    /// [`PatternError`] if Go would refuse it, or the engine does.
+    pub fn new(pattern: &str) -> Result<Self, PatternError> {
+        let mut reader = Reader {
+            rest: pattern.chars().peekable(),
+            out: String::new(),
+            repeats: false,
+        };
+        while reader.step().ok_or(PatternError::Unknown)? {}
+        Regex::new(&reader.out)
+            .map(Self)
+            .map_err(PatternError::Refused)
+    }
+
+    /// Whether it is found in `text`.
+    #[must_use]
+    pub fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
 }
 
 struct Reader<'a> {
@@ -94,15 +123,57 @@ impl Reader<'_> {
         match self.rest.next()? {
             'Q' => {
                 let text = self.quoted();
-                self.out.push_str(&regex_lite::escape(&text));
+                self.out.push_str(&regex::escape(&text));
             }
             'u' | 'U' | '<' | '>' => return None,
+            letter @ ('b' | 'B') => self.out.push_str(&format!(r"(?-u:\{letter})")),
+            letter => self.escaped(letter)?,
+        }
+        Some(())
+    }
+
+    /// What stands for one character, inside a class or not.
+    fn escaped(&mut self, letter: char) -> Option<()> {
+        let class = match letter {
+            'd' => "[0-9]",
+            'D' => "[^0-9]",
+            'w' => "[0-9A-Za-z_]",
+            'W' => "[^0-9A-Za-z_]",
+            's' => r"[\t\n\f\r ]",
+            'S' => r"[^\t\n\f\r ]",
+            'p' | 'P' => return self.property(letter),
             other => {
                 self.out.push('\\');
                 self.out.push(other);
+                return Some(());
+            }
+        };
+        self.out.push_str(class);
+        Some(())
+    }
+
+    /// A category by its letters or a script by its name, as Unicode spells them: `L`, `{Lu}`, `{^Greek}`.
+    fn property(&mut self, letter: char) -> Option<()> {
+        let first = self.rest.next()?;
+        let mut name = String::from(first);
+        if first == '{' {
+            name.clear();
+            loop {
+                match self.rest.next()? {
+                    '}' => break,
+                    other => name.push(other),
+                }
             }
         }
-        Some(())
+        let plain = name.strip_prefix('^').unwrap_or(&name);
+        let is_spelled = plain.starts_with(|it: char| it.is_ascii_uppercase())
+            && plain
+                .chars()
+                .all(|it| it.is_ascii_alphabetic() || it == '_')
+            && (plain.len() > 1 || "CLMNPSZ".contains(plain));
+        let is_negated = (letter == 'P') != (plain.len() < name.len());
+        let letter = if is_negated { 'P' } else { 'p' };
+        is_spelled.then(|| self.out.push_str(&format!(r"\{letter}{{{plain}}}")))
     }
 
     /// Text up to `\E`, or to the end.
@@ -145,8 +216,17 @@ impl Reader<'_> {
                     self.out.push(letter);
                 }
                 '\\' => {
-                    self.out.push('\\');
-                    self.out.push(self.rest.next()?);
+                    let letter = self.rest.next()?;
+                    self.escaped(letter)?;
+                }
+                // Two of them would take one set from another.
+                '-' if self.rest.peek() == Some(&'-') => {
+                    let is_first = self.out.ends_with(['[', '^']);
+                    self.out.push_str(if is_first { r"\-" } else { "-" });
+                    if !is_first {
+                        self.rest.next();
+                        self.out.push_str(r"\-");
+                    }
                 }
                 other => self.out.push(other),
             }
@@ -192,7 +272,8 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &str, text: &str) -> Option<bool> {
-        compile(pattern).map(|pattern| pattern.is_match(text))
+        let pattern = Pattern::new(pattern).ok()?;
+        Some(pattern.is_match(text))
     }
 
     #[test]
@@ -216,10 +297,45 @@ mod tests {
             (r"\Qa.b\E+", "a.bb"),
             ("[]a]", "]"),
             ("}", "}"),
+            ("[+--]", ","),
+            ("[--a]", "A"),
+            (r"\b{start}", "a{start}"),
         ] {
             assert_eq!(matches(pattern, text), Some(true), "{pattern}");
         }
         assert_eq!(matches(r"\Qa.b\E", "axb"), Some(false));
+    }
+
+    #[test]
+    fn what_is_ascii_in_go_is_ascii() {
+        for (pattern, text) in [
+            (r"\d", "\u{664}"),
+            (r"\w", "\u{e9}"),
+            (r"\s", "\u{a0}"),
+            (r"[\d\w]", "\u{e9}"),
+        ] {
+            assert_eq!(matches(pattern, text), Some(false), "{pattern}");
+        }
+        assert_eq!(matches(r"[^\D]", "5"), Some(true));
+        assert_eq!(matches(r"a\b", "a\u{e9}"), Some(true));
+        assert_eq!(matches(r"a\B", "a1"), Some(true));
+    }
+
+    #[test]
+    fn categories_and_scripts_of_unicode_are_known() {
+        for (pattern, text, expected) in [
+            (r"^\pL+$", "linux\u{e9}", true),
+            (r"\pN", "a{,5}", true),
+            (r"\PL", "linux", false),
+            (r"^\p{Greek}$", "\u{3b1}", true),
+            (r"\p{^Lu}", "A", false),
+            (r"[\pN.]+", "1.2", true),
+        ] {
+            assert_eq!(matches(pattern, text), Some(expected), "{pattern}");
+        }
+        for pattern in [r"\px", r"\p{greek}", r"\p{L", r"\p{sc=Greek}", r"\p"] {
+            assert_eq!(matches(pattern, "x"), None, "{pattern}");
+        }
     }
 
     #[test]
