@@ -126,7 +126,8 @@ impl Reader<'_> {
                 self.out.push_str(&regex::escape(&text));
             }
             'u' | 'U' | '<' | '>' => return None,
-            letter @ ('b' | 'B') => self.out.push_str(&format!(r"(?-u:\{letter})")),
+            'b' => self.out.push_str(r"(?-u:\b)"),
+            'B' => self.out.push_str(r"(?-u:\B)"),
             letter => self.escaped(letter)?,
         }
         Some(())
@@ -172,8 +173,8 @@ impl Reader<'_> {
                 .all(|it| it.is_ascii_alphabetic() || it == '_')
             && (plain.len() > 1 || "CLMNPSZ".contains(plain));
         let is_negated = (letter == 'P') != (plain.len() < name.len());
-        let letter = if is_negated { 'P' } else { 'p' };
-        is_spelled.then(|| self.out.push_str(&format!(r"\{letter}{{{plain}}}")))
+        let opening = if is_negated { r"\P{" } else { r"\p{" };
+        is_spelled.then(|| self.out.extend([opening, plain, "}"]))
     }
 
     /// Text up to `\E`, or to the end.
