@@ -1,6 +1,7 @@
 //! `muster node`: the machines.
 
 mod drain;
+mod eligibility;
 
 use clap::Subcommand;
 use muster_wire::api::alloc::AllocListStub;
@@ -24,6 +25,10 @@ pub enum NodeCommand {
     ///
     /// Example: muster node drain --enable --deadline 30m n1
     Drain(drain::DrainArgs),
+    /// Let nodes take new work, or none; what runs there goes on.
+    ///
+    /// Example: muster node eligibility --disable n1 n2
+    Eligibility(eligibility::EligibilityArgs),
 }
 
 /// Carries out `command`.
@@ -36,7 +41,14 @@ pub fn run(client: &Client, json: bool, command: &NodeCommand) -> CliResult {
         NodeCommand::Status { node: None } => list(client, json),
         NodeCommand::Status { node: Some(name) } => one(client, json, name),
         NodeCommand::Drain(args) => drain::run(client, json, args),
+        NodeCommand::Eligibility(args) => eligibility::run(client, json, args),
     }
+}
+
+/// The name that an agent on this machine has unless it was given another.
+fn this_machine() -> Result<String, CliError> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+    Ok(name.trim().to_owned())
 }
 
 fn list(client: &Client, json: bool) -> CliResult {

@@ -116,7 +116,7 @@ impl DrainArgs {
 pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
     let name = match &args.node {
         Some(name) => name.clone(),
-        None => this_machine()?,
+        None => super::this_machine()?,
     };
     let node = names::node(client, &name)?;
     if args.enable && !args.yes {
@@ -161,12 +161,6 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
         output::print("Somebody ended the drain: the node takes work again.\n")?;
     }
     Ok(if drained { Exit::Done } else { Exit::Failed })
-}
-
-/// The name that an agent on this machine has unless it was given another.
-fn this_machine() -> Result<String, CliError> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
-    Ok(name.trim().to_owned())
 }
 
 fn confirm(question: &str) -> Result<(), CliError> {

@@ -207,6 +207,38 @@ fn a_node_shows_that_it_is_drained() {
 }
 
 #[test]
+fn a_node_takes_new_work_or_none() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("a_node_takes_new_work_or_none", "the agent needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let node = json(&address, &["node", "status", "dev"]);
+    let id = node["Node"]["ID"].as_str().unwrap();
+    let eligibility = || {
+        let node = json(&address, &["node", "status", "dev"]);
+        node["Node"]["SchedulingEligibility"].clone()
+    };
+
+    let said = done(&ask(&address, &["node", "eligibility", "--disable", "dev"]));
+    let disabled = eligibility();
+    let unknown = ask(&address, &["node", "eligibility", "--enable", id, "nobody"]);
+    let untouched = eligibility();
+    let answers = json(&address, &["node", "eligibility", "--enable", id]);
+
+    assert!(said.contains("takes no new work"), "{said}");
+    assert_eq!(disabled, "ineligible");
+    assert_eq!(unknown.status.code(), Some(4), "{}", stderr(&unknown));
+    assert_eq!(untouched, "ineligible");
+    assert!(
+        answers[0]["NodeModifyIndex"].as_u64() > Some(0),
+        "{answers}"
+    );
+    assert_eq!(eligibility(), "eligible");
+}
+
+#[test]
 fn the_scheduler_is_set_and_read() {
     const SET: [&str; 3] = ["operator", "scheduler", "set-config"];
     let dir = tempfile::tempdir().unwrap();

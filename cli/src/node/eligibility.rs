@@ -1,0 +1,113 @@
+//! Whether nodes take new work.
+
+use clap::{ArgGroup, Args};
+use muster_wire::api::node::{EligibilityRequest, NodeListStub, NodeUpdateResponse};
+
+use crate::client::Client;
+use crate::exit::{CliError, CliResult, Exit};
+use crate::{names, output};
+
+/// Arguments of `muster node eligibility`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").args(["enable", "disable"]).required(true))]
+#[command(group = ArgGroup::new("which").args(["nodes", "this"]).required(true))]
+pub struct EligibilityArgs {
+    /// The nodes: names, ids or unique prefixes.
+    #[arg(value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// The node of this machine, found by its name.
+    #[arg(long = "self", id = "this")]
+    pub this: bool,
+    /// The nodes take new work.
+    #[arg(long)]
+    pub enable: bool,
+    /// They take none; what runs there goes on.
+    #[arg(long)]
+    pub disable: bool,
+}
+
+impl EligibilityArgs {
+    fn word(&self) -> &'static str {
+        if self.enable {
+            "eligible"
+        } else {
+            "ineligible"
+        }
+    }
+}
+
+/// Says of each node whether it takes new work. All are looked up before one is changed.
+///
+/// # Errors
+///
+/// [`CliError`].
+pub(super) fn run(client: &Client, json: bool, args: &EligibilityArgs) -> CliResult {
+    let mut names = args.nodes.clone();
+    if args.this {
+        names.push(super::this_machine()?);
+    }
+    let nodes: Vec<NodeListStub> = names
+        .iter()
+        .map(|name| names::node(client, name))
+        .collect::<Result<_, CliError>>()?;
+    let mut answers: Vec<NodeUpdateResponse> = Vec::with_capacity(nodes.len());
+    for node in &nodes {
+        let path = format!("/v1/node/{}/eligibility", node.id);
+        let request = EligibilityRequest {
+            node_id: node.id.clone(),
+            eligibility: args.word().to_owned(),
+        };
+        answers.push(client.put(&path, &request)?);
+        if !json {
+            let name = output::clean(&node.name);
+            output::print(&if args.enable {
+                format!("Node {name} takes work.\n")
+            } else {
+                format!(
+                    "Node {name} takes no new work; what runs there goes on.   undo: muster node eligibility --enable {name}\n"
+                )
+            })?;
+        }
+    }
+    if json {
+        output::print_json(&answers)?;
+    }
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: EligibilityArgs,
+    }
+
+    fn read(line: &str) -> Result<EligibilityArgs, clap::Error> {
+        let words = std::iter::once("eligibility").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args)
+    }
+
+    #[test]
+    fn nodes_are_named_or_this_one() {
+        assert_eq!(read("--disable n1 n2").unwrap().nodes, ["n1", "n2"]);
+        assert!(read("--enable --self").unwrap().this);
+    }
+
+    #[test]
+    fn a_node_is_made_eligible_or_not() {
+        assert_eq!(read("--enable n").unwrap().word(), "eligible");
+        assert_eq!(read("--disable n").unwrap().word(), "ineligible");
+    }
+
+    #[test]
+    fn flags_that_do_not_fit_are_refused() {
+        for line in ["n", "--enable", "--enable --disable n", "--enable --self n"] {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
+}
