@@ -9,6 +9,7 @@
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
 
+mod ahead;
 mod feasible;
 mod fleet;
 mod generic;
@@ -30,6 +31,7 @@ use muster_domain::plan::Plan;
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::{AllocView, State};
+use ahead::Ahead;
 use kinds::Kinds;
 use reconciler::Instance;
 pub use why::{Obstacle, Why, WhyNode, why};
@@ -43,6 +45,17 @@ pub struct ScheduleOutcome {
     pub update: Option<EvalUpdate>,
     /// How many instances of each group something happens to, for people.
     pub desired: Vec<(String, DesiredUpdates)>,
+}
+
+impl ScheduleOutcome {
+    /// Whether there was no room for somebody, or only at the cost of others.
+    fn lacks_room(&self) -> bool {
+        let failed = self.update.as_ref();
+        let failed = failed.is_none_or(|update| !update.failed_groups.is_empty());
+        let groups = self.plan.groups.iter();
+        let mut runs = groups.flat_map(|group| &group.placements);
+        failed || runs.any(|run| !run.preempted().is_empty())
+    }
 }
 
 /// How many instances of a group something happens to. A placement counts whether or not there is room for it.
@@ -87,11 +100,13 @@ impl From<reconciler::Counts> for DesiredUpdates {
     }
 }
 
-/// Looks at jobs, and keeps what it knows of the nodes from one to the next. What comes of it is the same as if it
-/// had kept nothing.
+/// Looks at jobs one after the other, and keeps what it knows of the nodes and which of its plans are under way.
+///
+/// What comes of it is a function of the state and of those plans.
 #[derive(Debug, Default)]
 pub struct Scheduler {
     kinds: Kinds,
+    ahead: Ahead,
 }
 
 impl Scheduler {
@@ -107,12 +122,30 @@ impl Scheduler {
         now: Timestamp,
     ) -> ScheduleOutcome {
         let now = now.max(eval.wait_until);
+        self.ahead.begin(state, &eval.id);
+        let outcome = self.look(state, eval, now);
+        if self.ahead.is_alone(&eval.id) || !outcome.lacks_room() {
+            return outcome;
+        }
+        // The plans under way may come to nothing: that there is no room is said of what is sure.
+        let others = std::mem::take(&mut self.ahead);
+        let outcome = self.look(state, eval, now);
+        self.ahead.join(others, &eval.id);
+        outcome
+    }
+
+    fn look(&mut self, state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
+        let Self { kinds, ahead } = self;
         match eval.job_type {
-            JobType::Service | JobType::Batch => {
-                generic::schedule(state, eval, now, &mut self.kinds)
-            }
+            JobType::Service | JobType::Batch => generic::schedule(state, eval, now, kinds, ahead),
             JobType::System | JobType::SysBatch => system::schedule(state, eval, now),
         }
+    }
+
+    /// Whether plans are under way.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        !self.ahead.is_empty()
     }
 }
 

@@ -1,25 +1,25 @@
 //! From evaluation to placement: broker, workers, applier.
 //!
-//! Workers plan on snapshots, on threads for blocking work. Outcomes gather while one entry commits and
+//! A worker plans on snapshots, on a thread for blocking work; it knows which of its plans are under way, so that
+//! it does not give away twice what is there once. Several workers would. Outcomes gather while one entry commits and
 //! then go into the next, all in one. Whatever goes wrong with an entry, the broker starts again from the
 //! state: an evaluation that was carried out is complete there, every other one is pending there.
 
-use std::collections::{HashMap, VecDeque};
-use std::num::NonZero;
+use std::collections::VecDeque;
 
 use muster_control_core::applier::{self, Merged};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
 use muster_control_core::fsm::Response;
-use muster_control_core::scheduler::{self, ScheduleOutcome};
+use muster_control_core::scheduler::{ScheduleOutcome, Scheduler};
 use muster_control_core::state::State;
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{EvalId, NodeId, Timestamp};
-use tokio::task::{Id, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::handle::{Control, Proposed};
 use crate::limits;
 
-/// What a worker made of a delivery; no outcome if the evaluation is gone.
+/// What the worker made of a delivery; no outcome if the evaluation is gone.
 type Planned = (Delivery, Option<ScheduleOutcome>);
 
 /// The scheduling pipeline.
@@ -27,10 +27,12 @@ type Planned = (Delivery, Option<ScheduleOutcome>);
 pub(super) struct Scheduling {
     control: Control,
     broker: Broker,
-    workers: JoinSet<Vec<Planned>>,
-    workers_max: usize,
-    /// What each worker was given, in case it dies.
-    runs: HashMap<Id, Vec<Delivery>>,
+    /// What plans, unless it is at work.
+    scheduler: Option<Scheduler>,
+    /// At most one.
+    worker: JoinSet<(Scheduler, Vec<Planned>)>,
+    /// What it was given, in case it dies.
+    run: Vec<Delivery>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
@@ -40,13 +42,12 @@ pub(super) struct Scheduling {
 impl Scheduling {
     /// Begins with what the state says is pending.
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
-        let workers_max = std::thread::available_parallelism().map_or(1, NonZero::get);
         let mut scheduling = Self {
             control,
             broker: Broker::new(BrokerConfig::default()),
-            workers: JoinSet::new(),
-            workers_max,
-            runs: HashMap::new(),
+            scheduler: Some(Scheduler::default()),
+            worker: JoinSet::new(),
+            run: Vec::new(),
             planned: VecDeque::new(),
             commit: JoinSet::new(),
         };
@@ -56,8 +57,9 @@ impl Scheduling {
 
     /// Forgets everything under way and begins again with what the state says is pending.
     pub(super) fn restart(&mut self, now: Timestamp) {
-        self.workers.detach_all();
-        self.runs.clear();
+        self.worker.detach_all();
+        self.scheduler = Some(Scheduler::default());
+        self.run.clear();
         self.planned.clear();
         // The entry itself stands or falls alone; its evaluations are looked at again if it falls.
         self.commit.detach_all();
@@ -98,14 +100,16 @@ impl Scheduling {
     /// Waits until a worker or the entry under way is done, and takes in its result. Cancellation safe.
     pub(super) async fn progress(&mut self) {
         tokio::select! {
-            Some(done) = self.workers.join_next_with_id(), if !self.workers.is_empty() => match done {
-                Ok((id, planned)) => {
-                    self.runs.remove(&id);
+            Some(done) = self.worker.join_next(), if !self.worker.is_empty() => match done {
+                Ok((scheduler, planned)) => {
+                    self.scheduler = Some(scheduler);
+                    self.run.clear();
                     self.take(planned);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the scheduler failed: its evaluations are tried again");
-                    self.nack(error.id());
+                    self.scheduler = Some(Scheduler::default());
+                    self.nack();
                 }
             },
             Some(done) = self.commit.join_next(), if !self.commit.is_empty() => match done {
@@ -129,30 +133,34 @@ impl Scheduling {
     }
 
     fn in_flight(&self) -> usize {
-        self.planned.len() + self.runs.values().map(Vec::len).sum::<usize>()
+        self.planned.len() + self.run.len()
     }
 
     fn dispatch(&mut self, now: Timestamp) {
         if self.control.state().config().scheduler.pause_broker {
             return;
         }
-        while self.workers.len() < self.workers_max {
-            let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
-            let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);
-            let run: Vec<Delivery> = std::iter::from_fn(|| self.broker.dequeue(now))
-                .take(most)
-                .collect();
-            if run.is_empty() {
-                return;
-            }
-            // Taken after the deliveries, so that it holds what they are about.
-            let state = self.control.state();
-            // The broker's clock says what is due: a wall clock that was set back must not differ.
-            let at = self.control.now().max(now);
-            let given = run.clone();
-            let worker = self.workers.spawn_blocking(move || plan(&state, run, at));
-            self.runs.insert(worker.id(), given);
+        if self.scheduler.is_none() {
+            return;
         }
+        let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
+        let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);
+        let run: Vec<Delivery> = std::iter::from_fn(|| self.broker.dequeue(now))
+            .take(most)
+            .collect();
+        if run.is_empty() {
+            return;
+        }
+        let Some(scheduler) = self.scheduler.take() else {
+            return;
+        };
+        // Taken after the deliveries, so that it holds what they are about.
+        let state = self.control.state();
+        // The broker's clock says what is due: a wall clock that was set back must not differ.
+        let at = self.control.now().max(now);
+        self.run.clone_from(&run);
+        self.worker
+            .spawn_blocking(move || plan(scheduler, &state, run, at));
     }
 
     fn take(&mut self, planned: Vec<Planned>) {
@@ -164,9 +172,9 @@ impl Scheduling {
         }
     }
 
-    fn nack(&mut self, worker: Id) {
+    fn nack(&mut self) {
         let now = self.control.monotonic();
-        for delivery in self.runs.remove(&worker).unwrap_or_default() {
+        for delivery in std::mem::take(&mut self.run) {
             self.broker.nack(&delivery.eval_id, delivery.token, now);
         }
     }
@@ -231,14 +239,17 @@ impl Scheduling {
 }
 
 /// Plans each delivery on `state`.
-fn plan(state: &State, run: Vec<Delivery>, at: Timestamp) -> Vec<Planned> {
-    run.into_iter()
-        .map(|delivery| {
-            let eval = state.evals().get(&delivery.eval_id);
-            (
-                delivery,
-                eval.map(|eval| scheduler::schedule(state, eval, at)),
-            )
-        })
-        .collect()
+fn plan(
+    mut scheduler: Scheduler,
+    state: &State,
+    run: Vec<Delivery>,
+    at: Timestamp,
+) -> (Scheduler, Vec<Planned>) {
+    let planned = run.into_iter().map(|delivery| {
+        let eval = state.evals().get(&delivery.eval_id);
+        let outcome = eval.map(|eval| scheduler.schedule(state, eval, at));
+        (delivery, outcome)
+    });
+    let planned = planned.collect();
+    (scheduler, planned)
 }

@@ -8,6 +8,7 @@ use muster_domain::job::{DEFAULT_HOST_NETWORK, PortAsk, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
 
+use super::ahead::{Ahead, Placed};
 use super::feasible::{Condition, device_matches};
 use super::kinds::Kinds;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
@@ -30,6 +31,8 @@ pub(super) struct Fleet<'a> {
     kinds: Kinds,
     /// Nodes that the plan changed, in that order.
     changed: Vec<usize>,
+    /// What the plan places.
+    placed: Vec<Placed>,
 }
 
 /// What a group asks for besides amounts.
@@ -95,11 +98,6 @@ pub(super) struct Assigned {
 
 impl<'a> Fleet<'a> {
     pub(super) fn new(state: &'a State, seed: u64) -> Self {
-        Self::with(state, seed, Kinds::default())
-    }
-
-    /// The same with nodes by kind, which are in line with `state`.
-    pub(super) fn with(state: &'a State, seed: u64, kinds: Kinds) -> Self {
         Self {
             state,
             columns: state.nodes().shared_columns(),
@@ -107,15 +105,31 @@ impl<'a> Fleet<'a> {
             freed: BTreeSet::new(),
             evicted: BTreeMap::new(),
             seed,
-            kinds,
+            kinds: Kinds::default(),
             changed: Vec::new(),
+            placed: Vec::new(),
         }
     }
 
-    /// Nodes by kind, as they were before the plan.
-    pub(super) fn into_kinds(mut self) -> Kinds {
+    /// The same after the plans in `ahead`, with nodes by kind.
+    pub(super) fn with(state: &'a State, seed: u64, ahead: &Ahead, kinds: Kinds) -> Self {
+        let mut fleet = Self::new(state, seed);
+        for (number, amount, holding) in ahead.placed() {
+            fleet.use_of(*number, |used| used.plus(*amount));
+            if !holding.is_empty() && fleet.columns.get(*number).is_some() {
+                fleet.held_mut(*number).take(holding);
+            }
+        }
+        fleet.changed.clear();
+        fleet.kinds = kinds;
+        fleet.kinds.follow(&fleet.columns);
+        fleet
+    }
+
+    /// Nodes by kind, as they were before the plan, and what the plan places.
+    pub(super) fn into_parts(mut self) -> (Kinds, Vec<Placed>) {
         self.kinds.restore();
-        self.kinds
+        (self.kinds, self.placed)
     }
 
     pub(super) fn kinds(&self) -> &Kinds {
@@ -202,11 +216,10 @@ impl<'a> Fleet<'a> {
 
     /// Takes an instance's share of node `number`.
     pub(super) fn take(&mut self, number: usize, ask: Amount, holding: &Holding) {
-        self.use_of(number, |used| {
-            let mut used = used.plus(ask);
-            used.cpu_mhz = used.cpu_mhz.saturating_add(holding.cores_mhz());
-            used
-        });
+        let mut amount = ask;
+        amount.cpu_mhz = amount.cpu_mhz.saturating_add(holding.cores_mhz());
+        self.use_of(number, |used| used.plus(amount));
+        self.placed.push((number, amount, holding.clone()));
         if !holding.is_empty() {
             self.held_mut(number).take(holding);
         }

@@ -12,6 +12,7 @@ use muster_domain::plan::{
     PlannedFollowUp, PlannedStop,
 };
 
+use super::ahead::Ahead;
 use super::feasible::{self, Asks, Needs, Verdict};
 use super::fleet::{Extras, Fleet};
 use super::instances::{Changes, kill_timeout};
@@ -28,6 +29,7 @@ pub(super) fn schedule(
     eval: &Evaluation,
     now: Timestamp,
     kinds: &mut Kinds,
+    ahead: &mut Ahead,
 ) -> ScheduleOutcome {
     let job = state.jobs().get(&eval.job).map(|job| &**job);
     let mut plan = empty_plan(state, eval.id, eval.job.clone());
@@ -75,11 +77,16 @@ pub(super) fn schedule(
     }
     if let Some(job) = job.filter(|job| !job.stop) {
         let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
+        let seed = seed(&eval.id);
         if work.iter().any(|(_, work)| wants_room(work)) {
-            kinds.follow(&state.nodes().shared_columns());
+            let fleet = Fleet::with(state, seed, ahead, std::mem::take(kinds));
+            let fleet = Placer::new(state, job, fleet).place(work, &mut plan);
+            let (known, placed) = fleet.into_parts();
+            *kinds = known;
+            ahead.add(state, eval.id, placed);
+        } else {
+            Placer::new(state, job, Fleet::new(state, seed)).place(work, &mut plan);
         }
-        let fleet = Fleet::with(state, seed(&eval.id), std::mem::take(kinds));
-        *kinds = Placer::new(state, job, fleet).place(work, &mut plan);
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
     let update = outcome(state, eval, &mut plan);
@@ -326,8 +333,8 @@ impl<'s> Placer<'s> {
         }
     }
 
-    /// Gives the kinds back.
-    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) -> Kinds {
+    /// Gives back the fleet as the plan leaves it.
+    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) -> Fleet<'s> {
         for stop in &plan.stops {
             if let Some(alloc) = self.state.allocs().get(&stop.alloc_id) {
                 self.fleet.give_back(alloc);
@@ -351,7 +358,7 @@ impl<'s> Placer<'s> {
             plan.failed = failed;
         }
         plan.all_at_once = spec.all_at_once;
-        self.fleet.into_kinds()
+        self.fleet
     }
 
     fn place_group(&mut self, group_at: u16, group: &TaskGroup, work: GroupWork, plan: &mut Plan) {

@@ -13,6 +13,11 @@ mod recorded;
 mod script;
 
 use expect_test::{Expect, expect};
+use muster_domain::eval::EvalStatus;
+use muster_domain::fixture::{job, node};
+
+use crate::fixture::Cluster;
+use crate::fsm::Command;
 
 /// Runs a script and compares the plans.
 fn check(script: &str, expected: Expect) {
@@ -348,4 +353,33 @@ fn a_node_without_cpu_takes_nothing() {
          job web cpu=0",
         expect!["wait web x1: cpu on 1"],
     );
+}
+
+#[test]
+fn plans_under_way_do_not_choose_the_same_place() {
+    let mut cluster = Cluster::new();
+    for number in 0..2 {
+        cluster.node(node(&format!("n{number}")).cpu_mhz(1_000).build());
+    }
+    for name in ["one", "other", "third"] {
+        let spec = Box::new(job(name).cpu_mhz(900).memory_mb(10).build());
+        cluster.apply(Command::RegisterJob {
+            spec,
+            at: cluster.now,
+            check_index: None,
+        });
+    }
+
+    let outcomes: Vec<_> = std::iter::from_fn(|| cluster.schedule_next()).collect();
+
+    let place = |at: usize| outcomes[at].plan.groups[0].placements[0].node;
+    assert_ne!(place(0), place(1), "the first plan is not committed yet");
+    // There is room for two. The third is not told that there is none: one of the plans may come to nothing.
+    assert_eq!(outcomes[2].plan.groups.len(), 1);
+
+    cluster.commit(outcomes, Vec::new(), &mut Vec::new());
+    cluster.settle();
+    let blocked = cluster.state.evals().iter();
+    let blocked = blocked.filter(|eval| eval.status == EvalStatus::Blocked);
+    assert_eq!(blocked.count(), 1, "now it is sure");
 }

@@ -40,7 +40,9 @@ impl Evictions {
         job: &JobKey,
         priority: u8,
     ) -> Self {
-        let first = ranking.candidates.partition_point(|it| it.number < fleet.first());
+        let first = ranking
+            .candidates
+            .partition_point(|it| it.number < fleet.first());
         let scores: Vec<f64> = (0..ranking.candidates.len())
             .map(|at| {
                 option(ranking, fleet, at, job, priority).map_or(f64::NEG_INFINITY, |it| it.0)

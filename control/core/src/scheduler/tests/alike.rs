@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::life::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
+use crate::scheduler::ahead::Ahead;
 use crate::scheduler::fleet::Fleet;
 use crate::scheduler::kinds::Kinds;
 use crate::scheduler::rank::{Found, Place, Ranking, Scan};
@@ -157,9 +158,8 @@ proptest! {
         let present = || cluster.state.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
         let seed = u64::from(nodes) * 7 + u64::from(cpu);
 
-        let mut kinds = Kinds::default();
-        kinds.follow(&cluster.state.nodes().shared_columns());
-        let mut by_kind = Fleet::with(&cluster.state, seed, kinds);
+        let nothing = Ahead::default();
+        let mut by_kind = Fleet::with(&cluster.state, seed, &nothing, Kinds::default());
         let mut one_by_one = Fleet::new(&cluster.state, seed);
         let mut scan = Scan::new(&mut by_kind, &spec, group, present(), std::iter::empty()).unwrap();
         let mut ranking = Ranking::new(&one_by_one, &spec, group, present(), std::iter::empty());
@@ -186,9 +186,8 @@ proptest! {
         }
 
         // What a plan wrote is taken back.
-        let mut kinds = by_kind.into_kinds();
-        kinds.follow(&cluster.state.nodes().shared_columns());
-        let mut again = Fleet::with(&cluster.state, seed, kinds);
+        let (kinds, _) = by_kind.into_parts();
+        let mut again = Fleet::with(&cluster.state, seed, &nothing, kinds);
         let scan = Scan::new(&mut again, &spec, group, present(), std::iter::empty()).unwrap();
         let ranking = Ranking::new(&again, &spec, group, present(), std::iter::empty());
         prop_assert_eq!(known(scan.metrics(), has_port), known(ranking.metrics(&again), has_port));
