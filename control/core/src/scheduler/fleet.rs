@@ -122,8 +122,13 @@ impl<'a> Fleet<'a> {
         }
         fleet.changed.clear();
         fleet.kinds = kinds;
-        fleet.kinds.follow(&fleet.columns);
         fleet
+    }
+
+    /// Brings the kinds in line with the nodes as they are now.
+    pub(super) fn follow(&mut self) {
+        self.kinds.restore();
+        self.kinds.follow(&self.columns);
     }
 
     /// Nodes by kind, as they were before the plan, and what the plan places.

@@ -470,7 +470,8 @@ impl<'s> Placer<'s> {
         plan: &mut Plan,
     ) -> (Vec<PlacementRun>, u32, Metrics) {
         let spec = &version.spec;
-        let chooser = match self.scan(spec, group, group_at) {
+        let wanted = places.len() + destructive.len();
+        let chooser = match self.scan(spec, group, group_at, wanted) {
             Some(scan) => Chooser::Scan(Box::new(scan)),
             None => Chooser::Ranking(Box::new(self.ranking(spec, group, group_at))),
         };
@@ -504,6 +505,7 @@ impl<'s> Placer<'s> {
         spec: &'j JobSpec,
         group: &'j TaskGroup,
         group_at: u16,
+        wanted: usize,
     ) -> Option<Scan<'j>> {
         let present = self.present();
         let planned = self.planned_nodes(group_at);
@@ -511,6 +513,7 @@ impl<'s> Placer<'s> {
             &mut self.fleet,
             spec,
             group,
+            wanted,
             present.into_iter(),
             planned.into_iter(),
         )

@@ -49,6 +49,8 @@ pub(super) struct Block {
     open: u64,
     /// Of those together.
     together: Together,
+    /// Slots were written since that was worked out.
+    is_stale: bool,
 }
 
 /// What the open nodes of a block have at least and at most.
@@ -131,6 +133,7 @@ impl Block {
         memory_power: [0.0; BLOCK],
         open: 0,
         together: Together::NOBODY,
+        is_stale: false,
     };
 
     pub(super) fn number(&self, slot: usize) -> usize {
@@ -263,6 +266,7 @@ impl Block {
 
     /// What the open nodes have together changed.
     fn summarise(&mut self) {
+        self.is_stale = false;
         let mut together = Together::NOBODY;
         for slot in 0..BLOCK {
             if self.open >> slot & 1 == 0 {
@@ -320,7 +324,7 @@ impl Block {
             self.cpu[slot] = -1;
             self.open &= !(1 << slot);
         }
-        self.summarise();
+        self.is_stale = true;
     }
 
     fn close(&mut self, slot: usize) {
@@ -385,8 +389,8 @@ impl Kind {
         let last = self.blocks[self.len / BLOCK].row(self.len % BLOCK);
         self.blocks[slot / BLOCK].put(slot % BLOCK, last);
         self.blocks[self.len / BLOCK].put(self.len % BLOCK, Row::NOBODY);
-        self.blocks[slot / BLOCK].summarise();
-        self.blocks[self.len / BLOCK].summarise();
+        self.blocks[slot / BLOCK].is_stale = true;
+        self.blocks[self.len / BLOCK].is_stale = true;
         self.blocks.truncate(self.len.div_ceil(BLOCK));
     }
 
@@ -467,6 +471,7 @@ impl Kinds {
         }
         self.columns = columns.clone();
         self.sort();
+        self.summarise();
         let used = self.kinds.iter().filter(|kind| kind.len > 0).count();
         if self.kinds.len() > 2 * used + limits::KINDS_SPARE_MAX {
             *self = Self::default();
@@ -574,6 +579,9 @@ impl Kinds {
     pub(super) fn set(&mut self, number: usize, column: &Column) {
         self.written.push(number);
         self.write(number, column);
+        if let Some((block, _)) = self.block_mut(number) {
+            block.summarise();
+        }
     }
 
     /// Nobody is placed on node `number` by its sum.
@@ -586,11 +594,22 @@ impl Kinds {
 
     /// Takes back everything since [`Self::follow`].
     pub(super) fn restore(&mut self) {
+        if self.written.is_empty() {
+            return;
+        }
         for number in std::mem::take(&mut self.written) {
             if let Some(column) = self.columns.get(number).copied() {
                 self.write(number, &column);
             }
         }
+        self.summarise();
+    }
+
+    fn summarise(&mut self) {
+        let blocks = self.kinds.iter_mut().flat_map(|kind| &mut kind.blocks);
+        blocks
+            .filter(|block| block.is_stale)
+            .for_each(Block::summarise);
     }
 
     /// What is known of who may be used by those who ask for the same. Give it back.

@@ -22,6 +22,12 @@ use crate::scheduler::fleet::{Assigned, Extras, Fleet};
 use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short};
 use crate::state::AllocView;
 
+/// A scan looks at a few dozen blocks and kinds for each instance, a ranking at every node once and then at next to
+/// nothing: it is faster from one instance for so many nodes on.
+const RANKED_FROM: usize = 32;
+/// On fewer nodes than this both cost next to nothing.
+const WORTH_A_RANKING: usize = 256;
+
 /// What came of looking for a place.
 #[derive(Debug)]
 pub(in crate::scheduler) enum Found {
@@ -46,6 +52,8 @@ struct Usable {
     /// The least of all sums or bounds, and the best of all nodes where it was worked out.
     low: f32,
     top: Option<Best>,
+    /// Whether `low` is a sum.
+    is_sum: bool,
 }
 
 /// How much is known of a block.
@@ -69,16 +77,21 @@ impl Usable {
         let sums = self.least.iter().map(|(sum, _)| *sum);
         self.low = sums.fold(f32::INFINITY, f32::min);
         self.top = None;
+        self.is_sum = false;
     }
 
     /// Looks at the first block of those with the lowest bound or sum. Says whether that was its sum already.
     fn look_closer(&mut self, blocks: &[Block], first: usize) -> bool {
+        if self.is_sum {
+            return true;
+        }
         let lowest = |(sum, _): &(f32, Known)| *sum <= self.low;
         if self
             .least
             .iter()
             .any(|it| lowest(it) && it.1 == Known::Least)
         {
+            self.is_sum = true;
             return true;
         }
         if let Some(at) = self.least.iter().position(lowest) {
@@ -147,15 +160,20 @@ pub(in crate::scheduler) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// `None`: more than the node itself decides. `present` are the instances of the job that stay, `planned` the
+    /// `None`: more than the node itself decides, or so many of `wanted` instances are to be placed that a ranking is
+    /// faster. `present` are the instances of the job that stay, `planned` the
     /// nodes of those that the plan places before, each with whether it is of the group.
     pub(in crate::scheduler) fn new<'r>(
         fleet: &mut Fleet<'_>,
         job: &'a JobSpec,
         group: &'a TaskGroup,
+        wanted: usize,
         present: impl Iterator<Item = AllocView<'r>>,
         planned: impl Iterator<Item = (usize, bool)>,
     ) -> Option<Self> {
+        if wanted.saturating_mul(RANKED_FROM) > fleet.columns().len().max(WORTH_A_RANKING) {
+            return None;
+        }
         let (extras, asks) = (Extras::of(group), Asks::of(job, group));
         let affinities = Affinities::of(job, group);
         if !job.spreads.is_empty()
@@ -183,12 +201,7 @@ impl<'a> Scan<'a> {
             refusals: 0,
             metrics: PlacementMetrics::default(),
         };
-        // What stands aside of an earlier group comes back, and what the plan changed meanwhile is seen.
-        fleet.kinds_mut().restore();
-        for at in 0..scan.seen {
-            let number = fleet.changed()[at];
-            fleet.write_kind(number);
-        }
+        fleet.follow();
         let mut census = Census::default();
         scan.choose_kinds(fleet, asks, &affinities, &mut census)?;
         scan.metrics = census.into_metrics();
@@ -288,6 +301,7 @@ impl<'a> Scan<'a> {
                 best: Vec::new(),
                 low: f32::INFINITY,
                 top: None,
+                is_sum: false,
             });
         }
         for (class_at, count) in counts {
@@ -514,20 +528,27 @@ impl<'a> Scan<'a> {
         let aside = best.map_or(f64::NEG_INFINITY, |best| best.score);
         // The scores of two kinds are as far from exact as those of two nodes.
         let near = f64::from(NEAR) / 18.0;
-        // Kinds that promise the most are looked at first; most of the others need no look then.
-        let mut highest = aside;
-        for (promise, at) in self.promising() {
-            if promise < highest - near {
-                break;
+        // The kind that promises the most is looked at first; most of the others need no look then.
+        let highest = loop {
+            let (mut highest, mut promise) = (aside, None);
+            for (at, usable) in self.usable.iter().enumerate() {
+                if !usable.low.is_finite() {
+                    continue;
+                }
+                let score = self.about(usable, usable.low);
+                if usable.is_sum {
+                    highest = highest.max(score);
+                } else if promise.is_none_or(|(other, _)| score > other) {
+                    promise = Some((score, at));
+                }
             }
+            let Some((_, at)) = promise.filter(|(score, _)| *score >= highest - near) else {
+                break highest;
+            };
             let usable = &mut self.usable[at];
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
             while !usable.look_closer(blocks, self.first) {}
-            let usable = &self.usable[at];
-            if usable.low.is_finite() {
-                highest = highest.max(self.about(usable, usable.low));
-            }
-        }
+        };
         for at in 0..self.usable.len() {
             let usable = &self.usable[at];
             if !usable.low.is_finite() || self.about(usable, usable.low) < highest - near {

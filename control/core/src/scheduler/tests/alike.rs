@@ -161,7 +161,7 @@ proptest! {
         let nothing = Ahead::default();
         let mut by_kind = Fleet::with(&cluster.state, seed, &nothing, Kinds::default());
         let mut one_by_one = Fleet::new(&cluster.state, seed);
-        let mut scan = Scan::new(&mut by_kind, &spec, group, present(), std::iter::empty()).unwrap();
+        let mut scan = Scan::new(&mut by_kind, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let mut ranking = Ranking::new(&one_by_one, &spec, group, present(), std::iter::empty());
         let has_port = flags & PORT != 0;
         prop_assert_eq!(known(scan.metrics(), has_port), known(ranking.metrics(&one_by_one), has_port));
@@ -188,7 +188,7 @@ proptest! {
         // What a plan wrote is taken back.
         let (kinds, _) = by_kind.into_parts();
         let mut again = Fleet::with(&cluster.state, seed, &nothing, kinds);
-        let scan = Scan::new(&mut again, &spec, group, present(), std::iter::empty()).unwrap();
+        let scan = Scan::new(&mut again, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let ranking = Ranking::new(&again, &spec, group, present(), std::iter::empty());
         prop_assert_eq!(known(scan.metrics(), has_port), known(ranking.metrics(&again), has_port));
     }
