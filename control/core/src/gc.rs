@@ -7,34 +7,67 @@ use std::time::Duration;
 
 use muster_domain::id::Timestamp;
 
-use crate::fsm::{Command, GcRule, Response};
+use crate::fsm::{Command, GcCutoffs, GcRule, Response};
 
-/// Intervals and thresholds. The defaults are Nomad's.
+/// Intervals and thresholds. Names and defaults are Nomad's, where it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcConfig {
-    /// Between two looks.
-    pub interval: Duration,
+    /// Between two looks at evaluations and their allocations.
+    pub eval_interval: Duration,
     /// Age of evaluations and allocations.
     pub eval_threshold: Duration,
-    /// Age of evaluations of batch jobs.
+    /// Age of evaluations and allocations of batch jobs.
     pub batch_eval_threshold: Duration,
+    /// Between two looks at jobs.
+    pub job_interval: Duration,
     /// Age of jobs.
     pub job_threshold: Duration,
-    /// Age of nodes.
-    pub node_threshold: Duration,
+    /// Between two looks at deployments.
+    pub deployment_interval: Duration,
     /// Age of deployments.
     pub deployment_threshold: Duration,
+    /// Between two looks at nodes.
+    pub node_interval: Duration,
+    /// Age of nodes.
+    pub node_threshold: Duration,
 }
 
 impl Default for GcConfig {
     fn default() -> Self {
+        let interval = Duration::from_mins(5);
         Self {
-            interval: Duration::from_mins(5),
+            eval_interval: interval,
             eval_threshold: Duration::from_hours(1),
             batch_eval_threshold: Duration::from_hours(24),
+            job_interval: interval,
             job_threshold: Duration::from_hours(4),
-            node_threshold: Duration::from_hours(24),
+            deployment_interval: interval,
             deployment_threshold: Duration::from_hours(1),
+            node_interval: interval,
+            node_threshold: Duration::from_hours(24),
+        }
+    }
+}
+
+impl GcConfig {
+    /// What is old enough at `now`.
+    #[must_use]
+    pub fn cutoffs(&self, now: Timestamp) -> GcCutoffs {
+        GcCutoffs {
+            jobs: before(now, self.job_threshold),
+            evals: before(now, self.eval_threshold),
+            batch_evals: before(now, self.batch_eval_threshold),
+            deployments: before(now, self.deployment_threshold),
+            nodes: before(now, self.node_threshold),
+        }
+    }
+
+    fn interval(&self, rule: GcRule) -> Duration {
+        match rule {
+            GcRule::Jobs => self.job_interval,
+            GcRule::Evals => self.eval_interval,
+            GcRule::Deployments => self.deployment_interval,
+            GcRule::Nodes => self.node_interval,
         }
     }
 }
@@ -51,60 +84,37 @@ const ORDER: [GcRule; 4] = [
 #[derive(Debug)]
 pub struct Collector {
     config: GcConfig,
-    due: Timestamp,
+    /// When to look, in the order of [`ORDER`].
+    due: [Timestamp; ORDER.len()],
 }
 
 impl Collector {
-    /// First due an interval from `now`.
+    /// Each rule is first due its interval from `now`.
     #[must_use]
     pub fn new(config: GcConfig, now: Timestamp) -> Self {
         Self {
             config,
-            due: now.plus(config.interval),
+            due: ORDER.map(|rule| now.plus(config.interval(rule))),
         }
     }
 
-    /// What to propose, in order, if it is time.
+    /// What to propose, in order, of the rules whose time it is.
     pub fn handle_timeout(&mut self, now: Timestamp) -> Vec<Command> {
-        if now < self.due {
-            return Vec::new();
+        let cutoffs = self.config.cutoffs(now);
+        let mut commands = Vec::new();
+        for (rule, due) in ORDER.into_iter().zip(&mut self.due) {
+            if now >= *due {
+                *due = now.plus(self.config.interval(rule));
+                commands.push(collect(rule, &cutoffs, now));
+            }
         }
-        self.due = now.plus(self.config.interval);
-        let GcConfig {
-            interval: _,
-            eval_threshold,
-            batch_eval_threshold,
-            job_threshold,
-            node_threshold,
-            deployment_threshold,
-        } = self.config;
-        let threshold = |rule| match rule {
-            GcRule::Jobs => job_threshold,
-            GcRule::Evals => eval_threshold,
-            GcRule::Nodes => node_threshold,
-            GcRule::Deployments => deployment_threshold,
-        };
-        let rules = ORDER.into_iter();
-        rules
-            .map(|rule| {
-                collect(
-                    rule,
-                    before(now, threshold(rule)),
-                    before(now, batch_eval_threshold),
-                    now,
-                )
-            })
-            .collect()
+        commands
     }
 
     /// What to propose, in order, when somebody asks for it: no threshold applies.
     #[must_use]
     pub fn forced(now: Timestamp) -> Vec<Command> {
-        let ever = Timestamp(u64::MAX);
-        ORDER
-            .into_iter()
-            .map(|rule| collect(rule, ever, ever, now))
-            .collect()
+        ORDER.map(|rule| collect(rule, &GcCutoffs::NONE, now)).into()
     }
 
     /// The next slice, if `response` to `command` says that there is one.
@@ -135,7 +145,8 @@ impl Collector {
     /// When [`Self::handle_timeout`] has something to do, and what for.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        Some((self.due, "garbage collection"))
+        let soonest = self.due.iter().min()?;
+        Some((*soonest, "garbage collection"))
     }
 }
 
@@ -146,11 +157,24 @@ fn before(now: Timestamp, threshold: Duration) -> Timestamp {
     )
 }
 
-fn collect(rule: GcRule, before: Timestamp, batch_before: Timestamp, at: Timestamp) -> Command {
+fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Command {
+    let GcCutoffs {
+        jobs,
+        evals,
+        batch_evals,
+        deployments,
+        nodes,
+    } = *cutoffs;
+    let before = match rule {
+        GcRule::Jobs => jobs,
+        GcRule::Evals => evals,
+        GcRule::Deployments => deployments,
+        GcRule::Nodes => nodes,
+    };
     Command::CollectGarbage {
         rule,
         before,
-        batch_before,
+        batch_before: batch_evals,
         after: None,
         at,
     }

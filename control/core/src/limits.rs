@@ -36,9 +36,11 @@ pub const PLAN_RUNS_MAX: usize = 32_768;
 /// Capacity events remembered for evaluations that are about to be blocked. The gap between a snapshot
 /// and the block is milliseconds; where it is longer the evaluation is woken to be safe.
 pub const RECENT_CAPACITY_MAX: usize = 4_096;
-/// Objects looked at by one garbage collection command: about a millisecond of apply
-/// (0.2 µs to 0.3 µs each were measured), so that heartbeats and placements do not notice.
-pub const GC_SLICE_MAX: usize = 4_096;
+/// Objects freed by one garbage collection command: about a millisecond of apply, so that heartbeats and
+/// placements do not notice. Half would double the entries, of which each waits for the disk.
+pub const GC_SLICE_MAX: usize = 1_024;
+/// Objects looked at by one garbage collection command, which costs a tenth of freeing them.
+pub const GC_LOOKED_AT_MAX: usize = 8 * GC_SLICE_MAX;
 /// Answers to keyed writes that are kept: a client that retries does so within seconds, and the fastest
 /// cluster takes a few thousand writes a second from people and their programs. About 300 bytes each.
 pub const ANSWERS_MAX: u32 = 65_536;

@@ -21,9 +21,11 @@ mod prefix;
 mod room;
 mod runs;
 
+use muster_domain::deployment::Deployment;
+use muster_domain::eval::Evaluation;
 use muster_domain::id::{LogIndex, NodeId};
 
-use allocs::Updated;
+use allocs::{Moved, Updated};
 pub use allocs::{AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc};
 pub use answers::{Answer, Answers};
 pub use config::Config;
@@ -169,14 +171,44 @@ impl State {
         if !row.is_terminal() {
             self.nodes.take(row.node(), row.ask(), row.held());
         }
-        self.allocs.insert(key, row, node_id);
+        let moved = self.allocs.insert(key, row, node_id);
+        self.moved(&moved);
+    }
+
+    /// Writes an evaluation.
+    pub(crate) fn put_eval(&mut self, eval: Evaluation) {
+        let may_free = self.allocs.may_free(&eval.id);
+        self.evals.put(eval, may_free);
+    }
+
+    /// Writes a deployment.
+    pub(crate) fn put_deployment(&mut self, deployment: Deployment) {
+        let is_used = self.allocs.is_deployed(&deployment.id);
+        self.deployments.put(deployment, is_used);
+    }
+
+    /// Tells evaluations and deployments what became of their allocations.
+    fn moved(&mut self, moved: &Moved) {
+        let Moved {
+            eval_id,
+            deployments,
+        } = moved;
+        if let Some(eval_id) = eval_id {
+            let may_free = self.allocs.may_free(eval_id);
+            self.evals.set_may_free(eval_id, may_free);
+        }
+        for id in deployments.iter().flatten() {
+            let is_used = self.allocs.is_deployed(id);
+            self.deployments.set_used(id, is_used);
+        }
     }
 
     /// Changes an allocation and moves what its node uses. Says whether it set room free.
     pub(crate) fn update_alloc(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> bool {
-        let Some(Updated { view, took }) = self.allocs.update(key, change) else {
+        let Some(updated) = self.allocs.update(key, change) else {
             return false;
         };
+        let Updated { view, took, moved } = updated;
         let (before, after) = (took, (!view.is_terminal()).then(|| view.ask()));
         if before != after {
             if let Some(ask) = before {
@@ -186,13 +218,15 @@ impl State {
                 self.nodes.take(view.node(), ask, view.holding());
             }
         }
+        self.moved(&moved);
         before.is_some() && after.is_none()
     }
 
     /// Forgets an allocation. Says on which node it was.
     pub(crate) fn remove_alloc(&mut self, key: u64) -> Option<(NodeId, Row)> {
         let node_id = self.allocs.at(key)?.node_id();
-        let row = self.allocs.remove(key)?;
+        let (row, moved) = self.allocs.remove(key)?;
+        self.moved(&moved);
         if !row.is_terminal() {
             self.nodes.give_back(row.node(), row.ask(), row.held());
         }

@@ -53,8 +53,12 @@ pub struct Duties {
 
 /// Short, so that what is over is forgotten in the middle of a storm.
 fn gc() -> GcConfig {
+    let interval = Duration::from_secs(15);
     GcConfig {
-        interval: Duration::from_secs(15),
+        eval_interval: interval,
+        job_interval: interval,
+        deployment_interval: interval,
+        node_interval: interval,
         eval_threshold: Duration::from_secs(20),
         batch_eval_threshold: Duration::from_secs(30),
         job_threshold: Duration::from_secs(30),

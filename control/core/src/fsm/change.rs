@@ -265,7 +265,7 @@ impl<'a> Change<'a> {
         deployment.modify_time = self.at;
         self.written.deployments.insert(deployment.id);
         self.effect(Effect::DutiesDue);
-        self.state.deployments.put(deployment);
+        self.state.put_deployment(deployment);
     }
 
     /// Forgets a deployment.
@@ -343,7 +343,7 @@ impl<'a> Change<'a> {
             }
         });
         self.written.evals.insert(eval_id);
-        self.state.evals.put(eval);
+        self.state.put_eval(eval);
         eval_id
     }
 

@@ -517,23 +517,3 @@ pub(crate) fn next_deadline(state: &State, now: Timestamp) -> Option<Timestamp> 
     });
     deadlines.filter(|at| *at > now).min()
 }
-
-/// Deployments of jobs that are gone or over and ended before, for garbage collection.
-pub(super) fn may_be_forgotten(state: &State, deployment: &Deployment, before: Timestamp) -> bool {
-    let is_used = || {
-        state
-            .allocs
-            .of_job(&deployment.job)
-            .any(|alloc| alloc.deployment() == Some(deployment.id) && !alloc.is_terminal())
-    };
-    // A failed one of the current version keeps the job from beginning anew.
-    let holds_back = || {
-        let job = state.jobs.get(&deployment.job);
-        job.is_some_and(|job| {
-            !job.stop
-                && deployment.status == DeploymentStatus::Failed
-                && job.current.version == deployment.job_version
-        })
-    };
-    !deployment.status.is_active() && !holds_back() && deployment.modify_time < before && !is_used()
-}

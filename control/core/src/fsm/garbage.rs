@@ -1,30 +1,29 @@
 //! Forgetting what has ended.
 //!
 //! A command says a rule and a range of time; what falls under it follows from the state, so that every
-//! replica forgets the same and the log carries no ids. A command looks at a bounded slice and answers
-//! where the next one begins. One evaluation or job is never cut: with its allocations it may exceed
-//! the bound alone.
+//! replica forgets the same and the log carries no ids. A command does a bounded slice of it and answers where
+//! the next one begins. What goes, and why something stays, is in `rule`; `survey` says the same of a whole
+//! state without changing it.
 //!
-//! | object | goes when |
-//! |---|---|
-//! | evaluation | it ended before the cutoff and all its allocations go with it; one of a batch job only when the job is gone, or stopped and dead |
-//! | allocation | it ended before the cutoff, and will not be replaced; also alone, when its evaluation stays |
-//! | job | dead and stopped, or dead and batch; submitted before the cutoff, and all below it goes |
-//! | deployment | it ended before the cutoff, and nothing of it runs |
-//! | node | down since before the cutoff, nothing live on it |
+//! Slices walk indexes of what may be forgotten, in the order of its end, so they cost what they free. An
+//! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
+//! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
+//! them that looks as if the job had been purged.
+
+mod rule;
+pub(super) mod survey;
 
 use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{DeploymentId, EvalId, JobKey, NodeId, Timestamp};
-use muster_domain::job::{Job, JobStatus, JobType};
-use muster_domain::node::{Node, NodeStatus};
+use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Response, deployment};
+use super::{Change, Effect, Response};
 use crate::limits;
-use crate::scheduler;
-use crate::state::{AllocView, State};
+use crate::state::{JobRow, State};
+
+pub use rule::{Cutoffs, Kept};
 
 /// What to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,16 +41,16 @@ pub enum GcRule {
 /// Where a slice ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCursor {
-    /// After this evaluation, in the order of their end.
+    /// After this evaluation, which is of no batch job, in the order of their end.
     Eval {
         /// When it ended.
         at: Timestamp,
         /// Its id.
         eval_id: EvalId,
     },
-    /// After this job, by key.
+    /// Not written any more: the walk begins anew.
     Job(JobKey),
-    /// After this node, by id.
+    /// Not written any more: the walk begins anew.
     Node(NodeId),
     /// After this deployment, in the order of their end.
     Deployment {
@@ -60,12 +59,58 @@ pub enum GcCursor {
         /// Its id.
         id: DeploymentId,
     },
+    /// At an evaluation, in the order of their end.
+    EvalAt {
+        /// Whether it is a batch job's; those come second.
+        is_batch: bool,
+        /// When it ended.
+        at: Timestamp,
+        /// Its id.
+        eval_id: EvalId,
+        /// Before its allocation of this key.
+        alloc: u64,
+    },
+    /// At a job, in the order of submission.
+    JobAt {
+        /// When it was submitted.
+        at: Timestamp,
+        /// Its key.
+        key: JobKey,
+        /// How far it is.
+        step: GcJobStep,
+    },
+    /// At this node, in the order of their going down.
+    NodeAt {
+        /// When it went down.
+        at: Timestamp,
+        /// Its id.
+        node_id: NodeId,
+    },
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GcJobStep {
+    /// To be looked at.
+    Begin,
+    /// Everything below it may go, before this evaluation and its allocation of this key.
+    Look {
+        /// The evaluation.
+        eval_id: EvalId,
+        /// The allocation.
+        alloc: u64,
+        /// The job had not changed since when this was begun.
+        index: LogIndex,
+    },
+    /// Its row is gone; what was below it is not, yet.
+    Remove,
 }
 
 /// What a slice forgot, and how much it looked at.
 #[derive(Debug, Default)]
 struct Slice {
     looked_at: usize,
+    freed: usize,
     evals: u32,
     allocs: u32,
     jobs: u32,
@@ -76,7 +121,29 @@ struct Slice {
 
 impl Slice {
     fn is_full(&self) -> bool {
-        self.looked_at >= limits::GC_SLICE_MAX
+        self.freed >= limits::GC_SLICE_MAX || self.looked_at >= limits::GC_LOOKED_AT_MAX
+    }
+
+    fn look(&mut self) {
+        self.looked_at += 1;
+    }
+
+    fn remove_alloc(&mut self, change: &mut Change<'_>, key: u64) {
+        change.remove_alloc(key);
+        self.freed += 1;
+        self.allocs += 1;
+    }
+
+    fn remove_eval(&mut self, change: &mut Change<'_>, eval_id: &EvalId) {
+        change.remove_eval(eval_id);
+        self.freed += 1;
+        self.evals += 1;
+    }
+
+    fn remove_deployment(&mut self, change: &mut Change<'_>, id: &DeploymentId) {
+        change.remove_deployment(id);
+        self.freed += 1;
+        self.deployments += 1;
     }
 }
 
@@ -96,6 +163,7 @@ pub(super) fn collect(
     };
     let Slice {
         looked_at: _,
+        freed: _,
         evals,
         allocs,
         jobs,
@@ -113,166 +181,277 @@ pub(super) fn collect(
     }
 }
 
+const FIRST_EVAL: EvalId = EvalId([0; 16]);
+
 fn collect_evals(
     change: &mut Change<'_>,
     before: Timestamp,
     batch_before: Timestamp,
     after: Option<GcCursor>,
 ) -> Slice {
-    let after = match after {
-        Some(GcCursor::Eval { at, eval_id }) => Some((at, eval_id)),
-        Some(GcCursor::Job(_) | GcCursor::Node(_) | GcCursor::Deployment { .. }) | None => None,
+    let (batch_begun, mut from, mut alloc) = match after {
+        Some(GcCursor::EvalAt {
+            is_batch,
+            at,
+            eval_id,
+            alloc,
+        }) => (is_batch, (at, eval_id), alloc),
+        Some(GcCursor::Eval { at, eval_id }) => (false, (at, eval_id), 0),
+        Some(
+            GcCursor::Job(_)
+            | GcCursor::JobAt { .. }
+            | GcCursor::Node(_)
+            | GcCursor::NodeAt { .. }
+            | GcCursor::Deployment { .. },
+        )
+        | None => (false, (Timestamp(0), FIRST_EVAL), 0),
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    for (at, eval_id) in snapshot.evals.terminal_after(after) {
-        if at >= before.max(batch_before) {
-            break;
+    for is_batch in [false, true] {
+        if batch_begun && !is_batch {
+            continue;
         }
-        if let Some(eval) = snapshot.evals.get(&eval_id) {
-            collect_eval(change, &snapshot, eval, before, batch_before, &mut slice);
+        let cutoff = if is_batch { batch_before } else { before };
+        for (at, eval_id) in snapshot.evals.due_from(is_batch, from) {
+            if at >= cutoff {
+                break;
+            }
+            let stopped_at = |alloc| {
+                Some(GcCursor::EvalAt {
+                    is_batch,
+                    at,
+                    eval_id,
+                    alloc,
+                })
+            };
+            if slice.is_full() {
+                slice.next = stopped_at(0);
+                return slice;
+            }
+            if let Some(eval) = snapshot.evals.get(&eval_id)
+                && let Err(cut) =
+                    collect_eval(change, &snapshot, eval, cutoff, alloc, &mut slice)
+            {
+                slice.next = stopped_at(cut);
+                return slice;
+            }
+            alloc = 0;
         }
-        if slice.is_full() {
-            slice.next = Some(GcCursor::Eval { at, eval_id });
-            break;
-        }
+        (from, alloc) = ((Timestamp(0), FIRST_EVAL), 0);
     }
     slice
 }
 
+/// Forgets of an evaluation what may go, from the allocation `first` on. Says before which allocation the slice
+/// was full.
 fn collect_eval(
     change: &mut Change<'_>,
     snapshot: &State,
     eval: &Evaluation,
     before: Timestamp,
-    batch_before: Timestamp,
+    first: u64,
     slice: &mut Slice,
-) {
-    let is_batch = match eval.job_type {
-        JobType::Batch | JobType::SysBatch => true,
-        JobType::Service | JobType::System => false,
+) -> Result<(), u64> {
+    slice.look();
+    let Ok(extent) = rule::eval(snapshot, eval, before) else {
+        return Ok(());
     };
     let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
-    // The results of a batch job stay while the job does; those of an earlier job of its name do not.
-    let may_go = match job {
-        Some(job) if is_batch => job.status == JobStatus::Dead && job.stop,
-        Some(_) | None => true,
-    };
-    let before = if is_batch { batch_before } else { before };
-    let (mut going, mut staying) = (Vec::new(), 0_usize);
-    for alloc in snapshot.allocs.of_eval(&eval.id) {
-        let earlier = job.is_some_and(|job| alloc.job().create_index < job.current.create_index);
-        let goes = if may_go {
-            alloc_may_go(snapshot, alloc, job, before)
-        } else {
-            earlier && has_ended(snapshot, alloc)
-        };
-        if goes {
-            going.push(alloc.key());
-        } else {
-            staying += 1;
+    if !rule::may_free(extent, eval, job) {
+        return Ok(());
+    }
+    let at = change.at;
+    for alloc in snapshot.allocs.of_eval_from(&eval.id, first) {
+        if slice.is_full() {
+            return Err(alloc.key());
+        }
+        slice.look();
+        if rule::alloc_of(extent, snapshot, alloc, job, before, at).is_ok() {
+            slice.remove_alloc(change, alloc.key());
         }
     }
-    slice.looked_at += 1 + going.len() + staying;
-    if may_go && staying == 0 && eval.modify_time < before {
-        remove(change, &going, &[eval.id], slice);
-    } else {
-        remove(change, &going, &[], slice);
+    let is_empty = change.state.allocs.of_eval(&eval.id).next().is_none();
+    if extent == rule::Extent::All && is_empty {
+        slice.remove_eval(change, &eval.id);
     }
-}
-
-/// Whether an allocation may be forgotten although its job may be there.
-fn alloc_may_go(state: &State, alloc: AllocView<'_>, job: Option<&Job>, before: Timestamp) -> bool {
-    if !has_ended(state, alloc) || alloc.modify_time() >= before {
-        return false;
-    }
-    let job_is_over = job.is_none_or(|job| job.stop || job.status == JobStatus::Dead);
-    job_is_over
-        || alloc.server_terminal()
-        || alloc.next().is_some()
-        || scheduler::replaced_at(alloc).is_none()
-}
-
-/// Whether nothing of it runs. One that was told to stop may still run until its agent says otherwise.
-fn has_ended(state: &State, alloc: AllocView<'_>) -> bool {
-    alloc.client_status().is_terminal()
-        || (alloc.server_terminal() && state.nodes.get(&alloc.node_id()).is_none())
-}
-
-fn remove(change: &mut Change<'_>, allocs: &[u64], evals: &[EvalId], slice: &mut Slice) {
-    for key in allocs {
-        change.remove_alloc(*key);
-        slice.allocs += 1;
-    }
-    for eval_id in evals {
-        change.remove_eval(eval_id);
-        slice.evals += 1;
-    }
+    Ok(())
 }
 
 fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
-    let after = match after {
-        Some(GcCursor::Job(key)) => Some(key),
-        Some(GcCursor::Eval { .. } | GcCursor::Node(_) | GcCursor::Deployment { .. }) | None => {
-            None
-        }
+    let no_job = JobKey {
+        namespace: String::new(),
+        job_id: String::new(),
+    };
+    let (from, mut step) = match after {
+        Some(GcCursor::JobAt { at, key, step }) => ((at, key), step),
+        Some(
+            GcCursor::Eval { .. }
+            | GcCursor::EvalAt { .. }
+            | GcCursor::Job(_)
+            | GcCursor::Node(_)
+            | GcCursor::NodeAt { .. }
+            | GcCursor::Deployment { .. },
+        )
+        | None => ((Timestamp(0), no_job), GcJobStep::Begin),
     };
     let mut slice = Slice::default();
+    if step == GcJobStep::Remove && !remove_below(change, &from.1, &mut slice) {
+        let (at, key) = from;
+        slice.next = Some(GcCursor::JobAt { at, key, step });
+        return slice;
+    }
     let snapshot = change.state.clone();
-    let later = snapshot
-        .jobs
-        .rows()
-        .filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after));
-    for (key, row) in later {
-        slice.looked_at += 1;
-        if job_may_go(&row.job, before) {
-            collect_job(change, &snapshot, key, before, &mut slice);
+    for place in snapshot.jobs.over_from(from.clone()) {
+        let (at, key) = place;
+        if *at >= before {
+            break;
         }
-        if slice.is_full() {
-            slice.next = Some(GcCursor::Job(key.clone()));
+        let step = if *place == from {
+            std::mem::replace(&mut step, GcJobStep::Begin)
+        } else {
+            GcJobStep::Begin
+        };
+        let next = if slice.is_full() {
+            Some(step)
+        } else {
+            collect_job(change, &snapshot, key, before, step, &mut slice)
+        };
+        if let Some(step) = next {
+            slice.next = Some(GcCursor::JobAt {
+                at: *at,
+                key: key.clone(),
+                step,
+            });
             break;
         }
     }
     slice
 }
 
-fn job_may_go(job: &Job, before: Timestamp) -> bool {
-    let runs_to_completion = match job.current.spec.job_type {
-        JobType::Batch | JobType::SysBatch => true,
-        JobType::Service | JobType::System => false,
-    };
-    job.status == JobStatus::Dead
-        && (job.stop || runs_to_completion)
-        && job.current.submit_time < before
-}
-
+/// Forgets a job if everything below it may go. Says how far it is if the slice was full before.
 fn collect_job(
     change: &mut Change<'_>,
     snapshot: &State,
     key: &JobKey,
     before: Timestamp,
+    step: GcJobStep,
     slice: &mut Slice,
-) {
-    let evals: Vec<&Arc<Evaluation>> = snapshot.evals.of_job(key).collect();
-    let allocs: Vec<AllocView<'_>> = snapshot.allocs.of_job(key).collect();
-    slice.looked_at += evals.len() + allocs.len();
-    let all_go = evals
-        .iter()
-        .all(|eval| eval.status.is_terminal() && eval.modify_time < before)
-        && allocs
-            .iter()
-            .all(|alloc| has_ended(snapshot, *alloc) && alloc.modify_time() < before);
-    if all_go {
-        let allocs: Vec<u64> = allocs.iter().map(|alloc| alloc.key()).collect();
-        let evals: Vec<EvalId> = evals.iter().map(|eval| eval.id).collect();
-        remove(change, &allocs, &evals, slice);
-        for deployment in snapshot.deployments.of_job(key) {
-            change.remove_deployment(&deployment.id);
-            slice.deployments += 1;
+) -> Option<GcJobStep> {
+    slice.look();
+    let row = snapshot.jobs.row(key)?;
+    let (from, index) = match step {
+        GcJobStep::Begin | GcJobStep::Remove => ((FIRST_EVAL, 0), snapshot.applied),
+        GcJobStep::Look {
+            eval_id,
+            alloc,
+            index,
+        } => ((eval_id, alloc), index),
+    };
+    match look_below(snapshot, row, before, from, index, change.at, slice) {
+        Looked::Stays => None,
+        Looked::Cut { eval_id, alloc } => Some(GcJobStep::Look {
+            eval_id,
+            alloc,
+            index,
+        }),
+        Looked::Goes => {
+            let deployments: Vec<DeploymentId> =
+                snapshot.deployments.of_job(key).map(|row| row.id).collect();
+            for id in deployments {
+                slice.remove_deployment(change, &id);
+            }
+            change.remove_job(key);
+            slice.freed += 1;
+            slice.jobs += 1;
+            let is_done = remove_below(change, key, slice);
+            (!is_done).then_some(GcJobStep::Remove)
         }
-        change.remove_job(key);
-        slice.jobs += 1;
     }
+}
+
+/// What came of looking at what is below a job.
+enum Looked {
+    Goes,
+    Stays,
+    /// The slice was full before this allocation.
+    Cut {
+        eval_id: EvalId,
+        alloc: u64,
+    },
+}
+
+/// Whether everything below a job may go, from an evaluation and its allocation on; what was before them may, if
+/// the job is as it was at `index`: nothing can be placed without a change of it.
+fn look_below(
+    state: &State,
+    row: &JobRow,
+    before: Timestamp,
+    from: (EvalId, u64),
+    index: LogIndex,
+    at: Timestamp,
+    slice: &mut Slice,
+) -> Looked {
+    let job = &*row.job;
+    let is_as_it_was = job.modify_index <= index && row.plan_index <= index;
+    if rule::job(job, before).is_err() || !is_as_it_was {
+        return Looked::Stays;
+    }
+    let (first, mut alloc_from) = from;
+    for eval in state.evals.of_job_from(&job.key(), first) {
+        if slice.is_full() {
+            return Looked::Cut {
+                eval_id: eval.id,
+                alloc: alloc_from,
+            };
+        }
+        slice.look();
+        if rule::ended(eval, before).is_err() {
+            return Looked::Stays;
+        }
+        for alloc in state.allocs.of_eval_from(&eval.id, alloc_from) {
+            if slice.is_full() {
+                return Looked::Cut {
+                    eval_id: eval.id,
+                    alloc: alloc.key(),
+                };
+            }
+            slice.look();
+            if rule::alloc(state, alloc, Some(job), before, at).is_err() {
+                return Looked::Stays;
+            }
+        }
+        alloc_from = 0;
+    }
+    Looked::Goes
+}
+
+/// Forgets what is left of a job whose row went. False: the slice was full before the end.
+fn remove_below(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) -> bool {
+    let snapshot = change.state.clone();
+    let again = snapshot.jobs.get(key).map(|job| job.current.create_index);
+    let evals = snapshot.evals.of_job(key);
+    // Of a job that was registered under the same name meanwhile, nothing.
+    let gone = evals.filter(|eval| {
+        eval.status.is_terminal() && again.is_none_or(|again| eval.create_index < again)
+    });
+    for eval in gone.map(Arc::clone) {
+        for alloc in snapshot.allocs.of_eval(&eval.id) {
+            if slice.is_full() {
+                return false;
+            }
+            if alloc.is_terminal() {
+                slice.remove_alloc(change, alloc.key());
+            }
+        }
+        if slice.is_full() {
+            return false;
+        }
+        if change.state.allocs.of_eval(&eval.id).next().is_none() {
+            slice.remove_eval(change, &eval.id);
+        }
+    }
+    true
 }
 
 fn collect_deployments(
@@ -280,61 +459,68 @@ fn collect_deployments(
     before: Timestamp,
     after: Option<GcCursor>,
 ) -> Slice {
-    let after = match after {
-        Some(GcCursor::Deployment { at, id }) => Some((at, id)),
-        Some(GcCursor::Eval { .. } | GcCursor::Job(_) | GcCursor::Node(_)) | None => None,
+    let from = match after {
+        Some(GcCursor::Deployment { at, id }) => (at, id),
+        Some(
+            GcCursor::Eval { .. }
+            | GcCursor::EvalAt { .. }
+            | GcCursor::Job(_)
+            | GcCursor::JobAt { .. }
+            | GcCursor::Node(_)
+            | GcCursor::NodeAt { .. },
+        )
+        | None => (Timestamp(0), DeploymentId([0; 16])),
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    for (at, id) in snapshot.deployments.terminal_after(after) {
+    for (at, id) in snapshot.deployments.due_from(from) {
         if at >= before {
             break;
-        }
-        slice.looked_at += 1;
-        let goes = snapshot
-            .deployments
-            .get(&id)
-            .is_some_and(|row| deployment::may_be_forgotten(&snapshot, row, before));
-        if goes {
-            change.remove_deployment(&id);
-            slice.deployments += 1;
         }
         if slice.is_full() {
             slice.next = Some(GcCursor::Deployment { at, id });
             break;
+        }
+        slice.look();
+        let row = snapshot.deployments.get(&id);
+        if row.is_some_and(|row| rule::deployment(&snapshot, row, before).is_ok()) {
+            slice.remove_deployment(change, &id);
         }
     }
     slice
 }
 
 fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
-    let after = match after {
-        Some(GcCursor::Node(node_id)) => Some(node_id),
-        Some(GcCursor::Eval { .. } | GcCursor::Job(_) | GcCursor::Deployment { .. }) | None => None,
+    let from = match after {
+        Some(GcCursor::NodeAt { at, node_id }) => (at, node_id),
+        Some(
+            GcCursor::Eval { .. }
+            | GcCursor::EvalAt { .. }
+            | GcCursor::Job(_)
+            | GcCursor::JobAt { .. }
+            | GcCursor::Node(_)
+            | GcCursor::Deployment { .. },
+        )
+        | None => (Timestamp(0), NodeId([0; 16])),
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    for node in snapshot
-        .nodes
-        .iter()
-        .filter(|node| after.is_none_or(|after| node.spec.id > after))
-    {
-        slice.looked_at += 1;
-        if node_may_go(&snapshot, node, before) {
-            change.remove_node(&node.spec.id);
-            change.effect(Effect::NodeGone(node.spec.id));
-            slice.nodes += 1;
+    for (at, node_id) in snapshot.nodes.down_from(from) {
+        if at >= before {
+            break;
         }
         if slice.is_full() {
-            slice.next = Some(GcCursor::Node(node.spec.id));
+            slice.next = Some(GcCursor::NodeAt { at, node_id });
             break;
+        }
+        slice.look();
+        let node = snapshot.nodes.get(&node_id);
+        if node.is_some_and(|node| rule::node(&snapshot, node, before).is_ok()) {
+            change.remove_node(&node_id);
+            change.effect(Effect::NodeGone(node_id));
+            slice.freed += 1;
+            slice.nodes += 1;
         }
     }
     slice
-}
-
-fn node_may_go(state: &State, node: &Node, before: Timestamp) -> bool {
-    node.status == NodeStatus::Down
-        && node.status_at < before
-        && state.allocs_on(&node.spec.id).all(AllocView::is_terminal)
 }

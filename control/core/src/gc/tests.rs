@@ -1,5 +1,4 @@
 use muster_domain::alloc::ClientStatus;
-use muster_domain::fixture::recorded::{self, Judge, Kind};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
 use muster_domain::job::JobType;
@@ -8,6 +7,10 @@ use muster_domain::node::NodeStatus;
 use super::*;
 use crate::fixture::Cluster;
 use crate::limits;
+
+mod recorded;
+mod rules;
+mod scene;
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -70,7 +73,7 @@ fn the_clock_comes_every_interval() {
     assert_eq!(collector.handle_timeout(due), []);
     assert_eq!(
         collector.poll_timeout().unwrap().0,
-        due.plus(GcConfig::default().interval)
+        due.plus(GcConfig::default().eval_interval)
     );
 }
 
@@ -103,6 +106,8 @@ fn what_still_runs_stays_although_it_was_told_to_stop() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
     cluster.stop("web");
 
     // The evaluation that stopped it placed nothing, so it may go.
@@ -207,32 +212,4 @@ fn slices_follow_one_another_to_the_end() {
         crate::state::check::broken(&cluster.state),
         Vec::<String>::new()
     );
-}
-
-/// By the log index of the last change; here it goes by the time of it.
-const BY_INDEX: Judge = Judge::NotRun(
-    "what goes is decided by time over a whole state; deployments and `reschedule` are not in it",
-);
-
-const RECORDED: [Kind; 3] = [
-    Kind {
-        name: "gc_alloc",
-        is: |row| row.get("eligible").is_some(),
-        judge: BY_INDEX,
-    },
-    Kind {
-        name: "gc_objects",
-        is: |row| row.get("eval_gc").is_some(),
-        judge: BY_INDEX,
-    },
-    Kind {
-        name: "gc_time_table",
-        is: |row| row.get("witnessed").is_some(),
-        judge: Judge::NotRun("every object has its own time: there is no table from time to index"),
-    },
-];
-
-#[test]
-fn recorded_cases_in_named_files() {
-    recorded::named(&RECORDED);
 }

@@ -118,10 +118,10 @@ impl Restoring {
                 self.state.nodes.hold(node_id, number);
             }
             Record::Job(job) => self.job(&job)?,
-            Record::Eval(eval) => self.state.evals.put(Arc::unwrap_or_clone(eval)),
+            Record::Eval(eval) => self.state.put_eval(Arc::unwrap_or_clone(eval)),
             Record::Alloc(row) => self.alloc(*row)?,
             Record::Deployment(row) => {
-                self.state.deployments.put(Arc::unwrap_or_clone(row));
+                self.state.put_deployment(Arc::unwrap_or_clone(row));
             }
             Record::Config(config) => self.state.config = config,
             Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),

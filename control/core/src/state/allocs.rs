@@ -1,4 +1,4 @@
-//! Allocations, with indexes by node, by evaluation, by job and by time of their end.
+//! Allocations, with indexes by node, by evaluation, by job and by deployment.
 //!
 //! A row is found by its key: the entry that made it and its place among that entry's rows, which is
 //! also what its id says, so no map from ids is needed. Keys ascend in the order in which allocations
@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use muster_domain::alloc::ClientStatus;
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{
+    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber,
+};
 use muster_domain::resources::Amount;
 
 use super::digest::Digest;
@@ -103,6 +105,14 @@ struct NodeAllocs {
     keys: Arc<Vec<u64>>,
 }
 
+/// What an evaluation placed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct EvalAllocs {
+    /// At least one.
+    keys: Runs,
+    terminal: u32,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct JobAllocs {
     keys: Runs,
@@ -132,7 +142,6 @@ struct Before {
     hash: u64,
     status: ClientStatus,
     is_terminal: bool,
-    modify_time: Timestamp,
     cohort: Arc<Cohort>,
     ask: Amount,
 }
@@ -143,7 +152,6 @@ impl Before {
             hash: row.hash(key),
             status: row.client_status,
             is_terminal: row.is_terminal(),
-            modify_time: row.modify_time,
             cohort: Arc::clone(&row.cohort),
             ask: row.ask(),
         }
@@ -152,7 +160,6 @@ impl Before {
     fn counts_like(&self, other: &Self) -> bool {
         self.status == other.status
             && self.is_terminal == other.is_terminal
-            && (!self.is_terminal || self.modify_time == other.modify_time)
             && Arc::ptr_eq(&self.cohort, &other.cohort)
     }
 }
@@ -164,6 +171,17 @@ pub(super) struct Updated<'a> {
     pub(super) view: AllocView<'a>,
     /// What it took of its node before, if it was live.
     pub(super) took: Option<Amount>,
+    /// What was counted otherwise.
+    pub(super) moved: Moved,
+}
+
+/// What a write may have changed for rows of other tables.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// The evaluation, if it has its first or last allocation, or its first or last terminal one.
+    pub(super) eval_id: Option<EvalId>,
+    /// Deployments that have their first or last live allocation.
+    pub(super) deployments: [Option<DeploymentId>; 2],
 }
 
 /// The table of allocations.
@@ -172,10 +190,10 @@ pub struct Allocs {
     rows: Paged<Row>,
     /// By the node's number.
     by_node: Paged<NodeAllocs>,
-    by_eval: OrdMap<EvalId, Runs>,
+    by_eval: OrdMap<EvalId, EvalAllocs>,
     by_job: OrdMap<Arc<JobKey>, Arc<JobAllocs>>,
-    /// Terminal ones by the time of their last change.
-    terminal: OrdMap<Timestamp, Runs>,
+    /// Live ones of each deployment that has any.
+    of_deployment: OrdMap<DeploymentId, u32>,
     index: LogIndex,
     hash: u64,
 }
@@ -240,7 +258,29 @@ impl Allocs {
 
     /// Those placed by one evaluation.
     pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
-        self.among(self.by_eval.get(eval_id))
+        self.among(self.by_eval.get(eval_id).map(|eval| &eval.keys))
+    }
+
+    /// Those placed by one evaluation, from a key on.
+    pub(crate) fn of_eval_from(
+        &self,
+        eval_id: &EvalId,
+        from: u64,
+    ) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
+        let keys = self.by_eval.get(eval_id).map(|eval| eval.keys.from(from));
+        keys.into_iter().flatten().filter_map(|key| self.at(key))
+    }
+
+    /// Whether an evaluation has no allocations, or one that is terminal.
+    pub(super) fn may_free(&self, eval_id: &EvalId) -> bool {
+        self.by_eval
+            .get(eval_id)
+            .is_none_or(|eval| eval.terminal > 0)
+    }
+
+    /// Whether a deployment has a live allocation.
+    pub(crate) fn is_deployed(&self, id: &DeploymentId) -> bool {
+        self.of_deployment.contains_key(id)
     }
 
     /// Those of one job.
@@ -318,22 +358,14 @@ impl Allocs {
     }
 
     /// Writes a row that is not there. `node_id` is the node that `row.node` means.
-    pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) {
+    pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) -> Moved {
         self.index = self.index.max(row.modify_index);
         let now = Before::of(key, &row);
         self.hash = self.hash.wrapping_add(now.hash);
         self.put_on_node(row.node, node_id, key);
-        let cohort = &now.cohort;
-        match self.by_eval.get_mut(&cohort.eval_id) {
-            Some(keys) => keys.insert(key),
-            None => {
-                let mut keys = Runs::default();
-                keys.insert(key);
-                self.by_eval.insert(cohort.eval_id, keys);
-            }
-        }
-        self.count(key, &now, true);
+        let moved = self.count(key, &now, true);
         self.rows.insert(key, row);
+        moved
     }
 
     fn put_on_node(&mut self, number: NodeNumber, node_id: NodeId, key: u64) {
@@ -365,18 +397,22 @@ impl Allocs {
         let after = Before::of(key, row);
         self.index = self.index.max(row.modify_index);
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
+        let mut moved = Moved::default();
         if !before.counts_like(&after) {
-            self.uncount(key, &before, false);
-            self.count(key, &after, false);
+            let away = self.uncount(key, &before, false);
+            let here = self.count(key, &after, false);
+            moved.eval_id = away.eval_id.or(here.eval_id);
+            moved.deployments = [away.deployments[0], here.deployments[0]];
         }
         Some(Updated {
             view: self.at(key)?,
             took: (!before.is_terminal).then_some(before.ask),
+            moved,
         })
     }
 
     /// Forgets a row. [`Self::index`] is not moved: see [`Self::set_index`].
-    pub(super) fn remove(&mut self, key: u64) -> Option<Row> {
+    pub(super) fn remove(&mut self, key: u64) -> Option<(Row, Moved)> {
         let row = self.rows.remove(key)?;
         let before = Before::of(key, &row);
         self.hash = self.hash.wrapping_sub(before.hash);
@@ -391,20 +427,23 @@ impl Allocs {
         if is_last {
             self.by_node.remove(number);
         }
-        let eval_id = &before.cohort.eval_id;
-        let is_last = self.by_eval.get_mut(eval_id).is_some_and(|keys| {
-            keys.remove(key);
-            keys.is_empty()
-        });
-        if is_last {
-            self.by_eval.remove(eval_id);
-        }
-        self.uncount(key, &before, true);
-        Some(row)
+        let moved = self.uncount(key, &before, true);
+        Some((row, moved))
     }
 
-    /// Counts a row for its job, and among the terminal ones if it is.
-    fn count(&mut self, key: u64, row: &Before, is_new: bool) {
+    /// Counts a row for its evaluation, its job and its deployment.
+    fn count(&mut self, key: u64, row: &Before, is_new: bool) -> Moved {
+        let mut moved = Moved::default();
+        let eval_id = row.cohort.eval_id;
+        if is_new || row.is_terminal {
+            let eval = self.by_eval.entry(eval_id).or_default();
+            let is_first = eval.keys.is_empty() || (row.is_terminal && eval.terminal == 0);
+            moved.eval_id = is_first.then_some(eval_id);
+            eval.terminal += u32::from(row.is_terminal);
+            if is_new {
+                eval.keys.insert(key);
+            }
+        }
         if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
             Arc::make_mut(job).count(key, row, is_new);
         } else {
@@ -413,28 +452,45 @@ impl Allocs {
             let name = Arc::clone(&row.cohort.key);
             self.by_job.insert(name, Arc::new(job));
         }
-        if row.is_terminal {
-            match self.terminal.get_mut(&row.modify_time) {
-                Some(keys) => keys.insert(key),
-                None => {
-                    let mut keys = Runs::default();
-                    keys.insert(key);
-                    self.terminal.insert(row.modify_time, keys);
-                }
-            }
+        if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal) {
+            let live = self.of_deployment.entry(id).or_default();
+            *live += 1;
+            moved.deployments[0] = (*live == 1).then_some(id);
         }
+        moved
     }
 
-    fn uncount(&mut self, key: u64, row: &Before, is_gone: bool) {
-        if row.is_terminal {
-            let is_last = self.terminal.get_mut(&row.modify_time).is_some_and(|keys| {
-                keys.remove(key);
-                keys.is_empty()
-            });
-            if is_last {
-                self.terminal.remove(&row.modify_time);
+    fn uncount(&mut self, key: u64, row: &Before, is_gone: bool) -> Moved {
+        let mut moved = Moved::default();
+        let eval_id = row.cohort.eval_id;
+        let is_counted = is_gone || row.is_terminal;
+        if let Some(eval) = self.by_eval.get_mut(&eval_id).filter(|_| is_counted) {
+            eval.terminal -= u32::from(row.is_terminal);
+            if is_gone {
+                eval.keys.remove(key);
+            }
+            let is_empty = eval.keys.is_empty();
+            let is_last = is_empty || (row.is_terminal && eval.terminal == 0);
+            moved.eval_id = is_last.then_some(eval_id);
+            if is_empty {
+                self.by_eval.remove(&eval_id);
             }
         }
+        if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal) {
+            let is_last = self.of_deployment.get_mut(&id).is_some_and(|live| {
+                *live -= 1;
+                *live == 0
+            });
+            if is_last {
+                self.of_deployment.remove(&id);
+                moved.deployments[0] = Some(id);
+            }
+        }
+        self.uncount_for_job(key, row, is_gone);
+        moved
+    }
+
+    fn uncount_for_job(&mut self, key: u64, row: &Before, is_gone: bool) {
         let is_last = self.by_job.get_mut(&row.cohort.key).is_some_and(|job| {
             let job = Arc::make_mut(job);
             job.live -= u32::from(!row.is_terminal);

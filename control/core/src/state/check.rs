@@ -11,7 +11,7 @@ use muster_domain::id::{AllocId, JobKey, NodeNumber};
 use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 
-use super::{AllocView, Answers, Deployments, Evals, Held, Jobs, Nodes, State};
+use super::{AllocView, Answers, Held, Jobs, Nodes, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -215,22 +215,20 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     }
     anew.allocs.set_index(state.allocs.index());
     anew.nodes.set_index(state.nodes.index());
-    let mut evals = Evals::default();
     for eval in state.evals.iter() {
-        evals.put((**eval).clone());
+        anew.put_eval((**eval).clone());
     }
-    evals.set_index(state.evals.index());
+    anew.evals.set_index(state.evals.index());
     let mut jobs = Jobs::default();
     for (_, row) in state.jobs.rows() {
         jobs.put((**row).clone());
     }
     jobs.set_index(state.jobs.index());
-    let mut deployments = Deployments::default();
     for deployment in state.deployments.iter() {
-        deployments.put((**deployment).clone());
+        anew.put_deployment((**deployment).clone());
     }
-    deployments.set_index(state.deployments.index());
-    if deployments != state.deployments {
+    anew.deployments.set_index(state.deployments.index());
+    if anew.deployments != state.deployments {
         broken.push("indexes of the deployments differ from their rows".to_owned());
     }
     let mut answers = Answers::default();
@@ -247,7 +245,7 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     if answers != state.answers {
         broken.push("indexes of the answers differ from their rows".to_owned());
     }
-    if evals != state.evals {
+    if anew.evals != state.evals {
         broken.push("indexes of the evaluations differ from their rows".to_owned());
     }
 }

@@ -1,4 +1,5 @@
-//! Deployments, with indexes by job, by being active and by time of their end.
+//! Deployments, with indexes by job, by being active and, where no allocation uses
+//! them, by time of their end.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ pub struct Deployments {
     by_job: OrdMap<JobKey, OrdSet<(LogIndex, DeploymentId)>>,
     /// Those under way or paused.
     active: OrdSet<DeploymentId>,
-    /// Those that are over by the time of their last change.
-    terminal: OrdSet<(Timestamp, DeploymentId)>,
+    /// Those that are over and without a live allocation, by the time of their last change.
+    due: OrdSet<(Timestamp, DeploymentId)>,
     index: LogIndex,
     hash: u64,
 }
@@ -70,16 +71,13 @@ impl Deployments {
         self.active.iter().filter_map(|id| self.rows.get(id))
     }
 
-    /// Those that are over by the time of their last change, after the position given.
-    pub(crate) fn terminal_after(
+    /// Those that are over and without a live allocation, by the time of their last change, from the position
+    /// given on.
+    pub(crate) fn due_from(
         &self,
-        after: Option<(Timestamp, DeploymentId)>,
-    ) -> impl Iterator<Item = (Timestamp, DeploymentId)> {
-        let from = after.unwrap_or((Timestamp(0), DeploymentId([0; 16])));
-        self.terminal
-            .range(from..)
-            .copied()
-            .filter(move |at| after != Some(*at))
+        from: (Timestamp, DeploymentId),
+    ) -> impl Iterator<Item = (Timestamp, DeploymentId)> + use<'_> {
+        self.due.range(from..).copied()
     }
 
     /// How many.
@@ -105,8 +103,8 @@ impl Deployments {
         self.hash.wrapping_add(Digest::of(&self.index))
     }
 
-    /// Writes a row.
-    pub(crate) fn put(&mut self, deployment: Deployment) {
+    /// Writes a row. `is_used` says what [`Self::set_used`] would.
+    pub(super) fn put(&mut self, deployment: Deployment, is_used: bool) {
         self.index = self.index.max(deployment.modify_index);
         self.hash = self.hash.wrapping_add(Digest::of(&deployment));
         let row = Arc::new(deployment);
@@ -119,8 +117,21 @@ impl Deployments {
             .insert((row.create_index, row.id));
         if row.status.is_active() {
             self.active.insert(row.id);
-        } else {
-            self.terminal.insert((row.modify_time, row.id));
+        } else if !is_used {
+            self.due.insert((row.modify_time, row.id));
+        }
+    }
+
+    /// Says whether it has a live allocation.
+    pub(super) fn set_used(&mut self, id: &DeploymentId, is_used: bool) {
+        let Some(row) = self.rows.get(id) else {
+            return;
+        };
+        let place = (row.modify_time, row.id);
+        if is_used {
+            self.due.remove(&place);
+        } else if !row.status.is_active() {
+            self.due.insert(place);
         }
     }
 
@@ -134,7 +145,7 @@ impl Deployments {
     fn unindex(&mut self, old: &Deployment) {
         self.hash = self.hash.wrapping_sub(Digest::of(old));
         self.active.remove(&old.id);
-        self.terminal.remove(&(old.modify_time, old.id));
+        self.due.remove(&(old.modify_time, old.id));
         let is_last = self.by_job.get_mut(&old.job).is_some_and(|ids| {
             ids.remove(&(old.create_index, old.id));
             ids.is_empty()

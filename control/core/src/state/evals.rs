@@ -1,10 +1,16 @@
-//! Evaluations, with indexes by job, by being open and by time of their end.
+//! Evaluations, with indexes by job, by being open and, where something of them may be forgotten, by time
+//! of their end.
+//!
+//! An evaluation whose allocations all live is not in that index: a cluster has as many of them as it has
+//! placements, and the collection would look at each one every time for nothing. Those of batch jobs are
+//! apart, because they are kept longer.
 
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
+use muster_domain::job::JobType;
 
 use super::digest::Digest;
 use super::prefix;
@@ -22,8 +28,10 @@ pub struct Evals {
     by_job: OrdMap<JobKey, Arc<JobEvals>>,
     /// Those that are not terminal.
     open: OrdSet<EvalId>,
-    /// Terminal ones by the time of their last change.
-    terminal: OrdSet<(Timestamp, EvalId)>,
+    /// Terminal ones without allocations, or with one that is terminal, by the time of their last change.
+    due: OrdSet<(Timestamp, EvalId)>,
+    /// The same for those of batch jobs.
+    due_batch: OrdSet<(Timestamp, EvalId)>,
     index: LogIndex,
     hash: u64,
 }
@@ -54,10 +62,19 @@ impl Evals {
 
     /// Those of one job, by id.
     pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
+        self.of_job_from(key, EvalId([0; 16]))
+    }
+
+    /// The same, from an id on.
+    pub(crate) fn of_job_from(
+        &self,
+        key: &JobKey,
+        from: EvalId,
+    ) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
         self.by_job
             .get(key)
             .into_iter()
-            .flat_map(|job| job.ids.iter())
+            .flat_map(move |job| job.ids.range(from..))
             .filter_map(|eval_id| self.rows.get(eval_id))
     }
 
@@ -77,16 +94,15 @@ impl Evals {
             .filter_map(|eval_id| self.rows.get(eval_id))
     }
 
-    /// Terminal ones by the time of their last change, after the position given.
-    pub(crate) fn terminal_after(
+    /// Terminal ones of which something may be forgotten, by the time of their last change, from the position
+    /// given on; those of batch jobs, or the others.
+    pub(crate) fn due_from(
         &self,
-        after: Option<(Timestamp, EvalId)>,
-    ) -> impl Iterator<Item = (Timestamp, EvalId)> {
-        let from = after.unwrap_or((Timestamp(0), EvalId([0; 16])));
-        self.terminal
-            .range(from..)
-            .copied()
-            .filter(move |at| after != Some(*at))
+        is_batch: bool,
+        from: (Timestamp, EvalId),
+    ) -> impl Iterator<Item = (Timestamp, EvalId)> + use<'_> {
+        let due = if is_batch { &self.due_batch } else { &self.due };
+        due.range(from..).copied()
     }
 
     /// How many.
@@ -112,8 +128,8 @@ impl Evals {
         self.hash.wrapping_add(Digest::of(&self.index))
     }
 
-    /// Writes a row.
-    pub(crate) fn put(&mut self, eval: Evaluation) {
+    /// Writes a row. `may_free` says what [`Self::set_may_free`] would.
+    pub(super) fn put(&mut self, eval: Evaluation, may_free: bool) {
         self.index = self.index.max(eval.modify_index);
         self.hash = self.hash.wrapping_add(Digest::of(&eval));
         let eval = Arc::new(eval);
@@ -123,10 +139,33 @@ impl Evals {
         let job = Arc::make_mut(self.by_job.entry(eval.job.clone()).or_default());
         job.ids.insert(eval.id);
         if eval.status.is_terminal() {
-            self.terminal.insert((eval.modify_time, eval.id));
+            if may_free {
+                self.due_mut(&eval).insert((eval.modify_time, eval.id));
+            }
         } else {
             job.open.insert(eval.id);
             self.open.insert(eval.id);
+        }
+    }
+
+    /// Says whether anything of it may be forgotten once it has ended: it has no allocations, or one that is
+    /// terminal.
+    pub(super) fn set_may_free(&mut self, eval_id: &EvalId, may_free: bool) {
+        let Some(eval) = self.rows.get(eval_id).map(Arc::clone) else {
+            return;
+        };
+        let place = (eval.modify_time, eval.id);
+        if !may_free {
+            self.due_mut(&eval).remove(&place);
+        } else if eval.status.is_terminal() {
+            self.due_mut(&eval).insert(place);
+        }
+    }
+
+    fn due_mut(&mut self, eval: &Evaluation) -> &mut OrdSet<(Timestamp, EvalId)> {
+        match eval.job_type {
+            JobType::Batch | JobType::SysBatch => &mut self.due_batch,
+            JobType::Service | JobType::System => &mut self.due,
         }
     }
 
@@ -140,7 +179,7 @@ impl Evals {
     fn unindex(&mut self, old: &Evaluation) {
         self.hash = self.hash.wrapping_sub(Digest::of(old));
         self.open.remove(&old.id);
-        self.terminal.remove(&(old.modify_time, old.id));
+        self.due_mut(old).remove(&(old.modify_time, old.id));
         let empty = self.by_job.get_mut(&old.job).is_some_and(|job| {
             let job = Arc::make_mut(job);
             job.ids.remove(&old.id);

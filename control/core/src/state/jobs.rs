@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
-use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobVersion};
+use muster_domain::id::{JobKey, LogIndex, Timestamp};
+use muster_domain::job::{Job, JobStatus, JobType, JobVersion};
 
 use super::digest::Digest;
 
@@ -61,6 +61,8 @@ pub struct Jobs {
     on_every_node: OrdSet<JobKey>,
     /// Jobs that are launched by time and are not told to stop.
     periodic: OrdSet<JobKey>,
+    /// Jobs that are over, by the time they were last submitted.
+    over: OrdSet<(Timestamp, JobKey)>,
     index: LogIndex,
     hash: u64,
 }
@@ -98,6 +100,14 @@ impl Jobs {
     /// Jobs that are launched by time and are not told to stop.
     pub fn periodic(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.periodic.iter().filter_map(|key| self.get(key))
+    }
+
+    /// Jobs that are over, by the time they were last submitted, from the position given on.
+    pub(crate) fn over_from(
+        &self,
+        from: (Timestamp, JobKey),
+    ) -> impl Iterator<Item = &(Timestamp, JobKey)> {
+        self.over.range(from..)
     }
 
     /// Jobs that `parent` made, by id.
@@ -177,8 +187,18 @@ impl Jobs {
         let is_periodic = !row.job.stop && spec.periodic.is_some();
         put_in(&mut self.on_every_node, &key, is_everywhere);
         put_in(&mut self.periodic, &key, is_periodic);
-        if let Some(old) = self.rows.insert(row.job.key(), Arc::new(row)) {
+        if is_over(&row.job) {
+            let place = (row.job.current.submit_time, key.clone());
+            self.over.insert(place);
+        }
+        let submitted = row.job.current.submit_time;
+        let stays = is_over(&row.job);
+        if let Some(old) = self.rows.insert(key.clone(), Arc::new(row)) {
             self.hash = self.hash.wrapping_sub(old.hash());
+            let before = old.job.current.submit_time;
+            if is_over(&old.job) && !(stays && before == submitted) {
+                self.over.remove(&(before, key));
+            }
         }
     }
 
@@ -195,6 +215,10 @@ impl Jobs {
         let row = self.rows.remove(key)?;
         self.on_every_node.remove(key);
         self.periodic.remove(key);
+        if is_over(&row.job) {
+            let place = (row.job.current.submit_time, key.clone());
+            self.over.remove(&place);
+        }
         self.hash = self.hash.wrapping_sub(row.hash());
         self.index = index;
         Some(row)
@@ -203,6 +227,16 @@ impl Jobs {
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }
+}
+
+/// Whether nothing more will come of a job unless it is submitted again. One that makes others is over when it
+/// is stopped, one that runs for ever too; its children have a life of their own.
+fn is_over(job: &Job) -> bool {
+    let runs_to_completion = match job.current.spec.job_type {
+        JobType::Batch | JobType::SysBatch => !job.current.spec.is_template(),
+        JobType::Service | JobType::System => false,
+    };
+    job.status == JobStatus::Dead && (job.stop || runs_to_completion)
 }
 
 fn put_in(set: &mut OrdSet<JobKey>, key: &JobKey, is_in: bool) {

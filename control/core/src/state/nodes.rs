@@ -11,8 +11,8 @@ mod columns;
 use std::sync::{Arc, LazyLock};
 
 use imbl::{OrdMap, OrdSet, Vector};
-use muster_domain::id::{LogIndex, NodeId, NodeNumber};
-use muster_domain::node::{Node, NodeSpec};
+use muster_domain::id::{LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::node::{Node, NodeSpec, NodeStatus};
 use muster_domain::resources::{Amount, Holding};
 
 use super::digest::Digest;
@@ -169,6 +169,8 @@ pub struct Nodes {
     holdings: OrdMap<NodeNumber, Arc<Held>>,
     /// Nodes that are being emptied.
     draining: OrdSet<NodeId>,
+    /// Nodes that are down, by the time they went.
+    down: OrdSet<(Timestamp, NodeId)>,
     index: LogIndex,
     hash: u64,
 }
@@ -243,6 +245,14 @@ impl Nodes {
     /// Nodes that are being emptied, by id.
     pub fn draining(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.draining.iter().filter_map(|node_id| self.get(node_id))
+    }
+
+    /// Nodes that are down, by the time they went, from the position given on.
+    pub(crate) fn down_from(
+        &self,
+        from: (Timestamp, NodeId),
+    ) -> impl Iterator<Item = (Timestamp, NodeId)> + use<'_> {
+        self.down.range(from..).copied()
     }
 
     /// The columns by number; some are vacant.
@@ -338,8 +348,12 @@ impl Nodes {
             node: Arc::new(node),
         };
         self.hash = self.hash.wrapping_add(row.hash);
-        if let Some(old) = self.rows.insert(row.node.spec.id, row) {
+        if let Some(old) = self.rows.insert(row.node.spec.id, row.clone()) {
             self.hash = self.hash.wrapping_sub(old.hash);
+            self.down.remove(&(old.node.status_at, old.node.spec.id));
+        }
+        if row.node.status == NodeStatus::Down {
+            self.down.insert((row.node.status_at, row.node.spec.id));
         }
     }
 
@@ -365,6 +379,7 @@ impl Nodes {
         self.index = index;
         self.holdings.remove(&row.number);
         self.draining.remove(node_id);
+        self.down.remove(&(row.node.status_at, *node_id));
         if let Some(column) = self.column_mut(row.number) {
             *column = Column::VACANT;
         }

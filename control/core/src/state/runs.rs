@@ -46,6 +46,15 @@ impl Runs {
         self.as_slice().iter().flat_map(|run| run.first..run.end())
     }
 
+    /// From a number on, ascending.
+    pub(crate) fn from(&self, first: u64) -> impl Iterator<Item = u64> + use<'_> {
+        let runs = self.as_slice();
+        let at = runs.partition_point(|run| run.end() <= first);
+        runs[at..]
+            .iter()
+            .flat_map(move |run| run.first.max(first)..run.end())
+    }
+
     /// Adds a number that is not in it.
     pub(crate) fn insert(&mut self, number: u64) {
         let one = Run {
@@ -160,6 +169,10 @@ mod tests {
                     runs.insert(number);
                 }
                 prop_assert_eq!(runs.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(
+                    runs.from(17).collect::<Vec<_>>(),
+                    model.range(17..).copied().collect::<Vec<_>>()
+                );
                 let mut anew = Runs::default();
                 for number in &model {
                     anew.insert(*number);

@@ -1,0 +1,309 @@
+//! What may be forgotten, and why something may not. Nomad's rules, held to its recorded decisions.
+//!
+//! | object | goes when |
+//! |---|---|
+//! | evaluation | it ended before the cutoff and all its allocations go with it; one of a batch job only when the job is gone, or stopped and dead |
+//! | allocation | with its evaluation, or alone when that stays: it ended before the cutoff, does not run any more, and its job is over or will not replace it |
+//! | allocation of an earlier job of the name | when it is terminal and its evaluation ended before the cutoff |
+//! | job | dead and stopped, or dead and batch, not one that makes others; submitted before the cutoff, and all below it goes |
+//! | deployment | over before the cutoff, and nothing of it is live |
+//! | node | down since before the cutoff, nothing live on it |
+//!
+//! Different from Nomad: an allocation whose follow-up evaluation is still to come stays, because its replacement
+//! would come at once, without a delay; and a failed deployment of a job's current version stays, because the job
+//! would begin it anew.
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::deployment::{Deployment, DeploymentStatus};
+use muster_domain::eval::Evaluation;
+use muster_domain::id::Timestamp;
+use muster_domain::job::{Job, JobStatus, JobType};
+use muster_domain::node::{Node, NodeStatus};
+
+use crate::state::{AllocView, State};
+
+/// Only what ended before goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cutoffs {
+    /// Jobs with everything below them.
+    pub jobs: Timestamp,
+    /// Evaluations and their allocations.
+    pub evals: Timestamp,
+    /// The same of batch jobs.
+    pub batch_evals: Timestamp,
+    /// Deployments.
+    pub deployments: Timestamp,
+    /// Nodes.
+    pub nodes: Timestamp,
+}
+
+impl Cutoffs {
+    /// Whatever its age.
+    pub const NONE: Self = {
+        let ever = Timestamp(u64::MAX);
+        Self {
+            jobs: ever,
+            evals: ever,
+            batch_evals: ever,
+            deployments: ever,
+            nodes: ever,
+        }
+    };
+
+    /// That of an evaluation of a job of this type.
+    #[must_use]
+    pub fn of_evals(&self, job_type: JobType) -> Timestamp {
+        if is_batch(job_type) {
+            self.batch_evals
+        } else {
+            self.evals
+        }
+    }
+}
+
+/// Why something stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// It is not over.
+    Live,
+    /// It ended too short a time ago.
+    Young,
+    /// It was told to stop, but its agent has not said that it did.
+    Running,
+    /// It ended and its job may replace it.
+    Replaceable,
+    /// It is the result of a batch job that is there.
+    Result,
+    /// What belongs to it stays.
+    Needed,
+    /// It says that its job's current version failed.
+    Failure,
+}
+
+impl Kept {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Live,
+        Self::Young,
+        Self::Running,
+        Self::Replaceable,
+        Self::Result,
+        Self::Needed,
+        Self::Failure,
+    ];
+
+    /// The word used in the API and in metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Young => "young",
+            Self::Running => "running",
+            Self::Replaceable => "replaceable",
+            Self::Result => "result",
+            Self::Needed => "needed",
+            Self::Failure => "failure",
+        }
+    }
+
+    /// For people, after a count.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Live => "not over",
+            Self::Young => "ended too recently",
+            Self::Running => "told to stop, but may still run",
+            Self::Replaceable => "ended, but may be replaced",
+            Self::Result => "results of batch jobs that are there",
+            Self::Needed => "something that belongs to them stays",
+            Self::Failure => "says that its job's current version failed",
+        }
+    }
+}
+
+/// What of an evaluation may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// It and its allocations.
+    All,
+    /// Only allocations of an earlier job of the same name: its job is there and keeps its results.
+    Earlier,
+}
+
+pub(super) fn is_batch(job_type: JobType) -> bool {
+    match job_type {
+        JobType::Batch | JobType::SysBatch => true,
+        JobType::Service | JobType::System => false,
+    }
+}
+
+/// Whether an evaluation ended before.
+pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), Kept> {
+    if !eval.status.is_terminal() {
+        Err(Kept::Live)
+    } else if eval.modify_time >= before {
+        Err(Kept::Young)
+    } else {
+        Ok(())
+    }
+}
+
+/// What of an evaluation may go, its allocations aside.
+pub(super) fn eval(state: &State, eval: &Evaluation, before: Timestamp) -> Result<Extent, Kept> {
+    ended(eval, before)?;
+    let keeps_results = || {
+        let job = state.jobs.get(&eval.job);
+        job.is_some_and(|job| job.status != JobStatus::Dead || !job.stop)
+    };
+    if is_batch(eval.job_type) && keeps_results() {
+        Ok(Extent::Earlier)
+    } else {
+        Ok(Extent::All)
+    }
+}
+
+/// Whether looking at an evaluation's allocations can free any: those of a job's own evaluations are its own.
+pub(super) fn may_free(extent: Extent, eval: &Evaluation, job: Option<&Job>) -> bool {
+    match extent {
+        Extent::All => true,
+        Extent::Earlier => {
+            job.is_some_and(|job| eval.create_index < job.current.create_index)
+        }
+    }
+}
+
+/// Whether an allocation goes with, or without, its evaluation, of which `extent` may go.
+pub(super) fn alloc_of(
+    extent: Extent,
+    state: &State,
+    view: AllocView<'_>,
+    job: Option<&Job>,
+    before: Timestamp,
+    at: Timestamp,
+) -> Result<(), Kept> {
+    match extent {
+        Extent::All => alloc(state, view, job, before, at),
+        Extent::Earlier if !view.is_terminal() => Err(Kept::Live),
+        Extent::Earlier => {
+            let is_earlier =
+                job.is_some_and(|job| view.job().create_index < job.current.create_index);
+            if is_earlier { Ok(()) } else { Err(Kept::Result) }
+        }
+    }
+}
+
+/// Whether an allocation may go. `at` is the time of the collection, for rescheduling.
+pub(super) fn alloc(
+    state: &State,
+    alloc: AllocView<'_>,
+    job: Option<&Job>,
+    before: Timestamp,
+    at: Timestamp,
+) -> Result<(), Kept> {
+    if !alloc.is_terminal() {
+        return Err(Kept::Live);
+    }
+    // One that was told to stop may run until its agent says otherwise. Without the node nobody will.
+    let may_run = match alloc.client_status() {
+        ClientStatus::Running | ClientStatus::Unknown => {
+            state.nodes.get(&alloc.node_id()).is_some()
+        }
+        ClientStatus::Pending
+        | ClientStatus::Complete
+        | ClientStatus::Failed
+        | ClientStatus::Lost => false,
+    };
+    if may_run {
+        return Err(Kept::Running);
+    }
+    if alloc.modify_time() >= before {
+        return Err(Kept::Young);
+    }
+    match job {
+        Some(job) if !job.stop && job.status != JobStatus::Dead && is_to_replace(state, alloc, job, at) => {
+            Err(Kept::Replaceable)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Whether a job that goes on may still look at an allocation that has ended.
+fn is_to_replace(state: &State, alloc: AllocView<'_>, job: &Job, at: Timestamp) -> bool {
+    if alloc.desired() == DesiredStatus::Stop {
+        return false;
+    }
+    let follow_up = alloc.follow_up().and_then(|eval_id| state.evals.get(&eval_id));
+    if follow_up.is_some_and(|eval| !eval.status.is_terminal()) && alloc.next().is_none() {
+        return true;
+    }
+    if alloc.client_status() != ClientStatus::Failed {
+        return false;
+    }
+    let name = &alloc.group().name;
+    let mut groups = job.current.spec.groups.iter();
+    let Some(policy) = groups.find(|group| group.name == *name).map(|group| &group.reschedule) else {
+        return false;
+    };
+    if (policy.attempts == 0 && !policy.unlimited) || alloc.next().is_some() {
+        return false;
+    }
+    // Its attempts count again when the last of them is an interval ago.
+    policy.unlimited
+        || alloc
+            .reschedules()
+            .last()
+            .is_none_or(|last| at.since(last.at) <= policy.interval)
+}
+
+/// Whether a job may go, if all below it does.
+pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), Kept> {
+    let spec = &job.current.spec;
+    let is_over = job.stop || (is_batch(spec.job_type) && !spec.is_template());
+    if job.status != JobStatus::Dead || !is_over {
+        Err(Kept::Live)
+    } else if job.current.submit_time >= before {
+        Err(Kept::Young)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether a deployment may go.
+pub(super) fn deployment(
+    state: &State,
+    deployment: &Deployment,
+    before: Timestamp,
+) -> Result<(), Kept> {
+    let is_failure = || {
+        let job = state.jobs.get(&deployment.job);
+        job.is_some_and(|job| {
+            !job.stop
+                && deployment.status == DeploymentStatus::Failed
+                && job.current.version == deployment.job_version
+        })
+    };
+    if deployment.status.is_active() {
+        Err(Kept::Live)
+    } else if deployment.modify_time >= before {
+        Err(Kept::Young)
+    } else if state.allocs.is_deployed(&deployment.id) {
+        Err(Kept::Needed)
+    } else if is_failure() {
+        Err(Kept::Failure)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether a node may go.
+pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), Kept> {
+    if node.status != NodeStatus::Down {
+        Err(Kept::Live)
+    } else if node.status_at >= before {
+        Err(Kept::Young)
+    } else if state.allocs_on(&node.spec.id).all(AllocView::is_terminal) {
+        Ok(())
+    } else {
+        Err(Kept::Needed)
+    }
+}

@@ -1,0 +1,168 @@
+//! What a collection would free, and what would stay and why: a function of the state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_domain::eval::Evaluation;
+use muster_domain::id::{JobKey, Timestamp};
+
+use super::rule::{self, Cutoffs, Kept};
+use crate::state::State;
+
+/// A kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Jobs.
+    Jobs,
+    /// Evaluations.
+    Evals,
+    /// Allocations.
+    Allocs,
+    /// Deployments.
+    Deployments,
+    /// Nodes.
+    Nodes,
+}
+
+impl Kind {
+    /// All of them, as they are shown.
+    pub const ALL: [Self; 5] = [
+        Self::Jobs,
+        Self::Evals,
+        Self::Allocs,
+        Self::Deployments,
+        Self::Nodes,
+    ];
+
+    /// The word used in the API and in metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Jobs => "jobs",
+            Self::Evals => "evaluations",
+            Self::Allocs => "allocations",
+            Self::Deployments => "deployments",
+            Self::Nodes => "nodes",
+        }
+    }
+}
+
+/// What becomes of the objects of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// They go.
+    pub freed: u64,
+    /// They stay, by reason.
+    pub kept: BTreeMap<Kept, u64>,
+}
+
+impl Count {
+    fn add(&mut self, verdict: Result<(), Kept>) {
+        match verdict {
+            Ok(()) => self.freed += 1,
+            Err(why) => *self.kept.entry(why).or_default() += 1,
+        }
+    }
+}
+
+/// What becomes of all objects of a state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// By kind; every kind is there.
+    pub counts: BTreeMap<Kind, Count>,
+}
+
+impl Survey {
+    /// What a collection of `state` with these cutoffs at `at` comes to. Looks at everything.
+    #[must_use]
+    pub fn of(state: &State, cutoffs: &Cutoffs, at: Timestamp) -> Self {
+        let mut survey = Self::default();
+        for kind in Kind::ALL {
+            survey.counts.insert(kind, Count::default());
+        }
+        let going = survey.jobs(state, cutoffs, at);
+        for eval in state.evals.iter() {
+            let goes_with_job = going.contains(&eval.job);
+            survey.eval(state, eval, cutoffs, at, goes_with_job);
+        }
+        for row in state.deployments.iter() {
+            let verdict = if going.contains(&row.job) {
+                Ok(())
+            } else {
+                rule::deployment(state, row, cutoffs.deployments)
+            };
+            survey.add(Kind::Deployments, verdict);
+        }
+        for node in state.nodes.iter() {
+            survey.add(Kind::Nodes, rule::node(state, node, cutoffs.nodes));
+        }
+        survey
+    }
+
+    /// The count of one kind.
+    #[must_use]
+    pub fn count(&self, kind: Kind) -> Count {
+        self.counts.get(&kind).cloned().unwrap_or_default()
+    }
+
+    fn add(&mut self, kind: Kind, verdict: Result<(), Kept>) {
+        self.counts.entry(kind).or_default().add(verdict);
+    }
+
+    /// The jobs that go.
+    fn jobs(&mut self, state: &State, cutoffs: &Cutoffs, at: Timestamp) -> BTreeSet<JobKey> {
+        let mut going = BTreeSet::new();
+        for (key, row) in state.jobs.rows() {
+            let before = cutoffs.jobs;
+            let below_goes = || {
+                state.evals.of_job(key).all(|eval| {
+                    let mut allocs = state.allocs.of_eval(&eval.id);
+                    rule::ended(eval, before).is_ok()
+                        && allocs.all(|alloc| {
+                            rule::alloc(state, alloc, Some(&row.job), before, at).is_ok()
+                        })
+                })
+            };
+            let verdict = match rule::job(&row.job, before) {
+                Ok(()) if !below_goes() => Err(Kept::Needed),
+                other => other,
+            };
+            if verdict.is_ok() {
+                going.insert(key.clone());
+            }
+            self.add(Kind::Jobs, verdict);
+        }
+        going
+    }
+
+    fn eval(
+        &mut self,
+        state: &State,
+        eval: &Evaluation,
+        cutoffs: &Cutoffs,
+        at: Timestamp,
+        goes_with_job: bool,
+    ) {
+        let before = cutoffs.of_evals(eval.job_type);
+        let job = state.jobs.get(&eval.job).map(|job| &**job);
+        let extent = rule::eval(state, eval, before);
+        let mut all_go = true;
+        for alloc in state.allocs.of_eval(&eval.id) {
+            let verdict = match extent {
+                _ if goes_with_job => Ok(()),
+                Ok(extent) => rule::alloc_of(extent, state, alloc, job, before, at),
+                Err(_) if !alloc.is_terminal() => Err(Kept::Live),
+                Err(_) => Err(Kept::Needed),
+            };
+            all_go &= verdict.is_ok();
+            self.add(Kind::Allocs, verdict);
+        }
+        let verdict = match extent {
+            _ if goes_with_job => Ok(()),
+            Err(why) => Err(why),
+            Ok(rule::Extent::Earlier) => Err(Kept::Result),
+            Ok(rule::Extent::All) if all_go => Ok(()),
+            Ok(rule::Extent::All) => Err(Kept::Needed),
+        };
+        self.add(Kind::Evals, verdict);
+    }
+}

@@ -1,0 +1,1 @@
+//! A table of what goes and what stays, over virtual time.

@@ -1,0 +1,189 @@
+//! A state put together row by row, as no cluster would come to it: for what rules say of rows alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::alloc::{
+    ClientStatus, DesiredStatus, PlacementMetrics, Reschedule, Score,
+};
+use muster_domain::deployment::{Deployment, DeploymentStatus};
+use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
+use muster_domain::fixture::{job, node};
+use muster_domain::id::{
+    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+};
+use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
+use muster_domain::node::{Eligibility, Node, NodeStatus};
+
+use super::Collector;
+use crate::fsm::{self, Command, Response};
+use crate::state::{Cohort, JobRow, Row, State, key_at};
+
+/// The job everything belongs to.
+pub(super) const JOB: &str = "app";
+/// When collections take place: ages of minutes are before, whatever unit rows use.
+pub(super) const NOW: Timestamp = Timestamp(1_000_000_000_000_000_000);
+
+/// A state under construction.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    pub(super) state: State,
+    /// Allocations by the order they were put.
+    pub(super) allocs: Vec<AllocId>,
+    versions: BTreeMap<u64, Arc<JobVersion>>,
+    numbers: BTreeMap<NodeId, NodeNumber>,
+}
+
+/// An allocation to put.
+#[derive(Clone, Debug)]
+pub(super) struct Put {
+    pub(super) eval_id: EvalId,
+    pub(super) node_id: NodeId,
+    pub(super) deployment: Option<DeploymentId>,
+    pub(super) job_create_index: u64,
+    pub(super) desired: DesiredStatus,
+    pub(super) client: ClientStatus,
+    pub(super) modified: Timestamp,
+    pub(super) replaced: bool,
+    pub(super) follow_up: Option<EvalId>,
+    /// When the ones before it were replaced, oldest first.
+    pub(super) reschedules: Vec<Timestamp>,
+}
+
+impl Scene {
+    /// The version that allocations are of which belong to the job registered at `create_index`.
+    fn version(&mut self, create_index: u64, spec: &JobSpec) -> Arc<JobVersion> {
+        let version = self.versions.entry(create_index).or_insert_with(|| {
+            Arc::new(JobVersion {
+                spec: spec.clone(),
+                version: 0,
+                submit_time: Timestamp(create_index),
+                create_index: LogIndex(create_index),
+                job_modify_index: LogIndex(create_index),
+            })
+        });
+        Arc::clone(version)
+    }
+
+    pub(super) fn job(&mut self, spec: JobSpec, create_index: u64, stop: bool, status: JobStatus) {
+        let current = self.version(create_index, &spec);
+        self.state.jobs.put(JobRow {
+            job: Arc::new(Job {
+                current,
+                stop,
+                status,
+                stable: Vec::new(),
+                launched_at: None,
+                modify_index: LogIndex(1),
+            }),
+            older: Vec::new(),
+            plan_index: LogIndex(0),
+        });
+    }
+
+    pub(super) fn eval(&mut self, id: EvalId, job_id: &str, kind: JobType, status: EvalStatus, at: Timestamp) {
+        self.state.put_eval(Evaluation {
+            id,
+            job: JobKey::in_default(job_id),
+            job_type: kind,
+            priority: 50,
+            trigger: Trigger::JobRegister,
+            node_id: None,
+            deployment: None,
+            status,
+            status_description: String::new(),
+            previous: None,
+            blocked: None,
+            failed_groups: Vec::new(),
+            wait_until: Timestamp(0),
+            queued: Vec::new(),
+            job_modify_index: LogIndex(1),
+            snapshot_index: LogIndex(0),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(1),
+            create_time: Timestamp(0),
+            modify_time: at,
+        });
+    }
+
+    pub(super) fn node(&mut self, id: NodeId, status: NodeStatus, at: Timestamp) {
+        let number = NodeNumber(u32::try_from(self.numbers.len()).unwrap());
+        self.numbers.insert(id, number);
+        let mut spec = node("n").build();
+        spec.id = id;
+        let row = Node {
+            spec: Arc::new(spec),
+            status,
+            status_at: at,
+            eligibility: Eligibility::Eligible,
+            drain: None,
+            create_index: LogIndex(1),
+            modify_index: LogIndex(1),
+        };
+        self.state.nodes.put_at(row, number);
+    }
+
+    /// Of a version that is not the job's current one.
+    pub(super) fn deployment(&mut self, id: DeploymentId, status: DeploymentStatus, at: Timestamp) {
+        self.state.put_deployment(Deployment {
+            id,
+            job: JobKey::in_default(JOB),
+            job_version: 7,
+            job_modify_index: LogIndex(1),
+            job_create_index: LogIndex(1),
+            status,
+            status_description: String::new(),
+            groups: Vec::new(),
+            create_index: LogIndex(1),
+            modify_index: LogIndex(1),
+            create_time: Timestamp(0),
+            modify_time: at,
+        });
+    }
+
+    pub(super) fn alloc(&mut self, put: &Put) {
+        let version = self.version(put.job_create_index, &job(JOB).build());
+        let metrics = Arc::new(PlacementMetrics::default());
+        let cohort = Cohort::new(version, 0, put.eval_id, metrics, Timestamp(0), put.deployment);
+        let ordinal = u32::try_from(self.allocs.len()).unwrap();
+        let number = self.numbers[&put.node_id];
+        let mut row = Row::placed(&cohort.unwrap(), number, ordinal, Score(0), LogIndex(1));
+        if !put.reschedules.is_empty() {
+            let earlier = put.reschedules.iter().map(|at| Reschedule {
+                at: *at,
+                delay: Duration::ZERO,
+                previous: AllocId([9; 16]),
+                previous_node: put.node_id,
+            });
+            row = row.replacing(AllocId([9; 16]), earlier.collect());
+        }
+        row.set_desired(put.desired, "");
+        row.set_client(put.client, "");
+        if put.replaced {
+            row.set_next(AllocId([8; 16]));
+        }
+        if let Some(eval_id) = put.follow_up {
+            row.set_follow_up(eval_id);
+        }
+        row.touch(LogIndex(1), put.modified);
+        let key = key_at(LogIndex(1), ordinal);
+        self.allocs.push(AllocId::at(LogIndex(1), ordinal));
+        self.state.insert_alloc_on(key, row, put.node_id);
+    }
+
+    /// The state after `commands` and all slices that follow them.
+    pub(super) fn after(&self, commands: Vec<Command>) -> State {
+        let mut state = self.state.clone();
+        for command in commands {
+            let mut next = Some(command);
+            while let Some(command) = next {
+                let index = LogIndex(state.applied().0.max(1) + 1);
+                let response = fsm::apply(&mut state, index, command.clone()).response;
+                assert!(matches!(response, Response::Collected { .. }));
+                next = Collector::next_slice(&command, &response, NOW);
+            }
+        }
+        state
+    }
+}
