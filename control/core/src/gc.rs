@@ -114,7 +114,9 @@ impl Collector {
     /// What to propose, in order, when somebody asks for it: no threshold applies.
     #[must_use]
     pub fn forced(now: Timestamp) -> Vec<Command> {
-        ORDER.map(|rule| collect(rule, &GcCutoffs::NONE, now)).into()
+        ORDER
+            .map(|rule| collect(rule, &GcCutoffs::NONE, now))
+            .into()
     }
 
     /// The next slice, if `response` to `command` says that there is one.

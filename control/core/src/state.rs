@@ -25,8 +25,8 @@ use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{LogIndex, NodeId};
 
-use allocs::{Moved, Updated};
 pub use allocs::{AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc};
+use allocs::{Moved, Updated};
 pub use answers::{Answer, Answers};
 pub use config::Config;
 pub use deployments::Deployments;

@@ -230,8 +230,7 @@ fn collect_evals(
                 return slice;
             }
             if let Some(eval) = snapshot.evals.get(&eval_id)
-                && let Err(cut) =
-                    collect_eval(change, &snapshot, eval, cutoff, alloc, &mut slice)
+                && let Err(cut) = collect_eval(change, &snapshot, eval, cutoff, alloc, &mut slice)
             {
                 slice.next = stopped_at(cut);
                 return slice;

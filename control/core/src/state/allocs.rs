@@ -17,9 +17,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use muster_domain::alloc::ClientStatus;
-use muster_domain::id::{
-    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber,
-};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber};
 use muster_domain::resources::Amount;
 
 use super::digest::Digest;

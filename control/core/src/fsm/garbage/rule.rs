@@ -166,9 +166,7 @@ pub(super) fn eval(state: &State, eval: &Evaluation, before: Timestamp) -> Resul
 pub(super) fn may_free(extent: Extent, eval: &Evaluation, job: Option<&Job>) -> bool {
     match extent {
         Extent::All => true,
-        Extent::Earlier => {
-            job.is_some_and(|job| eval.create_index < job.current.create_index)
-        }
+        Extent::Earlier => job.is_some_and(|job| eval.create_index < job.current.create_index),
     }
 }
 
@@ -187,7 +185,11 @@ pub(super) fn alloc_of(
         Extent::Earlier => {
             let is_earlier =
                 job.is_some_and(|job| view.job().create_index < job.current.create_index);
-            if is_earlier { Ok(()) } else { Err(Kept::Result) }
+            if is_earlier {
+                Ok(())
+            } else {
+                Err(Kept::Result)
+            }
         }
     }
 }
@@ -220,7 +222,11 @@ pub(super) fn alloc(
         return Err(Kept::Young);
     }
     match job {
-        Some(job) if !job.stop && job.status != JobStatus::Dead && is_to_replace(state, alloc, job, at) => {
+        Some(job)
+            if !job.stop
+                && job.status != JobStatus::Dead
+                && is_to_replace(state, alloc, job, at) =>
+        {
             Err(Kept::Replaceable)
         }
         Some(_) | None => Ok(()),
@@ -232,7 +238,9 @@ fn is_to_replace(state: &State, alloc: AllocView<'_>, job: &Job, at: Timestamp) 
     if alloc.desired() == DesiredStatus::Stop {
         return false;
     }
-    let follow_up = alloc.follow_up().and_then(|eval_id| state.evals.get(&eval_id));
+    let follow_up = alloc
+        .follow_up()
+        .and_then(|eval_id| state.evals.get(&eval_id));
     if follow_up.is_some_and(|eval| !eval.status.is_terminal()) && alloc.next().is_none() {
         return true;
     }
@@ -241,7 +249,10 @@ fn is_to_replace(state: &State, alloc: AllocView<'_>, job: &Job, at: Timestamp) 
     }
     let name = &alloc.group().name;
     let mut groups = job.current.spec.groups.iter();
-    let Some(policy) = groups.find(|group| group.name == *name).map(|group| &group.reschedule) else {
+    let Some(policy) = groups
+        .find(|group| group.name == *name)
+        .map(|group| &group.reschedule)
+    else {
         return false;
     };
     if (policy.attempts == 0 && !policy.unlimited) || alloc.next().is_some() {

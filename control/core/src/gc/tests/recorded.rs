@@ -15,7 +15,8 @@ use muster_domain::node::NodeStatus;
 use serde_json::Value;
 
 use super::scene::{JOB, NOW, Put, Scene};
-use super::{Collector, Command, GcRule};
+use super::{Collector, Command, GcCutoffs, GcRule};
+use crate::fsm::{GcKind, GcSurvey};
 use crate::state::State;
 
 const ALLOC: Kind = Kind {
@@ -88,7 +89,9 @@ fn desired(word: &str) -> DesiredStatus {
 
 /// The job of a case. Allocations are of its group `app`, which it may not have any more.
 fn spec(row: &Value) -> JobSpec {
-    let kind = row.get("type").map_or(JobType::Service, |_| job_type(text(row, "type")));
+    let kind = row
+        .get("type")
+        .map_or(JobType::Service, |_| job_type(text(row, "type")));
     let mut spec = job(JOB).job_type(kind).build();
     let group = &mut spec.groups[0];
     if !truth(row, "alloc_group_exists") {
@@ -130,23 +133,30 @@ fn put_job(scene: &mut Scene, row: &Value) {
         "dead" => JobStatus::Dead,
         other => panic!("{other}"),
     };
-    let created = row.get("create_index").map_or(1, |_| number(row, "create_index"));
+    let created = row
+        .get("create_index")
+        .map_or(1, |_| number(row, "create_index"));
     scene.job(spec(row), created, truth(row, "stop"), status);
 }
 
 fn put_alloc(scene: &mut Scene, row: &Value, eval_id: EvalId, node_id: NodeId) {
-    let ago = rows(row, "reschedule_events_before_now_ns").map(|ago| ago.as_u64().unwrap());
+    // Some are in the future: clocks differ.
+    let ago = rows(row, "reschedule_events_before_now_ns").map(|ago| ago.as_i64().unwrap());
     scene.alloc(&Put {
         eval_id,
         node_id,
         deployment: text(row, "deployment_id").parse().ok(),
-        job_create_index: row.get("job_create_index").map_or(1, |_| number(row, "job_create_index")),
+        job_create_index: row
+            .get("job_create_index")
+            .map_or(1, |_| number(row, "job_create_index")),
         desired: desired(text(row, "desired_status")),
         client: client(text(row, "client_status")),
         modified: time(row, "modify_index"),
         replaced: !text(row, "next_allocation").is_empty(),
         follow_up: None,
-        reschedules: ago.map(|ago| Timestamp(NOW.0 - ago)).collect(),
+        reschedules: ago
+            .map(|ago| Timestamp(NOW.0.checked_add_signed(-ago).unwrap()))
+            .collect(),
     });
 }
 
@@ -167,7 +177,13 @@ fn judge_alloc(row: &Value) -> Outcome {
     let (eval_id, node_id) = (EvalId([1; 16]), NodeId([1; 16]));
     put_job(&mut scene, &row["job"]);
     scene.node(node_id, NodeStatus::Ready, Timestamp(0));
-    scene.eval(eval_id, JOB, JobType::Service, EvalStatus::Complete, Timestamp(0));
+    scene.eval(
+        eval_id,
+        JOB,
+        JobType::Service,
+        EvalStatus::Complete,
+        Timestamp(0),
+    );
     put_alloc(&mut scene, &row["alloc"], eval_id, node_id);
 
     let threshold = number(row, "threshold_index");
@@ -191,7 +207,11 @@ fn scene(row: &Value) -> Scene {
             "down" => NodeStatus::Down,
             other => panic!("{other}"),
         };
-        scene.node(text(one, "id").parse().unwrap(), status, time(one, "modify_index"));
+        scene.node(
+            text(one, "id").parse().unwrap(),
+            status,
+            time(one, "modify_index"),
+        );
     }
     for one in rows(row, "evals") {
         let status = match text(one, "status") {
@@ -202,7 +222,10 @@ fn scene(row: &Value) -> Scene {
             "canceled" => EvalStatus::Canceled,
             other => panic!("{other}"),
         };
-        let (id, kind) = (text(one, "id").parse().unwrap(), job_type(text(one, "type")));
+        let (id, kind) = (
+            text(one, "id").parse().unwrap(),
+            job_type(text(one, "type")),
+        );
         scene.eval(id, JOB, kind, status, time(one, "modify_index"));
     }
     for one in rows(row, "allocs") {
@@ -210,7 +233,13 @@ fn scene(row: &Value) -> Scene {
         // Here no allocation is without its evaluation: it is one that nothing makes go.
         if scene.state.evals().get(&eval_id).is_none() {
             let kind = JobType::Service;
-            scene.eval(eval_id, "elsewhere", kind, EvalStatus::Pending, Timestamp(0));
+            scene.eval(
+                eval_id,
+                "elsewhere",
+                kind,
+                EvalStatus::Pending,
+                Timestamp(0),
+            );
         }
         let node_id = text(one, "node_id").parse().unwrap();
         put_alloc(&mut scene, one, eval_id, node_id);
@@ -224,7 +253,11 @@ fn scene(row: &Value) -> Scene {
             "running" | "pending" | "blocked" | "unblocking" => DeploymentStatus::Running,
             other => panic!("{other}"),
         };
-        scene.deployment(text(one, "id").parse().unwrap(), status, time(one, "modify_index"));
+        scene.deployment(
+            text(one, "id").parse().unwrap(),
+            status,
+            time(one, "modify_index"),
+        );
     }
     scene
 }
@@ -235,7 +268,10 @@ fn judge_objects(row: &Value) -> Outcome {
     let runs = [
         ("eval_gc", vec![collect(GcRule::Evals, threshold)]),
         ("job_gc", vec![collect(GcRule::Jobs, threshold)]),
-        ("deployment_gc", vec![collect(GcRule::Deployments, threshold)]),
+        (
+            "deployment_gc",
+            vec![collect(GcRule::Deployments, threshold)],
+        ),
         ("node_gc", vec![collect(GcRule::Nodes, threshold)]),
         ("force_gc", Collector::forced(NOW)),
     ];
@@ -244,7 +280,36 @@ fn judge_objects(row: &Value) -> Outcome {
         let state = scene.after(commands);
         differences.extend(compare(run, &scene, &state, row));
     }
+    let state = scene.after(Collector::forced(NOW));
+    differences.extend(survey(&scene.state, &state));
     Outcome::from_differences(&differences)
+}
+
+/// Says where the survey of `before` did not say what became of it by force.
+fn survey(before: &State, after: &State) -> Vec<String> {
+    let sizes = |state: &State| {
+        [
+            (GcKind::Jobs, state.jobs().len()),
+            (GcKind::Evals, state.evals().len()),
+            (GcKind::Allocs, state.allocs().len()),
+            (GcKind::Deployments, state.deployments().len()),
+            (GcKind::Nodes, state.nodes().len()),
+        ]
+    };
+    let survey = GcSurvey::of(before, &GcCutoffs::NONE, NOW);
+    let pairs = sizes(before).into_iter().zip(sizes(after));
+    let wrong = pairs.filter_map(|((kind, before), (_, after))| {
+        let count = survey.count(kind);
+        let kept: u64 = count.kept.values().sum();
+        let (freed, stays) = ((before - after) as u64, after as u64);
+        (count.freed != freed || kept != stays).then(|| {
+            format!(
+                "{}: survey {count:?}, gone {freed}, left {stays}",
+                kind.word()
+            )
+        })
+    });
+    wrong.collect()
 }
 
 /// Says what differs. Deployments go with their job here, as everything below it does; there they wait for
@@ -254,14 +319,18 @@ fn compare(run: &str, scene: &Scene, state: &State, row: &Value) -> Vec<String> 
     let mut differences = Vec::new();
     let mut check = |what: &str, ours: BTreeSet<&str>| {
         let key = format!("deleted_{what}");
-        let theirs: BTreeSet<&str> = rows(recorded, &key).map(|id| id.as_str().unwrap()).collect();
+        let theirs: BTreeSet<&str> = rows(recorded, &key)
+            .map(|id| id.as_str().unwrap())
+            .collect();
         if ours != theirs {
             differences.push(format!("{run}: {what}: recorded {theirs:?}, ours {ours:?}"));
         }
     };
     let gone = |what: &str, is_gone: &dyn Fn(usize, &str) -> bool| -> BTreeSet<&str> {
         let all = rows(row, what).map(|one| text(one, "id")).enumerate();
-        all.filter(|(at, id)| is_gone(*at, id)).map(|(_, id)| id).collect()
+        all.filter(|(at, id)| is_gone(*at, id))
+            .map(|(_, id)| id)
+            .collect()
     };
     check(
         "evals",
@@ -271,7 +340,9 @@ fn compare(run: &str, scene: &Scene, state: &State, row: &Value) -> Vec<String> 
     );
     check(
         "allocs",
-        gone("allocs", &|at, _| state.allocs().get(&scene.allocs[at]).is_none()),
+        gone("allocs", &|at, _| {
+            state.allocs().get(&scene.allocs[at]).is_none()
+        }),
     );
     check(
         "nodes",

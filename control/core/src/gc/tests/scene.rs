@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_domain::alloc::{
-    ClientStatus, DesiredStatus, PlacementMetrics, Reschedule, Score,
-};
+use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics, Reschedule, Score};
 use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::fixture::{job, node};
@@ -31,7 +29,6 @@ pub(super) struct Scene {
     pub(super) state: State,
     /// Allocations by the order they were put.
     pub(super) allocs: Vec<AllocId>,
-    versions: BTreeMap<u64, Arc<JobVersion>>,
     numbers: BTreeMap<NodeId, NodeNumber>,
 }
 
@@ -52,22 +49,8 @@ pub(super) struct Put {
 }
 
 impl Scene {
-    /// The version that allocations are of which belong to the job registered at `create_index`.
-    fn version(&mut self, create_index: u64, spec: &JobSpec) -> Arc<JobVersion> {
-        let version = self.versions.entry(create_index).or_insert_with(|| {
-            Arc::new(JobVersion {
-                spec: spec.clone(),
-                version: 0,
-                submit_time: Timestamp(create_index),
-                create_index: LogIndex(create_index),
-                job_modify_index: LogIndex(create_index),
-            })
-        });
-        Arc::clone(version)
-    }
-
     pub(super) fn job(&mut self, spec: JobSpec, create_index: u64, stop: bool, status: JobStatus) {
-        let current = self.version(create_index, &spec);
+        let current = version(spec, create_index);
         self.state.jobs.put(JobRow {
             job: Arc::new(Job {
                 current,
@@ -82,7 +65,14 @@ impl Scene {
         });
     }
 
-    pub(super) fn eval(&mut self, id: EvalId, job_id: &str, kind: JobType, status: EvalStatus, at: Timestamp) {
+    pub(super) fn eval(
+        &mut self,
+        id: EvalId,
+        job_id: &str,
+        kind: JobType,
+        status: EvalStatus,
+        at: Timestamp,
+    ) {
         self.state.put_eval(Evaluation {
             id,
             job: JobKey::in_default(job_id),
@@ -143,9 +133,16 @@ impl Scene {
     }
 
     pub(super) fn alloc(&mut self, put: &Put) {
-        let version = self.version(put.job_create_index, &job(JOB).build());
+        let version = version(job(JOB).build(), put.job_create_index);
         let metrics = Arc::new(PlacementMetrics::default());
-        let cohort = Cohort::new(version, 0, put.eval_id, metrics, Timestamp(0), put.deployment);
+        let cohort = Cohort::new(
+            version,
+            0,
+            put.eval_id,
+            metrics,
+            Timestamp(0),
+            put.deployment,
+        );
         let ordinal = u32::try_from(self.allocs.len()).unwrap();
         let number = self.numbers[&put.node_id];
         let mut row = Row::placed(&cohort.unwrap(), number, ordinal, Score(0), LogIndex(1));
@@ -186,4 +183,14 @@ impl Scene {
         }
         state
     }
+}
+
+fn version(spec: JobSpec, create_index: u64) -> Arc<JobVersion> {
+    Arc::new(JobVersion {
+        spec,
+        version: 0,
+        submit_time: Timestamp(create_index),
+        create_index: LogIndex(create_index),
+        job_modify_index: LogIndex(create_index),
+    })
 }
