@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use muster_agent_core::gc::{Finished, GcLimits, GcReason, GcUsage, next};
 use muster_domain::id::{AllocId, Timestamp};
+use muster_wire::rpc::NodeReply;
+use tokio::sync::mpsc;
 
 use crate::fingerprint::DiskUsage;
+use crate::node::Event;
 
 /// Settings of collection, with Nomad's names and defaults.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +124,24 @@ impl Collector {
 
     fn end_force(&mut self) {
         self.forced = self.forced && !self.finished.is_empty();
+    }
+}
+
+/// Begins a collection of everything that is over, for a server that asks.
+pub(crate) async fn collect(node: &mpsc::Sender<Event>, dry_run: bool) -> NodeReply {
+    let failed = |reason: &str| NodeReply::Failed {
+        reason: reason.to_owned(),
+        not_found: false,
+    };
+    if dry_run {
+        return failed("this agent cannot say what it would destroy");
+    }
+    if node.send(Event::CollectGarbage).await.is_err() {
+        return failed("the agent is stopping");
+    }
+    NodeReply::Collected {
+        freed: 0,
+        kept: Vec::new(),
     }
 }
 

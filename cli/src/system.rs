@@ -1,6 +1,7 @@
 //! `muster system`: the cluster as a whole.
 
 use clap::Subcommand;
+use muster_wire::api::operator::{GcKept, GcReport};
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -10,8 +11,15 @@ use crate::output;
 /// Commands about the cluster.
 #[derive(Debug, Subcommand)]
 pub enum SystemCommand {
-    /// Forget everything that is over, now, on servers and nodes.
-    Gc,
+    /// Forget everything that is over, whatever its age, on servers and nodes.
+    Gc {
+        /// Wait until the nodes are done too, and say what was freed and what was kept.
+        #[arg(long)]
+        wait: bool,
+        /// Only say what would be freed and what would be kept.
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 /// Carries out `command`.
@@ -20,15 +28,112 @@ pub enum SystemCommand {
 ///
 /// [`crate::exit::CliError`].
 pub fn run(client: &Client, json: bool, command: &SystemCommand) -> CliResult {
-    match command {
-        SystemCommand::Gc => {
-            let answer: Value = client.put("/v1/system/gc", &json!({}))?;
-            if json {
-                output::print_json(&answer)?;
-            } else {
-                output::print("Collected on the servers; the nodes are collecting.\n")?;
-            }
-            Ok(Exit::Done)
+    let SystemCommand::Gc { wait, dry_run } = command;
+    if *wait || *dry_run {
+        let flag = if *dry_run { "dry_run" } else { "wait" };
+        let path = format!("/v1/system/gc?{flag}=true");
+        let report: GcReport = client.put(&path, &json!({}))?;
+        if json {
+            output::print_json(&report)?;
+        } else {
+            output::print(&shown(&report))?;
         }
+        let failed = report.nodes.iter().any(|node| !node.error.is_empty());
+        return Ok(if failed { Exit::Failed } else { Exit::Done });
+    }
+    let answer: Value = client.put("/v1/system/gc", &json!({}))?;
+    if json {
+        output::print_json(&answer)?;
+    } else {
+        output::print("Collected on the servers; the nodes are collecting.\n")?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What was freed and kept, a line a kind and a line a node.
+fn shown(report: &GcReport) -> String {
+    let (freed, kept) = if report.dry_run {
+        ("would be freed", "would be kept")
+    } else {
+        ("freed", "kept")
+    };
+    let mut text = String::new();
+    for count in &report.state {
+        let kind = &count.kind;
+        let line = format!(
+            "{kind:<12} {:>9} {freed}, {}\n",
+            count.freed,
+            reasons(kept, &count.kept)
+        );
+        text.push_str(&line);
+    }
+    if !report.dry_run {
+        let line = format!("{} log entries, {} ms\n", report.slices, report.took_ms);
+        text.push_str(&line);
+    }
+    text.extend(report.nodes.iter().map(|node| {
+        let what = if node.error.is_empty() {
+            format!(
+                "{} allocations {freed}, {}",
+                node.freed,
+                reasons(kept, &node.kept)
+            )
+        } else {
+            node.error.clone()
+        };
+        format!("node {}: {what}\n", node.name)
+    }));
+    text
+}
+
+fn reasons(kept: &str, reasons: &[GcKept]) -> String {
+    let total: u64 = reasons.iter().map(|one| one.count).sum();
+    if total == 0 {
+        return format!("none {kept}");
+    }
+    let each: Vec<String> = reasons
+        .iter()
+        .map(|one| format!("{} {}", one.count, one.reason))
+        .collect();
+    format!("{total} {kept} ({})", each.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_wire::api::operator::{GcCount, GcNode};
+
+    use super::*;
+
+    #[test]
+    fn a_report_says_what_stays_and_why() {
+        let report = GcReport {
+            dry_run: true,
+            state: vec![GcCount {
+                kind: "allocations".to_owned(),
+                freed: 12,
+                kept: vec![
+                    GcKept {
+                        reason: "not over".to_owned(),
+                        count: 2,
+                    },
+                    GcKept {
+                        reason: "ended, but may be replaced".to_owned(),
+                        count: 1,
+                    },
+                ],
+            }],
+            nodes: vec![GcNode {
+                name: "n1".to_owned(),
+                error: "not connected".to_owned(),
+                ..GcNode::default()
+            }],
+            ..GcReport::default()
+        };
+
+        assert_eq!(
+            shown(&report),
+            "allocations         12 would be freed, 3 would be kept (2 not over, 1 ended, but may be replaced)\n\
+             node n1: not connected\n"
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use muster_control_core::fsm::{Command, Response};
+use muster_control_core::gc::GcConfig;
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId, Timestamp, WriteKey};
 use muster_wire::codec::EncodeError;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::agents::Nodes;
 use crate::clock::{self, Clock};
+use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
 use crate::peers::Peers;
@@ -222,7 +224,7 @@ pub(crate) type Proposed = Result<(LogIndex, Response), ProposeError>;
 #[derive(Debug)]
 pub(crate) enum DutyRequest {
     /// Collect all garbage now, and say when that is done.
-    CollectGarbage(oneshot::Sender<Result<(), ProposeError>>),
+    CollectGarbage(oneshot::Sender<Result<Freed, ProposeError>>),
 }
 
 /// A server's handle. Clones are cheap and share everything.
@@ -245,6 +247,8 @@ struct Shared {
     places: Semaphore,
     beats: mpsc::Sender<Beats>,
     duties: mpsc::Sender<DutyRequest>,
+    gc: GcConfig,
+    gc_totals: Totals,
 }
 
 /// What a [`Control`] is made of.
@@ -261,6 +265,7 @@ pub(crate) struct ControlParts {
     pub(crate) clock: Clock,
     pub(crate) beats: mpsc::Sender<Beats>,
     pub(crate) duties: mpsc::Sender<DutyRequest>,
+    pub(crate) gc: GcConfig,
 }
 
 impl Control {
@@ -276,6 +281,7 @@ impl Control {
             clock,
             beats,
             duties,
+            gc,
         } = parts;
         let places = Semaphore::new(limits::PROPOSALS_MAX);
         Self {
@@ -292,6 +298,8 @@ impl Control {
                 places,
                 beats,
                 duties,
+                gc,
+                gc_totals: Totals::default(),
             }),
         }
     }
@@ -470,37 +478,8 @@ impl Control {
     /// # Errors
     ///
     /// [`ProposeError`] if the log takes no changes; nodes are not asked then.
-    pub async fn collect_garbage(&self) -> Result<(), ProposeError> {
-        let leader = match self.leader() {
-            Some(leader) if !leader.is_self => leader,
-            _ => return self.collect_garbage_here().await,
-        };
-        let waited = limits::COLLECT_WAIT;
-        let request = PeerRequest::CollectGarbage;
-        let asked = self.peers().call_within(leader.server_id, request, waited);
-        match asked.await {
-            Ok(PeerReply::Done) => Ok(()),
-            Ok(_) => Err(ProposeError::NotLeader { leader: None }),
-            Err(error) => Err(ProposeError::Stopped {
-                reason: format!("the leader was not asked to collect: {error}"),
-            }),
-        }
-    }
-
-    /// The same, at the leader.
-    pub(crate) async fn collect_garbage_here(&self) -> Result<(), ProposeError> {
-        let stopped = || ProposeError::Stopped {
-            reason: "the leader's duties have ended".to_owned(),
-        };
-        let (sender, receiver) = oneshot::channel();
-        let request = DutyRequest::CollectGarbage(sender);
-        if self.shared.duties.send(request).await.is_err() {
-            return Err(stopped());
-        }
-        match receiver.await {
-            Ok(collected) => collected?,
-            Err(_) => return Err(stopped()),
-        }
+    pub async fn collect_garbage(&self) -> Result<Freed, ProposeError> {
+        let freed = self.collect_garbage_of_state().await?;
         self.shared.nodes.collect_garbage();
         let servers = self.peers().servers();
         let told = servers.iter().map(|known| {
@@ -512,7 +491,52 @@ impl Control {
                 tracing::warn!(%error, "the nodes of a server were not told to collect garbage");
             }
         }
-        Ok(())
+        Ok(freed)
+    }
+
+    /// Forgets everything of the state that is over, whatever its age. Any server can be asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`] if the log takes no changes.
+    pub async fn collect_garbage_of_state(&self) -> Result<Freed, ProposeError> {
+        let leader = match self.leader() {
+            Some(leader) if !leader.is_self => leader,
+            _ => return self.collect_garbage_here().await,
+        };
+        let waited = limits::COLLECT_WAIT;
+        let request = PeerRequest::CollectGarbage;
+        let asked = self.peers().call_within(leader.server_id, request, waited);
+        match asked.await {
+            Ok(PeerReply::Collected(freed)) => Ok(freed),
+            Ok(_) => Err(ProposeError::NotLeader { leader: None }),
+            Err(error) => Err(ProposeError::Stopped {
+                reason: format!("the leader was not asked to collect: {error}"),
+            }),
+        }
+    }
+
+    /// The same, at the leader.
+    pub(crate) async fn collect_garbage_here(&self) -> Result<Freed, ProposeError> {
+        let stopped = || ProposeError::Stopped {
+            reason: "the leader's duties have ended".to_owned(),
+        };
+        let (sender, receiver) = oneshot::channel();
+        let request = DutyRequest::CollectGarbage(sender);
+        if self.shared.duties.send(request).await.is_err() {
+            return Err(stopped());
+        }
+        receiver.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Intervals and thresholds of the collection.
+    pub(crate) fn gc_config(&self) -> GcConfig {
+        self.shared.gc
+    }
+
+    /// What collections came to.
+    pub(crate) fn gc_totals(&self) -> &Totals {
+        &self.shared.gc_totals
     }
 
     /// Takes a snapshot of the state now and waits until its file is on disk.

@@ -15,6 +15,7 @@ mod client;
 mod deployment;
 mod eval;
 mod event;
+mod garbage;
 mod job;
 mod listen;
 mod logs;

@@ -28,6 +28,7 @@ mod clock;
 mod comparison;
 mod data_dir;
 mod events;
+pub mod garbage;
 pub mod handle;
 pub mod http;
 mod leader;

@@ -168,6 +168,9 @@ pub const BEATS_MAX: usize = 64;
 pub const BEATS_UNCONFIRMED_MAX: usize = 64;
 /// How long the leader may take to forget all that is over: a few entries for each hundred thousand rows.
 pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
+/// Nodes that are asked at the same time to collect garbage: each answer waits for its disk, so more would not be
+/// slower for them; a node holds a stream and a task here.
+pub const COLLECT_NODES_MAX: usize = 256;
 /// How often a server sends its nodes' heartbeats to the leader; a tenth of the time to live if that is less.
 /// Half would double the messages for nothing, double would use up a fifth of the time to live.
 pub const BEATS_INTERVAL: Duration = Duration::from_secs(1);

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use muster_control_core::gc::GcConfig;
 use muster_domain::id::Timestamp;
 use muster_link::certificates::Certificates;
 use muster_link::endpoint::{self, OpenEndpointError};
@@ -81,6 +82,8 @@ pub struct ServerConfig {
     pub advertise: Option<IpAddr>,
     /// Silence after which a server counts as lost, and is removed if another has come in its place.
     pub dead_server_after: Duration,
+    /// When to forget what is over.
+    pub gc: GcConfig,
 }
 
 impl ServerConfig {
@@ -100,6 +103,7 @@ impl ServerConfig {
             tls_dir: None,
             advertise: None,
             dead_server_after: DEFAULT_DEAD_SERVER_AFTER,
+            gc: GcConfig::default(),
         }
     }
 
@@ -334,6 +338,7 @@ impl Server {
             clock,
             beats,
             duties,
+            gc: config.gc,
         });
 
         let inputs = Inputs {

@@ -129,6 +129,11 @@ pub enum NodeRequest {
         /// The allocation.
         alloc_id: AllocId,
     },
+    /// Destroy what is over, whatever the thresholds say: [`NodeReply::Collected`] when that is done.
+    CollectGarbage {
+        /// Only say what would be done.
+        dry_run: bool,
+    },
 }
 
 /// Which output of which task.
@@ -204,6 +209,13 @@ pub enum NodeReply {
         reason: String,
         /// The thing asked for does not exist.
         not_found: bool,
+    },
+    /// What a collection came to, or would.
+    Collected {
+        /// Allocations destroyed.
+        freed: u64,
+        /// Allocations that stay, by reason; without those that run.
+        kept: Vec<(String, u64)>,
     },
 }
 

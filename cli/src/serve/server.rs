@@ -1,5 +1,7 @@
 //! `muster server`.
 
+mod gc;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use muster_link::tls::NAME_BYTES_MAX;
 
 use super::{SERVER_DATA_DIR, absolute, ended, host_name, logging, runtime, signals};
 use crate::exit::{CliError, CliResult, Exit};
+use gc::GcArgs;
 
 /// Arguments of `muster server`.
 #[derive(Debug, Args)]
@@ -49,6 +52,9 @@ pub struct ServerArgs {
     /// Seconds of silence after which a node is down.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub heartbeat_ttl: u64,
+    /// When it forgets what is over.
+    #[command(flatten)]
+    pub gc: GcArgs,
 }
 
 /// Runs a server until SIGTERM or SIGINT.
@@ -74,6 +80,7 @@ pub fn run(args: &ServerArgs) -> CliResult {
     config.advertise = args.advertise;
     config.dead_server_after = Duration::from_secs(args.dead_server_after);
     config.heartbeat_ttl = Duration::from_secs(args.heartbeat_ttl);
+    config.gc = args.gc.config();
     ended(runtime()?.block_on(serve(config)))
 }
 

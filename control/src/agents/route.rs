@@ -142,7 +142,7 @@ pub(crate) async fn count_for_server(
 /// Collects garbage everywhere for another server, if this one leads.
 pub(crate) async fn collect_for_server(control: &Control) -> PeerReply {
     match control.collect_garbage_here().await {
-        Ok(()) => PeerReply::Done,
+        Ok(freed) => PeerReply::Collected(freed),
         Err(ProposeError::NotLeader { .. }) => PeerReply::NotLeader,
         Err(error) => PeerReply::Refused {
             reason: error.to_string(),

@@ -10,6 +10,7 @@ use muster_domain::node::Node;
 use muster_wire::api::stats::{AllocStats, NodeStats};
 use muster_wire::rpc::{self, NodeReply, NodeRequest};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::query::Query;
 use super::status::ApiError;
@@ -50,8 +51,17 @@ async fn find_node(http: &Http, query: &Query, node_id: NodeId) -> Result<Arc<No
 
 /// The node's one answer to `request`.
 async fn ask(http: &Http, node_id: NodeId, request: NodeRequest) -> Result<NodeReply, ApiError> {
+    ask_within(http, node_id, request, limits::NODE_REPLY_WAIT).await
+}
+
+/// The same, with another patience.
+pub(super) async fn ask_within(
+    http: &Http,
+    node_id: NodeId,
+    request: NodeRequest,
+    waited: Duration,
+) -> Result<NodeReply, ApiError> {
     let mut replies = http.control.nodes().request(node_id, request).await?;
-    let waited = limits::NODE_REPLY_WAIT;
     let answer = async {
         loop {
             match replies.recv().await {

@@ -176,7 +176,9 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::LogData { data, .. } => Ok(Some(Bytes::from(data))),
         NodeReply::LogGap { .. } | NodeReply::Idle => Ok(None),
         NodeReply::Failed { reason, not_found } => Err(ApiError::NodeFailed { reason, not_found }),
-        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) => Err(misled()),
+        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) | NodeReply::Collected { .. } => {
+            Err(misled())
+        }
     }
 }
 
@@ -196,7 +198,9 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::Failed { reason, not_found } => {
             return Err(ApiError::NodeFailed { reason, not_found });
         }
-        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) => return Err(misled()),
+        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) | NodeReply::Collected { .. } => {
+            return Err(misled());
+        }
     };
     let bytes =
         serde_json::to_vec(&frame).map_err(|error| ApiError::Internal(error.to_string()))?;

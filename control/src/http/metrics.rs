@@ -6,12 +6,14 @@ use std::fmt::Write as _;
 use axum::extract::State as Shared;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use muster_control_core::fsm::GcKind;
 use muster_control_core::state::State;
 use muster_wire::api::operator::{Gauge, Metrics};
 
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
+use crate::garbage;
 
 /// One number.
 #[derive(Debug)]
@@ -43,6 +45,7 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
         "Whether this server leads.",
         is_leader,
     ));
+    samples.extend(collections(&http.control.gc_totals().read()));
     let build = ("version", http.control.server_info().version.to_owned());
     let help = "The version that runs; always 1.";
     samples.push(Sample {
@@ -78,6 +81,59 @@ impl Sample {
             value,
         }
     }
+}
+
+/// What the garbage collection of this server came to; of one that does not lead, nothing.
+fn collections(read: &garbage::Read) -> Vec<Sample> {
+    let freed = GcKind::ALL.into_iter().zip(read.freed);
+    let mut samples: Vec<Sample> = freed
+        .map(|(kind, count)| Sample {
+            name: "muster_gc_freed_total",
+            help: "Objects that this server's collections have freed, while it led.",
+            label: Some(("kind", kind.word().to_owned())),
+            value: count as f64,
+        })
+        .collect();
+    let numbers = [
+        (
+            "muster_gc_slices_total",
+            "Log entries that its collections took.",
+            read.slices as f64,
+        ),
+        (
+            "muster_gc_slices_seconds_total",
+            "Time from proposing those to having them applied.",
+            read.slices_took.as_secs_f64(),
+        ),
+        (
+            "muster_gc_slice_seconds_max",
+            "The longest of them.",
+            read.slice_max.as_secs_f64(),
+        ),
+        (
+            "muster_gc_rounds_total",
+            "Rounds of collection.",
+            read.rounds as f64,
+        ),
+        (
+            "muster_gc_round_seconds",
+            "Time the last round took.",
+            read.last_round.as_secs_f64(),
+        ),
+        (
+            "muster_gc_failures_total",
+            "Rounds that were given up.",
+            read.failures as f64,
+        ),
+        (
+            "muster_gc_under_way",
+            "Whether a round is under way.",
+            f64::from(u8::from(read.under_way)),
+        ),
+    ];
+    let numbers = numbers.into_iter();
+    samples.extend(numbers.map(|(name, help, value)| Sample::one(name, help, value)));
+    samples
 }
 
 fn count(state: &State) -> Vec<Sample> {

@@ -10,13 +10,16 @@ use muster_wire::api::operator::Namespace;
 
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer, check, metrics, scheduler, snapshot};
+use super::{Http, Table, answer, check, garbage, metrics, scheduler, snapshot};
 
 pub(super) fn routes(table: Table) -> Table {
     table
         .on("/v1/namespaces", get(namespaces))
         .on("/v1/namespace/{name}", get(namespace))
-        .on("/v1/system/gc", put(collect_garbage).post(collect_garbage))
+        .on(
+            "/v1/system/gc",
+            put(garbage::collect).post(garbage::collect),
+        )
         .on(
             "/v1/system/reconcile/summaries",
             put(reconcile).post(reconcile),
@@ -73,11 +76,6 @@ async fn namespace(
         &query.state(&http).await?,
         LogIndex(1),
     ))
-}
-
-async fn collect_garbage(Shared(http): Shared<Http>) -> Result<StatusCode, ApiError> {
-    http.control.collect_garbage().await?;
-    Ok(StatusCode::OK)
 }
 
 /// Summaries are counted with every change, so there is nothing to reconcile.

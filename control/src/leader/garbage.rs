@@ -1,16 +1,21 @@
 //! Forgets what is over: by age, and at once when asked.
+//!
+//! One slice is under way at a time, and the next is proposed when it is applied, so that whatever else waits to
+//! be applied comes between two of them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use muster_control_core::fsm::Command;
-use muster_control_core::gc::{Collector, GcConfig};
+use muster_control_core::gc::Collector;
 use muster_domain::id::Timestamp;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::garbage::Freed;
 use crate::handle::{Control, ProposeError, Proposed};
 
-type Reply = oneshot::Sender<Result<(), ProposeError>>;
+type Reply = oneshot::Sender<Result<Freed, ProposeError>>;
 
 /// The core, its commands in order, and who waits for them.
 #[derive(Debug)]
@@ -19,32 +24,41 @@ pub(super) struct Garbage {
     core: Collector,
     queue: VecDeque<Work>,
     /// At most one.
-    under_way: JoinSet<(Command, Proposed)>,
+    under_way: JoinSet<(Command, Duration, Proposed)>,
+    /// When the round that is under way began, and what it has freed so far.
+    round: Option<(Timestamp, Freed)>,
 }
 
 #[derive(Debug)]
 enum Work {
+    /// What is freed from here on is another round's.
+    Begin,
     Propose(Command),
-    /// Everything asked for before is done.
-    Answer(Reply),
+    /// The round is over. Somebody may wait for it.
+    End(Option<Reply>),
 }
 
 impl Garbage {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
-        let core = Collector::new(GcConfig::default(), now);
+        let core = Collector::new(control.gc_config(), now);
         Self {
             control,
             core,
             queue: VecDeque::new(),
             under_way: JoinSet::new(),
+            round: None,
         }
     }
 
     /// Collects everything that is over, whatever its age, then answers.
     pub(super) fn force(&mut self, reply: Reply, now: Timestamp) {
-        self.queue
-            .extend(Collector::forced(now).into_iter().map(Work::Propose));
-        self.queue.push_back(Work::Answer(reply));
+        self.queue_round(Collector::forced(now), Some(reply));
+    }
+
+    fn queue_round(&mut self, commands: Vec<Command>, reply: Option<Reply>) {
+        self.queue.push_back(Work::Begin);
+        self.queue.extend(commands.into_iter().map(Work::Propose));
+        self.queue.push_back(Work::End(reply));
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
@@ -52,21 +66,45 @@ impl Garbage {
     }
 
     pub(super) fn advance(&mut self, now: Timestamp) {
-        self.queue
-            .extend(self.core.handle_timeout(now).into_iter().map(Work::Propose));
+        let due = self.core.handle_timeout(now);
+        if !due.is_empty() {
+            self.queue_round(due, None);
+        }
         while self.under_way.is_empty() {
             match self.queue.pop_front() {
                 None => return,
-                // Whoever asked may have gone away.
-                Some(Work::Answer(reply)) => drop(reply.send(Ok(()))),
+                Some(Work::Begin) => {
+                    self.control.gc_totals().begin();
+                    self.round = Some((now, Freed::default()));
+                }
+                Some(Work::End(reply)) => self.end(reply, now),
                 Some(Work::Propose(command)) => {
                     let control = self.control.clone();
                     self.under_way.spawn(async move {
+                        let begun = control.monotonic();
                         let result = control.propose(command.clone()).await;
-                        (command, result)
+                        (command, control.monotonic().since(begun), result)
                     });
                 }
             }
+        }
+    }
+
+    fn end(&mut self, reply: Option<Reply>, now: Timestamp) {
+        let (begun, mut freed) = self.round.take().unwrap_or((now, Freed::default()));
+        freed.took = now.since(begun);
+        self.control.gc_totals().end(freed.took);
+        if freed.objects() > 0 {
+            tracing::info!(
+                objects = freed.objects(),
+                slices = freed.slices,
+                took = ?freed.took,
+                "collected garbage"
+            );
+        }
+        if let Some(reply) = reply {
+            // Whoever asked may have gone away.
+            drop(reply.send(Ok(freed)));
         }
     }
 
@@ -74,14 +112,19 @@ impl Garbage {
     pub(super) async fn progress(&mut self) {
         match self.under_way.join_next().await {
             None => std::future::pending().await,
-            Some(Ok((command, Ok((_, response))))) => {
-                if let Some(next) =
-                    Collector::next_slice(&command, &response, self.control.monotonic())
-                {
+            Some(Ok((command, took, Ok((_, response))))) => {
+                if let Some(slice) = Freed::of(&response) {
+                    self.control.gc_totals().slice(&slice, took);
+                    if let Some((_, freed)) = &mut self.round {
+                        freed.add(&slice);
+                    }
+                }
+                let next = Collector::next_slice(&command, &response, self.control.monotonic());
+                if let Some(next) = next {
                     self.queue.push_front(Work::Propose(next));
                 }
             }
-            Some(Ok((_, Err(error)))) => self.give_up(error),
+            Some(Ok((_, _, Err(error)))) => self.give_up(error),
             Some(Err(error)) => {
                 tracing::error!(%error, "a command's task failed");
                 self.give_up(ProposeError::Stopped {
@@ -94,9 +137,11 @@ impl Garbage {
     /// Drops the commands that wait; the next round finds the same garbage. Tells the first who asked.
     fn give_up(&mut self, error: ProposeError) {
         tracing::warn!(%error, "garbage was not collected");
+        self.control.gc_totals().fail();
+        self.round = None;
         let mut error = Some(error);
         for work in self.queue.drain(..) {
-            if let Work::Answer(reply) = work {
+            if let Work::End(Some(reply)) = work {
                 let reason = error
                     .take()
                     .unwrap_or(ProposeError::NotLeader { leader: None });

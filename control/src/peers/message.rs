@@ -11,6 +11,8 @@ use muster_domain::id::{LogIndex, NodeId};
 use muster_wire::rpc::NodeRequest;
 use serde::{Deserialize, Serialize};
 
+use crate::garbage::Freed;
+
 /// In [`Opening::to`]: whoever answers. Numbers of servers begin at 1.
 pub(crate) const ANYBODY: u64 = 0;
 
@@ -117,7 +119,7 @@ pub(crate) enum PeerRequest {
     },
     /// Wants all nodes that are connected to destroy what is over: [`PeerReply::Done`].
     CollectOnNodes,
-    /// Wants the leader to forget everything that is over: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    /// Wants the leader to forget everything that is over: [`PeerReply::Collected`], [`PeerReply::NotLeader`].
     CollectGarbage,
     /// Asks for the hash of the state after all entries up to an index: [`PeerReply::StateHash`].
     StateHash {
@@ -213,6 +215,8 @@ pub(crate) enum PeerReply {
     StateHash(Option<StateHash>),
     /// A snapshot was restored with this entry.
     Restored(LogIndex),
+    /// The leader has forgotten everything that is over.
+    Collected(Freed),
 }
 
 /// What the leader knows of a member.

@@ -167,3 +167,50 @@ pub struct Gauge {
     pub value: f64,
     pub labels: BTreeMap<String, String>,
 }
+
+/// The answer to `PUT /v1/system/gc` with `wait` or `dry_run`. Not Nomad's, which answers nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GcReport {
+    /// Nothing was done: this is what would be.
+    pub dry_run: bool,
+    /// Of the state, by kind.
+    pub state: Vec<GcCount>,
+    /// Log entries it took.
+    pub slices: u64,
+    /// Milliseconds it took the leader.
+    pub took_ms: u64,
+    /// Of the nodes that are not down, by name.
+    pub nodes: Vec<GcNode>,
+}
+
+/// What became of the objects of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GcCount {
+    pub kind: String,
+    pub freed: u64,
+    pub kept: Vec<GcKept>,
+}
+
+/// Objects that stay for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GcKept {
+    /// For people.
+    pub reason: String,
+    pub count: u64,
+}
+
+/// What a node destroyed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GcNode {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    pub name: String,
+    pub freed: u64,
+    pub kept: Vec<GcKept>,
+    /// Why it did not; empty if it did.
+    pub error: String,
+}

@@ -227,6 +227,13 @@ fn questions(golden: &mut String) {
         not_found: true,
     };
     line(golden, "failed", &failed);
+    let collect = NodeRequest::CollectGarbage { dry_run: true };
+    line(golden, "collect_on_node", &collect);
+    let collected = NodeReply::Collected {
+        freed: 3,
+        kept: vec![("not told to the servers yet".to_owned(), 1)],
+    };
+    line(golden, "collected", &collected);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::{job, node};
-use muster_domain::id::JobKey;
+use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
 
 use super::*;
 use crate::fixture::Cluster;
+use crate::fsm::{GcCursor, GcJobStep};
 use crate::limits;
+use crate::state::{State, check};
 
 mod recorded;
 mod rules;
@@ -212,4 +214,112 @@ fn slices_follow_one_another_to_the_end() {
         crate::state::check::broken(&cluster.state),
         Vec::<String>::new()
     );
+}
+
+/// Batch jobs of more instances than a slice frees, all of which have ended.
+fn crowd(jobs: usize) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
+    cluster.node(spec.build());
+    for at in 0..jobs {
+        let count = u32::try_from(limits::GC_SLICE_MAX).unwrap() + 100;
+        let spec = job(&format!("sum-{at}")).job_type(JobType::Batch);
+        cluster.run(spec.count(count).cpu_mhz(1).memory_mb(1).build());
+        for alloc in cluster.live(&format!("sum-{at}")) {
+            cluster.report(alloc.id, ClientStatus::Complete);
+        }
+    }
+    cluster
+}
+
+/// Slices of `command` up to the first after which `stop` says so.
+fn until(
+    cluster: &mut Cluster,
+    command: Command,
+    stop: impl Fn(&State) -> bool,
+) -> Option<Command> {
+    let mut next = Some(command);
+    while let Some(command) = next {
+        let before = cluster.state.allocs().len();
+        let response = cluster.apply(command.clone());
+        assert!(before - cluster.state.allocs().len() <= limits::GC_SLICE_MAX);
+        assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
+        next = Collector::next_slice(&command, &response, cluster.now);
+        if stop(&cluster.state) {
+            break;
+        }
+    }
+    next
+}
+
+#[test]
+fn a_job_of_many_instances_goes_in_slices() {
+    let mut cluster = crowd(2);
+    let jobs = Collector::forced(cluster.now).remove(0);
+
+    let left = until(&mut cluster, jobs, |_| false);
+
+    assert_eq!(left, None);
+    assert!(cluster.state.jobs().is_empty());
+    assert!(cluster.state.evals().is_empty());
+    assert!(cluster.state.allocs().is_empty());
+}
+
+/// As when the leader changes, which forgets where it was.
+#[test]
+fn what_one_collection_leaves_another_finishes() {
+    let mut cluster = crowd(1);
+    let jobs = Collector::forced(cluster.now).remove(0);
+    until(&mut cluster, jobs, |state| state.jobs().is_empty());
+    assert!(!cluster.state.allocs().is_empty());
+
+    forced(&mut cluster);
+
+    assert!(cluster.state.evals().is_empty());
+    assert!(cluster.state.allocs().is_empty());
+}
+
+/// Between two slices the name is taken again: what the new job has is not the old one's.
+#[test]
+fn a_job_registered_meanwhile_keeps_its_own() {
+    let mut cluster = crowd(1);
+    let jobs = Collector::forced(cluster.now).remove(0);
+    let next = until(&mut cluster, jobs, |state| state.jobs().is_empty());
+    let spec = job("sum-0").job_type(JobType::Batch).cpu_mhz(1).build();
+    cluster.run(spec);
+    let key = JobKey::in_default("sum-0");
+    let ours = cluster.live("sum-0").len();
+
+    until(&mut cluster, next.unwrap(), |_| false);
+
+    assert_eq!(cluster.state.allocs().of_job(&key).count(), ours);
+    assert_eq!(cluster.live("sum-0").len(), ours);
+}
+
+/// A job that is looked at while it changes is not forgotten on what was true before.
+#[test]
+fn a_job_that_changes_while_it_is_looked_at_stays() {
+    let mut cluster = crowd(1);
+    let key = JobKey::in_default("sum-0");
+    let eval_id = cluster.state.evals().of_job(&key).next().unwrap().id;
+    let looked = Command::CollectGarbage {
+        rule: GcRule::Jobs,
+        before: Timestamp(u64::MAX),
+        batch_before: Timestamp(u64::MAX),
+        after: Some(GcCursor::JobAt {
+            at: cluster.state.jobs().get(&key).unwrap().current.submit_time,
+            key: key.clone(),
+            step: GcJobStep::Look {
+                eval_id,
+                alloc: u64::MAX,
+                index: LogIndex(1),
+            },
+        }),
+        at: cluster.now,
+    };
+
+    cluster.apply(looked);
+
+    assert!(cluster.state.jobs().get(&key).is_some());
 }

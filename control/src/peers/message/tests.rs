@@ -162,6 +162,15 @@ fn replies() -> Vec<PeerReply> {
         },
         PeerReply::StateHash(Some(hash())),
         PeerReply::Restored(LogIndex(300)),
+        PeerReply::Collected(Freed {
+            jobs: 1,
+            evals: 2,
+            allocs: 300,
+            deployments: 4,
+            nodes: 5,
+            slices: 6,
+            took: Duration::from_millis(7),
+        }),
     ]
 }
 
@@ -179,6 +188,7 @@ fn reply_name(reply: &PeerReply) -> &'static str {
         PeerReply::NodeHeard { .. } => "NodeHeard",
         PeerReply::StateHash(_) => "StateHash",
         PeerReply::Restored(_) => "Restored",
+        PeerReply::Collected(_) => "Collected",
     }
 }
 

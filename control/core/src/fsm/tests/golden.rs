@@ -383,6 +383,32 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
                 id: DEPLOYMENT,
             },
         ),
+        (
+            GcRule::Evals,
+            GcCursor::EvalAt {
+                is_batch: true,
+                at: AT,
+                eval_id: EVAL,
+                alloc: 300,
+            },
+        ),
+        (GcRule::Jobs, job_at(GcJobStep::Begin)),
+        (
+            GcRule::Jobs,
+            job_at(GcJobStep::Look {
+                eval_id: EVAL,
+                alloc: 300,
+                index: LogIndex(7),
+            }),
+        ),
+        (GcRule::Jobs, job_at(GcJobStep::Remove)),
+        (
+            GcRule::Nodes,
+            GcCursor::NodeAt {
+                at: AT,
+                node_id: NODE,
+            },
+        ),
     ];
     cursors.into_iter().map(|(rule, after)| {
         let after = Some(after);
@@ -396,6 +422,14 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
         };
         ("collect_garbage", command)
     })
+}
+
+fn job_at(step: GcJobStep) -> GcCursor {
+    GcCursor::JobAt {
+        at: AT,
+        key: JobKey::in_default("web"),
+        step,
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

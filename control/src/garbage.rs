@@ -1,0 +1,167 @@
+//! What collections of garbage came to: of this server since it was started, and of one that was asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use muster_control_core::fsm::{GcKind, Response};
+use serde::{Deserialize, Serialize};
+
+/// What a collection freed. Sent between servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// Jobs.
+    pub jobs: u64,
+    /// Evaluations.
+    pub evals: u64,
+    /// Allocations.
+    pub allocs: u64,
+    /// Deployments.
+    pub deployments: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// Log entries it took.
+    pub slices: u64,
+    /// Time it took.
+    pub took: Duration,
+}
+
+impl Freed {
+    /// What one slice freed, if `response` is that of one.
+    pub(crate) fn of(response: &Response) -> Option<Self> {
+        let Response::Collected {
+            evals,
+            allocs,
+            jobs,
+            nodes,
+            deployments,
+            next: _,
+        } = response
+        else {
+            return None;
+        };
+        Some(Self {
+            jobs: u64::from(*jobs),
+            evals: u64::from(*evals),
+            allocs: u64::from(*allocs),
+            deployments: u64::from(*deployments),
+            nodes: u64::from(*nodes),
+            slices: 1,
+            took: Duration::ZERO,
+        })
+    }
+
+    /// Of one kind.
+    #[must_use]
+    pub fn count(&self, kind: GcKind) -> u64 {
+        match kind {
+            GcKind::Jobs => self.jobs,
+            GcKind::Evals => self.evals,
+            GcKind::Allocs => self.allocs,
+            GcKind::Deployments => self.deployments,
+            GcKind::Nodes => self.nodes,
+        }
+    }
+
+    /// Of all kinds.
+    #[must_use]
+    pub fn objects(&self) -> u64 {
+        GcKind::ALL.into_iter().map(|kind| self.count(kind)).sum()
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self {
+            jobs,
+            evals,
+            allocs,
+            deployments,
+            nodes,
+            slices,
+            took,
+        } = other;
+        self.jobs += jobs;
+        self.evals += evals;
+        self.allocs += allocs;
+        self.deployments += deployments;
+        self.nodes += nodes;
+        self.slices += slices;
+        self.took += *took;
+    }
+}
+
+/// Counters for metrics; those of a server that does not lead stand still.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    freed: [AtomicU64; GcKind::ALL.len()],
+    slices: AtomicU64,
+    slice_nanos: AtomicU64,
+    slice_nanos_max: AtomicU64,
+    rounds: AtomicU64,
+    last_round_nanos: AtomicU64,
+    failures: AtomicU64,
+    under_way: AtomicBool,
+}
+
+/// A reading of [`Totals`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Read {
+    /// By kind, in the order of [`GcKind::ALL`].
+    pub(crate) freed: [u64; GcKind::ALL.len()],
+    pub(crate) slices: u64,
+    /// From proposing slices to having them applied, together.
+    pub(crate) slices_took: Duration,
+    /// The longest of them.
+    pub(crate) slice_max: Duration,
+    pub(crate) rounds: u64,
+    pub(crate) last_round: Duration,
+    pub(crate) failures: u64,
+    pub(crate) under_way: bool,
+}
+
+impl Totals {
+    /// A slice was applied, `took` after it was proposed.
+    pub(crate) fn slice(&self, freed: &Freed, took: Duration) {
+        for (kind, total) in GcKind::ALL.into_iter().zip(&self.freed) {
+            total.fetch_add(freed.count(kind), Ordering::Relaxed);
+        }
+        self.slices.fetch_add(freed.slices, Ordering::Relaxed);
+        self.slice_nanos.fetch_add(nanos(took), Ordering::Relaxed);
+        self.slice_nanos_max
+            .fetch_max(nanos(took), Ordering::Relaxed);
+    }
+
+    /// A round begins.
+    pub(crate) fn begin(&self) {
+        self.under_way.store(true, Ordering::Relaxed);
+    }
+
+    /// The round is over.
+    pub(crate) fn end(&self, took: Duration) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.last_round_nanos.store(nanos(took), Ordering::Relaxed);
+        self.under_way.store(false, Ordering::Relaxed);
+    }
+
+    /// The round was given up.
+    pub(crate) fn fail(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.under_way.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Read {
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        Read {
+            freed: std::array::from_fn(|at| load(&self.freed[at])),
+            slices: load(&self.slices),
+            slices_took: Duration::from_nanos(load(&self.slice_nanos)),
+            slice_max: Duration::from_nanos(load(&self.slice_nanos_max)),
+            rounds: load(&self.rounds),
+            last_round: Duration::from_nanos(load(&self.last_round_nanos)),
+            failures: load(&self.failures),
+            under_way: self.under_way.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,107 @@
+//! Collections of garbage that somebody asks for.
+
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt as _;
+use muster_control_core::fsm::{GcCutoffs, GcKept, GcSurvey};
+use muster_control_core::state::State;
+use muster_domain::id::NodeId;
+use muster_domain::node::NodeStatus;
+use muster_wire::api::operator::{GcCount, GcKept as KeptShape, GcNode, GcReport};
+use muster_wire::rpc::{NodeReply, NodeRequest};
+
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, client};
+use crate::garbage::Freed;
+use crate::limits;
+
+/// Forgets everything that is over, whatever its age, and answers when that is done of the state. With `wait`, also
+/// on the nodes, and says what was freed and what was kept; with `dry_run`, the same without doing it.
+pub(super) async fn collect(
+    Shared(http): Shared<Http>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let dry_run = query.flag("dry_run")?;
+    if !dry_run && !query.flag("wait")? {
+        http.control.collect_garbage().await?;
+        return Ok(StatusCode::OK.into_response());
+    }
+    let freed = if dry_run {
+        None
+    } else {
+        Some(http.control.collect_garbage_of_state().await?)
+    };
+    // As new as the leader's: the collection is in it.
+    let state = query.state(&http).await?.state;
+    let nodes = connected(&state);
+    let at = http.control.now();
+    let surveyed =
+        tokio::task::spawn_blocking(move || GcSurvey::of(&state, &GcCutoffs::NONE, at)).await;
+    let survey = surveyed.map_err(|error| ApiError::Internal(error.to_string()))?;
+    let asked = nodes.into_iter().map(|(node_id, name)| {
+        let http = &http;
+        async move { ask(http, node_id, name, dry_run).await }
+    });
+    let mut nodes: Vec<GcNode> = futures::stream::iter(asked)
+        .buffer_unordered(limits::COLLECT_NODES_MAX)
+        .collect()
+        .await;
+    nodes.sort_by(|a, b| (&a.name, &a.node_id).cmp(&(&b.name, &b.node_id)));
+    query.json(&report(freed, &survey, nodes))
+}
+
+/// Nodes that are not known to be out of reach.
+fn connected(state: &State) -> Vec<(NodeId, String)> {
+    let nodes = state.nodes().iter();
+    let up = nodes.filter(|node| node.status != NodeStatus::Down);
+    up.map(|node| (node.spec.id, node.spec.name.clone()))
+        .collect()
+}
+
+async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool) -> GcNode {
+    let request = NodeRequest::CollectGarbage { dry_run };
+    let answer = client::ask_within(http, node_id, request, limits::COLLECT_WAIT).await;
+    let (freed, kept, error) = match answer {
+        Ok(NodeReply::Collected { freed, kept }) => {
+            let kept = kept.into_iter();
+            let kept = kept.map(|(reason, count)| KeptShape { reason, count });
+            (freed, kept.collect(), String::new())
+        }
+        Ok(_) => (0, Vec::new(), "it answered something else".to_owned()),
+        Err(error) => (0, Vec::new(), error.to_string()),
+    };
+    GcNode {
+        node_id: node_id.to_string(),
+        name,
+        freed,
+        kept,
+        error,
+    }
+}
+
+/// `freed` is what was done; without it the survey says what would be.
+fn report(freed: Option<Freed>, survey: &GcSurvey, nodes: Vec<GcNode>) -> GcReport {
+    let state = survey.counts.iter().map(|(kind, count)| GcCount {
+        kind: kind.word().to_owned(),
+        freed: freed.map_or(count.freed, |freed| freed.count(*kind)),
+        kept: count.kept.iter().map(kept).collect(),
+    });
+    GcReport {
+        dry_run: freed.is_none(),
+        state: state.collect(),
+        slices: freed.map_or(0, |freed| freed.slices),
+        took_ms: freed.map_or(0, |freed| {
+            u64::try_from(freed.took.as_millis()).unwrap_or(u64::MAX)
+        }),
+        nodes,
+    }
+}
+
+fn kept((why, count): (&GcKept, &u64)) -> KeptShape {
+    KeptShape {
+        reason: why.text().to_owned(),
+        count: *count,
+    }
+}
