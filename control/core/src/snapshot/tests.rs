@@ -20,6 +20,9 @@ fn populated() -> State {
         cluster.node(node(name).build());
     }
     cluster.run(job("web").count(3).dynamic_port("http").build());
+    // Told to stop by the next version, it is kept until it has.
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
     cluster.run(
         job("web")
             .count(3)
