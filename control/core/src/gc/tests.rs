@@ -210,10 +210,7 @@ fn slices_follow_one_another_to_the_end() {
 
     assert_eq!(gone as usize, jobs);
     assert_eq!(evals as usize, 2 * jobs);
-    assert_eq!(
-        crate::state::check::broken(&cluster.state),
-        Vec::<String>::new()
-    );
+    assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
 }
 
 /// Batch jobs of more instances than a slice frees, all of which have ended.

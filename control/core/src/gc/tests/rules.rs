@@ -265,9 +265,9 @@ fn evaluations_go_by_the_age_of_their_type() {
         let (client, modified) = (ClientStatus::Complete, ago(hours * HOUR));
         let job_create_index = NOW.0;
         scene.alloc(&Put {
+            job_create_index,
             client,
             modified,
-            job_create_index,
             ..put
         });
 
