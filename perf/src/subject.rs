@@ -1,6 +1,5 @@
 //! The subjects: one file each, one row here.
 
-mod gc;
 mod log_throughput;
 mod raft_cluster;
 mod raft_commit;
@@ -25,7 +24,6 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("state_memory", state_memory::run),
     ("raft_commit", raft_commit::run),
     ("raft_cluster", raft_cluster::run),
-    ("gc", gc::run),
     ("task_start", task_start::run),
     ("log_throughput", log_throughput::run),
 ];
@@ -62,7 +60,6 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
     match (what.as_str(), args.as_slice()) {
         (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
         (state_memory::CHILD, args) => state_memory::child(args)?,
-        (gc::CHILD, args) => gc::child(args)?,
         (log_throughput::CHILD, args) => log_throughput::child(args)?,
         _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),
     }
