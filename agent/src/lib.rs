@@ -12,7 +12,8 @@
 //! | `fingerprint`, `stats`, [`doctor`] | what the machine has, uses, and lacks |
 //! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
 //! | `cores`, `volumes` | cores of a task's own, and host volumes of the node in tasks |
-//! | `gc`, [`clean`] | removal of what has finished, and of everything |
+//! | `gc`, [`trash`], [`clean`] | removal of what has finished, and of everything |
+//! | `sys` | system calls without a safe wrapper |
 //! | `limits` | bounds |
 //!
 //! Decisions are in `agent-core`; this crate does I/O.
@@ -38,8 +39,10 @@ mod reports;
 pub mod ring;
 mod stats;
 mod store;
+mod sys;
 mod task;
 mod task_env;
+pub mod trash;
 mod volumes;
 
 pub use drivers::native::DriverConfigError;

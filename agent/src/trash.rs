@@ -1,0 +1,523 @@
+//! The trash: what was destroyed waits here for its deletion, which nobody waits for.
+//!
+//! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any
+//! point leaves entries that the next agent finds, and memory holds a bounded number of names. A few
+//! threads of the lowest priority delete ([`delete`]). An entry that cannot be deleted is told, counted and
+//! tried again after a pause, while the others go on.
+//!
+//! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
+
+mod delete;
+mod limits;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use tokio::sync::Notify;
+
+use self::delete::Deleter;
+use self::limits::{NAMES_MAX, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX};
+
+pub use self::delete::{DeleteError, Deleted};
+
+/// Name of the trash of a directory that is on another file system than the first trash.
+const BESIDE: &str = ".trash";
+/// What `statfs(2)` calls ext2, ext3 and ext4.
+const EXT4_MAGIC: i64 = 0xEF53;
+
+/// What the trash holds and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrashState {
+    /// Entries known to wait; more may be in the trash when it is [`TrashState::unread`].
+    pub waiting: usize,
+    /// Entries that are being deleted.
+    pub deleting: usize,
+    /// There may be entries that were not read yet.
+    pub unread: bool,
+    /// Entries that could not be deleted and are tried again, each with the reason.
+    pub refused: Vec<(String, String)>,
+    /// Entries deleted since the start.
+    pub entries: u64,
+    /// What was deleted since the start.
+    pub deleted: Deleted,
+    /// Deletions that failed since the start.
+    pub failures: u64,
+    /// Time that all threads together spent on deleting.
+    pub busy: Duration,
+}
+
+impl TrashState {
+    /// Nothing waits and nothing is being deleted; what was refused does not count.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.deleting == 0 && !self.unread
+    }
+}
+
+/// The trash of a data directory, and the threads that empty it.
+#[derive(Debug)]
+pub struct Trash {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// An entry: which root, and its name there.
+type Entry = (usize, CString);
+
+#[derive(Debug)]
+struct Shared {
+    /// Directories whose entries are trash. The first is there from the start.
+    roots: Mutex<Vec<(PathBuf, Arc<OwnedFd>)>>,
+    queue: Mutex<Queue>,
+    /// There is work, or no more.
+    work: Condvar,
+    stop: AtomicBool,
+    aside: AtomicU64,
+    idle: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    names: VecDeque<Entry>,
+    claimed: BTreeSet<Entry>,
+    refused: BTreeMap<Entry, Refusal>,
+    /// The roots may hold names that are not known.
+    unread: bool,
+    entries: u64,
+    deleted: Deleted,
+    failures: u64,
+    busy: Duration,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    tries: u32,
+    at: Instant,
+    why: String,
+}
+
+impl Queue {
+    fn is_idle(&self) -> bool {
+        self.names.is_empty() && self.claimed.is_empty() && !self.unread
+    }
+
+    /// The refused entry that is tried next, and when.
+    fn next_refused(&self) -> Option<(Instant, Entry)> {
+        let waiting = self.refused.iter();
+        let waiting = waiting.filter(|(entry, _)| !self.claimed.contains(*entry));
+        let next = waiting.min_by_key(|(_, refusal)| refusal.at);
+        next.map(|(entry, refusal)| (refusal.at, entry.clone()))
+    }
+
+    fn knows(&self, entry: &Entry) -> bool {
+        self.claimed.contains(entry) || self.refused.contains_key(entry)
+    }
+}
+
+impl Trash {
+    /// Deletes what is in `dir`, which is made if it is not there, with as many threads as its file system
+    /// profits from if `parallel` trees may be deleted at a time (`gc_parallel_destroys`).
+    ///
+    /// # Errors
+    ///
+    /// If the directory or a thread cannot be made.
+    pub fn start(dir: &Path, parallel: usize) -> io::Result<Self> {
+        let threads = threads(dir, parallel);
+        Self::with_threads(dir, threads)
+    }
+
+    /// With this many threads.
+    ///
+    /// # Errors
+    ///
+    /// If the directory or a thread cannot be made.
+    pub fn with_threads(dir: &Path, threads: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            roots: Mutex::default(),
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            stop: AtomicBool::new(false),
+            aside: AtomicU64::new(0),
+            idle: Notify::new(),
+        });
+        shared.add_root(dir)?;
+        let mut trash = Self {
+            shared,
+            threads: Vec::new(),
+        };
+        for number in 0..threads.clamp(1, THREADS_MAX) {
+            let shared = Arc::clone(&trash.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("muster-trash-{number}"))
+                .spawn(move || work(&shared))?;
+            trash.threads.push(thread);
+        }
+        Ok(trash)
+    }
+
+    /// Throws `dir` away under `name`: one rename. It being gone is success.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said; `dir` is where it was.
+    pub fn discard(&self, dir: &Path, name: &str) -> io::Result<()> {
+        let first = self.shared.root(0);
+        let moved = match rename(dir, &first, name) {
+            Err(Errno::XDEV) => {
+                let beside = dir.parent().unwrap_or(dir).join(BESIDE);
+                let root = self.shared.add_root(&beside)?;
+                rename(dir, &self.shared.root(root), name)
+            }
+            moved => moved,
+        };
+        match moved {
+            Ok(()) => {
+                self.wake();
+                Ok(())
+            }
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Also deletes what an earlier agent threw away beside `dir`, if that is on another file system.
+    pub fn look_beside(&self, dir: &Path) {
+        let beside = dir.join(BESIDE);
+        if beside.is_dir()
+            && let Err(error) = self.shared.add_root(&beside)
+        {
+            tracing::warn!(path = %beside.display(), %error, "the trash there cannot be emptied");
+        }
+    }
+
+    /// The trash may hold something new.
+    pub fn wake(&self) {
+        self.shared.locked().unread = true;
+        self.shared.work.notify_one();
+    }
+
+    /// Tries at once what was refused.
+    pub fn retry(&self) {
+        {
+            let mut queue = self.shared.locked();
+            for refusal in queue.refused.values_mut() {
+                refusal.at = Instant::now();
+            }
+        }
+        self.shared.work.notify_all();
+    }
+
+    /// What it holds and did.
+    #[must_use]
+    pub fn state(&self) -> TrashState {
+        let queue = self.shared.locked();
+        TrashState {
+            waiting: queue.names.len(),
+            deleting: queue.claimed.len(),
+            unread: queue.unread,
+            refused: queue
+                .refused
+                .iter()
+                .map(|((_, name), refusal)| {
+                    (name.to_string_lossy().into_owned(), refusal.why.clone())
+                })
+                .collect(),
+            entries: queue.entries,
+            deleted: queue.deleted,
+            failures: queue.failures,
+            busy: queue.busy,
+        }
+    }
+
+    /// Whether all that can be deleted is deleted.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.shared.locked().is_idle()
+    }
+
+    /// Returns when all that can be deleted is deleted.
+    pub async fn emptied(&self) {
+        loop {
+            let notified = self.shared.idle.notified();
+            tokio::pin!(notified);
+            // Registered before the look, so that an end in between is not missed.
+            notified.as_mut().enable();
+            if self.is_idle() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Returns at the next moment at which everything that could be deleted has become deleted.
+    pub async fn emptied_again(&self) {
+        self.shared.idle.notified().await;
+    }
+
+    /// Ends the threads, also in the middle of a tree: the next agent goes on.
+    pub fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        {
+            // Whoever looked before has begun to wait now.
+            let _queue = self.shared.locked();
+            self.shared.work.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that deletes had panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Trash {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn locked(&self) -> MutexGuard<'_, Queue> {
+        // A panic elsewhere leaves the queue whole enough: at worst an entry stays claimed.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes and opens a trash, unless it is known; says its number.
+    fn add_root(&self, dir: &Path) -> io::Result<usize> {
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = roots.iter().position(|(path, _)| path == dir) {
+            return Ok(at);
+        }
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        roots.push((dir.to_owned(), Arc::new(fd)));
+        let at = roots.len() - 1;
+        drop(roots);
+        self.locked().unread = true;
+        self.work.notify_one();
+        Ok(at)
+    }
+
+    fn root(&self, at: usize) -> Arc<OwnedFd> {
+        let roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&roots[at].1)
+    }
+
+    fn roots_len(&self) -> usize {
+        let roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        roots.len()
+    }
+
+    /// Waits for an entry; `None` when the trash is closed.
+    fn claim(&self) -> Option<Entry> {
+        let mut queue = self.locked();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            if let Some(entry) = queue.names.pop_front() {
+                if !queue.names.is_empty() {
+                    self.work.notify_one();
+                }
+                queue.claimed.insert(entry.clone());
+                return Some(entry);
+            }
+            if queue.unread {
+                self.read(&mut queue);
+                if queue.is_idle() {
+                    self.idle.notify_waiters();
+                }
+                continue;
+            }
+            let now = Instant::now();
+            let due = queue.next_refused();
+            match due {
+                Some((at, entry)) if at <= now => {
+                    queue.claimed.insert(entry.clone());
+                    return Some(entry);
+                }
+                Some((at, _)) => {
+                    let waited = self.work.wait_timeout(queue, at - now);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => {
+                    let waited = self.work.wait(queue);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    /// Fills the queue from the roots. They are read again until all they hold is known.
+    fn read(&self, queue: &mut Queue) {
+        queue.unread = false;
+        for at in 0..self.roots_len() {
+            let entries = rustix::fs::Dir::read_from(self.root(at).as_fd());
+            let entries = match entries {
+                Ok(entries) => entries,
+                Err(error) => {
+                    tracing::error!(%error, "the trash cannot be read");
+                    continue;
+                }
+            };
+            for entry in entries.filter_map(Result::ok) {
+                let name = entry.file_name();
+                if name == c"." || name == c".." {
+                    continue;
+                }
+                let entry = (at, name.to_owned());
+                if queue.knows(&entry) {
+                    continue;
+                }
+                if queue.names.len() >= NAMES_MAX {
+                    queue.unread = true;
+                    return;
+                }
+                queue.names.push_back(entry);
+            }
+        }
+    }
+
+    /// An entry was deleted, or was not.
+    fn settle(
+        &self,
+        entry: &Entry,
+        deleted: Deleted,
+        result: Result<(), DeleteError>,
+        took: Duration,
+    ) {
+        let mut queue = self.locked();
+        queue.claimed.remove(entry);
+        queue.deleted.add(deleted);
+        queue.busy += took;
+        if deleted.set_aside > 0 {
+            queue.unread = true;
+        }
+        match result {
+            Ok(()) => {
+                queue.entries += 1;
+                queue.refused.remove(entry);
+            }
+            Err(DeleteError::Stopped) => queue.unread = true,
+            Err(error) => refuse(&mut queue, entry, &error),
+        }
+        if queue.is_idle() {
+            self.idle.notify_waiters();
+        }
+    }
+}
+
+fn refuse(queue: &mut Queue, entry: &Entry, error: &DeleteError) {
+    queue.failures += 1;
+    let tries = queue.refused.get(entry).map_or(0, |refusal| refusal.tries);
+    let pause = RETRY_PAUSE_MIN
+        .saturating_mul(1 << tries.min(16))
+        .min(RETRY_PAUSE_MAX);
+    tracing::warn!(
+        entry = %entry.1.to_string_lossy(), %error, ?pause, tries,
+        "something that was destroyed cannot be deleted; it is tried again"
+    );
+    if queue.refused.len() >= REFUSED_MAX && !queue.refused.contains_key(entry) {
+        return;
+    }
+    let refusal = Refusal {
+        tries: tries + 1,
+        at: Instant::now() + pause,
+        why: error.to_string(),
+    };
+    queue.refused.insert(entry.clone(), refusal);
+}
+
+/// The life of a thread.
+fn work(shared: &Shared) {
+    if let Err(error) = crate::sys::idle_io_priority() {
+        tracing::debug!(%error, "deletion has the disk priority of everybody else");
+    }
+    let mut deleter = Deleter::new(&shared.stop, &shared.aside);
+    while let Some(entry) = shared.claim() {
+        let begun = Instant::now();
+        let (deleted, result) = deleter.delete(shared.root(entry.0).as_fd(), &entry.1);
+        shared.settle(&entry, deleted, result, begun.elapsed());
+    }
+}
+
+/// Threads for `parallel` trees at a time.
+///
+/// On ext4 a deletion mostly waits for its journal: eight threads deleted 3.1 times as many directories as
+/// one and twice as many as two, where xfs and tmpfs were fastest with as many threads as the machine had
+/// cores, two.
+fn threads(dir: &Path, parallel: usize) -> usize {
+    let parent = dir.ancestors().find(|path| path.exists());
+    let stat = parent.map(rustix::fs::statfs);
+    let is_ext4 = matches!(stat, Some(Ok(stat)) if stat.f_type == EXT4_MAGIC);
+    if is_ext4 { parallel * 4 } else { parallel }
+}
+
+/// Moves `dir` into `trash` as `name`, after what keeps it in its place was taken away.
+fn rename(dir: &Path, trash: &OwnedFd, name: &str) -> Result<(), Errno> {
+    let attempt = || {
+        let cwd = rustix::fs::CWD;
+        rustix::fs::renameat_with(cwd, dir, trash, name, RenameFlags::NOREPLACE)
+    };
+    match attempt() {
+        // It was thrown away before, by an agent that made it anew: both go.
+        Err(Errno::EXIST) => {
+            let cwd = rustix::fs::CWD;
+            let again = format!("{name}.{:016x}", fresh(trash, name));
+            rustix::fs::renameat_with(cwd, dir, trash, again, RenameFlags::NOREPLACE)
+        }
+        Err(Errno::PERM) => {
+            if let (Some(parent), Some(last)) = (dir.parent(), dir.file_name())
+                && let Ok(last) = CString::new(last.as_encoded_bytes())
+            {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let parent = rustix::fs::open(parent, flags, Mode::empty())?;
+                delete::clear_flags(parent.as_fd(), &last);
+            }
+            attempt()
+        }
+        Err(Errno::BUSY) => {
+            rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+            attempt()
+        }
+        done => done,
+    }
+}
+
+/// A number that no entry `name.<number>` has.
+fn fresh(trash: &OwnedFd, name: &str) -> u64 {
+    let taken = |number: &u64| {
+        let name = format!("{name}.{number:016x}");
+        rustix::fs::statat(trash, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    };
+    (0..u64::MAX).find(|number| !taken(number)).unwrap_or(0)
+}
+
+/// Deletes `name` in `dir` in this thread: the deletion of a trash without its threads.
+///
+/// # Errors
+///
+/// [`DeleteError`]; what could be deleted is deleted.
+pub fn delete_now(dir: &OwnedFd, name: &CStr) -> (Deleted, Result<(), DeleteError>) {
+    let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
+    Deleter::new(&stop, &aside).delete(dir.as_fd(), name)
+}
+
+#[cfg(test)]
+mod tests;

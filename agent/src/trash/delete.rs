@@ -1,0 +1,479 @@
+//! Deletes one tree: by directory descriptors, without recursion, without following anything.
+//!
+//! Every name is looked up in an open directory of the tree, with `openat2` that refuses links and
+//! mounts, so nothing outside can be reached, whatever is swapped meanwhile. Directories deeper than
+//! [`DEPTH_MAX`] are moved up into the trash, where they are entries of their own: descriptors stay few,
+//! and a crash leaves nothing that the next look at the trash does not find. Mounts are detached;
+//! immutable and append-only flags are taken away.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::fmt::Write as _;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{
+    AtFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom,
+    StatxFlags,
+};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use super::limits::{
+    DEPTH_MAX, MESSAGE_BYTES_MAX, MOUNTS_MAX, READ_BYTES, READ_TRIES_MAX, STUCK_MAX, SUBDIRS_MAX,
+};
+
+/// What was deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Files, links, FIFOs, sockets, devices.
+    pub files: u64,
+    /// Directories.
+    pub dirs: u64,
+    /// Bytes on disk of files that had no other name.
+    pub bytes: u64,
+    /// Mounts that were detached.
+    pub mounts: u64,
+    /// Directories that were too deep and were moved up.
+    pub set_aside: u64,
+}
+
+impl Deleted {
+    pub(super) fn add(&mut self, other: Self) {
+        let Self {
+            files,
+            dirs,
+            bytes,
+            mounts,
+            set_aside,
+        } = other;
+        self.files += files;
+        self.dirs += dirs;
+        self.bytes += bytes;
+        self.mounts += mounts;
+        self.set_aside += set_aside;
+    }
+}
+
+/// Why something is left. What could be deleted is deleted.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// The agent stops; the next one goes on.
+    #[error("the agent stops")]
+    Stopped,
+    /// A file system is mounted in the tree.
+    #[error(
+        "{at}: a file system is mounted there and cannot be detached; unmount it with `umount -l`: {source}"
+    )]
+    Mounted {
+        /// Where, as far as it fits.
+        at: String,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// Somebody makes files there all the time.
+    #[error("{at}: new files appear as fast as they are deleted; find who makes them with `fuser`")]
+    Filled {
+        /// Where, as far as it fits.
+        at: String,
+    },
+    /// The kernel refuses.
+    #[error(
+        "{at}: {what}: {source}; the agent tries again, see `lsattr` and `mount` for what may be in the way"
+    )]
+    Refused {
+        /// Where, as far as it fits.
+        at: String,
+        /// The step.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// A step that failed, before it is known where.
+struct Failure {
+    what: &'static str,
+    errno: Errno,
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure { what, errno }
+}
+
+/// What a failure to detach is called.
+const DETACH: &str = "detach";
+
+/// A directory on the way down.
+struct Frame {
+    fd: OwnedFd,
+    name: CString,
+    subdirs: Vec<CString>,
+    /// Entries that cannot be deleted.
+    stuck: BTreeSet<CString>,
+    /// It was read to its end.
+    read: bool,
+    reads: u32,
+}
+
+/// Deletes trees, one after the other, with one buffer.
+pub(super) struct Deleter<'a> {
+    stop: &'a AtomicBool,
+    /// Tells directories that are set aside from one another.
+    aside: &'a AtomicU64,
+    buffer: Vec<MaybeUninit<u8>>,
+    deleted: Deleted,
+}
+
+impl<'a> Deleter<'a> {
+    pub(super) fn new(stop: &'a AtomicBool, aside: &'a AtomicU64) -> Self {
+        Self {
+            stop,
+            aside,
+            buffer: vec![MaybeUninit::uninit(); READ_BYTES],
+            deleted: Deleted::default(),
+        }
+    }
+
+    /// Deletes `name` in `root`, whatever it is. What is deeper than [`DEPTH_MAX`] is in `root` afterwards.
+    pub(super) fn delete(
+        &mut self,
+        root: BorrowedFd<'_>,
+        name: &CStr,
+    ) -> (Deleted, Result<(), DeleteError>) {
+        self.deleted = Deleted::default();
+        let result = self.tree(root, name);
+        (std::mem::take(&mut self.deleted), result)
+    }
+
+    fn tree(&mut self, root: BorrowedFd<'_>, name: &CStr) -> Result<(), DeleteError> {
+        let mut stack: Vec<Frame> = Vec::with_capacity(DEPTH_MAX);
+        // The first failure is told; the rest of the tree is deleted all the same.
+        let mut first = None;
+        match self.enter(root, name) {
+            Ok(Some(frame)) => stack.push(frame),
+            Ok(None) => {}
+            Err(failure) => return Err(located(&stack, name, failure)),
+        }
+        loop {
+            let deep = stack.len() >= DEPTH_MAX;
+            let Some(top) = stack.last_mut() else { break };
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(DeleteError::Stopped);
+            }
+            let step = if let Some(below) = top.subdirs.pop() {
+                let entered = if deep {
+                    self.set_aside(top.fd.as_fd(), &below, root).map(|()| None)
+                } else {
+                    self.enter(top.fd.as_fd(), &below)
+                };
+                match entered {
+                    Ok(frame) => {
+                        stack.extend(frame);
+                        Ok(())
+                    }
+                    Err(failure) => Err((below, failure)),
+                }
+            } else if !top.read {
+                top.reads += 1;
+                self.read(top)
+            } else {
+                self.leave(root, &mut stack)
+            };
+            if let Err((name, failure)) = step {
+                first.get_or_insert_with(|| located(&stack, &name, failure));
+                if let Some(top) = stack.last_mut() {
+                    top.stuck.insert(name);
+                }
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Opens a directory; anything else is unlinked. `None` if it is gone.
+    fn enter(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<Frame>, Failure> {
+        for _mount in 0..=MOUNTS_MAX {
+            match open_dir(parent, name) {
+                Ok(fd) => {
+                    return Ok(Some(Frame {
+                        fd,
+                        name: name.to_owned(),
+                        subdirs: Vec::new(),
+                        stuck: BTreeSet::new(),
+                        read: false,
+                        reads: 0,
+                    }));
+                }
+                Err(Errno::NOENT) => return Ok(None),
+                Err(Errno::XDEV) => self.detach(parent, name)?,
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    self.unlink(parent, name, AtFlags::empty())?;
+                    self.deleted.files += 1;
+                    return Ok(None);
+                }
+                Err(errno) => return Err(failed("open")(errno)),
+            }
+        }
+        Err(failed(DETACH)(Errno::BUSY))
+    }
+
+    /// Reads a directory on, deletes its files and remembers its directories.
+    fn read(&mut self, top: &mut Frame) -> Result<(), (CString, Failure)> {
+        let at = |errno| (c".".to_owned(), failed("read")(errno));
+        rustix::fs::seek(&top.fd, SeekFrom::Start(0)).map_err(at)?;
+        // Taken, so that what is deleted can be counted meanwhile.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let result = self
+            .read_into(&mut buffer, top)
+            .map_err(|failure| match failure {
+                (Some(name), failure) => (name, failure),
+                (None, failure) => (c".".to_owned(), failure),
+            });
+        self.buffer = buffer;
+        result
+    }
+
+    fn read_into(
+        &mut self,
+        buffer: &mut [MaybeUninit<u8>],
+        top: &mut Frame,
+    ) -> Result<(), (Option<CString>, Failure)> {
+        let mut entries = RawDir::new(top.fd.as_fd(), buffer);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                // Somebody removed the directory itself.
+                Err(Errno::NOENT) => break,
+                Err(errno) => {
+                    top.read = true;
+                    return Err((None, failed("read")(errno)));
+                }
+            };
+            let name = entry.file_name();
+            if name == c"." || name == c".." || top.stuck.contains(name) {
+                continue;
+            }
+            if entry.file_type() == FileType::Directory {
+                top.subdirs.push(name.to_owned());
+                if top.subdirs.len() >= SUBDIRS_MAX {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let bytes = if entry.file_type() == FileType::RegularFile {
+                bytes_of(top.fd.as_fd(), name)
+            } else {
+                0
+            };
+            match self.unlink(top.fd.as_fd(), name, AtFlags::empty()) {
+                Ok(()) => {
+                    self.deleted.files += 1;
+                    self.deleted.bytes += bytes;
+                }
+                Err(Failure {
+                    errno: Errno::ISDIR,
+                    ..
+                }) => top.subdirs.push(name.to_owned()),
+                Err(failure) => {
+                    let stuck = name.to_owned();
+                    top.read = top.stuck.len() >= STUCK_MAX;
+                    return Err((Some(stuck), failure));
+                }
+            }
+        }
+        top.read = true;
+        Ok(())
+    }
+
+    /// Removes the directory on top, which was read to its end.
+    fn leave(
+        &mut self,
+        root: BorrowedFd<'_>,
+        stack: &mut Vec<Frame>,
+    ) -> Result<(), (CString, Failure)> {
+        let Some(mut top) = stack.pop() else {
+            return Ok(());
+        };
+        let parent = stack.last().map_or(root, |frame| frame.fd.as_fd());
+        if !top.stuck.is_empty() {
+            // Told already; whatever is above cannot be removed either.
+            if let Some(above) = stack.last_mut() {
+                above.stuck.insert(top.name);
+            }
+            return Ok(());
+        }
+        match self.unlink(parent, &top.name, AtFlags::REMOVEDIR) {
+            Ok(()) => {
+                self.deleted.dirs += 1;
+                Ok(())
+            }
+            Err(Failure {
+                errno: Errno::NOTEMPTY | Errno::EXIST,
+                ..
+            }) if top.reads < READ_TRIES_MAX => {
+                top.read = false;
+                stack.push(top);
+                Ok(())
+            }
+            Err(failure) => Err((top.name, failure)),
+        }
+    }
+
+    /// Unlinks, after what is in the way was taken away.
+    fn unlink(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        flags: AtFlags,
+    ) -> Result<(), Failure> {
+        let mut cleared = false;
+        for _mount in 0..=MOUNTS_MAX {
+            match rustix::fs::unlinkat(parent, name, flags) {
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::BUSY) => self.detach(parent, name)?,
+                Err(Errno::PERM) if !cleared => {
+                    cleared = true;
+                    clear_flags(parent, name);
+                }
+                Err(errno) => return Err(failed("remove")(errno)),
+            }
+        }
+        Err(failed(DETACH)(Errno::BUSY))
+    }
+
+    /// Moves a directory that is too deep up into the trash.
+    fn set_aside(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        root: BorrowedFd<'_>,
+    ) -> Result<(), Failure> {
+        let mut cleared = false;
+        let mut mounts = 0;
+        loop {
+            let number = self.aside.fetch_add(1, Ordering::Relaxed);
+            let aside = format!("deep-{number}");
+            match rustix::fs::renameat_with(
+                parent,
+                name,
+                root,
+                aside.as_str(),
+                RenameFlags::NOREPLACE,
+            ) {
+                Ok(()) => {
+                    self.deleted.set_aside += 1;
+                    return Ok(());
+                }
+                Err(Errno::NOENT) => return Ok(()),
+                // An earlier agent left it.
+                Err(Errno::EXIST) => {}
+                Err(Errno::BUSY | Errno::XDEV) if mounts < MOUNTS_MAX => {
+                    mounts += 1;
+                    self.detach(parent, name)?;
+                }
+                Err(Errno::PERM) if !cleared => {
+                    cleared = true;
+                    clear_flags(parent, name);
+                }
+                Err(errno) => return Err(failed("move up")(errno)),
+            }
+        }
+    }
+
+    /// Takes a mount off `name`: whoever uses it keeps it, the tree is free of it.
+    fn detach(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Failure> {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        rustix::mount::unmount(path_of(parent, name), flags).map_err(failed(DETACH))?;
+        self.deleted.mounts += 1;
+        Ok(())
+    }
+}
+
+/// Opens a directory that is in the tree: no link, no mount.
+fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(parent, name, flags, Mode::empty(), INSIDE)
+}
+
+/// Nothing but the directory itself is passed through.
+const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_XDEV)
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// For `umount2(2)`, which takes no descriptor: its last part is looked up in the open directory.
+fn path_of(parent: BorrowedFd<'_>, name: &CStr) -> PathBuf {
+    let name = std::ffi::OsStr::from_bytes(name.to_bytes());
+    PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name)
+}
+
+/// Takes away what keeps `name` in its directory. What cannot be done shows when it is tried again.
+pub(super) fn clear_flags(parent: BorrowedFd<'_>, name: &CStr) {
+    clear_flags_of(parent);
+    let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return;
+    };
+    // Only these have flags, and to open a device could do something.
+    if matches!(
+        FileType::from_raw_mode(stat.st_mode),
+        FileType::RegularFile | FileType::Directory
+    ) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Ok(fd) = rustix::fs::openat2(parent, name, flags, Mode::empty(), INSIDE) {
+            clear_flags_of(fd.as_fd());
+        }
+    }
+}
+
+fn clear_flags_of(fd: BorrowedFd<'_>) {
+    let kept = IFlags::IMMUTABLE | IFlags::APPEND;
+    if let Ok(flags) = rustix::fs::ioctl_getflags(fd)
+        && flags.intersects(kept)
+    {
+        // The caller tries again and says what the kernel says then.
+        let _again = rustix::fs::ioctl_setflags(fd, flags.difference(kept));
+    }
+}
+
+/// Bytes that are free once the file has no name; 0 if it has others.
+fn bytes_of(parent: BorrowedFd<'_>, name: &CStr) -> u64 {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(parent, name, flags, StatxFlags::BLOCKS | StatxFlags::NLINK);
+    match stat {
+        Ok(stat) if stat.stx_nlink == 1 => stat.stx_blocks * 512,
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+fn located(stack: &[Frame], name: &CStr, failure: Failure) -> DeleteError {
+    let mut at = String::new();
+    let names = stack.iter().map(|frame| frame.name.as_c_str());
+    for part in names.chain([name]) {
+        let separator = if at.is_empty() { "" } else { "/" };
+        // Writing to a string cannot fail.
+        let _written = write!(at, "{separator}{}", part.to_string_lossy().escape_debug());
+        if at.len() > MESSAGE_BYTES_MAX {
+            let end = at.floor_char_boundary(MESSAGE_BYTES_MAX);
+            at.truncate(end);
+            at.push('…');
+            break;
+        }
+    }
+    let Failure { what, errno } = failure;
+    match errno {
+        _ if what == DETACH => DeleteError::Mounted { at, source: errno },
+        Errno::NOTEMPTY | Errno::EXIST => DeleteError::Filled { at },
+        source => DeleteError::Refused { at, what, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use super::super::delete_now;
+use super::*;
+
+/// A trash with one entry, and the directory around it.
+struct Place {
+    temp: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("trash/entry")).unwrap();
+        Self { temp }
+    }
+
+    fn trash(&self) -> PathBuf {
+        self.temp.path().join("trash")
+    }
+
+    fn entry(&self) -> PathBuf {
+        self.trash().join("entry")
+    }
+
+    fn delete(&self) -> (Deleted, Result<(), DeleteError>) {
+        self.delete_named(c"entry")
+    }
+
+    fn delete_named(&self, name: &CStr) -> (Deleted, Result<(), DeleteError>) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let trash = rustix::fs::open(self.trash(), flags, Mode::empty()).unwrap();
+        delete_now(&trash, name)
+    }
+
+    fn left(&self) -> Vec<String> {
+        names(&self.trash())
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Says why a test cannot run here.
+fn skipped(name: &str, reason: &str) {
+    use std::io::Write as _;
+    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
+    }
+    println!("skipped: {name}: {reason}");
+}
+
+#[test]
+fn everything_in_a_tree_goes_and_is_counted() {
+    let place = Place::new();
+    fs::create_dir_all(place.entry().join("a/b")).unwrap();
+    fs::write(place.entry().join("a/b/file"), vec![1; 8192]).unwrap();
+    fs::write(place.entry().join("a/other"), "").unwrap();
+    nix::unistd::mkfifo(&place.entry().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(place.entry().join("socket")).unwrap());
+
+    let (deleted, result) = place.delete();
+
+    result.unwrap();
+    assert_eq!((deleted.files, deleted.dirs), (4, 3));
+    assert!(deleted.bytes >= 8192, "{deleted:?}");
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[test]
+fn an_entry_may_be_a_file_or_gone() {
+    let place = Place::new();
+    fs::write(place.trash().join("file"), "x").unwrap();
+
+    place.delete_named(c"file").1.unwrap();
+    place.delete_named(c"absent").1.unwrap();
+
+    assert_eq!(place.left(), ["entry"]);
+}
+
+#[test]
+fn no_link_is_followed() {
+    let place = Place::new();
+    let outside = place.temp.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "x").unwrap();
+    symlink(&outside, place.entry().join("link")).unwrap();
+    symlink(outside.join("kept"), place.entry().join("file")).unwrap();
+    symlink("loop", place.entry().join("loop")).unwrap();
+    symlink("../..", place.trash().join("entry-link")).unwrap();
+
+    place.delete().1.unwrap();
+    place.delete_named(c"entry-link").1.unwrap();
+
+    assert_eq!(place.left(), Vec::<String>::new());
+    assert_eq!(names(&outside), ["kept"]);
+}
+
+/// Bytes that belong to another name as well are not given back.
+#[test]
+fn hard_links_leave_the_other_name_alone() {
+    let place = Place::new();
+    let outside = place.temp.path().join("kept");
+    fs::write(&outside, vec![1; 8192]).unwrap();
+    fs::hard_link(&outside, place.entry().join("link")).unwrap();
+
+    let (deleted, result) = place.delete();
+
+    result.unwrap();
+    assert_eq!((deleted.files, deleted.bytes), (1, 0));
+    assert_eq!(fs::read(&outside).unwrap().len(), 8192);
+}
+
+/// 5 000 levels: a path to the last would be 10 000 bytes long, which no call takes.
+#[test]
+fn deep_trees_need_few_descriptors_and_no_stack() {
+    let place = Place::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut dir = rustix::fs::open(place.entry(), flags, Mode::empty()).unwrap();
+    for _level in 0..5_000 {
+        rustix::fs::mkdirat(&dir, "d", Mode::RWXU).unwrap();
+        dir = rustix::fs::openat(&dir, "d", flags, Mode::empty()).unwrap();
+    }
+    drop(dir);
+
+    let small_stack = std::thread::Builder::new().stack_size(64 << 10);
+    let place = small_stack
+        .spawn(move || {
+            let (mut entries, mut dirs, mut aside) = (0, 0, 0);
+            while let Some(name) = place.left().pop() {
+                let name = CString::new(name).unwrap();
+                let (deleted, result) = place.delete_named(&name);
+                result.unwrap();
+                entries += 1;
+                dirs += deleted.dirs;
+                aside += deleted.set_aside;
+            }
+            assert_eq!(dirs, 5_001);
+            assert_eq!((entries, aside), (157, 156));
+            place
+        })
+        .unwrap()
+        .join()
+        .unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// More subdirectories and files than are remembered at a time.
+#[test]
+fn wide_directories_are_read_in_parts() {
+    let place = Place::new();
+    for at in 0..3_000 {
+        fs::create_dir(place.entry().join(format!("dir-{at}"))).unwrap();
+        fs::write(place.entry().join(format!("file-{at}")), "").unwrap();
+    }
+
+    let (deleted, result) = place.delete();
+
+    result.unwrap();
+    assert_eq!((deleted.files, deleted.dirs), (3_000, 3_001));
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[test]
+fn hostile_names_and_modes_are_no_obstacle() {
+    use std::ffi::OsStr;
+    let place = Place::new();
+    let long = "x".repeat(255);
+    let names: [&[u8]; 7] = [
+        b"-rf",
+        b"new\nline",
+        b"\xff\xfe",
+        b" ",
+        b"*",
+        b"...",
+        long.as_bytes(),
+    ];
+    for name in names {
+        let dir = place.entry().join(OsStr::from_bytes(name));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(OsStr::from_bytes(name)), "").unwrap();
+        if is_root() {
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0)).unwrap();
+        }
+    }
+
+    place.delete().1.unwrap();
+
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_stopped_is_gone_on_with() {
+    let place = Place::new();
+    fs::create_dir(place.entry().join("dir")).unwrap();
+    fs::write(place.entry().join("dir/file"), "").unwrap();
+    let (stop, aside) = (AtomicBool::new(true), AtomicU64::new(0));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let trash = rustix::fs::open(place.trash(), flags, Mode::empty()).unwrap();
+
+    let (_, result) = Deleter::new(&stop, &aside).delete(trash.as_fd(), c"entry");
+
+    assert!(matches!(result, Err(DeleteError::Stopped)), "{result:?}");
+    assert!(place.entry().join("dir/file").exists());
+    place.delete().1.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// The names of an earlier agent's directories that were set aside may still be there.
+#[test]
+fn directories_set_aside_do_not_meet() {
+    let place = Place::new();
+    fs::create_dir(place.trash().join("deep-0")).unwrap();
+    let deep: PathBuf = std::iter::repeat_n("d", 40).collect();
+    fs::create_dir_all(place.entry().join(deep)).unwrap();
+
+    place.delete().1.unwrap();
+
+    assert_eq!(place.left(), ["deep-0", "deep-1"]);
+}
+
+#[test]
+fn immutable_files_and_directories_go() {
+    let place = Place::new();
+    let (dir, file) = (place.entry().join("dir"), place.entry().join("dir/file"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, "x").unwrap();
+    fs::write(dir.join("log"), "x").unwrap();
+    let mark = |path: &Path, flag: IFlags| {
+        let fd = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
+        let flags = rustix::fs::ioctl_getflags(&fd)?;
+        rustix::fs::ioctl_setflags(&fd, flags | flag)
+    };
+    if let Err(errno) = mark(&file, IFlags::IMMUTABLE) {
+        let reason = format!("files cannot be made immutable here: {errno}");
+        return skipped("immutable_files_and_directories_go", &reason);
+    }
+    mark(&dir.join("log"), IFlags::APPEND).unwrap();
+    mark(&dir, IFlags::IMMUTABLE).unwrap();
+    mark(&place.entry(), IFlags::APPEND).unwrap();
+
+    place.delete().1.unwrap();
+
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// What is mounted in a tree is never deleted: the mount is taken off.
+#[test]
+fn mounts_are_detached_and_kept() {
+    let test = "mounts_are_detached_and_kept";
+    if !is_root() {
+        return skipped(test, "needs root for mounts");
+    }
+    let place = Place::new();
+    let outside = place.temp.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "x").unwrap();
+    let (dir, file) = (place.entry().join("a/mount"), place.entry().join("file"));
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(&file, "").unwrap();
+    let bind = |from: &Path, to: &Path| {
+        rustix::mount::mount_bind(from, to).inspect_err(|errno| {
+            skipped(test, &format!("nothing can be mounted here: {errno}"));
+        })
+    };
+    // Twice at one place, and once over a file.
+    if bind(&outside, &dir).is_err() {
+        return;
+    }
+    bind(&outside, &dir).unwrap();
+    bind(&outside.join("kept"), &file).unwrap();
+    // Somebody is in it.
+    let busy = fs::File::open(dir.join("kept")).unwrap();
+
+    let (deleted, result) = place.delete();
+
+    result.unwrap();
+    assert_eq!(deleted.mounts, 3);
+    assert_eq!(place.left(), Vec::<String>::new());
+    assert_eq!(names(&outside), ["kept"]);
+    assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "x");
+    drop(busy);
+}
+
+/// The message says where, what, and what to do; the rest of the tree is gone.
+#[test]
+fn what_cannot_be_deleted_is_named_and_the_rest_goes() {
+    let place = Place::new();
+    let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stack = [c"entry", c"new\nline"].map(|name| Frame {
+        fd: rustix::fs::open(place.trash(), OFlags::RDONLY, Mode::empty()).unwrap(),
+        name: name.to_owned(),
+        subdirs: Vec::new(),
+        stuck: BTreeSet::new(),
+        read: false,
+        reads: 0,
+    });
+    let _unused = Deleter::new(&stop, &aside);
+    let failure = |what, errno| located(&stack, c"x", Failure { what, errno }).to_string();
+
+    assert_eq!(
+        failure("remove", Errno::ROFS),
+        "entry/new\\nline/x: remove: Read-only file system (os error 30); the agent tries again, see `lsattr` and `mount` for what may be in the way"
+    );
+    assert!(failure(DETACH, Errno::INVAL).contains("unmount it with `umount -l`"));
+    assert!(failure("remove", Errno::NOTEMPTY).contains("new files appear"));
+}
