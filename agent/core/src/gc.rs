@@ -3,8 +3,17 @@
 //! One at a time: after each, the shell measures again, so that collection stops exactly when the
 //! thresholds are met. Nothing is deleted for its age; without pressure everything stays. Carrying
 //! it out, and asking the driver first, is the shell's.
+//!
+//! A destroy that is under way counts as done for the number of allocations. Space is measured, so
+//! under pressure of space only one is under way at a time, and nothing is chosen while something that
+//! was destroyed is still being deleted: two could free more than was needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
+
+use crate::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 
 /// Thresholds of a node. Names and defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,31 +36,46 @@ impl Default for GcLimits {
     }
 }
 
-/// What the node uses.
+/// Settings of collection, with Nomad's names and defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcConfig {
+    /// Thresholds.
+    pub limits: GcLimits,
+    /// `gc_interval`: time between two looks at the thresholds.
+    pub interval: Duration,
+    /// `gc_parallel_destroys`: allocations destroyed at a time; 0 counts as 1.
+    pub parallel_destroys: usize,
+}
+
+impl Default for GcConfig {
+    fn default() -> Self {
+        Self {
+            limits: GcLimits::default(),
+            interval: Duration::from_mins(1),
+            parallel_destroys: 2,
+        }
+    }
+}
+
+/// What the node's file system holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GcUsage {
-    /// Allocations, running and finished, and those about to start.
-    pub allocs: usize,
+pub struct GcSpace {
     /// Percent of the disk in use.
     pub disk_percent: u8,
     /// Percent of the inodes in use; 0 where the file system has no fixed number.
     pub inode_percent: u8,
-}
-
-/// A finished allocation that may go: its last report is committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// The allocation.
-    pub alloc_id: AllocId,
-    /// When its last task ended.
-    pub at: Timestamp,
+    /// Something that was destroyed is still being deleted: there will be more space without a further
+    /// destroy.
+    pub deleting: bool,
 }
 
 /// Why an allocation goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GcReason {
     /// Somebody asked for everything that may go.
     Forced,
+    /// The control plane has forgotten it.
+    Removed,
     /// There are more than [`GcLimits::allocs_max`].
     Allocs,
     /// The disk is fuller than [`GcLimits::disk_percent_max`].
@@ -66,6 +90,7 @@ impl GcReason {
     pub fn word(self) -> &'static str {
         match self {
             Self::Forced => "forced",
+            Self::Removed => "removed by the control plane",
             Self::Allocs => "too many allocations",
             Self::Disk => "disk usage",
             Self::Inodes => "inode usage",
@@ -73,37 +98,281 @@ impl GcReason {
     }
 }
 
-/// The reason to collect, if there is one.
-#[must_use]
-pub fn pressure(usage: GcUsage, limits: GcLimits) -> Option<GcReason> {
-    if usage.allocs > limits.allocs_max {
-        Some(GcReason::Allocs)
-    } else if usage.disk_percent > limits.disk_percent_max {
-        Some(GcReason::Disk)
-    } else if usage.inode_percent > limits.inode_percent_max {
-        Some(GcReason::Inodes)
-    } else {
-        None
+/// Why an allocation stays, although somebody asked for everything that may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeptReason {
+    /// It has not finished.
+    Running,
+    /// How it ended is not yet known to the control plane.
+    Untold,
+    /// Its driver, or the kernel, did not let go of what it had.
+    Refused,
+}
+
+impl KeptReason {
+    /// For people.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "not finished",
+            Self::Untold => "its end is not yet known to the servers",
+            Self::Refused => "its driver or the kernel did not release it",
+        }
     }
 }
 
-/// The allocation to destroy next, and why: the one that finished first, the lower id on a tie.
-#[must_use]
-pub fn next(
-    finished: &[Finished],
-    forced: bool,
-    usage: GcUsage,
-    limits: GcLimits,
-) -> Option<(AllocId, GcReason)> {
-    let reason = if forced {
-        Some(GcReason::Forced)
-    } else {
-        pressure(usage, limits)
-    }?;
-    let oldest = finished
-        .iter()
-        .min_by_key(|alloc| (alloc.at, alloc.alloc_id))?;
-    Some((oldest.alloc_id, reason))
+/// What collection did and has before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GcState {
+    /// Finished allocations that are there.
+    pub finished: usize,
+    /// Those that are being destroyed.
+    pub under_way: usize,
+    /// Those that were refused and are tried again.
+    pub refused: usize,
+    /// Allocations destroyed since the agent's start, by reason.
+    pub destroyed: BTreeMap<GcReason, u64>,
+    /// Destroys refused by a driver or the kernel since the agent's start.
+    pub refusals: u64,
+    /// When the newest was destroyed, and why.
+    pub last: Option<(Timestamp, GcReason)>,
+}
+
+/// A destroy that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    pause: Duration,
+    /// It is not tried before.
+    until: Timestamp,
+}
+
+/// Finished allocations, and which of them are being destroyed.
+#[derive(Debug)]
+pub struct Collector {
+    config: GcConfig,
+    /// The oldest first, the lower id on a tie.
+    order: BTreeSet<(Timestamp, AllocId)>,
+    finished: BTreeMap<AllocId, Timestamp>,
+    under_way: BTreeMap<AllocId, GcReason>,
+    /// Those somebody wants to be gone.
+    forced: BTreeSet<AllocId>,
+    refused: BTreeMap<AllocId, Refusal>,
+    destroyed: BTreeMap<GcReason, u64>,
+    refusals: u64,
+    last: Option<(Timestamp, GcReason)>,
+}
+
+impl Collector {
+    /// With nothing to collect.
+    #[must_use]
+    pub fn new(config: GcConfig) -> Self {
+        Self {
+            config,
+            order: BTreeSet::new(),
+            finished: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            forced: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            destroyed: BTreeMap::new(),
+            refusals: 0,
+            last: None,
+        }
+    }
+
+    /// Nothing of an allocation has run since `at`.
+    pub fn handle_finished(&mut self, alloc_id: AllocId, at: Timestamp) {
+        if let Some(before) = self.finished.insert(alloc_id, at) {
+            self.order.remove(&(before, alloc_id));
+        }
+        self.order.insert((at, alloc_id));
+    }
+
+    /// Everything that has finished by now is to go; says what that is. What was refused is tried at once.
+    pub fn handle_forced(&mut self) -> BTreeSet<AllocId> {
+        let finished: BTreeSet<AllocId> = self.finished.keys().copied().collect();
+        self.forced.extend(&finished);
+        self.refused.clear();
+        finished
+    }
+
+    /// The control plane has forgotten an allocation: it is stopped and destroyed at once, whatever else
+    /// goes on.
+    pub fn handle_removed(&mut self, alloc_id: AllocId) {
+        self.under_way.entry(alloc_id).or_insert(GcReason::Removed);
+    }
+
+    /// The driver or the kernel did not let go of an allocation. Others go meanwhile.
+    pub fn handle_refused(&mut self, alloc_id: AllocId, now: Timestamp) {
+        self.refusals += 1;
+        // One that the control plane has forgotten is tried on by its own runner.
+        if self.under_way.get(&alloc_id) != Some(&GcReason::Removed) {
+            self.under_way.remove(&alloc_id);
+        }
+        let pause = self
+            .refused
+            .get(&alloc_id)
+            .map_or(DESTROY_PAUSE_MIN, |refusal| refusal.pause * 2)
+            .min(DESTROY_PAUSE_MAX);
+        let until = now.plus(pause);
+        self.refused.insert(alloc_id, Refusal { pause, until });
+    }
+
+    /// Nothing of an allocation is left.
+    pub fn handle_destroyed(&mut self, alloc_id: AllocId, now: Timestamp) {
+        if let Some(at) = self.finished.remove(&alloc_id) {
+            self.order.remove(&(at, alloc_id));
+        }
+        self.forced.remove(&alloc_id);
+        self.refused.remove(&alloc_id);
+        if let Some(reason) = self.under_way.remove(&alloc_id) {
+            *self.destroyed.entry(reason).or_default() += 1;
+            self.last = Some((now, reason));
+        }
+    }
+
+    /// The allocation to destroy now, and why. `allocs` counts all of the node's, and those about to start;
+    /// `told` says whose last report is committed; `space` measures, and is asked only if it matters.
+    pub fn poll_destroy(
+        &mut self,
+        allocs: usize,
+        told: impl Fn(AllocId) -> bool,
+        space: impl FnOnce() -> GcSpace,
+        now: Timestamp,
+    ) -> Option<(AllocId, GcReason)> {
+        if self.chosen().count() >= self.config.parallel_destroys.max(1) {
+            return None;
+        }
+        let forced = self.oldest(|alloc_id| self.forced.contains(&alloc_id) && told(alloc_id), now);
+        let choice = match forced {
+            Some(alloc_id) => Some((alloc_id, GcReason::Forced)),
+            None => self.pressure(allocs, space).and_then(|reason| {
+                let alloc_id = self.oldest(told, now)?;
+                Some((alloc_id, reason))
+            }),
+        };
+        if let Some((alloc_id, reason)) = choice {
+            self.under_way.insert(alloc_id, reason);
+        }
+        choice
+    }
+
+    /// When something that was refused may be tried again, if that is after `now`.
+    #[must_use]
+    pub fn poll_timeout(&self, now: Timestamp) -> Option<(Timestamp, &'static str)> {
+        let times = self.refused.values().map(|refusal| refusal.until);
+        let next = times.filter(|until| *until > now).min();
+        next.map(|until| (until, "destroy what was refused"))
+    }
+
+    /// How often to look.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.config.interval
+    }
+
+    /// Whether this allocation waits for the end of its pause after a refusal.
+    #[must_use]
+    pub fn is_refused(&self, alloc_id: AllocId) -> bool {
+        self.refused.contains_key(&alloc_id)
+    }
+
+    /// What a forced collection would take, and what it would leave, of `allocs` allocations in all.
+    #[must_use]
+    pub fn outlook(
+        &self,
+        allocs: usize,
+        told: impl Fn(AllocId) -> bool,
+    ) -> (u64, BTreeMap<KeptReason, u64>) {
+        let mut kept = BTreeMap::new();
+        let mut keep = |reason, count: u64| {
+            if count > 0 {
+                *kept.entry(reason).or_default() += count;
+            }
+        };
+        let running = allocs.saturating_sub(self.finished.len());
+        keep(KeptReason::Running, running as u64);
+        let mut free = 0;
+        for alloc_id in self.finished.keys() {
+            if self.is_refused(*alloc_id) {
+                keep(KeptReason::Refused, 1);
+            } else if self.under_way.contains_key(alloc_id) || told(*alloc_id) {
+                free += 1;
+            } else {
+                keep(KeptReason::Untold, 1);
+            }
+        }
+        (free, kept)
+    }
+
+    /// What it did and has before it.
+    #[must_use]
+    pub fn state(&self) -> GcState {
+        GcState {
+            finished: self.finished.len(),
+            under_way: self.under_way.len(),
+            refused: self.refused.len(),
+            destroyed: self.destroyed.clone(),
+            refusals: self.refusals,
+            last: self.last,
+        }
+    }
+
+    /// Destroys that were chosen here.
+    fn chosen(&self) -> impl Iterator<Item = &AllocId> {
+        self.under_way
+            .iter()
+            .filter(|(_, reason)| **reason != GcReason::Removed)
+            .map(|(alloc_id, _)| alloc_id)
+    }
+
+    /// The reason to collect, if there is one.
+    fn pressure(&self, allocs: usize, space: impl FnOnce() -> GcSpace) -> Option<GcReason> {
+        let GcLimits {
+            allocs_max,
+            disk_percent_max,
+            inode_percent_max,
+        } = self.config.limits;
+        // What runs while it is being removed counts until it is gone: its stop may take long.
+        let leaving = self.under_way.keys();
+        let leaving = leaving.filter(|alloc_id| self.is_leaving(**alloc_id)).count();
+        if allocs.saturating_sub(leaving) > allocs_max {
+            return Some(GcReason::Allocs);
+        }
+        if self.finished.is_empty() {
+            return None;
+        }
+        let GcSpace {
+            disk_percent,
+            inode_percent,
+            deleting,
+        } = space();
+        if deleting || leaving > 0 {
+            None
+        } else if disk_percent > disk_percent_max {
+            Some(GcReason::Disk)
+        } else if inode_percent > inode_percent_max {
+            Some(GcReason::Inodes)
+        } else {
+            None
+        }
+    }
+
+    /// Whether an allocation will be gone in a moment.
+    fn is_leaving(&self, alloc_id: AllocId) -> bool {
+        self.finished.contains_key(&alloc_id) && !self.is_refused(alloc_id)
+    }
+
+    /// The allocation that finished first, of those that may go and that `wanted` likes.
+    fn oldest(&self, wanted: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
+        let may_go = |alloc_id: &AllocId| {
+            let refused = self.refused.get(alloc_id);
+            !self.under_way.contains_key(alloc_id)
+                && refused.is_none_or(|refusal| refusal.until <= now)
+                && wanted(*alloc_id)
+        };
+        let mut oldest = self.order.iter().map(|(_, alloc_id)| *alloc_id);
+        oldest.find(may_go)
+    }
 }
 
 #[cfg(test)]

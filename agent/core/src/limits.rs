@@ -36,3 +36,10 @@ pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
 pub const AWAY_MAX: Duration = Duration::from_secs(15);
 /// Servers that are remembered. Clusters have up to five; the rest is room for those that come and go.
 pub const SERVERS_MAX: usize = 16;
+
+/// First pause before an allocation that its driver or the kernel did not let go of is destroyed again,
+/// doubled each time up to [`DESTROY_PAUSE_MAX`].
+pub const DESTROY_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause before such a destroy is tried again. A driver that was mended should not keep a full
+/// disk waiting longer; half would only fill the log of one that stays broken.
+pub const DESTROY_PAUSE_MAX: Duration = Duration::from_mins(5);

@@ -2,116 +2,367 @@ use muster_domain::id::LogIndex;
 
 use super::*;
 
-fn finished(times: &[u64]) -> Vec<Finished> {
-    times
-        .iter()
-        .enumerate()
-        .map(|(at, ms)| Finished {
-            alloc_id: AllocId::at(LogIndex(1), u32::try_from(at).unwrap()),
-            at: Timestamp::from_millis(*ms),
-        })
-        .collect()
+fn id(name: u32) -> AllocId {
+    AllocId::at(LogIndex(1), name)
 }
 
-/// Destroys until nothing is to be destroyed, each destroy freeing one allocation.
-fn collect(
-    mut dead: Vec<Finished>,
-    live: usize,
-    forced: bool,
-    limits: GcLimits,
-) -> (usize, Vec<u64>) {
-    let mut order = Vec::new();
-    loop {
-        let usage = GcUsage {
-            allocs: live + dead.len(),
-            ..GcUsage::default()
-        };
-        let Some((alloc_id, _)) = next(&dead, forced, usage, limits) else {
-            break;
-        };
-        let at = dead
-            .iter()
-            .position(|alloc| alloc.alloc_id == alloc_id)
-            .unwrap();
-        order.push(dead.remove(at).at.0 / 1_000_000);
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1_000)
+}
+
+/// A node over virtual time: each file system has 100 units of bytes and 100 of inodes.
+struct Node {
+    collector: Collector,
+    now: Timestamp,
+    running: BTreeSet<AllocId>,
+    /// Bytes and inodes of each finished allocation, in percent.
+    finished: BTreeMap<AllocId, (u8, u8)>,
+    untold: BTreeSet<AllocId>,
+    /// Their driver does not let go.
+    broken: BTreeSet<AllocId>,
+    /// In use by somebody else.
+    others: (u8, u8),
+    /// Destroyed, but not deleted yet.
+    trash: Vec<(u8, u8)>,
+    under_way: Vec<AllocId>,
+    /// What went, in order, and why.
+    gone: Vec<(AllocId, GcReason)>,
+    most_under_way: usize,
+}
+
+impl Node {
+    fn new(limits: GcLimits) -> Self {
+        Self {
+            collector: Collector::new(GcConfig {
+                limits,
+                ..GcConfig::default()
+            }),
+            now: at(1_000),
+            running: BTreeSet::new(),
+            finished: BTreeMap::new(),
+            untold: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            others: (0, 0),
+            trash: Vec::new(),
+            under_way: Vec::new(),
+            gone: Vec::new(),
+            most_under_way: 0,
+        }
     }
-    (dead.len(), order)
+
+    fn finish(&mut self, name: u32, seconds: u64, size: (u8, u8)) {
+        self.running.remove(&id(name));
+        self.finished.insert(id(name), size);
+        self.collector.handle_finished(id(name), at(seconds));
+    }
+
+    fn poll(&mut self) {
+        let allocs = self.running.len() + self.finished.len();
+        loop {
+            let sizes = self.finished.values().chain(&self.trash);
+            let (disk, inodes) = sizes.fold(self.others, |sum, size| {
+                (sum.0 + size.0, sum.1 + size.1)
+            });
+            let space = GcSpace {
+                disk_percent: disk,
+                inode_percent: inodes,
+                deleting: !self.trash.is_empty(),
+            };
+            let told = |alloc_id| !self.untold.contains(&alloc_id);
+            let choice = self
+                .collector
+                .poll_destroy(allocs, told, || space, self.now);
+            let Some((alloc_id, reason)) = choice else {
+                return;
+            };
+            self.gone.push((alloc_id, reason));
+            self.under_way.push(alloc_id);
+            self.most_under_way = self.most_under_way.max(self.under_way.len());
+        }
+    }
+
+    /// One destroy ends, or one deletion; false if there is none.
+    fn step(&mut self) -> bool {
+        if let Some(alloc_id) = self.under_way.pop() {
+            if self.broken.contains(&alloc_id) {
+                self.gone.retain(|(gone, _)| *gone != alloc_id);
+                self.collector.handle_refused(alloc_id, self.now);
+            } else {
+                self.trash.extend(self.finished.remove(&alloc_id));
+                self.collector.handle_destroyed(alloc_id, self.now);
+            }
+        } else if self.trash.pop().is_none() {
+            return false;
+        }
+        true
+    }
+
+    /// Until nothing happens without another event. Says what went, and why.
+    fn settle(&mut self) -> Vec<(u32, GcReason)> {
+        self.poll();
+        while self.step() {
+            self.poll();
+        }
+        let number = |alloc_id| (0..2_000).find(|name| id(*name) == alloc_id);
+        let gone = std::mem::take(&mut self.gone).into_iter();
+        gone.map(|(alloc_id, reason)| (number(alloc_id).unwrap(), reason))
+            .collect()
+    }
+}
+
+fn limits(allocs_max: usize) -> GcLimits {
+    GcLimits {
+        allocs_max,
+        ..GcLimits::default()
+    }
 }
 
 /// 1 000 finished and a maximum of 50: 950 go, the oldest first, and exactly 50 stay.
 #[test]
 fn exactly_the_maximum_stays() {
-    let times: Vec<u64> = (0..1_000).rev().collect();
+    let mut node = Node::new(GcLimits::default());
+    for name in 0..1_000 {
+        node.finish(name, 1_000 - u64::from(name), (0, 0));
+    }
 
-    let (left, order) = collect(finished(&times), 0, false, GcLimits::default());
+    let gone = node.settle();
 
-    assert_eq!(left, 50);
-    assert_eq!(order, (0..950).collect::<Vec<u64>>());
+    assert_eq!(node.finished.len(), 50);
+    let expected: Vec<_> = (50..1_000).rev().map(|name| (name, GcReason::Allocs)).collect();
+    assert_eq!(gone, expected);
+    assert_eq!(node.most_under_way, 2);
+    assert_eq!(node.settle(), []);
 }
 
+/// Each row: maximum, others' use of disk and inodes, running, finished as (second of the end, disk,
+/// inodes), and what goes in which order.
 #[test]
-fn running_allocations_count_but_stay() {
-    let (left, order) = collect(finished(&[3, 1, 2]), 49, false, GcLimits::default());
-
-    assert_eq!((left, order), (1, vec![1, 2]));
-}
-
-#[test]
-fn force_takes_all_that_finished() {
-    let (left, order) = collect(finished(&[3, 1, 2]), 0, true, GcLimits::default());
-
-    assert_eq!((left, order), (0, vec![1, 2, 3]));
-}
-
-#[test]
-fn without_pressure_nothing_goes() {
-    let usage = GcUsage {
-        allocs: 50,
-        disk_percent: 80,
-        inode_percent: 70,
-    };
-
-    assert_eq!(
-        next(&finished(&[1]), false, usage, GcLimits::default()),
-        None
+fn what_goes_is_what_the_thresholds_need() {
+    use GcReason::{Allocs, Disk, Inodes};
+    type Row<'a> = (
+        &'a str,
+        usize,
+        (u8, u8),
+        u32,
+        &'a [(u64, u8, u8)],
+        &'a [(u32, GcReason)],
     );
+    let rows: &[Row<'_>] = &[
+        ("no pressure, however old", 50, (0, 0), 0, &[(1, 1, 1), (2, 1, 1)], &[]),
+        ("at the thresholds", 2, (78, 68), 0, &[(1, 1, 1), (2, 1, 1)], &[]),
+        ("one too many", 2, (0, 0), 1, &[(2, 1, 1), (1, 1, 1)], &[(1, Allocs)]),
+        ("running ones count and stay", 2, (0, 0), 5, &[(1, 1, 1), (2, 1, 1)], &[(0, Allocs), (1, Allocs)]),
+        ("disk, until it is met", 50, (60, 0), 0, &[(3, 10, 0), (1, 5, 0), (2, 10, 0)], &[(1, Disk)]),
+        ("disk, one is not enough", 50, (70, 0), 0, &[(1, 5, 0), (2, 5, 0), (3, 5, 0)], &[(0, Disk)]),
+        ("disk of others alone", 50, (90, 0), 0, &[(1, 5, 0), (2, 1, 0)], &[(0, Disk), (1, Disk)]),
+        ("inodes", 50, (0, 65), 0, &[(1, 0, 5), (2, 0, 5)], &[(0, Inodes)]),
+        ("number before space", 1, (85, 0), 0, &[(1, 0, 0), (2, 0, 0)], &[(0, Allocs), (1, Disk)]),
+        ("nothing finished", 1, (99, 99), 5, &[], &[]),
+        ("a maximum of none", 0, (0, 0), 0, &[(1, 0, 0)], &[(0, Allocs)]),
+    ];
+    for (name, allocs_max, others, running, finished, expected) in rows {
+        let mut node = Node::new(limits(*allocs_max));
+        node.others = *others;
+        node.running = (1_000..1_000 + running).map(id).collect();
+        for (number, (seconds, disk, inodes)) in (0..).zip(finished.iter()) {
+            node.finish(number, *seconds, (*disk, *inodes));
+        }
+
+        assert_eq!(node.settle(), *expected, "{name}");
+    }
 }
 
 #[test]
-fn each_threshold_names_itself() {
-    let reasons = [
-        GcUsage {
-            allocs: 51,
-            ..GcUsage::default()
-        },
-        GcUsage {
-            disk_percent: 81,
-            ..GcUsage::default()
-        },
-        GcUsage {
-            inode_percent: 71,
-            ..GcUsage::default()
-        },
-    ]
-    .map(|usage| next(&finished(&[1]), false, usage, GcLimits::default()).map(|(_, why)| why));
+fn a_tie_goes_by_id() {
+    let mut node = Node::new(limits(0));
+    let mut ids: Vec<AllocId> = (0..3).map(id).collect();
+    for name in 0..3 {
+        node.finish(name, 1, (0, 0));
+    }
+    ids.sort();
 
-    assert_eq!(
-        reasons,
-        [
-            Some(GcReason::Allocs),
-            Some(GcReason::Disk),
-            Some(GcReason::Inodes)
-        ]
-    );
+    node.poll();
+
+    assert_eq!(node.under_way, ids[..2]);
+}
+
+/// A new allocation is counted before it starts, and waits for nothing.
+#[test]
+fn a_new_allocation_beyond_the_maximum_sends_the_oldest_away() {
+    let mut node = Node::new(limits(2));
+    node.finish(0, 1, (0, 0));
+    node.finish(1, 2, (0, 0));
+    assert_eq!(node.settle(), []);
+
+    node.running.insert(id(2));
+
+    assert_eq!(node.settle(), [(0, GcReason::Allocs)]);
 }
 
 #[test]
-fn pressure_without_finished_allocations_takes_none() {
-    let usage = GcUsage {
-        allocs: 51,
-        disk_percent: 99,
-        inode_percent: 99,
-    };
+fn an_end_beyond_the_maximum_sends_the_oldest_away() {
+    let mut node = Node::new(limits(1));
+    node.running.extend([id(0), id(1)]);
+    assert_eq!(node.settle(), []);
 
-    assert_eq!(next(&[], false, usage, GcLimits::default()), None);
+    node.finish(1, 5, (0, 0));
+
+    assert_eq!(node.settle(), [(1, GcReason::Allocs)]);
+}
+
+#[test]
+fn force_takes_all_that_finished_and_ends_with_them() {
+    let mut node = Node::new(limits(50));
+    node.running.insert(id(9));
+    for name in 0..3 {
+        node.finish(name, u64::from(3 - name), (0, 0));
+    }
+    let all = node.collector.handle_forced();
+    assert_eq!(all.len(), 3);
+
+    let forced = [2, 1, 0].map(|name| (name, GcReason::Forced));
+    assert_eq!(node.settle(), forced);
+
+    node.finish(9, 9, (0, 0));
+    assert_eq!(node.settle(), []);
+}
+
+/// What the control plane does not know yet stays, and goes when it does.
+#[test]
+fn untold_ones_stay() {
+    let mut node = Node::new(limits(0));
+    node.finish(0, 1, (0, 0));
+    node.finish(1, 2, (0, 0));
+    node.untold.insert(id(0));
+    node.collector.handle_forced();
+
+    assert_eq!(node.settle(), [(1, GcReason::Forced)]);
+    let told = |alloc_id| !node.untold.contains(&alloc_id);
+    let kept = BTreeMap::from([(KeptReason::Untold, 1)]);
+    assert_eq!(node.collector.outlook(1, told), (0, kept));
+
+    node.untold.clear();
+    assert_eq!(node.settle(), [(0, GcReason::Forced)]);
+}
+
+/// A second, then twice as long each time, five minutes at most.
+#[test]
+fn a_refused_one_is_tried_again_later_and_others_go() {
+    let mut node = Node::new(limits(0));
+    for name in 0..3 {
+        node.finish(name, u64::from(name), (0, 0));
+    }
+    node.broken.insert(id(0));
+
+    // It still counts, so another goes in its place.
+    assert_eq!(node.settle(), [(1, GcReason::Allocs), (2, GcReason::Allocs)]);
+    assert_eq!(node.settle(), []);
+    let mut pauses = Vec::new();
+    for _try in 0..11 {
+        let (until, _) = node.collector.poll_timeout(node.now).unwrap();
+        pauses.push(until.since(node.now).as_secs());
+        node.now = until;
+        assert_eq!(node.settle(), []);
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    assert_eq!(node.collector.state().refusals, 12);
+
+    node.broken.clear();
+    node.collector.handle_forced();
+    assert_eq!(node.settle(), [(0, GcReason::Forced)]);
+}
+
+/// Without pressure nothing that was refused is tried again.
+#[test]
+fn refused_ones_stay_when_the_pressure_is_gone() {
+    let mut node = Node::new(limits(50));
+    node.others = (85, 0);
+    node.finish(0, 1, (0, 0));
+    node.broken.insert(id(0));
+    assert_eq!(node.settle(), []);
+
+    node.broken.clear();
+    node.others = (10, 0);
+    node.now = at(9_000);
+
+    assert_eq!(node.settle(), []);
+    assert_eq!(node.collector.poll_timeout(node.now), None);
+}
+
+/// What the control plane removes goes beside all that, and counts as gone.
+#[test]
+fn removed_ones_take_no_place_and_are_counted_as_gone() {
+    let mut node = Node::new(limits(2));
+    for name in 0..4 {
+        node.finish(name, u64::from(name), (0, 0));
+    }
+    node.collector.handle_removed(id(2));
+    node.collector.handle_removed(id(3));
+
+    assert_eq!(node.settle(), []);
+    let state = node.collector.state();
+    assert_eq!((state.finished, state.under_way), (4, 2));
+
+    // Their driver refuses: they are there after all.
+    node.collector.handle_refused(id(3), node.now);
+    assert_eq!(node.settle(), [(0, GcReason::Allocs)]);
+}
+
+/// A running one that is removed may take long to stop: it is no reason to wait.
+#[test]
+fn a_removed_one_that_runs_keeps_nobody_waiting() {
+    let mut node = Node::new(limits(50));
+    node.others = (85, 0);
+    node.running.insert(id(7));
+    node.finish(0, 1, (1, 0));
+
+    node.collector.handle_removed(id(7));
+
+    assert_eq!(node.settle(), [(0, GcReason::Disk)]);
+}
+
+/// Space is not measured before the last deletion is over.
+#[test]
+fn nothing_is_chosen_while_something_is_being_deleted() {
+    let mut node = Node::new(limits(50));
+    node.others = (75, 0);
+    node.finish(0, 1, (5, 0));
+    node.finish(1, 2, (5, 0));
+    node.trash.push((5, 0));
+
+    node.poll();
+    assert_eq!(node.under_way, []);
+
+    node.trash.clear();
+    assert_eq!(node.settle(), [(0, GcReason::Disk)]);
+}
+
+#[test]
+fn the_state_says_what_was_done() {
+    let mut node = Node::new(limits(1));
+    for name in 0..3 {
+        node.finish(name, u64::from(name), (0, 0));
+    }
+    node.settle();
+
+    let state = node.collector.state();
+
+    assert_eq!(state.destroyed, BTreeMap::from([(GcReason::Allocs, 2)]));
+    assert_eq!((state.finished, state.under_way, state.refused), (1, 0, 0));
+    assert_eq!(state.last, Some((node.now, GcReason::Allocs)));
+}
+
+#[test]
+fn the_outlook_adds_up() {
+    let mut node = Node::new(limits(50));
+    node.running.insert(id(8));
+    for name in 0..3 {
+        node.finish(name, u64::from(name), (0, 0));
+    }
+    node.collector.handle_refused(id(0), node.now);
+
+    let (free, kept) = node.collector.outlook(4, |alloc_id| alloc_id != id(1));
+
+    let all = [KeptReason::Running, KeptReason::Untold, KeptReason::Refused];
+    assert_eq!((free, kept), (1, all.map(|reason| (reason, 1)).into()));
 }
