@@ -10,12 +10,13 @@ use std::time::Duration;
 use muster_agent_core::alloc::{AllocRunner, Effect, Event};
 use muster_agent_core::task::{TaskEffect, TaskInput};
 use muster_domain::alloc::{DesiredAlloc, DesiredStatus};
-use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::id::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::allocdir::{delete, owner_named};
+use crate::allocdir::owner_named;
 use crate::facilities::{Facilities, now};
+use crate::gc;
 use crate::node;
 use crate::store::{Pending, TaskRecord, Write};
 use crate::task::{self, Inputs, TaskAt, Unrecorded};
@@ -153,9 +154,9 @@ impl AllocTask {
             Effect::Report { urgent } => self.facilities.outbox.put(self.runner.report(), urgent),
             Effect::DestroyAlloc => {
                 let facilities = Arc::clone(&self.facilities);
-                let inbox = inbox.clone();
+                let (inbox, node) = (inbox.clone(), self.node.clone());
                 jobs.spawn(async move {
-                    destroy(&facilities, alloc_id).await;
+                    gc::destroy(&facilities, alloc_id, &node).await;
                     drop(inbox.send(Input::Event(Event::Destroyed)).await);
                 });
             }
@@ -221,8 +222,8 @@ impl AllocTask {
             drop(self.node.send(node::Event::Finished { alloc_id, at }).await);
         }
         if self.runner.is_destroyed() {
+            // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
-            self.stored().await;
             drop(self.node.send(node::Event::Destroyed { alloc_id }).await);
         }
     }
@@ -252,25 +253,6 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<(), String
         .data
         .make_alloc(desired.alloc_id, &tasks)
         .map_err(|error| task::chain(&error))
-}
-
-/// Removes directories and logs: two renames at once, the deletion after them.
-async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
-    let data = facilities.data.clone();
-    let deleted = tokio::task::spawn_blocking(move || {
-        for path in data.discard_alloc(alloc_id)? {
-            delete(&path)?;
-        }
-        Ok::<(), crate::allocdir::DirError>(())
-    });
-    match deleted.await {
-        Ok(Ok(())) => {}
-        // The trash is looked at again when an agent starts.
-        Ok(Err(error)) => {
-            tracing::error!(%alloc_id, error = task::chain(&error), "an allocation is not wholly removed");
-        }
-        Err(error) => tracing::error!(%alloc_id, %error, "an allocation is not wholly removed"),
-    }
 }
 
 /// Sleeps until a core's timeout; for ever if there is none.

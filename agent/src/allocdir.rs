@@ -21,6 +21,7 @@ use muster_domain::id::AllocId;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::logs::Owner;
+use crate::trash::Trash;
 
 /// Why a directory could not be made or removed.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,17 @@ pub(crate) struct DirError {
     path: PathBuf,
     #[source]
     source: io::Error,
+}
+
+impl DirError {
+    /// The thread that was to do it panicked.
+    pub(crate) fn panicked(panic: &tokio::task::JoinError) -> Self {
+        Self {
+            action: "work in",
+            path: PathBuf::from("the data directory"),
+            source: io::Error::other(panic.to_string()),
+        }
+    }
 }
 
 /// A user that does not exist here.
@@ -167,40 +179,19 @@ impl DataDir {
         make(&dirs.fifos, 0o700, None)
     }
 
-    /// Moves everything of an allocation to the trash, two renames, and says what to delete.
-    pub(crate) fn discard_alloc(&self, alloc_id: AllocId) -> Result<Vec<PathBuf>, DirError> {
+    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
+    pub(crate) fn discard_alloc(&self, trash: &Trash, alloc_id: AllocId) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
-        let mut trash = Vec::new();
-        for (dir, word) in [(dirs.alloc, "alloc"), (dirs.logs, "logs")] {
-            let target = self.trash().join(format!("{alloc_id}.{word}"));
-            match fs::rename(&dir, &target) {
-                Ok(()) => trash.push(target),
-                // An earlier agent came this far.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    if target.exists() {
-                        trash.push(target);
-                    }
-                }
-                Err(source) => {
-                    return Err(DirError {
-                        action: "discard",
-                        path: dir,
-                        source,
-                    });
-                }
-            }
+        for (path, word) in [(dirs.alloc, "alloc"), (dirs.logs, "logs")] {
+            let name = format!("{alloc_id}.{word}");
+            let moved = trash.discard(&path, &name);
+            moved.map_err(|source| DirError {
+                action: "discard",
+                path,
+                source,
+            })?;
         }
-        Ok(trash)
-    }
-
-    /// What earlier agents left in the trash.
-    pub(crate) fn trashed(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.trash());
-        entries
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .collect()
+        Ok(())
     }
 
     /// Allocations that have directories, whether anybody knows of them or not.
@@ -211,19 +202,6 @@ impl DataDir {
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .collect()
-    }
-}
-
-/// Deletes what was discarded. Symbolic links are removed, never followed.
-pub(crate) fn delete(path: &Path) -> Result<(), DirError> {
-    match fs::remove_dir_all(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(DirError {
-            action: "delete",
-            path: path.to_owned(),
-            source,
-        }),
     }
 }
 
@@ -330,32 +308,14 @@ mod tests {
     fn discarding_leaves_only_trash() {
         let (_temp, data, alloc_id) = made();
 
-        let trash = data.discard_alloc(alloc_id).unwrap();
-        let again = data.discard_alloc(alloc_id).unwrap();
+        let mut trash = Trash::with_threads(&data.trash(), 1).unwrap();
+        trash.stop();
+        data.discard_alloc(&trash, alloc_id).unwrap();
+        data.discard_alloc(&trash, alloc_id).unwrap();
 
-        assert_eq!(trash.len(), 2);
-        assert_eq!(trash, again);
         assert!(data.found_allocs().is_empty());
-        for path in trash {
-            delete(&path).unwrap();
-        }
-        assert!(data.trashed().is_empty());
-    }
-
-    #[test]
-    fn deletion_follows_no_link() {
-        let (temp, data, alloc_id) = made();
-        let outside = temp.path().join("outside");
-        fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("kept"), "x").unwrap();
-        let link = data.alloc(alloc_id).task("web").join("local/link");
-        std::os::unix::fs::symlink(&outside, link).unwrap();
-
-        for path in data.discard_alloc(alloc_id).unwrap() {
-            delete(&path).unwrap();
-        }
-
-        assert!(outside.join("kept").exists());
+        assert!(!data.alloc(alloc_id).logs.exists());
+        assert_eq!(fs::read_dir(data.trash()).unwrap().count(), 2);
     }
 
     #[test]

@@ -4,20 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use muster_agent_core::gc::GcState;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::node::NodeSpec;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::allocdir::DataDir;
+use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
 use crate::cgroup::NodeTree;
 use crate::control::Standing;
 use crate::cores::Cores;
 use crate::drivers::Drivers;
+use crate::gc::Leftovers;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::Store;
 use crate::task::{Inputs, LiveTask};
+use crate::trash::Trash;
 
 /// Shared by all runners of one agent.
 #[derive(Debug)]
@@ -48,12 +51,32 @@ pub(crate) struct Facilities {
     pub(crate) live: LiveTasks,
     /// A task whose memory or number of processes cannot be limited does not start.
     pub(crate) strict_limits: bool,
+    /// What was destroyed and is being deleted.
+    pub(crate) trash: Arc<Trash>,
+    /// What drivers and the kernel did not let go of.
+    pub(crate) leftovers: Leftovers,
+    /// Allocations whose directories may be moved to the trash at a time.
+    pub(crate) destroys: Semaphore,
+    /// What collection did, as the node's loop last said.
+    pub(crate) collection: watch::Sender<GcState>,
+    /// The node's loop.
+    pub(crate) node: mpsc::Sender<crate::node::Event>,
 }
 
 impl Facilities {
     /// The eBPF programs, if there are any.
     pub(crate) fn bpf(&self) -> Option<&Bpf> {
         self.bpf.as_ref().ok()
+    }
+
+    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
+    pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
+        let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
+        let moved = tokio::task::spawn_blocking(move || data.discard_alloc(&trash, alloc_id));
+        // A panic there is ours, and nothing was moved.
+        moved
+            .await
+            .unwrap_or_else(|panic| Err(DirError::panicked(&panic)))
     }
 
     /// What is registered of the node at this moment.

@@ -18,7 +18,7 @@ use muster_domain::resources::Amount;
 pub(crate) use host::{boot_id, hostname, kernel_release};
 pub(crate) use memory::meminfo;
 pub(crate) use network::address_towards;
-pub(crate) use storage::{DiskUsage, disk_usage};
+pub(crate) use storage::disk_usage;
 
 /// Facts of the machine that need nothing but reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,244 +1,343 @@
 //! Carries out collection of finished allocations; which one goes next is decided in `agent-core`.
 //!
-//! A destroy that is under way counts as done for the number of allocations. Space is measured, so
-//! under pressure of space only one is under way at a time: two could free more than was needed.
+//! Destroying one is: its drivers and the kernel let go of what they could not let go of when its tasks
+//! ended ([`release`]), its directories go to the trash by one rename each ([`destroy`]), and its record is
+//! removed. Deletion follows in the background ([`crate::trash`]). Each step may be repeated, so that an
+//! agent that dies between two of them finishes with the next.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use muster_agent_core::gc::{Finished, GcLimits, GcReason, GcUsage, next};
-use muster_domain::id::{AllocId, Timestamp};
-use muster_wire::rpc::NodeReply;
-use tokio::sync::mpsc;
+use muster_agent_core::gc::{Collector, KeptReason};
+use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
+use muster_domain::id::AllocId;
+use muster_driver::TaskError;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::fingerprint::DiskUsage;
+use crate::cgroup::{RemoveCgroupError, TaskCgroup};
+use crate::drivers::DriverSlot;
+use crate::facilities::Facilities;
+use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::Event;
+use crate::store::Write;
+use crate::task::chain;
 
-/// Settings of collection, with Nomad's names and defaults.
-#[derive(Clone, Copy, Debug)]
-pub struct GcConfig {
-    /// Thresholds.
-    pub limits: GcLimits,
-    /// `gc_interval`: time between two looks at the thresholds.
-    pub interval: Duration,
-    /// `gc_parallel_destroys`.
-    pub parallel_destroys: usize,
+/// What is left of a start of a task because its driver or the kernel did not let go of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Leftover {
+    /// The driver.
+    pub(crate) driver: String,
+    /// The driver's name for the start.
+    pub(crate) task_id: String,
+    /// The task.
+    pub(crate) task: String,
+    /// The id of its cgroup in the v2 hierarchy.
+    pub(crate) cgroup_id: u64,
 }
 
-impl Default for GcConfig {
-    fn default() -> Self {
+/// Leftovers of all allocations: in the store too.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    known: Mutex<BTreeMap<AllocId, BTreeMap<String, Leftover>>>,
+}
+
+impl Leftovers {
+    /// What an earlier agent left.
+    pub(crate) fn new(known: BTreeMap<AllocId, BTreeMap<String, Leftover>>) -> Self {
         Self {
-            limits: GcLimits::default(),
-            interval: Duration::from_mins(1),
-            parallel_destroys: 2,
-        }
-    }
-}
-
-/// Finished allocations and what is being destroyed.
-#[derive(Debug)]
-pub(crate) struct Collector {
-    config: GcConfig,
-    finished: BTreeMap<AllocId, Timestamp>,
-    under_way: BTreeSet<AllocId>,
-    forced: bool,
-}
-
-impl Collector {
-    /// With nothing to collect.
-    pub(crate) fn new(config: GcConfig) -> Self {
-        Self {
-            config,
-            finished: BTreeMap::new(),
-            under_way: BTreeSet::new(),
-            forced: false,
+            known: Mutex::new(known),
         }
     }
 
-    /// An allocation has finished.
-    pub(crate) fn finished(&mut self, alloc_id: AllocId, at: Timestamp) {
-        self.finished.insert(alloc_id, at);
+    /// Whether there are any of the allocation.
+    pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
+        self.locked().contains_key(&alloc_id)
     }
 
-    /// An allocation is gone.
-    pub(crate) fn destroyed(&mut self, alloc_id: AllocId) {
-        self.finished.remove(&alloc_id);
-        self.under_way.remove(&alloc_id);
-        self.end_force();
+    /// Those of the allocation.
+    fn of(&self, alloc_id: AllocId) -> Vec<Leftover> {
+        let known = self.locked();
+        let leftovers = known.get(&alloc_id).into_iter().flatten();
+        leftovers.map(|(_, leftover)| leftover.clone()).collect()
     }
 
-    /// Everything that has finished by now is to go.
-    pub(crate) fn force(&mut self) {
-        self.forced = true;
-        self.end_force();
+    fn insert(&self, alloc_id: AllocId, leftover: Leftover) {
+        let mut known = self.locked();
+        let leftovers = known.entry(alloc_id).or_default();
+        leftovers.insert(leftover.task_id.clone(), leftover);
     }
 
-    /// What to destroy now. `allocs` counts all of the node's, `told` says whose last report is
-    /// committed, `disk` measures.
-    pub(crate) fn step(
-        &mut self,
-        allocs: usize,
-        told: impl Fn(AllocId) -> bool,
-        disk: impl Fn() -> DiskUsage,
-    ) -> Vec<(AllocId, GcReason)> {
-        let mut chosen = Vec::new();
-        let mut candidates: Vec<Finished> = self
-            .finished
-            .iter()
-            .filter(|(alloc_id, _)| !self.under_way.contains(alloc_id) && told(**alloc_id))
-            .map(|(alloc_id, at)| Finished {
-                alloc_id: *alloc_id,
-                at: *at,
-            })
-            .collect();
-        while self.under_way.len() < self.config.parallel_destroys.max(1) {
-            let DiskUsage {
-                percent,
-                inode_percent,
-                ..
-            } = disk();
-            let usage = GcUsage {
-                allocs: allocs.saturating_sub(self.under_way.len()),
-                disk_percent: percent,
-                inode_percent,
-            };
-            let choice = next(&candidates, self.forced, usage, self.config.limits);
-            let Some((alloc_id, reason)) = choice else {
-                break;
-            };
-            let measured = matches!(reason, GcReason::Disk | GcReason::Inodes);
-            if measured && !self.under_way.is_empty() {
-                break;
+    fn remove(&self, alloc_id: AllocId, task_id: &str) {
+        let mut known = self.locked();
+        if let Some(leftovers) = known.get_mut(&alloc_id) {
+            leftovers.remove(task_id);
+            if leftovers.is_empty() {
+                known.remove(&alloc_id);
             }
-            candidates.retain(|candidate| candidate.alloc_id != alloc_id);
-            self.under_way.insert(alloc_id);
-            chosen.push((alloc_id, reason));
         }
-        chosen
     }
 
-    /// How often to look.
-    pub(crate) fn interval(&self) -> Duration {
-        self.config.interval
-    }
-
-    fn end_force(&mut self) {
-        self.forced = self.forced && !self.finished.is_empty();
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, BTreeMap<String, Leftover>>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Begins a collection of everything that is over, for a server that asks.
-pub(crate) async fn collect(node: &mpsc::Sender<Event>, dry_run: bool) -> NodeReply {
-    let failed = |reason: &str| NodeReply::Failed {
-        reason: reason.to_owned(),
-        not_found: false,
-    };
-    if dry_run {
-        return failed("this agent cannot say what it would destroy");
-    }
-    if node.send(Event::CollectGarbage).await.is_err() {
-        return failed("the agent is stopping");
-    }
-    NodeReply::Collected {
-        freed: 0,
-        kept: Vec::new(),
+/// Why a task's resources are not released.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReleaseError {
+    /// The driver refuses or does not answer.
+    #[error("driver `{driver}` does not destroy task {task_id}; see the driver's log")]
+    Driver {
+        driver: String,
+        task_id: String,
+        #[source]
+        source: TaskError,
+    },
+    /// The driver says nothing.
+    #[error(
+        "driver `{driver}` did not destroy task {task_id} within {DESTROY_TASK_DEADLINE:?}; see the driver's log"
+    )]
+    Silent { driver: String, task_id: String },
+    /// The kernel keeps its counters.
+    #[error("the eBPF entries of task {task_id} cannot be removed")]
+    Counters {
+        task_id: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The kernel keeps its group.
+    #[error("the cgroup of task {task_id} cannot be removed")]
+    Cgroup {
+        task_id: String,
+        #[source]
+        source: RemoveCgroupError,
+    },
+}
+
+/// Has the driver destroy what it has of the start `task_id`; that it knows nothing of it is success.
+pub(crate) async fn destroy_task(
+    slot: &DriverSlot,
+    driver: &str,
+    task_id: &str,
+) -> Result<(), ReleaseError> {
+    let asked = slot.driver.destroy_task(task_id, true);
+    let names = || (driver.to_owned(), task_id.to_owned());
+    match tokio::time::timeout(DESTROY_TASK_DEADLINE, asked).await {
+        Ok(Ok(()) | Err(TaskError::NotFound { .. })) => Ok(()),
+        Ok(Err(source)) => {
+            let (driver, task_id) = names();
+            Err(ReleaseError::Driver {
+                driver,
+                task_id,
+                source,
+            })
+        }
+        Err(_elapsed) => {
+            let (driver, task_id) = names();
+            Err(ReleaseError::Silent { driver, task_id })
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use muster_domain::id::LogIndex;
+/// Remembers what could not be released when a task ended: it is tried again before the allocation is
+/// destroyed.
+pub(crate) async fn keep(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+    leftover: Leftover,
+    error: &ReleaseError,
+) {
+    tracing::warn!(
+        %alloc_id, task = leftover.task, error = chain(error),
+        "something of a task that ended is left; it is released when the allocation is destroyed"
+    );
+    facilities.leftovers.insert(alloc_id, leftover.clone());
+    let write = Write::Leftover(alloc_id, Box::new(leftover));
+    // The store's thread tells the operator.
+    drop(facilities.store.write(vec![write]).await);
+}
 
-    use super::*;
-
-    fn id(name: u32) -> AllocId {
-        AllocId::at(LogIndex(1), name)
+/// Releases what is left of the allocation's tasks. All are tried; the first error is told.
+pub(crate) async fn release(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+) -> Result<(), ReleaseError> {
+    let mut first = Ok(());
+    for leftover in facilities.leftovers.of(alloc_id) {
+        match release_one(facilities, alloc_id, &leftover).await {
+            Ok(()) => {
+                facilities.leftovers.remove(alloc_id, &leftover.task_id);
+                let write = Write::LeftoverGone(alloc_id, leftover.task_id);
+                drop(facilities.store.submit(vec![write]).await);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    %alloc_id, task = leftover.task, error = chain(&error),
+                    "an allocation cannot be destroyed yet; it is tried again"
+                );
+                first = first.and(Err(error));
+            }
+        }
     }
+    first
+}
 
-    fn collector(finished: u32, allocs_max: usize) -> Collector {
-        let limits = GcLimits {
-            allocs_max,
-            ..GcLimits::default()
+async fn release_one(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+    leftover: &Leftover,
+) -> Result<(), ReleaseError> {
+    let Leftover {
+        driver,
+        task_id,
+        task,
+        cgroup_id,
+    } = leftover;
+    match facilities.drivers.named(driver) {
+        Some(slot) => destroy_task(slot, driver, task_id).await?,
+        None => tracing::warn!(
+            %alloc_id, driver, task_id,
+            "the node has no such driver any more: what it left of the task stays where it is"
+        ),
+    }
+    let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), task).ok();
+    let cgroup = cgroup.filter(|cgroup| cgroup.id() == *cgroup_id);
+    if let Some(cgroup) = &cgroup {
+        crate::task::kill(cgroup).await;
+    }
+    if let Some(bpf) = facilities.bpf() {
+        let forgotten = bpf.forget(*cgroup_id);
+        forgotten.map_err(|source| ReleaseError::Counters {
+            task_id: task_id.clone(),
+            source,
+        })?;
+    }
+    if let Some(cgroup) = &cgroup {
+        let removed = cgroup.remove().await;
+        removed.map_err(|source| ReleaseError::Cgroup {
+            task_id: task_id.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Destroys an allocation of which nothing runs. Tries until it succeeds; `node` is told of each failure.
+pub(crate) async fn destroy(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+    node: &mpsc::Sender<Event>,
+) {
+    let mut pause = DESTROY_PAUSE_MIN;
+    while !(release(facilities, alloc_id).await.is_ok() && discard(facilities, alloc_id).await) {
+        drop(node.send(Event::Refused { alloc_id }).await);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(DESTROY_PAUSE_MAX);
+    }
+}
+
+/// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one
+/// waits for a thread.
+async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
+    let turn = facilities.destroys.acquire().await;
+    let discarded = facilities.discard(alloc_id).await;
+    drop(turn);
+    discarded
+        .inspect_err(|error| {
+            tracing::error!(
+                %alloc_id, error = chain(error),
+                "the directories of an allocation cannot be moved to the trash; it is tried again"
+            );
+        })
+        .is_ok()
+}
+
+/// What a forced collection did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Allocations that were destroyed.
+    pub freed: u64,
+    /// Those that stay, by reason.
+    pub kept: Vec<(KeptReason, u64)>,
+    /// Directories that are still being deleted.
+    pub deleting: u64,
+}
+
+/// Destroys everything that has finished by now, and returns when it is; with `dry_run` nothing is done
+/// and the answer says what would be. `None` if the agent stops meanwhile.
+pub(crate) async fn collect_now(facilities: &Facilities, dry_run: bool) -> Option<Collected> {
+    let (done, collected) = oneshot::channel();
+    let asked = facilities.node.send(Event::Collect { dry_run, done }).await;
+    asked.ok()?;
+    collected.await.ok()
+}
+
+/// Those who wait for the end of a forced collection.
+#[derive(Debug, Default)]
+pub(crate) struct Asks {
+    asks: Vec<Ask>,
+}
+
+#[derive(Debug)]
+struct Ask {
+    waiting: BTreeSet<AllocId>,
+    freed: u64,
+    done: oneshot::Sender<Collected>,
+}
+
+impl Asks {
+    /// Somebody waits for these to be destroyed. Without room the answer is what is known at once.
+    pub(crate) fn add(&mut self, waiting: BTreeSet<AllocId>, done: oneshot::Sender<Collected>) {
+        let waiting = if self.asks.len() < COLLECT_ASKS_MAX {
+            waiting
+        } else {
+            BTreeSet::new()
         };
-        let mut collector = Collector::new(GcConfig {
-            limits,
-            ..GcConfig::default()
+        let freed = 0;
+        self.asks.push(Ask {
+            waiting,
+            freed,
+            done,
         });
-        for name in 0..finished {
-            collector.finished(id(name), Timestamp(name.into()));
+    }
+
+    /// An allocation was destroyed, or refused to be.
+    pub(crate) fn settled(&mut self, alloc_id: AllocId, destroyed: bool) {
+        for ask in &mut self.asks {
+            if ask.waiting.remove(&alloc_id) && destroyed {
+                ask.freed += 1;
+            }
         }
-        collector
     }
 
-    fn idle_disk() -> DiskUsage {
-        DiskUsage::default()
-    }
-
-    /// Destroys as the node does: at most two at a time, the first chosen ends first.
-    fn drain(collector: &mut Collector, mut allocs: usize, disk: impl Fn() -> DiskUsage) -> usize {
-        let mut queue = collector.step(allocs, |_| true, &disk);
-        while !queue.is_empty() {
-            let (alloc_id, _) = queue.remove(0);
-            collector.destroyed(alloc_id);
-            allocs -= 1;
-            queue.extend(collector.step(allocs, |_| true, &disk));
+    /// Answers those who need not wait any more. `outlook` says what stays.
+    pub(crate) fn answer(&mut self, outlook: impl Fn() -> Collected) {
+        for ask in self.asks.extract_if(.., |ask| ask.waiting.is_empty()) {
+            let collected = Collected {
+                freed: ask.freed,
+                ..outlook()
+            };
+            // Whoever asked may have stopped waiting.
+            let _told = ask.done.send(collected);
         }
-        allocs
     }
+}
 
-    #[test]
-    fn parallel_destroys_do_not_take_too_many() {
-        let mut collector = collector(1_000, 50);
-
-        assert_eq!(drain(&mut collector, 1_000, idle_disk), 50);
+/// What a forced collection would do.
+pub(crate) fn outlook(collector: &Collector, allocs: usize, facilities: &Facilities) -> Collected {
+    let (freed, kept) = collector.outlook(allocs, |id| facilities.outbox.is_told(id));
+    let trash = facilities.trash.state();
+    Collected {
+        freed,
+        kept: kept.into_iter().collect(),
+        deleting: (trash.waiting + trash.deleting) as u64,
     }
+}
 
-    #[test]
-    fn at_most_two_are_under_way() {
-        let mut collector = collector(10, 0);
-
-        assert_eq!(collector.step(10, |_| true, idle_disk).len(), 2);
-        assert_eq!(collector.step(10, |_| true, idle_disk).len(), 0);
-    }
-
-    #[test]
-    fn space_is_measured_after_each() {
-        let mut collector = collector(10, 50);
-        let full = || DiskUsage {
-            percent: 90,
-            ..DiskUsage::default()
-        };
-
-        assert_eq!(collector.step(10, |_| true, full).len(), 1);
-    }
-
-    #[test]
-    fn what_is_not_told_stays() {
-        let mut collector = collector(3, 0);
-        collector.force();
-
-        let chosen = collector.step(3, |alloc_id| alloc_id == id(2), idle_disk);
-
-        assert_eq!(chosen, [(id(2), GcReason::Forced)]);
-    }
-
-    #[test]
-    fn force_takes_all_and_then_ends() {
-        let mut collector = collector(5, 50);
-        collector.force();
-
-        assert_eq!(drain(&mut collector, 5, idle_disk), 0);
-
-        collector.finished(id(9), Timestamp(9));
-        assert!(collector.step(1, |_| true, idle_disk).is_empty());
-    }
-
-    #[test]
-    fn force_with_nothing_finished_is_over_at_once() {
-        let mut collector = collector(0, 50);
-        collector.force();
-        collector.finished(id(1), Timestamp(1));
-
-        assert!(collector.step(1, |_| true, idle_disk).is_empty());
-    }
+/// Time between two looks of the node's loop at what collection could do, if nothing else happens.
+pub(crate) fn interval(collector: &Collector) -> Duration {
+    collector.interval().max(crate::limits::GC_INTERVAL_MIN)
 }

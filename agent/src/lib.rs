@@ -47,6 +47,6 @@ mod volumes;
 
 pub use drivers::native::DriverConfigError;
 pub use drivers::plugin::{PluginError, PluginSettings};
-pub use gc::GcConfig;
-pub use muster_agent_core::gc::GcLimits;
+pub use gc::Collected;
+pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};
 pub use store::{LockDataDirError, OpenStoreError};

@@ -85,6 +85,15 @@ pub(crate) const TASK_PIDS_MAX: u64 = 4096;
 /// before anybody can know of the end, so the first look nearly always suffices.
 pub(crate) const LEDGER_DEADLINE: Duration = Duration::from_millis(500);
 
+/// Time a driver gets to destroy what is left of a task. Nomad's drivers stop a container first; what takes
+/// longer is tried again.
+pub(crate) const DESTROY_TASK_DEADLINE: Duration = Duration::from_secs(30);
+/// Forced collections that are waited for at a time; who comes beyond hears at once what is known.
+pub(crate) const COLLECT_ASKS_MAX: usize = 16;
+/// Shortest time between two looks at the thresholds, whatever is configured: a look asks the file system
+/// how full it is.
+pub(crate) const GC_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
 /// Time that a stop of the agent with its tasks may take beyond the longest kill timeout.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(15);
 /// Pause between two looks whether everything of an agent that stops has let go.

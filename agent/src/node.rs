@@ -12,6 +12,7 @@ mod spec;
 use std::sync::Arc;
 use std::time::Instant;
 
+use muster_agent_core::gc::GcState;
 use muster_agent_core::limits::STOP_GRACE;
 use muster_agent_core::servers::Servers;
 use muster_domain::id::NodeId;
@@ -112,7 +113,8 @@ impl Agent {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
-        let opened = open::open(&config, &stop, &mut tasks).await?;
+        let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
+        let opened = open::open(&config, &stop, &mut tasks, events.clone()).await?;
         let open::Opened {
             facilities,
             loaded,
@@ -122,7 +124,6 @@ impl Agent {
         } = opened;
         let node_id = facilities.spec().id;
 
-        let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
         tasks.spawn(publisher.run(stop.clone()));
         let certificates = config.certificates;
         let session = control::Link {
@@ -168,6 +169,18 @@ impl Agent {
         self.facilities.standing.lease()
     }
 
+    /// Destroys everything that has finished by now, and returns when it is, which may be long after if a
+    /// driver is slow; with `dry_run` nothing is done and the answer says what would be. `None` if the agent
+    /// stops meanwhile.
+    pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::Collected> {
+        crate::gc::collect_now(&self.facilities, dry_run).await
+    }
+
+    /// What collection did and has before it.
+    pub fn collection(&self) -> watch::Receiver<GcState> {
+        self.facilities.collection.subscribe()
+    }
+
     /// Stops the agent. With [`Leave::KeepTasks`] tasks and their driver run on, and the next agent
     /// on the data directory adopts them.
     pub async fn shutdown(self, leave: Leave) {
@@ -211,7 +224,10 @@ async fn close(facilities: Arc<Facilities>) {
         tokio::time::sleep(CLOSE_INTERVAL).await;
     }
     match Arc::into_inner(facilities) {
-        Some(Facilities { ring, store, .. }) => {
+        Some(Facilities {
+            ring, store, trash, ..
+        }) => {
+            drop(trash);
             ring.stop();
             store.close();
         }

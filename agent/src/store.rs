@@ -22,6 +22,7 @@ use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 
+use crate::gc::Leftover;
 use crate::limits::{
     STORE_CACHE_BYTES, STORE_CLOSE_DEADLINE, STORE_CLOSE_INTERVAL, STORES_SET_ASIDE_MAX,
 };
@@ -40,6 +41,9 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
+/// What drivers did not destroy, by allocation and the driver's name for the task. A database without it is
+/// one of an agent that did not know of such.
+const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
 
@@ -69,6 +73,8 @@ pub(crate) struct Loaded {
     pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     /// Records of tasks by allocation and name.
     pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
+    /// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
+    pub(crate) leftovers: BTreeMap<AllocId, BTreeMap<String, Leftover>>,
     /// Where the control plane's servers were.
     pub(crate) servers: Vec<SocketAddr>,
     /// There was no database.
@@ -288,6 +294,17 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
         loaded
             .tasks
             .insert(parse_task_key(key.value())?, decoded(value.value())?);
+    }
+    let leftovers = match transaction.open_table(LEFTOVERS) {
+        Ok(table) => table,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
+        Err(error) => return Err(error.into()),
+    };
+    for row in leftovers.iter()? {
+        let (key, value) = row?;
+        let (alloc_id, task_id) = parse_task_key(key.value())?;
+        let of_alloc = loaded.leftovers.entry(alloc_id).or_default();
+        of_alloc.insert(task_id, decoded(value.value())?);
     }
     Ok(loaded)
 }

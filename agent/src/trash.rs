@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use self::delete::Deleter;
 use self::limits::{NAMES_MAX, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX};
@@ -85,7 +85,8 @@ struct Shared {
     work: Condvar,
     stop: AtomicBool,
     aside: AtomicU64,
-    idle: Notify,
+    /// How often everything that could be deleted has become deleted.
+    emptied: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +151,7 @@ impl Trash {
             work: Condvar::new(),
             stop: AtomicBool::new(false),
             aside: AtomicU64::new(0),
-            idle: Notify::new(),
+            emptied: watch::Sender::new(0),
         });
         shared.add_root(dir)?;
         let mut trash = Self {
@@ -249,21 +250,16 @@ impl Trash {
 
     /// Returns when all that can be deleted is deleted.
     pub async fn emptied(&self) {
-        loop {
-            let notified = self.shared.idle.notified();
-            tokio::pin!(notified);
-            // Registered before the look, so that an end in between is not missed.
-            notified.as_mut().enable();
-            if self.is_idle() {
-                return;
-            }
-            notified.await;
+        let mut times = self.times_emptied();
+        while !self.is_idle() {
+            // The sender lives as long as this.
+            drop(times.changed().await);
         }
     }
 
-    /// Returns at the next moment at which everything that could be deleted has become deleted.
-    pub async fn emptied_again(&self) {
-        self.shared.idle.notified().await;
+    /// Changes whenever everything that can be deleted has become deleted.
+    pub(crate) fn times_emptied(&self) -> watch::Receiver<u64> {
+        self.shared.emptied.subscribe()
     }
 
     /// Ends the threads, also in the middle of a tree: the next agent goes on.
@@ -341,7 +337,7 @@ impl Shared {
             if queue.unread {
                 self.read(&mut queue);
                 if queue.is_idle() {
-                    self.idle.notify_waiters();
+                    self.emptied.send_modify(|times| *times += 1);
                 }
                 continue;
             }
@@ -418,7 +414,7 @@ impl Shared {
             Err(error) => refuse(&mut queue, entry, &error),
         }
         if queue.is_idle() {
-            self.idle.notify_waiters();
+            self.emptied.send_modify(|times| *times += 1);
         }
     }
 }

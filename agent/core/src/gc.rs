@@ -242,7 +242,10 @@ impl Collector {
         if self.chosen().count() >= self.config.parallel_destroys.max(1) {
             return None;
         }
-        let forced = self.oldest(|alloc_id| self.forced.contains(&alloc_id) && told(alloc_id), now);
+        let forced = self.oldest(
+            |alloc_id| self.forced.contains(&alloc_id) && told(alloc_id),
+            now,
+        );
         let choice = match forced {
             Some(alloc_id) => Some((alloc_id, GcReason::Forced)),
             None => self.pressure(allocs, space).and_then(|reason| {
@@ -334,7 +337,9 @@ impl Collector {
         } = self.config.limits;
         // What runs while it is being removed counts until it is gone: its stop may take long.
         let leaving = self.under_way.keys();
-        let leaving = leaving.filter(|alloc_id| self.is_leaving(**alloc_id)).count();
+        let leaving = leaving
+            .filter(|alloc_id| self.is_leaving(**alloc_id))
+            .count();
         if allocs.saturating_sub(leaving) > allocs_max {
             return Some(GcReason::Allocs);
         }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use muster_agent_core::gc::GcConfig;
 use muster_domain::job::DEFAULT_NODE_POOL;
 use muster_domain::node::{DeviceGroup, HostAddress, HostVolume};
 use muster_domain::resources::Amount;
@@ -14,7 +15,6 @@ use muster_link::certificates::Certificates;
 
 use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
-use crate::gc::GcConfig;
 use crate::ring::RingConfig;
 
 /// What happens to tasks when the agent stops.

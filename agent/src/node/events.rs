@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
 use muster_agent_core::contact::Contact;
+use muster_agent_core::gc::{Collector, GcConfig, GcSpace};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
@@ -19,7 +20,7 @@ use crate::alloc::{AllocTask, Input};
 use crate::cgroup::TaskCgroup;
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
-use crate::gc::{Collector, GcConfig};
+use crate::gc::{self, Asks, Collected};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
 use crate::store::{Loaded, TaskRecord, Write};
 use crate::task::{Unrecorded, chain};
@@ -35,6 +36,23 @@ pub(crate) enum Event {
     SweepDue,
     /// Destroy everything that has finished.
     CollectGarbage,
+    /// The same; `done` is told when it is over, or at once what it would do.
+    Collect {
+        /// Do nothing.
+        dry_run: bool,
+        /// Told what was done.
+        done: oneshot::Sender<Collected>,
+    },
+    /// Drivers and the kernel have let go of an allocation that is to be destroyed.
+    Released {
+        /// Which.
+        alloc_id: AllocId,
+    },
+    /// They have not.
+    Refused {
+        /// Which.
+        alloc_id: AllocId,
+    },
     /// The control plane has committed reports.
     Told,
     /// Nothing of an allocation runs, and nothing will.
@@ -76,6 +94,7 @@ pub(super) struct Node {
     epoch: Instant,
     allocs: BTreeMap<AllocId, Known>,
     collector: Collector,
+    asks: Asks,
     /// Allocations with cgroups that were there before this agent.
     found: BTreeSet<AllocId>,
     /// Whether what nobody wants was removed.
@@ -101,6 +120,7 @@ impl Node {
             epoch: Instant::now(),
             allocs: BTreeMap::new(),
             collector: Collector::new(gc),
+            asks: Asks::default(),
             found,
             swept: false,
             store_lost: false,
@@ -117,16 +137,21 @@ impl Node {
         stop: CancellationToken,
     ) {
         self.restore(loaded);
-        let mut look = tokio::time::interval(self.collector.interval());
+        let mut look = tokio::time::interval(gc::interval(&self.collector));
         let mut heard = self.facilities.standing.heard();
+        let mut emptied = self.facilities.trash.times_emptied();
         loop {
             let alone = self.contact.poll_timeout(&self.desired);
+            let refused = self.collector.poll_timeout(now());
             tokio::select! {
                 event = inbox.recv() => match event {
                     Some(event) => self.handle(event),
                     None => return,
                 },
                 _ = look.tick() => {}
+                // There may be more space now.
+                Ok(()) = emptied.changed() => {}
+                () = until_time(refused) => {}
                 Ok(()) = heard.changed() => {
                     if let Some(sent) = *heard.borrow_and_update() {
                         self.contact.handle_heartbeat(self.since_epoch(sent));
@@ -155,6 +180,7 @@ impl Node {
             allocs,
             mut tasks,
             servers: _,
+            leftovers: _,
             fresh,
         } = loaded;
         self.store_lost = fresh && !self.found.is_empty();
@@ -198,18 +224,25 @@ impl Node {
                 }
             }
             Event::SweepDue => self.sweep(),
-            Event::CollectGarbage => self.collector.force(),
+            Event::CollectGarbage => drop(self.collector.handle_forced()),
+            Event::Collect { dry_run, done } => self.collect_now(dry_run, done),
+            Event::Released { alloc_id } => self.tell(alloc_id, Input::Destroy),
+            Event::Refused { alloc_id } => {
+                self.collector.handle_refused(alloc_id, now());
+                self.asks.settled(alloc_id, false);
+            }
             Event::Told => {}
             Event::Finished { alloc_id, at } => {
                 if let Some(known) = self.allocs.get_mut(&alloc_id) {
                     known.finished = true;
-                    self.collector.finished(alloc_id, at);
+                    self.collector.handle_finished(alloc_id, at);
                 }
                 self.tell_stopped();
             }
             Event::Destroyed { alloc_id } => {
                 self.allocs.remove(&alloc_id);
-                self.collector.destroyed(alloc_id);
+                self.collector.handle_destroyed(alloc_id, now());
+                self.asks.settled(alloc_id, true);
                 self.facilities.outbox.forget(alloc_id);
                 self.tell_stopped();
             }
@@ -250,7 +283,12 @@ impl Node {
                 self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
             }
             Change::Update(desired) => self.tell(desired.alloc_id, Input::Desired(desired)),
-            Change::Gone(alloc_id) => self.tell(alloc_id, Input::Destroy),
+            Change::Gone(alloc_id) => {
+                if self.allocs.contains_key(&alloc_id) {
+                    self.collector.handle_removed(alloc_id);
+                }
+                self.tell(alloc_id, Input::Destroy);
+            }
         }
     }
 
@@ -334,16 +372,54 @@ impl Node {
     }
 
     fn collect(&mut self) {
-        let (facilities, allocs) = (&self.facilities, self.allocs.len());
-        let allocs_dir = facilities.data.allocs();
-        let chosen = self.collector.step(
-            allocs,
-            |alloc_id| facilities.outbox.is_told(alloc_id),
-            || disk_usage(&allocs_dir),
-        );
-        for (alloc_id, reason) in chosen {
+        let facilities = Arc::clone(&self.facilities);
+        let told = |alloc_id| facilities.outbox.is_told(alloc_id);
+        let allocs = self.allocs.len();
+        while let Some((alloc_id, reason)) =
+            self.collector
+                .poll_destroy(allocs, told, || space(&facilities), now())
+        {
             tracing::info!(%alloc_id, reason = reason.word(), "a finished allocation is destroyed");
-            self.tell(alloc_id, Input::Destroy);
+            if facilities.leftovers.has(alloc_id) {
+                self.release(alloc_id);
+            } else {
+                self.tell(alloc_id, Input::Destroy);
+            }
+        }
+        self.asks
+            .answer(|| gc::outlook(&self.collector, allocs, &facilities));
+        self.facilities.collection.send_if_modified(|known| {
+            let state = self.collector.state();
+            let changed = *known != state;
+            *known = state;
+            changed
+        });
+    }
+
+    /// Asks the drivers of an allocation that is to be destroyed, beside everything else.
+    fn release(&mut self, alloc_id: AllocId) {
+        let (facilities, events) = (Arc::clone(&self.facilities), self.events.clone());
+        self.runners.spawn(async move {
+            let event = match gc::release(&facilities, alloc_id).await {
+                Ok(()) => Event::Released { alloc_id },
+                Err(_told) => Event::Refused { alloc_id },
+            };
+            drop(events.send(event).await);
+        });
+    }
+
+    fn collect_now(&mut self, dry_run: bool, done: oneshot::Sender<Collected>) {
+        let told = |alloc_id: &AllocId| self.facilities.outbox.is_told(*alloc_id);
+        if dry_run {
+            let outlook = gc::outlook(&self.collector, self.allocs.len(), &self.facilities);
+            // Whoever asked may have stopped waiting.
+            let _told = done.send(outlook);
+        } else {
+            let mut waiting = self.collector.handle_forced();
+            // For a server that does not hear nobody need wait.
+            waiting.retain(told);
+            self.facilities.trash.retry();
+            self.asks.add(waiting, done);
         }
     }
 
@@ -415,14 +491,11 @@ async fn sweep(facilities: &Facilities, known: &BTreeSet<AllocId>) {
         if known.contains(&alloc_id) {
             continue;
         }
-        for path in facilities.data.discard_alloc(alloc_id).unwrap_or_default() {
-            let deleted = tokio::task::spawn_blocking(move || crate::allocdir::delete(&path)).await;
-            if let Ok(Err(error)) = deleted {
-                tracing::warn!(
-                    error = chain(&error),
-                    "directories that nobody wants are left"
-                );
-            }
+        if let Err(error) = facilities.discard(alloc_id).await {
+            tracing::warn!(
+                error = chain(&error),
+                "directories that nobody wants are left"
+            );
         }
         drop(facilities.store.write(vec![Write::Remove(alloc_id)]).await);
     }
@@ -460,6 +533,24 @@ async fn until(epoch: Instant, timeout: Option<(Timestamp, &'static str)>) {
             tokio::time::sleep_until(due.into()).await;
         }
         None => std::future::pending().await,
+    }
+}
+
+/// Sleeps until a core's timeout; for ever if there is none.
+async fn until_time(timeout: Option<(Timestamp, &'static str)>) {
+    match timeout {
+        Some((at, _why)) => tokio::time::sleep(at.since(now())).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How full the file system of the allocations is.
+fn space(facilities: &Facilities) -> GcSpace {
+    let usage = disk_usage(&facilities.data.allocs());
+    GcSpace {
+        disk_percent: usage.percent,
+        inode_percent: usage.inode_percent,
+        deleting: !facilities.trash.is_idle(),
     }
 }
 

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use muster_agent_core::gc::GcConfig;
 use muster_domain::id::{AllocId, NodeId};
 use muster_driver::plugin::Client;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::spec::Publisher;
-use super::{AgentConfig, StartAgentError, pin_dir};
+use super::{AgentConfig, Event, StartAgentError, pin_dir};
 use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
 use crate::cgroup::{Hierarchies, NodeTree};
@@ -21,10 +22,12 @@ use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
+use crate::gc::Leftovers;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
 use crate::task::chain;
+use crate::trash::Trash;
 
 /// What was opened.
 pub(super) struct Opened {
@@ -41,17 +44,18 @@ pub(super) async fn open(
     config: &AgentConfig,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
+    node: mpsc::Sender<Event>,
 ) -> Result<Opened, StartAgentError> {
     let data =
         DataDir::new(&config.data_dir).map_err(|error| StartAgentError::Dirs(error.to_string()))?;
     data.prepare()?;
     let node_id = store::node_id(data.root(), fresh_node_id())?;
     let native = native_process(config, &data)?;
-    let (store, loaded) = store::open(data.root())?;
+    let (store, mut loaded) = store::open(data.root())?;
     let (hierarchies, tree) = open_tree(&data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
     let ring = LogRing::start(config.ring)?;
-    delete_trash(&data, tasks);
+    let trash = open_trash(&data, config.gc)?;
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = Drivers::default();
@@ -108,6 +112,11 @@ pub(super) async fn open(
         outbox: Outbox::default(),
         live: LiveTasks::default(),
         strict_limits: config.strict_limits,
+        trash: Arc::new(trash),
+        leftovers: Leftovers::new(std::mem::take(&mut loaded.leftovers)),
+        destroys: Semaphore::new(config.gc.parallel_destroys.max(1)),
+        collection: watch::Sender::default(),
+        node,
     });
     for (name, slot) in facilities.drivers.iter() {
         let facilities = Arc::clone(&facilities);
@@ -230,19 +239,14 @@ fn try_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, Stri
     Bpf::open(&config).map_err(|error| chain(&error))
 }
 
-/// What earlier agents left in the trash is deleted beside everything else.
-fn delete_trash(data: &DataDir, tasks: &mut JoinSet<()>) {
-    let trash = data.trashed();
-    tasks.spawn_blocking(move || {
-        for path in trash {
-            if let Err(error) = crate::allocdir::delete(&path) {
-                tracing::warn!(
-                    error = chain(&error),
-                    "something in the trash cannot be deleted"
-                );
-            }
-        }
-    });
+/// The trash; what earlier agents left in it is deleted beside everything else.
+fn open_trash(data: &DataDir, gc: GcConfig) -> Result<Trash, StartAgentError> {
+    let trash = Trash::start(&data.trash(), gc.parallel_destroys.max(1));
+    let trash = trash.map_err(|error| StartAgentError::Dirs(format!("the trash: {error}")))?;
+    for dir in [data.allocs(), data.root().join("logs")] {
+        trash.look_beside(&dir);
+    }
+    Ok(trash)
 }
 
 fn populated(tree: &NodeTree) -> BTreeSet<AllocId> {

@@ -10,7 +10,8 @@ use muster_wire::codec;
 use redb::{Database, ReadableTable as _};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{DESIRED, META, META_SERVERS, SNAPSHOTS, TASKS, TaskRecord, task_key};
+use super::{DESIRED, LEFTOVERS, META, META_SERVERS, SNAPSHOTS, TASKS, TaskRecord, task_key};
+use crate::gc::Leftover;
 use crate::limits::STORE_QUEUE_MAX;
 
 /// One change of the store.
@@ -22,6 +23,10 @@ pub(crate) enum Write {
     Snapshot(AllocId, Box<AllocSnapshot>),
     /// A start of a task.
     Task(AllocId, String, Box<TaskRecord>),
+    /// What its driver or the kernel did not let go of.
+    Leftover(AllocId, Box<Leftover>),
+    /// It did, of the start that the driver calls so.
+    LeftoverGone(AllocId, String),
     /// Where the control plane's servers are.
     Servers(Vec<SocketAddr>),
     /// Forget an allocation and its tasks.
@@ -153,6 +158,16 @@ fn commit<'a>(
                     let key = task_key(*alloc_id, task);
                     tasks.insert(key.as_slice(), codec::encode(record)?.as_slice())?;
                 }
+                Write::Leftover(alloc_id, leftover) => {
+                    let key = task_key(*alloc_id, &leftover.task_id);
+                    transaction
+                        .open_table(LEFTOVERS)?
+                        .insert(key.as_slice(), codec::encode(leftover)?.as_slice())?;
+                }
+                Write::LeftoverGone(alloc_id, task_id) => {
+                    let key = task_key(*alloc_id, task_id);
+                    transaction.open_table(LEFTOVERS)?.remove(key.as_slice())?;
+                }
                 Write::Servers(servers) => {
                     transaction
                         .open_table(META)?
@@ -161,23 +176,32 @@ fn commit<'a>(
                 Write::Remove(alloc_id) => {
                     desired.remove(alloc_id.0.as_slice())?;
                     snapshots.remove(alloc_id.0.as_slice())?;
-                    let keys: Vec<Vec<u8>> = tasks
-                        .range(alloc_id.0.as_slice()..)?
-                        .map_while(|row| match row {
-                            Ok((key, _)) => {
-                                let key = key.value();
-                                key.starts_with(&alloc_id.0).then(|| Ok(key.to_vec()))
-                            }
-                            Err(error) => Some(Err(error)),
-                        })
-                        .collect::<Result<_, _>>()?;
-                    for key in keys {
-                        tasks.remove(key.as_slice())?;
-                    }
+                    remove_all(&mut tasks, *alloc_id)?;
+                    remove_all(&mut transaction.open_table(LEFTOVERS)?, *alloc_id)?;
                 }
             }
         }
     }
     transaction.commit()?;
+    Ok(())
+}
+
+/// Removes every row of `table` whose key begins with the allocation.
+fn remove_all(
+    table: &mut redb::Table<'_, &[u8], &[u8]>,
+    alloc_id: AllocId,
+) -> Result<(), redb::StorageError> {
+    let rows = table.range(alloc_id.0.as_slice()..)?;
+    let keys = rows.map_while(|row| match row {
+        Ok((key, _)) => {
+            let key = key.value();
+            key.starts_with(&alloc_id.0).then(|| Ok(key.to_vec()))
+        }
+        Err(error) => Some(Err(error)),
+    });
+    let keys: Vec<Vec<u8>> = keys.collect::<Result<_, _>>()?;
+    for key in keys {
+        table.remove(key.as_slice())?;
+    }
     Ok(())
 }

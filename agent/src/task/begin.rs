@@ -13,6 +13,7 @@ use crate::allocdir::{AllocDirs, owner_named};
 use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup, core_list};
 use crate::drivers::{DriverSlot, TaskConfigError};
 use crate::facilities::Facilities;
+use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
 use crate::logs::Owner;
 use crate::payload;
@@ -226,7 +227,7 @@ async fn start(
         dir: cgroup.dir().to_owned(),
         joins: cgroup.joins(),
     });
-    match with_driver(slot, config).await {
+    match with_driver(facilities, task, slot, config, cgroup.id()).await {
         Ok(started) => Ok((started, streams)),
         Err(failure) => {
             // Nobody writes any more once the cgroup is empty.
@@ -259,8 +260,11 @@ async fn write_payload(
 }
 
 async fn with_driver(
+    facilities: &Facilities,
+    task: &TaskAt,
     slot: &DriverSlot,
     mut config: TaskConfig,
+    cgroup_id: u64,
 ) -> Result<StartedTask, StartFailure> {
     if tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready())
         .await
@@ -291,14 +295,21 @@ async fn with_driver(
         Ok(started) => return Ok(started),
         Err(error) => error,
     };
+    // It may have been started, or half of it: a container that was made and did not start.
+    let driver = &task.task().driver;
+    if let Err(error) = gc::destroy_task(slot, driver, &task_id).await {
+        let leftover = Leftover {
+            driver: driver.clone(),
+            task_id,
+            task: task.name().to_owned(),
+            cgroup_id,
+        };
+        gc::keep(facilities, task.alloc_id(), leftover, &error).await;
+    }
     match error {
         StartTaskError::Fatal { message } => Err(StartFailure::fatal(message)),
         StartTaskError::Recoverable { message } => Err(StartFailure::retryable(message)),
         StartTaskError::AlreadyStarted { .. } | StartTaskError::Driver(_) => {
-            // It may have been started; the cgroup is killed, so only the driver's memory is left.
-            if let Err(error) = slot.driver.destroy_task(&task_id, true).await {
-                tracing::debug!(%error, task_id, "nothing to destroy after a failed start");
-            }
             Err(StartFailure::retryable(chain(&error)))
         }
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
-use muster_driver::{ExitResult, RecoverTaskError, TaskError};
+use muster_driver::{ExitResult, RecoverTaskError};
 
 use super::begin::{RETRY_PAUSE, chain, kill};
 use super::streams::remove_fifos;
@@ -17,6 +17,7 @@ use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
+use crate::gc::{self, Leftover, ReleaseError};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
 use crate::store::TaskRecord;
 
@@ -108,20 +109,36 @@ async fn clean_up(
     record: &TaskRecord,
     cgroup: Option<&TaskCgroup>,
 ) {
-    match slot.driver.destroy_task(&record.task_id, true).await {
-        Ok(()) | Err(TaskError::NotFound { .. }) => {}
-        // A driver that was away forgets its ended tasks by itself.
-        Err(error) => tracing::warn!(
-            task_id = record.task_id,
-            error = chain(&error),
-            "the driver did not destroy a task"
-        ),
-    }
+    let TaskRecord {
+        driver, task_id, ..
+    } = record;
+    let destroyed = gc::destroy_task(slot, driver, task_id).await;
     task.release_cores(facilities);
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
-    forget_counters(facilities, record.cgroup_id);
-    if let Some(cgroup) = cgroup {
-        remove_cgroup(cgroup).await;
+    let forgotten = facilities
+        .bpf()
+        .map_or(Ok(()), |bpf| bpf.forget(record.cgroup_id));
+    let removed = match cgroup {
+        Some(cgroup) => cgroup.remove().await.map(drop),
+        None => Ok(()),
+    };
+    let left = destroyed
+        .and(forgotten.map_err(|source| ReleaseError::Counters {
+            task_id: task_id.clone(),
+            source,
+        }))
+        .and(removed.map_err(|source| ReleaseError::Cgroup {
+            task_id: task_id.clone(),
+            source,
+        }));
+    if let Err(error) = left {
+        let leftover = Leftover {
+            driver: driver.clone(),
+            task_id: task_id.clone(),
+            task: task.name().to_owned(),
+            cgroup_id: record.cgroup_id,
+        };
+        gc::keep(facilities, task.alloc_id(), leftover, &error).await;
     }
 }
 

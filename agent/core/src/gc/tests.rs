@@ -60,9 +60,8 @@ impl Node {
         let allocs = self.running.len() + self.finished.len();
         loop {
             let sizes = self.finished.values().chain(&self.trash);
-            let (disk, inodes) = sizes.fold(self.others, |sum, size| {
-                (sum.0 + size.0, sum.1 + size.1)
-            });
+            let (disk, inodes) =
+                sizes.fold(self.others, |sum, size| (sum.0 + size.0, sum.1 + size.1));
             let space = GcSpace {
                 disk_percent: disk,
                 inode_percent: inodes,
@@ -128,7 +127,10 @@ fn exactly_the_maximum_stays() {
     let gone = node.settle();
 
     assert_eq!(node.finished.len(), 50);
-    let expected: Vec<_> = (50..1_000).rev().map(|name| (name, GcReason::Allocs)).collect();
+    let expected: Vec<_> = (50..1_000)
+        .rev()
+        .map(|name| (name, GcReason::Allocs))
+        .collect();
     assert_eq!(gone, expected);
     assert_eq!(node.most_under_way, 2);
     assert_eq!(node.settle(), []);
@@ -148,17 +150,87 @@ fn what_goes_is_what_the_thresholds_need() {
         &'a [(u32, GcReason)],
     );
     let rows: &[Row<'_>] = &[
-        ("no pressure, however old", 50, (0, 0), 0, &[(1, 1, 1), (2, 1, 1)], &[]),
-        ("at the thresholds", 2, (78, 68), 0, &[(1, 1, 1), (2, 1, 1)], &[]),
-        ("one too many", 2, (0, 0), 1, &[(2, 1, 1), (1, 1, 1)], &[(1, Allocs)]),
-        ("running ones count and stay", 2, (0, 0), 5, &[(1, 1, 1), (2, 1, 1)], &[(0, Allocs), (1, Allocs)]),
-        ("disk, until it is met", 50, (60, 0), 0, &[(3, 10, 0), (1, 5, 0), (2, 10, 0)], &[(1, Disk)]),
-        ("disk, one is not enough", 50, (70, 0), 0, &[(1, 5, 0), (2, 5, 0), (3, 5, 0)], &[(0, Disk)]),
-        ("disk of others alone", 50, (90, 0), 0, &[(1, 5, 0), (2, 1, 0)], &[(0, Disk), (1, Disk)]),
-        ("inodes", 50, (0, 65), 0, &[(1, 0, 5), (2, 0, 5)], &[(0, Inodes)]),
-        ("number before space", 1, (85, 0), 0, &[(1, 0, 0), (2, 0, 0)], &[(0, Allocs), (1, Disk)]),
+        (
+            "no pressure, however old",
+            50,
+            (0, 0),
+            0,
+            &[(1, 1, 1), (2, 1, 1)],
+            &[],
+        ),
+        (
+            "at the thresholds",
+            2,
+            (78, 68),
+            0,
+            &[(1, 1, 1), (2, 1, 1)],
+            &[],
+        ),
+        (
+            "one too many",
+            2,
+            (0, 0),
+            1,
+            &[(2, 1, 1), (1, 1, 1)],
+            &[(1, Allocs)],
+        ),
+        (
+            "running ones count and stay",
+            2,
+            (0, 0),
+            5,
+            &[(1, 1, 1), (2, 1, 1)],
+            &[(0, Allocs), (1, Allocs)],
+        ),
+        (
+            "disk, until it is met",
+            50,
+            (60, 0),
+            0,
+            &[(3, 10, 0), (1, 5, 0), (2, 10, 0)],
+            &[(1, Disk)],
+        ),
+        (
+            "disk, one is not enough",
+            50,
+            (70, 0),
+            0,
+            &[(1, 5, 0), (2, 5, 0), (3, 5, 0)],
+            &[(0, Disk)],
+        ),
+        (
+            "disk of others alone",
+            50,
+            (90, 0),
+            0,
+            &[(1, 5, 0), (2, 1, 0)],
+            &[(0, Disk), (1, Disk)],
+        ),
+        (
+            "inodes",
+            50,
+            (0, 65),
+            0,
+            &[(1, 0, 5), (2, 0, 5)],
+            &[(0, Inodes)],
+        ),
+        (
+            "number before space",
+            1,
+            (85, 0),
+            0,
+            &[(1, 0, 0), (2, 0, 0)],
+            &[(0, Allocs), (1, Disk)],
+        ),
         ("nothing finished", 1, (99, 99), 5, &[], &[]),
-        ("a maximum of none", 0, (0, 0), 0, &[(1, 0, 0)], &[(0, Allocs)]),
+        (
+            "a maximum of none",
+            0,
+            (0, 0),
+            0,
+            &[(1, 0, 0)],
+            &[(0, Allocs)],
+        ),
     ];
     for (name, allocs_max, others, running, finished, expected) in rows {
         let mut node = Node::new(limits(*allocs_max));
@@ -255,7 +327,10 @@ fn a_refused_one_is_tried_again_later_and_others_go() {
     node.broken.insert(id(0));
 
     // It still counts, so another goes in its place.
-    assert_eq!(node.settle(), [(1, GcReason::Allocs), (2, GcReason::Allocs)]);
+    assert_eq!(
+        node.settle(),
+        [(1, GcReason::Allocs), (2, GcReason::Allocs)]
+    );
     assert_eq!(node.settle(), []);
     let mut pauses = Vec::new();
     for _try in 0..11 {
