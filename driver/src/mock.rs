@@ -5,6 +5,7 @@
 //! recovers the tasks from their handles. Time is tokio's, so that a paused clock moves it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::BroadcastStream;
 
 use crate::capabilities::{Attribute, Capabilities, Fingerprint, Health, PluginInfo};
-use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
+use crate::error::{DriverError, RecoverTaskError, Retry, StartTaskError, TaskError};
 use crate::event::TaskEvent;
 use crate::exec::{ExecRequest, ExecResult};
 use crate::limits;
@@ -145,6 +146,8 @@ impl MockTask {
 #[derive(Clone, Debug, Default)]
 pub struct MockHost {
     processes: Arc<Mutex<HashMap<u64, Arc<Process>>>>,
+    /// Drivers destroy nothing.
+    stubborn: Arc<AtomicBool>,
 }
 
 impl MockHost {
@@ -164,6 +167,16 @@ impl MockHost {
     /// Ends everything, as a host that loses power does.
     pub fn power_off(&self) {
         self.lock().clear();
+    }
+
+    /// Tasks whose resources are not destroyed, running or not.
+    pub fn tasks(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// While `stubborn`, drivers of this host refuse to destroy tasks.
+    pub fn refuse_destroys(&self, stubborn: bool) {
+        self.stubborn.store(stubborn, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Process>>> {
@@ -496,6 +509,12 @@ impl MockDriver {
 
     fn destroy(&self, task_id: &str, force: bool) -> Result<(), TaskError> {
         let managed = self.find(task_id)?;
+        if self.host.stubborn.load(Ordering::Relaxed) {
+            return Err(TaskError::Driver(DriverError::Failed {
+                message: "the host is stubborn".to_owned(),
+                retry: Retry::Later,
+            }));
+        }
         if managed.process.ended().is_none() {
             if !force {
                 return Err(TaskError::StillRunning {
@@ -525,7 +544,7 @@ impl MockDriver {
         if let Some(message) = &managed.process.task.signal_error {
             return Err(DriverError::Failed {
                 message: message.clone(),
-                retry: crate::Retry::Never,
+                retry: Retry::Never,
             }
             .into());
         }

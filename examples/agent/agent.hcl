@@ -9,6 +9,16 @@ meta {
   rack = "r1"
 }
 
+# When finished allocations are destroyed, under Nomad's names and with its defaults. Without pressure
+# nothing is.
+# client {
+#   gc_interval              = "1m"
+#   gc_disk_usage_threshold  = 80
+#   gc_inode_usage_threshold = 70
+#   gc_max_allocs            = 50
+#   gc_parallel_destroys     = 2
+# }
+
 # Task drivers besides the native one: every executable in it, Nomad's own included.
 # plugin_dir = "/usr/lib/muster/plugins"
 

@@ -1,8 +1,213 @@
 //! Removal of what has finished, and of everything.
 
-use muster_domain::alloc::ClientStatus;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::support::{Machine, batch, ended, eventually, privileged, service};
+use muster_agent::node::{Agent, Leave};
+use muster_agent::{Collected, GcReason, KeptReason};
+use muster_domain::alloc::ClientStatus;
+use muster_driver::mock::{MockDriver, MockHost, MockTask};
+
+use crate::support::{FakeServer, Machine, batch, ended, eventually, privileged, service};
+
+/// An agent whose tasks are no processes, and which keeps `allocs_max` allocations.
+async fn agent_with(
+    machine: &Machine,
+    server: &FakeServer,
+    host: &MockHost,
+    allocs_max: usize,
+) -> Agent {
+    let mut config = machine.config(server);
+    config.driver_command.clear();
+    config.drivers = vec![("mock".to_owned(), Arc::new(MockDriver::on(host.clone())))];
+    config.gc.limits.allocs_max = allocs_max;
+    Agent::start(config).await.unwrap()
+}
+
+/// Returns when the server has committed every report: what it does not know of is not collected.
+async fn told(agent: &Agent) {
+    eventually("reports are committed", async || {
+        let outlook = agent.collect_now(true).await.unwrap();
+        let untold = outlook
+            .kept
+            .iter()
+            .any(|(why, _)| *why == KeptReason::Untold);
+        (!untold).then_some(())
+    })
+    .await;
+}
+
+fn count(dir: &Path) -> usize {
+    std::fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exactly_the_maximum_stays() {
+    if !privileged("exactly_the_maximum_stays") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 5).await;
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+
+    let mut allocs = Vec::new();
+    for name in 0..20 {
+        let alloc = batch(name, "").driver("mock", &config).build();
+        allocs.push(server.place(alloc).await);
+        server
+            .status(allocs[name as usize], ClientStatus::Complete)
+            .await;
+    }
+    let mut collection = agent.collection();
+    let done = collection.wait_for(|state| {
+        state.destroyed.get(&GcReason::Allocs) == Some(&15) && state.under_way == 0
+    });
+    drop(done.await.unwrap());
+
+    // The newest stay, and forced collection says of each what becomes of it.
+    for (at, alloc_id) in allocs.iter().enumerate() {
+        assert_eq!(machine.alloc_dir(*alloc_id).exists(), at >= 15, "{at}");
+    }
+    told(&agent).await;
+    let outlook = agent.collect_now(true).await.unwrap();
+    assert_eq!((outlook.freed, outlook.kept), (5, Vec::new()));
+    let running = MockTask::forever().to_config();
+    let running = server
+        .place(service(99, "").driver("mock", &running).build())
+        .await;
+    server.status(running, ClientStatus::Running).await;
+    let collected = agent.collect_now(false).await.unwrap();
+    // The new one has sent the oldest away.
+    assert_eq!(
+        (collected.freed, collected.kept),
+        (4, vec![(KeptReason::Running, 1)])
+    );
+    assert_eq!(count(&machine.data().join("alloc")), 1);
+    assert_eq!(host.tasks(), 1);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// The driver is asked again before the directories go, after each start; meanwhile others are collected.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_refuses_is_asked_again_and_others_go() {
+    if !privileged("a_driver_that_refuses_is_asked_again_and_others_go") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    host.refuse_destroys(true);
+    let config = MockTask::exits(Duration::from_millis(1), 1).to_config();
+    let twice = batch(1, "").driver("mock", &config).restarts(1).build();
+    let refused = server.place(twice).await;
+    server.status(refused, ClientStatus::Failed).await;
+    assert_eq!(host.tasks(), 2, "the driver destroyed something");
+    host.refuse_destroys(false);
+    let other = batch(2, "").driver("mock", &config).build();
+    let other = server.place(other).await;
+    server.status(other, ClientStatus::Failed).await;
+    host.refuse_destroys(true);
+    told(&agent).await;
+
+    let collected = agent.collect_now(false).await.unwrap();
+
+    assert_eq!(
+        (collected.freed, collected.kept),
+        (1, vec![(KeptReason::Refused, 1)])
+    );
+    assert!(machine.alloc_dir(refused).exists() && !machine.alloc_dir(other).exists());
+    assert_eq!(agent.collection().borrow().refusals, 1);
+    host.refuse_destroys(false);
+    let collected = agent.collect_now(false).await.unwrap();
+    assert_eq!((collected.freed, collected.kept), (1, Vec::new()));
+    assert_eq!(host.tasks(), 0);
+    assert!(!machine.alloc_dir(refused).exists());
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// What a driver did not destroy is known to the next agent, and what the server forgets goes when the
+/// driver lets go of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_refused_outlives_the_agent() {
+    if !privileged("what_was_refused_outlives_the_agent") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    host.refuse_destroys(true);
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    let alloc_id = server
+        .place(batch(1, "").driver("mock", &config).build())
+        .await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    agent.shutdown(Leave::KeepTasks).await;
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    // The next agent has another driver in its place.
+    config.drivers = vec![("other".to_owned(), Arc::new(MockDriver::on(host.clone())))];
+    let agent = Agent::start(config).await.unwrap();
+    eventually("a session", async || server.is_connected().then_some(())).await;
+
+    server.forget(alloc_id).await;
+    eventually("its directories go", async || {
+        (!machine.alloc_dir(alloc_id).exists()).then_some(())
+    })
+    .await;
+
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// Killed while it deletes, with the rest in the trash: the next agent empties it, and nobody waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_amid_a_deletion_leaves_it_to_the_next() {
+    if !privileged("an_agent_killed_amid_a_deletion_leaves_it_to_the_next") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let alloc_id = server.place(batch(1, "exit 0").build()).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    let many = machine.alloc_dir(alloc_id).join("alloc/data");
+    for name in 0..30_000 {
+        std::fs::File::create(many.join(name.to_string())).unwrap();
+    }
+    let trash = machine.data().join("trash");
+
+    server.forget(alloc_id).await;
+    eventually("its directories are in the trash", async || {
+        (count(&trash) > 0 && !machine.alloc_dir(alloc_id).exists()).then_some(())
+    })
+    .await;
+    agent.kill();
+    assert!(count(&trash) > 0, "everything was deleted before the end");
+    let agent = machine.agent(&server).await;
+    let next = server.place(batch(2, "exit 0").build()).await;
+    server.status(next, ClientStatus::Complete).await;
+
+    eventually("the trash is emptied", async || {
+        (count(&trash) == 0).then_some(())
+    })
+    .await;
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_without_anything_is_over_at_once() {
+    if !privileged("a_collection_without_anything_is_over_at_once") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+
+    assert_eq!(agent.collect_now(false).await, Some(Collected::default()));
+
+    agent.shutdown(Leave::StopTasks).await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgotten_allocation_leaves_nothing() {

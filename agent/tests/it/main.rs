@@ -15,6 +15,8 @@ mod mock;
 #[cfg(test)]
 mod plugin;
 #[cfg(test)]
+mod pressure;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod session;

@@ -175,6 +175,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     if let Some(pool) = text(&args.pool, &file.pool) {
         config.pool = pool;
     }
+    config.gc = file.gc;
     config.meta.clone_from(&file.meta);
     config.meta.extend(args.meta.iter().cloned());
     config.host_volumes.extend(file.host_volumes.clone());

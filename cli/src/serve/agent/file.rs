@@ -12,6 +12,10 @@
 //!   read_only = true
 //! }
 //!
+//! client {
+//!   gc_max_allocs = 100
+//! }
+//!
 //! plugin "podman" {
 //!   args = ["--log-level", "info"]
 //!   config { socket_path = "unix:///run/podman/podman.sock" }
@@ -24,11 +28,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use muster_agent::node::HostVolume;
-use muster_agent::{PluginError, PluginSettings};
+use muster_agent::{GcConfig, PluginError, PluginSettings};
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
 
@@ -40,7 +45,13 @@ use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Attributes of the file, as faults list them.
-const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: host_volume, meta, plugin";
+const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin";
+
+/// Attributes of the block `client`, by Nomad's names.
+const CLIENT_ATTRIBUTES: &str = "gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
+
+/// Largest number of allocations or destroys that may be named: more than any node holds.
+const COUNT_MAX: u64 = 1_000_000;
 
 /// What a file says; nothing in it must be there.
 #[derive(Debug, Default, PartialEq)]
@@ -54,6 +65,7 @@ pub(super) struct AgentFile {
     pub(super) pool: Option<String>,
     pub(super) plugin_dir: Option<PathBuf>,
     pub(super) meta: BTreeMap<String, String>,
+    pub(super) gc: GcConfig,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
     file: String,
@@ -168,6 +180,42 @@ impl AgentFile {
         Ok(())
     }
 
+    /// What Nomad's files say in `client`, as far as it is about collection.
+    fn client(&mut self, structure: &Structure) -> Result<(), JobFileFault> {
+        let attribute = match structure {
+            Structure::Attribute(attribute) => attribute,
+            Structure::Block(block) => {
+                let message = format!("unknown block `{}` in client", block.ident.value());
+                let place = block.ident.span().unwrap_or_default();
+                return Err(JobFileFault::at(place, message)
+                    .help(format!("known here: {CLIENT_ATTRIBUTES}")));
+            }
+        };
+        let name = attribute.key.value().to_string();
+        let count = |min| {
+            let number = number(&name, attribute, min, COUNT_MAX)?;
+            usize::try_from(number).map_err(|_large| wrong(attribute, "a smaller number"))
+        };
+        match name.as_str() {
+            "gc_interval" => self.gc.interval = interval(&name, attribute)?,
+            "gc_disk_usage_threshold" => {
+                self.gc.limits.disk_percent_max = percent(&name, attribute)?;
+            }
+            "gc_inode_usage_threshold" => {
+                self.gc.limits.inode_percent_max = percent(&name, attribute)?;
+            }
+            "gc_max_allocs" => self.gc.limits.allocs_max = count(0)?,
+            "gc_parallel_destroys" => self.gc.parallel_destroys = count(1)?,
+            _ => {
+                let place = attribute.key.span().unwrap_or_default();
+                let message = format!("unknown field `{name}` in client");
+                return Err(JobFileFault::at(place, message)
+                    .help(format!("known here: {CLIENT_ATTRIBUTES}")));
+            }
+        }
+        Ok(())
+    }
+
     fn block(&mut self, block: &Block, faults: &mut Vec<JobFileFault>) -> Result<(), JobFileFault> {
         let at = block.ident.span().unwrap_or_default();
         match (block.ident.value().as_str(), block.labels.as_slice()) {
@@ -176,6 +224,11 @@ impl AgentFile {
                 self.meta = text_map(Value::Object(map)).ok_or_else(|| {
                     JobFileFault::at(at, "`meta` holds keys with texts".to_owned())
                 })?;
+            }
+            ("client", []) => {
+                for structure in &block.body {
+                    faults.extend(self.client(structure).err());
+                }
             }
             ("plugin", [label]) => {
                 let name = label.as_str().to_owned();
@@ -209,6 +262,36 @@ impl AgentFile {
         }
         Ok(())
     }
+}
+
+/// A whole number from `min` to `max`.
+fn number(name: &str, attribute: &Attribute, min: u64, max: u64) -> Result<u64, JobFileFault> {
+    let wanted = format!("a whole number from {min} to {max}");
+    let value = any(name, &attribute.value)?;
+    let number = value.as_u64().or_else(|| {
+        let whole = value.as_f64().filter(|number| number.fract() == 0.0)?;
+        // Nomad's files write thresholds as 80.0 too.
+        format!("{whole:.0}").parse().ok()
+    });
+    number
+        .filter(|number| (min..=max).contains(number))
+        .ok_or_else(|| wrong(attribute, &wanted))
+}
+
+/// A time such as "90s" or "1m", longer than none.
+fn interval(name: &str, attribute: &Attribute) -> Result<Duration, JobFileFault> {
+    let text = text_of(name, attribute)?;
+    let duration = muster_wire::api::duration::parse(&text);
+    duration
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| wrong(attribute, "a time such as \"1m\""))
+}
+
+/// A percentage of a file system.
+fn percent(name: &str, attribute: &Attribute) -> Result<u8, JobFileFault> {
+    let number = number(name, attribute, 0, 100)?;
+    u8::try_from(number).map_err(|_large| wrong(attribute, "a percentage"))
 }
 
 fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
@@ -397,6 +480,49 @@ host_volume "certs" {
             read_only: true,
         };
         assert_eq!(file.host_volumes["certs"], certs);
+    }
+
+    #[test]
+    fn collection_is_configured_under_nomads_names() {
+        let file = parse(
+            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n}\n",
+        )
+        .unwrap();
+
+        let GcConfig {
+            limits,
+            interval,
+            parallel_destroys,
+        } = file.gc;
+        assert_eq!(interval, Duration::from_secs(90));
+        assert_eq!(
+            (limits.disk_percent_max, limits.inode_percent_max),
+            (85, 60)
+        );
+        assert_eq!((limits.allocs_max, parallel_destroys), (7, 3));
+        assert_eq!(parse("").unwrap().gc, GcConfig::default());
+    }
+
+    #[test]
+    fn wrong_settings_of_collection_are_placed() {
+        let error = parse(
+            "client {\n  gc_interval = \"0s\"\n  gc_disk_usage_threshold = 101\n  gc_max_allocs = -1\n  gc_parallel_destroys = 0\n  gc_x = 1\n  a {}\n}\n",
+        )
+        .unwrap_err();
+
+        for start in [
+            "agent.hcl:2:17: `gc_interval` must be a time such as",
+            "agent.hcl:3:29: `gc_disk_usage_threshold` must be a whole number from 0 to 100",
+            "agent.hcl:4:19: `gc_max_allocs` must be a whole number from 0 to 1000000",
+            "agent.hcl:5:26: `gc_parallel_destroys` must be a whole number from 1 to 1000000",
+            "agent.hcl:6:3: unknown field `gc_x` in client",
+            "agent.hcl:7:3: unknown block `a` in client",
+        ] {
+            assert!(
+                error.lines().any(|line| line.starts_with(start)),
+                "{start}: {error}"
+            );
+        }
     }
 
     #[test]
