@@ -29,6 +29,8 @@ pub mod doctor;
 mod drivers;
 mod facilities;
 mod fingerprint;
+#[cfg(feature = "fixture")]
+pub mod fixture;
 mod gc;
 mod limits;
 pub mod logs;

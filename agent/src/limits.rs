@@ -90,6 +90,9 @@ pub(crate) const LEDGER_DEADLINE: Duration = Duration::from_millis(500);
 pub(crate) const DESTROY_TASK_DEADLINE: Duration = Duration::from_secs(30);
 /// Forced collections that are waited for at a time; who comes beyond hears at once what is known.
 pub(crate) const COLLECT_ASKS_MAX: usize = 16;
+/// Entries of the trash that cannot be deleted and are told with the node's statistics: enough to see what is
+/// wrong, and each is up to half a kilobyte.
+pub(crate) const STUCK_TOLD_MAX: usize = 8;
 /// Shortest time between two looks at the thresholds, whatever is configured: a look asks the file system
 /// how full it is.
 pub(crate) const GC_INTERVAL_MIN: Duration = Duration::from_millis(100);

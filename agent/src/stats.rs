@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::AllocId;
-use muster_wire::rpc::{AllocStats, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocStats, NodeCollection, NodeStats, TaskStats};
 
 use crate::bpf::TaskCounters;
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
+use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
@@ -45,6 +46,31 @@ pub(crate) async fn node(facilities: &Facilities) -> NodeStats {
         ebpf_lost: facilities.bpf().and_then(|bpf| bpf.lost().ok()),
         agent_cpu: own_cpu(&own),
         agent_resident_bytes: own_resident_bytes(&own),
+        collection: collection(facilities),
+    }
+}
+
+fn collection(facilities: &Facilities) -> NodeCollection {
+    let state = facilities.collection.borrow().clone();
+    let trash = facilities.trash.state();
+    let destroyed = state.destroyed.into_iter();
+    NodeCollection {
+        finished: state.finished as u64,
+        under_way: state.under_way as u64,
+        refused: state.refused as u64,
+        destroyed: destroyed
+            .map(|(reason, count)| (reason.word().to_owned(), count))
+            .collect(),
+        refusals: state.refusals,
+        last: state
+            .last
+            .map(|(at, reason)| (at, reason.word().to_owned())),
+        deleting: (trash.waiting + trash.deleting) as u64,
+        deleted_files: trash.deleted.files + trash.deleted.dirs,
+        deleted_bytes: trash.deleted.bytes,
+        delete_failures: trash.failures,
+        delete_busy: trash.busy,
+        stuck: trash.refused.into_iter().take(STUCK_TOLD_MAX).collect(),
     }
 }
 

@@ -409,6 +409,11 @@ impl Shared {
             Ok(()) => {
                 queue.entries += 1;
                 queue.refused.remove(entry);
+                tracing::debug!(
+                    entry = %entry.1.to_string_lossy(), files = deleted.files, dirs = deleted.dirs,
+                    bytes = deleted.bytes, mounts = deleted.mounts, ?took,
+                    "something that was destroyed is deleted"
+                );
             }
             Err(DeleteError::Stopped) => queue.unread = true,
             Err(error) => refuse(&mut queue, entry, &error),

@@ -6,7 +6,7 @@ mod eligibility;
 use clap::Subcommand;
 use muster_wire::api::alloc::AllocListStub;
 use muster_wire::api::node::{DrainStrategy, Node, NodeListStub};
-use muster_wire::api::stats::NodeStats;
+use muster_wire::api::stats::{Collection, NodeStats};
 use serde_json::json;
 
 use crate::client::{Client, escape};
@@ -152,6 +152,9 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         ))?,
         Err(reason) => output::print(&format!("usage: –  ({})\n", output::clean(reason)))?,
     }
+    if let Ok(stats) = &stats {
+        output::print(&collection(&stats.muster.collection))?;
+    }
     for (name, driver) in &node.drivers {
         output::print(&format!(
             "driver {name}: {}\n",
@@ -202,4 +205,65 @@ fn show_allocs(allocs: &[AllocListStub]) -> Result<(), CliError> {
         output::print_table(&table)?;
     }
     Ok(())
+}
+
+/// What collection of finished allocations did and has before it: a line, and one for each thing that is in
+/// its way.
+fn collection(collection: &Collection) -> String {
+    let destroyed: u64 = collection.destroyed.values().sum();
+    let reasons: Vec<String> = collection
+        .destroyed
+        .iter()
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
+    let why = if reasons.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", reasons.join(", "))
+    };
+    let mut text = format!(
+        "collection: {} finished kept · {destroyed} destroyed{why} · {} under way · {} refused · {} being deleted · {} deleted\n",
+        collection.finished,
+        collection.under_way,
+        collection.refused,
+        collection.deleting,
+        output::bytes(collection.deleted_bytes),
+    );
+    for (entry, reason) in &collection.stuck {
+        let line = format!("  cannot be deleted: {entry}: {reason}");
+        text.push_str(&output::clean(&line));
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collection_is_a_line_and_what_is_in_its_way() {
+        let mut state = Collection {
+            finished: 3,
+            refused: 1,
+            deleted_bytes: 2 << 20,
+            ..Collection::default()
+        };
+        state.destroyed.insert("disk usage".to_owned(), 2);
+        let stuck = ("a.alloc".to_owned(), "it is mounted".to_owned());
+        state.stuck.insert(stuck.0, stuck.1);
+
+        let text = collection(&state);
+
+        assert!(
+            text.starts_with(
+                "collection: 3 finished kept · 2 destroyed (2 disk usage) · 0 under way · 1 refused"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("  cannot be deleted: a.alloc: it is mounted\n"),
+            "{text}"
+        );
+    }
 }

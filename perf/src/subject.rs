@@ -1,5 +1,6 @@
 //! The subjects: one file each, one row here.
 
+mod gc_node;
 mod log_throughput;
 mod raft_cluster;
 mod raft_commit;
@@ -26,6 +27,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("raft_cluster", raft_cluster::run),
     ("task_start", task_start::run),
     ("log_throughput", log_throughput::run),
+    ("gc_node", gc_node::run),
 ];
 
 /// The names of all subjects.

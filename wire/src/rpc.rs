@@ -248,6 +248,37 @@ pub struct NodeStats {
     pub agent_cpu: Duration,
     /// Resident bytes of the agent's own process.
     pub agent_resident_bytes: u64,
+    /// What collection of finished allocations did and has before it.
+    pub collection: NodeCollection,
+}
+
+/// Collection of finished allocations on a node; counts are since the agent's start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeCollection {
+    /// Finished allocations that are there.
+    pub finished: u64,
+    /// Those that are being destroyed.
+    pub under_way: u64,
+    /// Those whose driver or kernel did not let go of them, and which are tried again.
+    pub refused: u64,
+    /// Allocations destroyed, by reason.
+    pub destroyed: BTreeMap<String, u64>,
+    /// Destroys that were refused.
+    pub refusals: u64,
+    /// When the newest was destroyed, and why.
+    pub last: Option<(Timestamp, String)>,
+    /// Destroyed directories whose deletion is not over.
+    pub deleting: u64,
+    /// Files and directories deleted.
+    pub deleted_files: u64,
+    /// Bytes deleted with them.
+    pub deleted_bytes: u64,
+    /// Deletions that failed.
+    pub delete_failures: u64,
+    /// Time that all threads together spent on deleting.
+    pub delete_busy: Duration,
+    /// What cannot be deleted at present, each with the reason; a few of them.
+    pub stuck: Vec<(String, String)>,
 }
 
 /// What an allocation uses.

@@ -375,6 +375,12 @@ impl AllocRunner {
         self.stage == Stage::Destroyed
     }
 
+    /// Whether somebody wants it to be removed.
+    #[must_use]
+    pub fn is_destroy_asked(&self) -> bool {
+        self.destroy_asked
+    }
+
     /// When its last task ended; `None` while one may run.
     #[must_use]
     pub fn finished_at(&self) -> Option<Timestamp> {

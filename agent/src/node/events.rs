@@ -79,8 +79,18 @@ pub(crate) enum Event {
 /// An allocation that exists.
 #[derive(Debug)]
 struct Known {
-    inbox: mpsc::Sender<Input>,
+    runner: Runner,
     finished: bool,
+}
+
+/// Who runs an allocation.
+#[derive(Debug)]
+enum Runner {
+    /// Nobody, until somebody has something to say: it had finished before this agent began. A node may hold
+    /// tens of thousands of these.
+    Asleep(Box<AllocTask>),
+    /// A task of its own.
+    Awake(mpsc::Sender<Input>),
 }
 
 /// The node's allocations.
@@ -249,7 +259,9 @@ impl Node {
             Event::StopAll { done, longest } => {
                 let _told = longest.send(self.longest_stop());
                 self.stopping = Some(done);
-                let all: Vec<AllocId> = self.allocs.keys().copied().collect();
+                let asleep = |known: &Known| matches!(known.runner, Runner::Asleep(_));
+                let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
+                let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
                 for alloc_id in all {
                     self.tell(alloc_id, Input::Stop);
                 }
@@ -294,11 +306,20 @@ impl Node {
 
     /// Never waits: a runner whose inbox is full may be waiting for this loop.
     fn tell(&mut self, alloc_id: AllocId, input: Input) {
-        let Some(known) = self.allocs.get(&alloc_id) else {
+        let Some(known) = self.allocs.get_mut(&alloc_id) else {
             return;
         };
-        if let Err(mpsc::error::TrySendError::Full(input)) = known.inbox.try_send(input) {
-            let inbox = known.inbox.clone();
+        let inbox = if let Runner::Awake(inbox) = &known.runner {
+            inbox.clone()
+        } else {
+            let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
+            let slept = std::mem::replace(&mut known.runner, Runner::Awake(inbox.clone()));
+            if let Runner::Asleep(task) = slept {
+                self.runners.spawn(task.run(inbox.clone(), inputs));
+            }
+            inbox
+        };
+        if let Err(mpsc::error::TrySendError::Full(input)) = inbox.try_send(input) {
             // A runner that has ended has destroyed its allocation.
             self.runners
                 .spawn(async move { drop(inbox.send(input).await) });
@@ -331,14 +352,8 @@ impl Node {
             let Facilities { cores, tree, .. } = &*self.facilities;
             cores.adopt(tree, &desired);
         }
-        let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
-        self.allocs.insert(
-            alloc_id,
-            Known {
-                inbox: inbox.clone(),
-                finished: false,
-            },
-        );
+        let sleeps = restored && !runner.is_destroy_asked() && runner.poll_timeout().is_none();
+        let finished = runner.finished_at().filter(|_| sleeps);
         let task = AllocTask {
             facilities: Arc::clone(&self.facilities),
             desired: Arc::new(desired),
@@ -349,7 +364,16 @@ impl Node {
             restored,
             unstored: None,
         };
-        self.runners.spawn(task.run(inbox, inputs));
+        let runner = if let Some(at) = finished {
+            self.collector.handle_finished(alloc_id, at);
+            Runner::Asleep(Box::new(task))
+        } else {
+            let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
+            self.runners.spawn(task.run(inbox.clone(), inputs));
+            Runner::Awake(inbox)
+        };
+        let finished = finished.is_some();
+        self.allocs.insert(alloc_id, Known { runner, finished });
     }
 
     fn since_epoch(&self, at: Instant) -> Timestamp {

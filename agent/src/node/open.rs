@@ -82,11 +82,7 @@ pub(super) async fn open(
         clients.extend(plugins);
     }
     plugin::check_names(&config.plugins, config.plugin_dir.as_deref(), &drivers)?;
-    for (name, slot) in drivers.iter() {
-        let follow =
-            follow_fingerprint(name.to_owned(), slot.clone(), health.clone(), stop.clone());
-        tasks.spawn(follow);
-    }
+    watch_health(&drivers, &health, stop, tasks);
 
     let found = populated(&tree);
     let facts = super::spec::Parts {
@@ -130,6 +126,19 @@ pub(super) async fn open(
         clients,
         found,
     })
+}
+
+fn watch_health(
+    drivers: &Drivers,
+    health: &watch::Sender<DriverHealth>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    for (name, slot) in drivers.iter() {
+        let follow =
+            follow_fingerprint(name.to_owned(), slot.clone(), health.clone(), stop.clone());
+        tasks.spawn(follow);
+    }
 }
 
 fn start_native(

@@ -89,8 +89,71 @@ pub struct NodeCounters {
     #[serde(rename = "AgentCPUNanos")]
     pub agent_cpu_nanos: u64,
     pub agent_resident_bytes: u64,
+    /// Collection of finished allocations.
+    pub collection: Collection,
     /// Every allocation of the node, from one collection; by id.
     pub allocs: BTreeMap<String, BTreeMap<String, TaskCounters>>,
+}
+
+/// Collection of finished allocations on a node; counts are since its agent's start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Collection {
+    /// Finished allocations that are there, those being destroyed, and those that were refused.
+    pub finished: u64,
+    pub under_way: u64,
+    pub refused: u64,
+    /// Allocations destroyed, by reason.
+    pub destroyed: BTreeMap<String, u64>,
+    pub refusals: u64,
+    /// Nanoseconds since the epoch; 0 if none was destroyed.
+    pub last_at: u64,
+    pub last_reason: String,
+    /// Directories whose deletion is not over.
+    pub deleting: u64,
+    pub deleted_files: u64,
+    pub deleted_bytes: u64,
+    pub delete_failures: u64,
+    pub delete_busy_nanos: u64,
+    /// What cannot be deleted at present, and why.
+    pub stuck: BTreeMap<String, String>,
+}
+
+impl From<&rpc::NodeCollection> for Collection {
+    fn from(collection: &rpc::NodeCollection) -> Self {
+        let rpc::NodeCollection {
+            finished,
+            under_way,
+            refused,
+            destroyed,
+            refusals,
+            last,
+            deleting,
+            deleted_files,
+            deleted_bytes,
+            delete_failures,
+            delete_busy,
+            stuck,
+        } = collection;
+        let (last_at, last_reason) = last
+            .as_ref()
+            .map_or((0, String::new()), |(at, reason)| (at.0, reason.clone()));
+        Self {
+            finished: *finished,
+            under_way: *under_way,
+            refused: *refused,
+            destroyed: destroyed.clone(),
+            refusals: *refusals,
+            last_at,
+            last_reason,
+            deleting: *deleting,
+            deleted_files: *deleted_files,
+            deleted_bytes: *deleted_bytes,
+            delete_failures: *delete_failures,
+            delete_busy_nanos: nanos(*delete_busy),
+            stuck: stuck.iter().cloned().collect(),
+        }
+    }
 }
 
 /// The answer to `GET /v1/client/allocation/:id/stats`.
@@ -292,6 +355,7 @@ impl NodeStats {
                 ebpf_lost: stats.ebpf_lost,
                 agent_cpu_nanos: nanos(stats.agent_cpu),
                 agent_resident_bytes: stats.agent_resident_bytes,
+                collection: (&stats.collection).into(),
                 allocs: stats
                     .allocs
                     .iter()

@@ -139,6 +139,7 @@ fn exactly_the_maximum_stays() {
 /// Each row: maximum, others' use of disk and inodes, running, finished as (second of the end, disk,
 /// inodes), and what goes in which order.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_goes_is_what_the_thresholds_need() {
     use GcReason::{Allocs, Disk, Inodes};
     type Row<'a> = (

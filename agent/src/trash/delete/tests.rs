@@ -193,7 +193,7 @@ fn hostile_names_and_modes_are_no_obstacle() {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join(OsStr::from_bytes(name)), "").unwrap();
         if is_root() {
-            fs::set_permissions(&dir, fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o0)).unwrap();
         }
     }
 

@@ -1,0 +1,54 @@
+//! Data directories as an earlier agent would have left them, for tests and measurements.
+
+use std::path::Path;
+
+use muster_agent_core::alloc::{AllocRunner, Event};
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::Timestamp;
+
+use crate::allocdir::DataDir;
+use crate::store::{self, Write};
+
+/// Records transactions of this many allocations.
+const BATCH: usize = 1_000;
+
+/// Makes the data directory of an agent whose allocations `allocs` were all stopped: records and directories.
+///
+/// # Errors
+///
+/// What could not be written.
+pub async fn finished(
+    data_dir: &Path,
+    allocs: &[DesiredAlloc],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let data = DataDir::new(data_dir)?;
+    data.prepare()?;
+    let (store, _) = store::open(data_dir)?;
+    for some in allocs.chunks(BATCH) {
+        let mut writes = Vec::new();
+        for desired in some {
+            data.make_alloc(desired.alloc_id, &[("main".to_owned(), None)])?;
+            let mut runner = AllocRunner::new(desired, Timestamp::from_millis(1))?;
+            runner.handle_event(Event::Prepared, Timestamp::from_millis(2));
+            let stop = Event::DesiredChanged(muster_domain::alloc::DesiredStatus::Stop);
+            runner.handle_event(stop, Timestamp::from_millis(3));
+            let task = Event::Task {
+                task_at: 0,
+                input: muster_agent_core::task::TaskInput::Exited {
+                    exit: muster_domain::alloc::Exit::default(),
+                    detail: String::new(),
+                },
+            };
+            runner.handle_event(task, Timestamp::from_millis(4));
+            assert!(runner.is_terminal(), "the allocation has finished");
+            writes.push(Write::Desired(Box::new(desired.clone())));
+            writes.push(Write::Snapshot(
+                desired.alloc_id,
+                Box::new(runner.snapshot()),
+            ));
+        }
+        store.write(writes).await?;
+    }
+    store.close();
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! `gc_node`: what a node destroys, and what those who start meanwhile notice.
+//!
+//! `dirs`: directories of allocations, 20 files of 4 KiB and a subdirectory each, thrown away and deleted by
+//! the agent's trash with its defaults. The rivals delete the same without a trash: one, two and eight threads
+//! with the standard library, `io_uring` with 64 `unlinkat` under way, and `rm -rf`. `discard_us` is all that
+//! the foreground pays. `wide_files` is the same with one directory of 100 000 files.
+//!
+//! `agent_start_s` is the start of an agent that has 30 000 finished allocations, until its loop knows them.
+//!
+//! `start_us_p50` is a start as an agent makes it, with and without a deletion beside it: the allocation's
+//! directories, a record that is on disk, a cgroup, and the native driver until the program runs.
+
+mod rivals;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use muster_agent::GcConfig;
+use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::trash::Trash;
+use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::fixture;
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::job::JobVersion;
+use muster_domain::resources::Holding;
+use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
+use muster_driver_native::NativeDriver;
+use muster_link::tls::{Identity, Role, ensure_cluster};
+
+use crate::cgroup::CgroupDir;
+use crate::harness::{Context, Latencies, Metric, Tally};
+
+/// The rivals' names, as `budgets.toml` knows them.
+const BEST: &str = "best of threads and io_uring";
+const IDLE: &str = "idle";
+const RM: &str = "rm -rf";
+
+/// Files of an allocation, their size, and files of the wide one.
+const FILES: usize = 20;
+const FILE_BYTES: usize = 4096;
+const WIDE_FILES: usize = 100_000;
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let mut tally = Tally::default();
+    let dirs = context.pick(1_000, 300);
+    let wide = context.pick(WIDE_FILES, WIDE_FILES / 10);
+    let starts = Starts::new(context)?;
+    for round in 0..context.rounds() {
+        deletions(context, dirs, round, &mut tally)?;
+        wide_directory(context, wide, &mut tally)?;
+        starts.round(context, 2 * dirs, round, &mut tally)?;
+    }
+    for _round in 0..context.pick(3, 1) {
+        let took = starts.agent(context, context.pick(30_000, 3_000))?;
+        tally.ours("agent_start_s", "s", took.as_secs_f64());
+    }
+    Ok(tally.finish())
+}
+
+/// Each round begins with another one: who comes first finds the journal empty.
+fn deletions(
+    context: &Context,
+    dirs: usize,
+    round: usize,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let mut best = f64::NEG_INFINITY;
+    let mut turns: Vec<usize> = (0..6).collect();
+    turns.rotate_left(round % 6);
+    for turn in turns {
+        let place = context.subdir()?;
+        let allocs = fill(&place.path().join("alloc"), dirs)?;
+        let per_second = |took: Duration| dirs as f64 / took.as_secs_f64();
+        let mut rival = |name: &str, took: Duration, counts: bool| {
+            tally.rival("dirs", "dirs/s", name, per_second(took));
+            if counts {
+                best = best.max(per_second(took));
+            }
+        };
+        match turn {
+            0 => {
+                let (discard, took) = destroy(place.path(), &allocs)?;
+                tally.ours("dirs", "dirs/s", per_second(took));
+                let micros = discard.as_secs_f64() * 1e6 / dirs as f64;
+                tally.ours("discard_us", "µs", micros);
+            }
+            1 => rival("1 thread", rivals::threads(&allocs, 1)?, true),
+            2 => rival("2 threads", rivals::threads(&allocs, 2)?, true),
+            3 => rival("8 threads", rivals::threads(&allocs, 8)?, true),
+            4 => match rivals::io_uring(&allocs)? {
+                Some(took) => rival("io_uring", took, true),
+                None => {}
+            },
+            _ => rival(RM, rivals::rm(&place.path().join("alloc"))?, false),
+        }
+    }
+    tally.rival("dirs", "dirs/s", BEST, best);
+    Ok(())
+}
+
+fn wide_directory(context: &Context, files: usize, tally: &mut Tally) -> anyhow::Result<()> {
+    let place = context.subdir()?;
+    let wide = |name: &str| -> anyhow::Result<PathBuf> {
+        let dir = place.path().join(name);
+        fs::create_dir(&dir)?;
+        for file in 0..files {
+            fs::File::create(dir.join(file.to_string()))?;
+        }
+        Ok(dir)
+    };
+    let per_second = |took: Duration| files as f64 / took.as_secs_f64();
+    let (_, took) = destroy(place.path(), &[wide("ours")?])?;
+    tally.ours("wide_files", "files/s", per_second(took));
+    let took = rivals::rm(&wide("theirs")?)?;
+    tally.rival("wide_files", "files/s", RM, per_second(took));
+    Ok(())
+}
+
+/// Makes `count` directories of allocations in `dir`.
+fn fill(dir: &Path, count: usize) -> anyhow::Result<Vec<PathBuf>> {
+    let bytes = vec![1; FILE_BYTES];
+    let allocs: Vec<PathBuf> = (0..count)
+        .map(|at| dir.join(format!("alloc-{at}")))
+        .collect();
+    for alloc in &allocs {
+        fs::create_dir_all(alloc.join("sub"))?;
+        for file in 0..FILES {
+            let parent = if file % 2 == 0 {
+                alloc
+            } else {
+                &alloc.join("sub")
+            };
+            fs::write(parent.join(file.to_string()), &bytes)?;
+        }
+    }
+    // What is measured is deletion, not the end of what was written before.
+    rustix::fs::syncfs(fs::File::open(dir)?)?;
+    Ok(allocs)
+}
+
+/// Throws `allocs` away and deletes them as an agent does. Answers with the time of the renames, and of all.
+fn destroy(place: &Path, allocs: &[PathBuf]) -> anyhow::Result<(Duration, Duration)> {
+    let trash = trash(place)?;
+    let begun = Instant::now();
+    discard(&trash, allocs)?;
+    let discarded = begun.elapsed();
+    wait(&trash)?;
+    Ok((discarded, begun.elapsed()))
+}
+
+fn trash(place: &Path) -> anyhow::Result<Trash> {
+    let parallel = GcConfig::default().parallel_destroys;
+    Ok(Trash::start(&place.join("trash"), parallel)?)
+}
+
+fn discard(trash: &Trash, allocs: &[PathBuf]) -> anyhow::Result<()> {
+    for (at, alloc) in allocs.iter().enumerate() {
+        trash.discard(alloc, &format!("{at}.alloc"))?;
+    }
+    Ok(())
+}
+
+fn wait(trash: &Trash) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(trash.emptied());
+    ensure!(trash.state().failures == 0, "{:?}", trash.state());
+    Ok(())
+}
+
+fn finished_alloc(number: u32) -> DesiredAlloc {
+    DesiredAlloc {
+        alloc_id: AllocId::at(LogIndex(7), number),
+        alloc_modify_index: LogIndex(1),
+        desired: DesiredStatus::Run,
+        name_index: number,
+        group_at: 0,
+        holding: Holding::default(),
+        deployment: None,
+        canary: false,
+        previous: None,
+        client_status: ClientStatus::Pending,
+        job: Arc::new(JobVersion {
+            spec: fixture::job("perf").build(),
+            version: 0,
+            submit_time: Timestamp(0),
+            create_index: LogIndex(1),
+            job_modify_index: LogIndex(1),
+        }),
+    }
+}
+
+/// Starts tasks as an agent does.
+struct Starts {
+    runtime: tokio::runtime::Runtime,
+    driver: Arc<dyn TaskDriver>,
+    cgroup: CgroupDir,
+}
+
+impl Starts {
+    fn new(context: &Context) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        let driver: Arc<dyn TaskDriver> = {
+            let _entered = runtime.enter();
+            Arc::new(NativeDriver::new())
+        };
+        let allowed = serde_json::json!({ "allow_raw": true });
+        runtime.block_on(driver.set_config(allowed))?;
+        let starts = Self {
+            runtime,
+            driver,
+            cgroup: CgroupDir::create("gc")?,
+        };
+        let place = context.subdir()?;
+        for number in 0..20 {
+            starts.start(place.path(), &format!("warm-{number}"))?;
+        }
+        Ok(starts)
+    }
+
+    /// As many starts without a deletion as there was time for beside one, half of them before it.
+    fn round(
+        &self,
+        context: &Context,
+        dirs: usize,
+        round: usize,
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
+        let place = context.subdir()?;
+        let allocs = fill(&place.path().join("alloc"), dirs)?;
+        let (mut idle, mut beside) = (Latencies::new()?, Latencies::new()?);
+        for number in 0..100 {
+            idle.add(self.start(place.path(), &format!("before-{round}-{number}"))?);
+        }
+        let trash = trash(place.path())?;
+        discard(&trash, &allocs)?;
+        let mut number = 0;
+        while !trash.is_idle() {
+            beside.add(self.start(place.path(), &format!("beside-{round}-{number}"))?);
+            number += 1;
+        }
+        wait(&trash)?;
+        for number in 0..100 {
+            idle.add(self.start(place.path(), &format!("after-{round}-{number}"))?);
+        }
+        for (name, share) in [("start_us_p50", 0.5), ("start_us_p99", 0.99)] {
+            tally.ours(name, "µs", beside.micros(share));
+            tally.rival(name, "µs", IDLE, idle.micros(share));
+        }
+        tally.ours("starts_beside", "starts", f64::from(number));
+        Ok(())
+    }
+
+    /// Starts an agent on a data directory with `count` finished allocations, until it knows them all.
+    fn agent(&self, context: &Context, count: u32) -> anyhow::Result<Duration> {
+        let place = context.subdir()?;
+        let (data_dir, tls) = (place.path().join("d"), place.path().join("tls"));
+        fs::create_dir(&data_dir)?;
+        ensure_cluster(&tls, "perf", "server")?;
+        let identity = Identity::load(&tls, Role::Agent)?;
+        let allocs: Vec<DesiredAlloc> = (0..count).map(finished_alloc).collect();
+        self.runtime.block_on(async {
+            let filled = muster_agent::fixture::finished(&data_dir, &allocs).await;
+            filled.map_err(|error| anyhow::anyhow!("{error}"))?;
+            let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+            let mut config = AgentConfig::new(data_dir.clone(), vec![nobody], identity, Vec::new());
+            config.drivers = vec![("native".to_owned(), Arc::clone(&self.driver))];
+            config.gc.limits.allocs_max = usize::MAX;
+            let begun = Instant::now();
+            let agent = Agent::start(config).await?;
+            let mut collection = agent.collection();
+            let all = collection.wait_for(|state| state.finished == allocs.len());
+            drop(all.await?);
+            let took = begun.elapsed();
+            agent.shutdown(Leave::KeepTasks).await;
+            muster_agent::clean::run(&data_dir, true)?;
+            anyhow::Ok(took)
+        })
+    }
+
+    /// Starts a task, and says how long that took. Then it ends.
+    fn start(&self, place: &Path, name: &str) -> anyhow::Result<Duration> {
+        let alloc = place.join("starts").join(name);
+        let begun = Instant::now();
+        for dir in [
+            "alloc/data",
+            "alloc/tmp",
+            "main/local",
+            "main/secrets",
+            "main/tmp",
+        ] {
+            fs::create_dir_all(alloc.join(dir))?;
+        }
+        let mut record = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(place.join("record"))?;
+        record.write_all(&[1; FILE_BYTES])?;
+        record.sync_data()?;
+        let cgroup = self.cgroup.child(name)?;
+        let config = TaskConfig {
+            id: format!("{name}/main/00000000"),
+            task_name: "main".to_owned(),
+            alloc_id: name.to_owned(),
+            config: serde_json::json!({ "command": "/bin/true", "isolation": "raw" }),
+            alloc_dir: alloc.clone(),
+            task_dir: alloc.join("main"),
+            cgroup: Some(CgroupPlacement {
+                dir: self.cgroup.path().join(name),
+                joins: Vec::new(),
+            }),
+            ..TaskConfig::default()
+        };
+        let task_id = config.id.clone();
+        let driver = Arc::clone(&self.driver);
+        let took = self.runtime.block_on(async {
+            driver.start_task(config).await?;
+            let took = begun.elapsed();
+            driver.wait_task(&task_id).await?;
+            driver.destroy_task(&task_id, false).await?;
+            anyhow::Ok(took)
+        })?;
+        cgroup.remove()?;
+        Ok(took)
+    }
+}
