@@ -40,7 +40,7 @@ async fn recoverable_start_error_may_be_tried_again() {
 
     let error = driver.start_task(config("a", &task)).await.unwrap_err();
 
-    assert_eq!(error.retry(), crate::Retry::Later);
+    assert_eq!(error.retry(), Retry::Later);
     assert_eq!(error.to_string(), "no image yet");
 }
 
