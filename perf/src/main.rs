@@ -10,6 +10,7 @@
 //! cargo xtask perf schedule --quick    one, shorter
 //! cargo xtask perf --check             fail if a budget is missed
 //! cargo xtask perf --json out.json     results with machine facts
+//! cargo xtask perf schedule --plot costs.svg   the cost of a placement by nodes, as a drawing
 //! ```
 //!
 //! Beside neighbours, what waits for a disk or for another process is measured as
@@ -22,6 +23,7 @@ mod budget;
 mod cgroup;
 mod harness;
 mod machine;
+mod plot;
 mod report;
 mod subject;
 
@@ -42,6 +44,9 @@ struct Args {
     /// Write results and machine facts to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw the cost of a placement against the number of nodes to this file, as SVG; needs `schedule`.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Exit with 1 if a budget is missed.
     #[arg(long)]
     check: bool,
@@ -104,6 +109,10 @@ fn main() -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.json {
         report::write_json(path, &machine, &results, &verdicts)?;
         println!("\nresults in {}", path.display());
+    }
+    if let Some(path) = &args.plot {
+        plot::write(path, &results)?;
+        println!("\nplot in {}", path.display());
     }
     // A promise without a number is not kept either.
     let kept = broken.is_empty()

@@ -2,6 +2,7 @@
 
 mod gc_node;
 mod log_throughput;
+mod place;
 mod raft_cluster;
 mod raft_commit;
 mod schedule;
@@ -22,6 +23,7 @@ pub(crate) type Run = fn(&Context) -> anyhow::Result<Vec<Metric>>;
 /// Every subject, in the order in which they run.
 pub(crate) const ALL: &[(&str, Run)] = &[
     ("schedule", schedule::run),
+    ("place", place::run),
     ("state_memory", state_memory::run),
     ("raft_commit", raft_commit::run),
     ("raft_cluster", raft_cluster::run),
@@ -62,6 +64,7 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
     match (what.as_str(), args.as_slice()) {
         (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
         (state_memory::CHILD, args) => state_memory::child(args)?,
+        (place::CHILD, args) => place::child(args)?,
         (log_throughput::CHILD, args) => log_throughput::child(args)?,
         _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),
     }

@@ -1,18 +1,23 @@
-//! `schedule`: placements per second in the scheduler alone, against nodes and count.
+//! `schedule`: placements per second in the scheduler alone, against nodes, count and what jobs ask for.
 //!
 //! *Plan* is the time within `schedule`: a snapshot in, a plan out. *Commit* is `schedule`, the
 //! applier's `merge`, `fsm::apply` and publishing the next snapshot, with readers holding the last one
 //! as in a server; no log, no disk. Jobs are planned one after the other, each on the state that the one
 //! before it left. Both run on one thread and are timed by its CPU time.
 //!
+//! Jobs of one differ: each asks for an amount of its own. The flavours are: instances packed (`plan`), an even
+//! spread over 25 values (`spread`), an affinity for one of them (`affinity`), and a cluster so full that each
+//! instance takes the place of a less important one (`preempt`). `--plot` draws the cost of a placement against the
+//! number of nodes.
+//!
 //! The rival is the plain way to be as exact: for each placement a scan over all nodes, in dense
-//! columns, with the same score. [`scan`] holds it.
+//! columns, with the same score. [`scan`] holds it. It packs only, and is left out where it takes minutes.
 
 mod scan;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use muster_control_core::applier;
@@ -21,8 +26,9 @@ use muster_control_core::scheduler;
 use muster_control_core::state::{State, check};
 use muster_domain::fixture;
 use muster_domain::id::{EvalId, LogIndex, NodeId, Timestamp};
-use muster_domain::job::JobType;
+use muster_domain::job::{Affinity, JobSpec, JobType, Operand, Spread};
 use muster_domain::node::NodeStatus;
+use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 use crate::harness::{Context, CpuClock, Metric, Tally};
 use scan::Scan;
@@ -34,6 +40,21 @@ struct Shape {
     count: u32,
 }
 
+impl Shape {
+    const fn of(jobs: u32, count: u32) -> Self {
+        Self { jobs, count }
+    }
+
+    /// What an instance of job `number` asks for: cpu and memory.
+    fn ask(self, number: u32) -> (u32, u32) {
+        match self.count {
+            // The primes make 8 633 pairs.
+            1 => (CPU_MHZ - 48 + number % 97, MEMORY_MB - 44 + number % 89),
+            _ => (CPU_MHZ, MEMORY_MB),
+        }
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.jobs, self.count)
@@ -42,105 +63,246 @@ impl fmt::Display for Shape {
 
 /// One large job, middling ones, and jobs of one.
 const SHAPES: [Shape; 3] = [
-    Shape {
-        jobs: 1,
-        count: 10_000,
-    },
-    Shape {
-        jobs: 1_000,
-        count: 10,
-    },
-    Shape {
-        jobs: 2_000,
-        count: 1,
-    },
+    Shape::of(1, 10_000),
+    Shape::of(1_000, 10),
+    Shape::of(2_000, 1),
 ];
 
 /// Fleets. The largest shape fills a third of the smallest.
-const NODES: [u32; 3] = [100, 1_000, 10_000];
+const NODES: [u32; 5] = [100, 1_000, 5_000, 10_000, 100_000];
+/// Fleets of a quick run.
+const NODES_QUICK: [u32; 3] = [100, 1_000, 10_000];
+/// The largest fleet that the rival scans.
+const SCANNED_MAX: u32 = 10_000;
 
-/// What an instance asks for.
+/// What an instance asks for; about that much for jobs of one.
 const CPU_MHZ: u32 = 50;
 const MEMORY_MB: u32 = 64;
 /// What the fixture's group asks for besides.
 const DISK_MB: u32 = 10;
+/// Values of the attribute that instances are spread over.
+const RACKS: u32 = 25;
+/// What an instance asks for on a full cluster, and those that fill it. Every node has a whole number of it.
+const LARGE_MHZ: u32 = 4_000;
+/// A case that takes longer is measured once.
+const SLOW: Duration = Duration::from_secs(3);
 
 /// The rivals' names, as `budgets.toml` knows them.
 const SCAN: &str = "scan of all nodes a placement";
 const SMALLEST: &str = "the same on 100 nodes";
 
+/// What is asked of places besides room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flavour {
+    Pack,
+    Spread,
+    Affinity,
+    Preempt,
+}
+
+impl Flavour {
+    const ALL: [Self; 4] = [Self::Pack, Self::Spread, Self::Affinity, Self::Preempt];
+
+    /// How its metrics begin.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pack => "plan",
+            Self::Spread => "spread",
+            Self::Affinity => "affinity",
+            Self::Preempt => "preempt",
+        }
+    }
+
+    /// The shapes in which it means something on a fleet of `nodes`.
+    fn shapes(self, nodes: u32) -> Vec<Shape> {
+        match self {
+            Self::Pack | Self::Affinity => SHAPES.to_vec(),
+            // One instance is spread already.
+            Self::Spread => SHAPES[..2].to_vec(),
+            // Two instances fit on the smallest node.
+            Self::Preempt => {
+                let count = nodes.min(10_000);
+                vec![Shape::of(1, count), Shape::of((count / 10).min(500), 1)]
+            }
+        }
+    }
+
+    /// The `number`-th job of `shape`.
+    fn job(self, shape: Shape, number: u32) -> JobSpec {
+        let (cpu_mhz, memory_mb) = match self {
+            Self::Preempt => (LARGE_MHZ, MEMORY_MB),
+            Self::Pack | Self::Spread | Self::Affinity => shape.ask(number),
+        };
+        let mut job = fixture::job(&format!("job-{number}"))
+            .job_type(JobType::Batch)
+            .priority(80)
+            .count(shape.count)
+            .cpu_mhz(cpu_mhz)
+            .memory_mb(memory_mb)
+            .constraint("${attr.cpu.arch}", "=", "amd64")
+            .build();
+        match self {
+            Self::Pack | Self::Preempt => {}
+            Self::Spread => job.spreads.push(Spread {
+                attribute: "${meta.rack}".to_owned(),
+                weight: 100,
+                targets: Vec::new(),
+            }),
+            Self::Affinity => job.affinities.push(Affinity {
+                left: "${meta.rack}".to_owned(),
+                operand: Operand::Equal,
+                right: "r7".to_owned(),
+                weight: 50,
+            }),
+        }
+        job
+    }
+}
+
+/// One flavour and shape on one fleet.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    flavour: Flavour,
+    shape: Shape,
+    nodes: u32,
+    slow: bool,
+}
+
+/// Nodes, and the same nodes full of what is not important.
+struct Fleet {
+    nodes: u32,
+    empty: State,
+    full: State,
+}
+
+impl Fleet {
+    fn of(nodes: u32) -> anyhow::Result<Self> {
+        let empty = fleet(nodes)?;
+        let full = full(&empty)?;
+        Ok(Self { nodes, empty, full })
+    }
+
+    fn base(&self, flavour: Flavour) -> &State {
+        match flavour {
+            Flavour::Pack | Flavour::Spread | Flavour::Affinity => &self.empty,
+            Flavour::Preempt => &self.full,
+        }
+    }
+}
+
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let fleets = NODES.map(|nodes| fleet(nodes).map(|state| (nodes, state)));
-    let fleets = fleets.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    for (_, base) in &fleets {
-        for shape in SHAPES {
+    let sizes = context.pick(&NODES[..], &NODES_QUICK[..]);
+    let fleets = sizes.iter().map(|nodes| Fleet::of(*nodes));
+    let fleets = fleets.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut cases = Vec::new();
+    for flavour in Flavour::ALL {
+        for (fleet, shape) in fleets.iter().flat_map(|fleet| {
+            let shapes = flavour.shapes(fleet.nodes).into_iter();
+            shapes.map(move |shape| (fleet, shape))
+        }) {
             // Warms caches and the allocator, and looks at the outcome.
-            let broken = check::broken(&plan_and_commit(base, shape)?.state);
+            let begun = Instant::now();
+            let done = plan_and_commit(fleet.base(flavour), flavour, shape)?;
+            let slow = begun.elapsed() > SLOW;
+            let broken = check::broken(&done.state);
             ensure!(
                 broken.is_empty(),
                 "the state is broken: {}",
                 broken.join("; ")
             );
+            cases.push(Case {
+                flavour,
+                shape,
+                nodes: fleet.nodes,
+                slow,
+            });
         }
     }
     let mut tally = Tally::default();
-    for _ in 0..context.rounds() {
-        for shape in SHAPES {
-            let mut smallest = None;
-            for (nodes, base) in &fleets {
-                let cost = measure(base, shape, *nodes, &mut tally)?;
-                let (name, unit) = (format!("plan_cost_{shape}_on_{nodes}"), "ns/placement");
-                match smallest {
-                    None => smallest = Some(cost),
-                    Some(smallest) => tally.rival(&name, unit, SMALLEST, smallest),
-                }
+    for round in 0..context.rounds() {
+        // Costs on the smallest fleet, which comes first.
+        let mut smallest = std::collections::BTreeMap::new();
+        for case in cases.iter().filter(|case| round == 0 || !case.slow) {
+            let fleet = fleets.iter().find(|fleet| fleet.nodes == case.nodes);
+            let base = fleet.context("every case has a fleet")?.base(case.flavour);
+            let cost = measure(base, *case, &mut tally)?;
+            let word = case.flavour.word();
+            let alike = format!("{word}_cost_{}", case.shape);
+            let name = format!("{alike}_on_{}", case.nodes);
+            match smallest.get(&alike) {
+                None if case.nodes == sizes[0] => drop(smallest.insert(alike, cost)),
+                None => {}
+                Some(smallest) => tally.rival(&name, COST, SMALLEST, *smallest),
             }
         }
     }
     Ok(tally.finish())
 }
 
+const RATE: &str = "placements/s";
+const COST: &str = "ns/placement";
+
 /// One round of one case. Returns what planning a placement cost, in nanoseconds.
-fn measure(base: &State, shape: Shape, nodes: u32, tally: &mut Tally) -> anyhow::Result<f64> {
-    let Shape { jobs, count } = shape;
+fn measure(base: &State, case: Case, tally: &mut Tally) -> anyhow::Result<f64> {
+    let Case {
+        flavour,
+        shape,
+        nodes,
+        slow,
+    } = case;
     // One job alone is planned within a millisecond or two: too short to be one sample.
-    let repeats = if jobs == 1 { 5 } else { 1 };
-    let placements = f64::from(repeats) * f64::from(jobs) * f64::from(count);
+    let repeats = if shape.jobs == 1 && !slow { 5 } else { 1 };
+    let placements = f64::from(repeats) * f64::from(shape.jobs) * f64::from(shape.count);
     let rate = |time: Duration| placements / time.as_secs_f64();
     let nanos = |time: Duration| time.as_secs_f64() * 1e9 / placements;
-    let name = |what: &str| format!("{what}_{shape}_on_{nodes}");
+    let word = flavour.word();
+    let of_case = format!("{shape}_on_{nodes}");
 
-    let mut ours = plan_and_commit(base, shape)?;
+    let mut ours = plan_and_commit(base, flavour, shape)?;
     for _ in 1..repeats {
-        let again = plan_and_commit(base, shape)?;
+        let again = plan_and_commit(base, flavour, shape)?;
         ours.plan += again.plan;
         ours.commit += again.commit;
     }
+    tally.ours(&format!("{word}_{of_case}"), RATE, rate(ours.plan));
+    tally.ours(&format!("{word}_cost_{of_case}"), COST, nanos(ours.plan));
+    let commit = match flavour {
+        Flavour::Pack => format!("commit_{of_case}"),
+        Flavour::Spread | Flavour::Affinity | Flavour::Preempt => {
+            format!("{word}_commit_{of_case}")
+        }
+    };
+    tally.ours(&commit, RATE, rate(ours.commit));
+    if flavour != Flavour::Pack {
+        return Ok(nanos(ours.plan));
+    }
+
     let used = ours
         .state
         .nodes()
         .columns()
         .filter(|column| column.used.cpu_mhz > 0)
         .count();
-    tally.ours(&name("plan"), "placements/s", rate(ours.plan));
-    tally.ours(&name("plan_cost"), "ns/placement", nanos(ours.plan));
-    tally.ours(&name("commit"), "placements/s", rate(ours.commit));
-    tally.ours(&name("nodes_used"), "nodes", used as f64);
-
+    tally.ours(&format!("nodes_used_{of_case}"), "nodes", used as f64);
+    if nodes > SCANNED_MAX {
+        return Ok(nanos(ours.plan));
+    }
     let mut scan = Scan::of(base);
     let mut time = Duration::ZERO;
     for _ in 0..repeats {
         scan = Scan::of(base);
         let clock = CpuClock::of_thread()?;
-        for _ in 0..jobs {
-            scan.place(count, [CPU_MHZ, MEMORY_MB, DISK_MB])?;
+        for number in 0..shape.jobs {
+            let (cpu_mhz, memory_mb) = shape.ask(number);
+            scan.place(shape.count, [cpu_mhz, memory_mb, DISK_MB])?;
         }
         time += clock.elapsed()?;
     }
-    tally.rival(&name("plan"), "placements/s", SCAN, rate(time));
-    tally.rival(&name("plan_cost"), "ns/placement", SCAN, nanos(time));
-    tally.rival(&name("nodes_used"), "nodes", SCAN, scan.used() as f64);
+    let used = scan.used() as f64;
+    tally.rival(&format!("plan_{of_case}"), RATE, SCAN, rate(time));
+    tally.rival(&format!("plan_cost_{of_case}"), COST, SCAN, nanos(time));
+    tally.rival(&format!("nodes_used_{of_case}"), "nodes", SCAN, used);
     Ok(nanos(ours.plan))
 }
 
@@ -151,12 +313,18 @@ struct Committed {
     commit: Duration,
 }
 
-fn plan_and_commit(base: &State, shape: Shape) -> anyhow::Result<Committed> {
+fn plan_and_commit(base: &State, flavour: Flavour, shape: Shape) -> anyhow::Result<Committed> {
+    let jobs = (0..shape.jobs).map(|number| flavour.job(shape, number));
+    run_jobs(base, jobs)
+}
+
+/// Registers `jobs`, and then places one after the other.
+fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result<Committed> {
     let mut state = base.clone();
-    let evals = register_jobs(&mut state, shape)?;
+    let evals = register_jobs(&mut state, jobs)?;
     let mut snapshot = state.clone();
     let (mut plan, mut commit) = (Duration::ZERO, Duration::ZERO);
-    for eval_id in evals {
+    for (eval_id, count) in evals {
         let eval = Arc::clone(
             snapshot
                 .evals()
@@ -177,11 +345,7 @@ fn plan_and_commit(base: &State, shape: Shape) -> anyhow::Result<Committed> {
             anyhow::bail!("the plan was answered with {response:?}");
         };
         let placed: u32 = outcomes.iter().map(|outcome| outcome.placed).sum();
-        ensure!(
-            placed == shape.count,
-            "{placed} of {} instances were placed",
-            shape.count
-        );
+        ensure!(placed == count, "{placed} of {count} instances were placed");
     }
     Ok(Committed {
         state,
@@ -203,6 +367,8 @@ fn fleet(nodes: u32) -> anyhow::Result<State> {
             .memory_mb(memory_mb)
             .build();
         spec.id = NodeId::at(LogIndex(1), number);
+        let rack = format!("r{}", number % RACKS);
+        spec.meta.insert("rack".to_owned(), rack);
         let node_id = spec.id;
         apply(
             &mut state,
@@ -224,30 +390,65 @@ fn fleet(nodes: u32) -> anyhow::Result<State> {
     Ok(state)
 }
 
-fn register_jobs(state: &mut State, shape: Shape) -> anyhow::Result<Vec<EvalId>> {
-    (0..shape.jobs)
-        .map(|number| {
-            let job = fixture::job(&format!("job-{number}"))
+/// The nodes of `empty`, full of jobs that more important ones may drive out.
+fn full(empty: &State) -> anyhow::Result<State> {
+    let mut state = empty.clone();
+    let config = SchedulerConfig {
+        preemption: PreemptionConfig {
+            batch: true,
+            ..PreemptionConfig::default()
+        },
+        ..SchedulerConfig::default()
+    };
+    let command = Command::SetSchedulerConfig {
+        config,
+        check_index: None,
+        at: NOW,
+    };
+    apply(&mut state, command);
+    let columns = state.nodes().columns();
+    let room: u64 = columns
+        .map(|column| column.free().cpu_mhz / u64::from(LARGE_MHZ))
+        .sum();
+    let mut left = u32::try_from(room)?;
+    let fillers = std::iter::from_fn(|| {
+        let count = left.min(10_000);
+        left -= count;
+        (count > 0).then(|| {
+            fixture::job(&format!("filler-{left}"))
                 .job_type(JobType::Batch)
-                .count(shape.count)
-                .cpu_mhz(CPU_MHZ)
+                .priority(20)
+                .count(count)
+                .cpu_mhz(LARGE_MHZ)
                 .memory_mb(MEMORY_MB)
-                .constraint("${attr.cpu.arch}", "=", "amd64")
-                .build();
-            let command = Command::RegisterJob {
-                spec: Box::new(job),
-                at: NOW,
-                check_index: None,
-            };
-            match apply(state, command) {
-                Response::JobRegistered {
-                    eval_id: Some(eval_id),
-                    ..
-                } => Ok(eval_id),
-                other => anyhow::bail!("the job was answered with {other:?}"),
-            }
+                .build()
         })
-        .collect()
+    });
+    let fillers: Vec<JobSpec> = fillers.collect();
+    Ok(run_jobs(&state, fillers.into_iter())?.state)
+}
+
+/// The evaluation of each job, and how many instances it has.
+fn register_jobs(
+    state: &mut State,
+    jobs: impl Iterator<Item = JobSpec>,
+) -> anyhow::Result<Vec<(EvalId, u32)>> {
+    jobs.map(|job| {
+        let count = job.groups[0].count;
+        let command = Command::RegisterJob {
+            spec: Box::new(job),
+            at: NOW,
+            check_index: None,
+        };
+        match apply(state, command) {
+            Response::JobRegistered {
+                eval_id: Some(eval_id),
+                ..
+            } => Ok((eval_id, count)),
+            other => anyhow::bail!("the job was answered with {other:?}"),
+        }
+    })
+    .collect()
 }
 
 fn apply(state: &mut State, command: Command) -> Response {

@@ -1,0 +1,370 @@
+//! `place`: from a user's request to a committed placement, end to end.
+//!
+//! One real server in this process, its log on this disk with `fdatasync`, and 5 000 simulated nodes in a child
+//! process (see [`agents`]): each has a QUIC session of its own with mutual TLS, registers, sends heartbeats, takes
+//! what it is to run and reports it running, as an agent does; only the tasks are not there. The child yields to
+//! the server where both want a core, because agents run on other machines.
+//!
+//! Jobs go the way that users have: `PUT /v1/jobs` with Nomad's JSON over keep-alive connections, from threads of
+//! this process. The clock runs from before the first request until the published state, which holds only what is
+//! committed, has every allocation. All jobs are batch jobs with a constraint. In each round, on a new server:
+//!
+//! 1. 100 jobs of 1 000 are placed and reported running: 100 000 live allocations. Not timed.
+//! 2. Jobs of one, one after the other, over one connection: the latency. Its floor is what two entries of the log
+//!    cost at least, one with the job and one with its plan: twice an append with `fdatasync`. The former jobs'
+//!    reports and all heartbeats come meanwhile.
+//! 3. Jobs of one, each with its own cpu and memory, over 128 connections.
+//! 4. When all of them run: 1 000 jobs of 1 000 over 16 connections.
+//!
+//! CPU time is this process's: the server's and the HTTP clients', not the nodes'.
+
+mod agents;
+mod client;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use muster_control::handle::Control;
+use muster_control::server::{Server, ServerConfig};
+use muster_control_core::state::State;
+use muster_domain::alloc::ClientStatus;
+use muster_domain::id::JobKey;
+use muster_domain::node::NodeStatus;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::harness::{Context, CpuClock, Latencies, Metric, Tally};
+use crate::subject::child_command;
+use client::Client;
+
+pub(super) use agents::child;
+
+/// What the child of this subject is called.
+pub(super) const CHILD: &str = "place";
+
+/// Simulated nodes.
+const NODES: u32 = 5_000;
+/// Instances of a large job.
+const LARGE: u32 = 1_000;
+/// Large jobs that run before anything is timed.
+const LIVE_JOBS: u32 = 100;
+/// Connections that register jobs of one.
+const CONNECTIONS: u32 = 128;
+/// Connections that register large jobs.
+const CONNECTIONS_LARGE: u32 = 16;
+/// Time to live of nodes: none is lost when a neighbour takes the machine for a while. A heartbeat comes every third
+/// of it; Nomad gives as many nodes 100 to 200 s.
+const HEARTBEAT_TTL: Duration = Duration::from_secs(30);
+/// Longest wait for anything.
+const DEADLINE: Duration = Duration::from_mins(5);
+/// A pause between two looks at something that is not timed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let mut tally = Tally::default();
+    for _ in 0..context.rounds() {
+        let server = Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("server")
+            .build()?;
+        let clients = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .thread_name("clients")
+            .build()?;
+        let dir = context.subdir()?;
+        let round = Round::start(&server, &clients, dir.path())?;
+        round.measure(context, &mut tally)?;
+        round.end()?;
+    }
+    Ok(tally.finish())
+}
+
+/// A server with nodes.
+struct Round<'a> {
+    runtime: &'a Runtime,
+    clients: &'a Runtime,
+    dir: &'a Path,
+    server: Server,
+    nodes: Nodes,
+}
+
+/// The process with the nodes; ends with this.
+struct Nodes(Child);
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Jobs that are registered together.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    jobs: u32,
+    count: u32,
+    connections: u32,
+}
+
+impl<'a> Round<'a> {
+    fn start(runtime: &'a Runtime, clients: &'a Runtime, dir: &'a Path) -> anyhow::Result<Self> {
+        let mut config = ServerConfig::new(dir.join("server"));
+        config.http_addr = ([127, 0, 0, 1], 0).into();
+        config.quic_addr = ([127, 0, 0, 1], 0).into();
+        config.heartbeat_ttl = HEARTBEAT_TTL;
+        let server = runtime.block_on(Server::start(config))?;
+        let info = server.info();
+        let tls = info.data_dir.join("tls");
+        let (addr, count) = (info.quic_addr.to_string(), NODES.to_string());
+        let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
+        let child = child_command(CHILD, args)?
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("start the nodes")?;
+        let round = Self {
+            runtime,
+            clients,
+            dir,
+            server,
+            nodes: Nodes(child),
+        };
+        round.until("all nodes are ready", |state| {
+            ready(state) == NODES as usize
+        })?;
+        Ok(round)
+    }
+
+    fn measure(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+        let live = Load {
+            name: "live",
+            jobs: LIVE_JOBS,
+            count: LARGE,
+            connections: CONNECTIONS_LARGE,
+        };
+        self.place(live)?;
+        self.settle()?;
+        self.latency(context.pick(500, 200), tally)?;
+        self.settle()?;
+        let ones = Load {
+            name: "one",
+            jobs: context.pick(10_000, 2_000),
+            count: 1,
+            connections: CONNECTIONS,
+        };
+        let placed = self.place(ones)?;
+        placed.tell(&format!("jobs_of_one_on_{NODES}"), tally);
+        self.settle()?;
+        let large = Load {
+            name: "large",
+            jobs: context.pick(1_000, 200),
+            count: LARGE,
+            connections: CONNECTIONS_LARGE,
+        };
+        let placed = self.place(large)?;
+        placed.tell(&format!("1000x1000_on_{NODES}"), tally);
+        let lost = NODES as usize - ready(&self.control().state());
+        ensure!(lost == 0, "{lost} nodes were lost while jobs were placed");
+        Ok(())
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        let Self {
+            runtime,
+            server,
+            mut nodes,
+            ..
+        } = self;
+        let early = nodes.0.try_wait()?;
+        ensure!(early.is_none(), "the nodes' process ended: {early:?}");
+        drop(nodes);
+        runtime.block_on(server.shutdown());
+        Ok(())
+    }
+
+    fn control(&self) -> &Control {
+        self.server.control()
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.server.info().http_addr
+    }
+
+    /// Registers the jobs of `load` and waits until all their instances are committed.
+    fn place(&self, load: Load) -> anyhow::Result<Placed> {
+        let placements = load.jobs as usize * load.count as usize;
+        let wanted = self.control().state().allocs().len() + placements;
+        let addr = self.http();
+        let cpu = CpuClock::of_process()?;
+        let begun = Instant::now();
+        let registering: Vec<_> = (0..load.connections)
+            .map(|connection| self.clients.spawn(register(addr, load, connection)))
+            .collect();
+        let watching = self.control().clone();
+        let watch = self.runtime.spawn(async move {
+            let mut applied = watching.applied();
+            while watching.state().allocs().len() < wanted {
+                applied.changed().await?;
+            }
+            anyhow::Ok(begun.elapsed())
+        });
+        let done = self.runtime.block_on(async {
+            for requests in registering {
+                requests.await??;
+            }
+            let registered = begun.elapsed();
+            let committed = tokio::time::timeout(DEADLINE, watch).await;
+            anyhow::Ok((registered, committed???))
+        });
+        let (registered, committed) = done.with_context(|| self.progress(wanted))?;
+        Ok(Placed {
+            placements: placements as f64,
+            jobs: f64::from(load.jobs),
+            registered,
+            committed,
+            cpu: cpu.elapsed()?,
+        })
+    }
+
+    /// What became of a load that did not get through.
+    fn progress(&self, wanted: usize) -> String {
+        let state = self.control().state();
+        format!(
+            "{} of {wanted} allocations are there, {} evaluations wait",
+            state.allocs().len(),
+            state.evals().pending().count()
+        )
+    }
+
+    /// Waits until the nodes have reported everything running.
+    fn settle(&self) -> anyhow::Result<()> {
+        self.until("all allocations run", |state| {
+            let mut allocs = state.allocs().iter();
+            allocs.all(|alloc| alloc.client_status() == ClientStatus::Running)
+        })
+    }
+
+    fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while !reached(&self.control().state()) {
+            ensure!(
+                begun.elapsed() < DEADLINE,
+                "{what}: not within {DEADLINE:?}; {} nodes are ready",
+                ready(&self.control().state())
+            );
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// One job after the other.
+    fn latency(&self, jobs: u32, tally: &mut Tally) -> anyhow::Result<()> {
+        let (mut ours, mut answered) = (Latencies::new()?, Latencies::new()?);
+        let control = self.control().clone();
+        let addr = self.http();
+        self.runtime.block_on(async {
+            let mut client = Client::connect(addr).await?;
+            for number in 0..jobs {
+                let id = format!("alone-{number}");
+                let body = client::job(&id, 1, 20 + number % 50, 32 + number % 70);
+                let key = JobKey::in_default(id);
+                let mut applied = control.applied();
+                let begun = Instant::now();
+                let request = async {
+                    client.put("/v1/jobs", &body).await?;
+                    anyhow::Ok(begun.elapsed())
+                };
+                let placement = async {
+                    while control.state().allocs().of_job(&key).next().is_none() {
+                        applied.changed().await?;
+                    }
+                    anyhow::Ok(begun.elapsed())
+                };
+                let both = async { tokio::try_join!(request, placement) };
+                let (answer, placed) = tokio::time::timeout(DEADLINE, both).await??;
+                ours.add(placed);
+                answered.add(answer);
+            }
+            anyhow::Ok(())
+        })?;
+        let theirs = self.two_appends(jobs)?;
+        for (name, share) in [("latency_p50", 0.5), ("latency_p99", 0.99)] {
+            tally.ours(name, "µs", ours.micros(share));
+            tally.rival(
+                name,
+                "µs",
+                "two appends with fdatasync",
+                theirs.micros(share),
+            );
+        }
+        tally.ours("answer_p50", "µs", answered.micros(0.5));
+        Ok(())
+    }
+
+    /// What two entries cost at least.
+    fn two_appends(&self, times: u32) -> anyhow::Result<Latencies> {
+        let mut file = File::create(self.dir.join("floor"))?;
+        let mut latencies = Latencies::new()?;
+        let entry = [7_u8; 512];
+        for _ in 0..times {
+            let begun = Instant::now();
+            for _ in 0..2 {
+                file.write_all(&entry)?;
+                file.sync_data()?;
+            }
+            latencies.add(begun.elapsed());
+        }
+        Ok(latencies)
+    }
+}
+
+/// What became of a load.
+struct Placed {
+    placements: f64,
+    jobs: f64,
+    registered: Duration,
+    committed: Duration,
+    cpu: Duration,
+}
+
+impl Placed {
+    fn tell(&self, name: &str, tally: &mut Tally) {
+        let rate = self.placements / self.committed.as_secs_f64();
+        tally.ours(&format!("commit_{name}"), "placements/s", rate);
+        let rate = self.jobs / self.registered.as_secs_f64();
+        tally.ours(&format!("register_{name}"), "jobs/s", rate);
+        let cpu = self.cpu.as_secs_f64() * 1e6 / self.placements;
+        tally.ours(&format!("cpu_{name}"), "µs/placement", cpu);
+    }
+}
+
+/// Registers every job of `load` that is this connection's.
+async fn register(addr: SocketAddr, load: Load, connection: u32) -> anyhow::Result<()> {
+    let mut client = Client::connect(addr).await?;
+    for number in (connection..load.jobs).step_by(load.connections as usize) {
+        let id = format!("{}-{number}", load.name);
+        let (cpu_mhz, memory_mb) = match load.count {
+            // No two of a hundred ask for the same.
+            1 => (10 + number % 97, 16 + number % 89),
+            _ => (20, 32),
+        };
+        let body = client::job(&id, load.count, cpu_mhz, memory_mb);
+        client.put("/v1/jobs", &body).await?;
+    }
+    Ok(())
+}
+
+fn ready(state: &State) -> usize {
+    let nodes = state.nodes().iter();
+    nodes
+        .filter(|node| node.status == NodeStatus::Ready)
+        .count()
+}
