@@ -16,6 +16,9 @@
 //! 3. Jobs of one, each with its own cpu and memory, over 128 connections.
 //! 4. When all of them run: 1 000 jobs of 1 000 over 16 connections.
 //!
+//! Beside neighbours the nodes get too little of the machine to keep their sessions, which fails the run or makes it
+//! mean nothing: run it alone, or for one short look as `chrt -r 1 target/release/muster-perf place --quick`.
+//!
 //! CPU time is this process's: the server's and the HTTP clients', not the nodes'.
 
 mod agents;
@@ -68,7 +71,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
-    for _ in 0..context.rounds() {
+    // Five thousand handshakes come before each.
+    for _ in 0..context.pick(3, 1) {
         let server = Builder::new_multi_thread()
             .enable_all()
             .thread_name("server")
@@ -137,9 +141,11 @@ impl<'a> Round<'a> {
             server,
             nodes: Nodes(child),
         };
+        let begun = Instant::now();
         round.until("all nodes are ready", |state| {
             ready(state) == NODES as usize
         })?;
+        say("nodes joined", begun.elapsed())?;
         Ok(round)
     }
 
@@ -225,6 +231,7 @@ impl<'a> Round<'a> {
             anyhow::Ok((registered, committed???))
         });
         let (registered, committed) = done.with_context(|| self.progress(wanted))?;
+        say(load.name, committed)?;
         Ok(Placed {
             placements: placements as f64,
             jobs: f64::from(load.jobs),
@@ -246,10 +253,12 @@ impl<'a> Round<'a> {
 
     /// Waits until the nodes have reported everything running.
     fn settle(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
         self.until("all allocations run", |state| {
             let mut allocs = state.allocs().iter();
             allocs.all(|alloc| alloc.client_status() == ClientStatus::Running)
-        })
+        })?;
+        say("all run", begun.elapsed())
     }
 
     fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
@@ -359,6 +368,13 @@ async fn register(addr: SocketAddr, load: Load, connection: u32) -> anyhow::Resu
         let body = client::job(&id, load.count, cpu_mhz, memory_mb);
         client.put("/v1/jobs", &body).await?;
     }
+    Ok(())
+}
+
+/// How far a round is: it takes a while.
+fn say(what: &str, took: Duration) -> anyhow::Result<()> {
+    let seconds = took.as_secs_f64();
+    writeln!(std::io::stderr(), "  {what}: {seconds:.2} s")?;
     Ok(())
 }
 

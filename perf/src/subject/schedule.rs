@@ -15,6 +15,7 @@
 
 mod scan;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,7 +85,7 @@ const DISK_MB: u32 = 10;
 const RACKS: u32 = 25;
 /// What an instance asks for on a full cluster, and those that fill it. Every node has a whole number of it.
 const LARGE_MHZ: u32 = 4_000;
-/// A case that takes longer is measured once.
+/// A case that takes longer is measured once, cold.
 const SLOW: Duration = Duration::from_secs(3);
 
 /// The rivals' names, as `budgets.toml` knows them.
@@ -165,7 +166,17 @@ struct Case {
     flavour: Flavour,
     shape: Shape,
     nodes: u32,
-    slow: bool,
+}
+
+impl Case {
+    /// What its metrics are called between the word and the fleet; the same on every fleet.
+    fn shape(self) -> String {
+        match (self.flavour, self.shape.count) {
+            (Flavour::Preempt, 1) => "ones".to_owned(),
+            (Flavour::Preempt, _) => "1xnodes".to_owned(),
+            _ => self.shape.to_string(),
+        }
+    }
 }
 
 /// Nodes, and the same nodes full of what is not important.
@@ -195,46 +206,41 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let sizes = context.pick(&NODES[..], &NODES_QUICK[..]);
     let fleets = sizes.iter().map(|nodes| Fleet::of(*nodes));
     let fleets = fleets.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut tally = Tally::default();
     let mut cases = Vec::new();
-    for flavour in Flavour::ALL {
-        for (fleet, shape) in fleets.iter().flat_map(|fleet| {
-            let shapes = flavour.shapes(fleet.nodes).into_iter();
-            shapes.map(move |shape| (fleet, shape))
-        }) {
+    let mut costs = Costs::new();
+    for (flavour, fleet) in Flavour::ALL
+        .into_iter()
+        .flat_map(|flavour| fleets.iter().map(move |fleet| (flavour, fleet)))
+    {
+        for shape in flavour.shapes(fleet.nodes) {
+            let base = fleet.base(flavour);
+            let case = Case {
+                flavour,
+                shape,
+                nodes: fleet.nodes,
+            };
             // Warms caches and the allocator, and looks at the outcome.
             let begun = Instant::now();
-            let done = plan_and_commit(fleet.base(flavour), flavour, shape)?;
-            let slow = begun.elapsed() > SLOW;
+            let done = plan_and_commit(base, flavour, shape)?;
+            let is_slow = begun.elapsed() > SLOW;
             let broken = check::broken(&done.state);
             ensure!(
                 broken.is_empty(),
                 "the state is broken: {}",
                 broken.join("; ")
             );
-            cases.push(Case {
-                flavour,
-                shape,
-                nodes: fleet.nodes,
-                slow,
-            });
+            if is_slow {
+                tell(base, case, &done, 1, &mut costs, &mut tally)?;
+            } else {
+                costs.insert((case.shape(), flavour.word(), fleet.nodes), done.nanos());
+                cases.push((base, case));
+            }
         }
     }
-    let mut tally = Tally::default();
-    for round in 0..context.rounds() {
-        // Costs on the smallest fleet, which comes first.
-        let mut smallest = std::collections::BTreeMap::new();
-        for case in cases.iter().filter(|case| round == 0 || !case.slow) {
-            let fleet = fleets.iter().find(|fleet| fleet.nodes == case.nodes);
-            let base = fleet.context("every case has a fleet")?.base(case.flavour);
-            let cost = measure(base, *case, &mut tally)?;
-            let word = case.flavour.word();
-            let alike = format!("{word}_cost_{}", case.shape);
-            let name = format!("{alike}_on_{}", case.nodes);
-            match smallest.get(&alike) {
-                None if case.nodes == sizes[0] => drop(smallest.insert(alike, cost)),
-                None => {}
-                Some(smallest) => tally.rival(&name, COST, SMALLEST, *smallest),
-            }
+    for _ in 0..context.rounds() {
+        for (base, case) in &cases {
+            measure(base, *case, &mut costs, &mut tally)?;
         }
     }
     Ok(tally.finish())
@@ -243,51 +249,74 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 const RATE: &str = "placements/s";
 const COST: &str = "ns/placement";
 
-/// One round of one case. Returns what planning a placement cost, in nanoseconds.
-fn measure(base: &State, case: Case, tally: &mut Tally) -> anyhow::Result<f64> {
-    let Case {
-        flavour,
-        shape,
-        nodes,
-        slow,
-    } = case;
-    // One job alone is planned within a millisecond or two: too short to be one sample.
-    let repeats = if shape.jobs == 1 && !slow { 5 } else { 1 };
-    let placements = f64::from(repeats) * f64::from(shape.jobs) * f64::from(shape.count);
-    let rate = |time: Duration| placements / time.as_secs_f64();
-    let nanos = |time: Duration| time.as_secs_f64() * 1e9 / placements;
-    let word = flavour.word();
-    let of_case = format!("{shape}_on_{nodes}");
+/// What planning a placement cost last, in nanoseconds: by shape, flavour and fleet.
+type Costs = BTreeMap<(String, &'static str, u32), f64>;
 
+/// One round of one case.
+fn measure(base: &State, case: Case, costs: &mut Costs, tally: &mut Tally) -> anyhow::Result<()> {
+    let Case { flavour, shape, .. } = case;
+    // One job alone is planned within a millisecond or two: too short to be one sample.
+    let repeats = if shape.jobs == 1 { 5 } else { 1 };
     let mut ours = plan_and_commit(base, flavour, shape)?;
     for _ in 1..repeats {
         let again = plan_and_commit(base, flavour, shape)?;
+        ours.placements += again.placements;
         ours.plan += again.plan;
         ours.commit += again.commit;
     }
+    tell(base, case, &ours, repeats, costs, tally)
+}
+
+/// Notes what a case came to in a round, and measures the rival as often.
+fn tell(
+    base: &State,
+    case: Case,
+    ours: &Committed,
+    repeats: u32,
+    costs: &mut Costs,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let (word, shape, nodes) = (case.flavour.word(), case.shape(), case.nodes);
+    let of_case = format!("{shape}_on_{nodes}");
+    let rate = |time: Duration| ours.placements / time.as_secs_f64();
+    let cost = format!("{word}_cost_{of_case}");
     tally.ours(&format!("{word}_{of_case}"), RATE, rate(ours.plan));
-    tally.ours(&format!("{word}_cost_{of_case}"), COST, nanos(ours.plan));
-    let commit = match flavour {
+    tally.ours(&cost, COST, ours.nanos());
+    let commit = match case.flavour {
         Flavour::Pack => format!("commit_{of_case}"),
         Flavour::Spread | Flavour::Affinity | Flavour::Preempt => {
             format!("{word}_commit_{of_case}")
         }
     };
     tally.ours(&commit, RATE, rate(ours.commit));
-    if flavour != Flavour::Pack {
-        return Ok(nanos(ours.plan));
+    costs.insert((shape.clone(), word, nodes), ours.nanos());
+    let with_scan = case.flavour == Flavour::Pack && nodes <= SCANNED_MAX;
+    if with_scan {
+        rival(base, case, ours, repeats, tally)?;
     }
+    if let Some(smallest) = costs.get(&(shape, word, NODES[0]))
+        && nodes != NODES[0]
+    {
+        tally.rival(&cost, COST, SMALLEST, *smallest);
+    }
+    Ok(())
+}
 
+/// Has the rival place the same.
+fn rival(
+    base: &State,
+    case: Case,
+    ours: &Committed,
+    repeats: u32,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let Case { shape, nodes, .. } = case;
     let used = ours
         .state
         .nodes()
         .columns()
         .filter(|column| column.used.cpu_mhz > 0)
         .count();
-    tally.ours(&format!("nodes_used_{of_case}"), "nodes", used as f64);
-    if nodes > SCANNED_MAX {
-        return Ok(nanos(ours.plan));
-    }
     let mut scan = Scan::of(base);
     let mut time = Duration::ZERO;
     for _ in 0..repeats {
@@ -299,18 +328,29 @@ fn measure(base: &State, case: Case, tally: &mut Tally) -> anyhow::Result<f64> {
         }
         time += clock.elapsed()?;
     }
-    let used = scan.used() as f64;
-    tally.rival(&format!("plan_{of_case}"), RATE, SCAN, rate(time));
-    tally.rival(&format!("plan_cost_{of_case}"), COST, SCAN, nanos(time));
-    tally.rival(&format!("nodes_used_{of_case}"), "nodes", SCAN, used);
-    Ok(nanos(ours.plan))
+    let nodes_used = format!("nodes_used_{shape}_on_{nodes}");
+    tally.ours(&nodes_used, "nodes", used as f64);
+    tally.rival(&nodes_used, "nodes", SCAN, scan.used() as f64);
+    let rate = ours.placements / time.as_secs_f64();
+    tally.rival(&format!("plan_{shape}_on_{nodes}"), RATE, SCAN, rate);
+    let nanos = time.as_secs_f64() * 1e9 / ours.placements;
+    tally.rival(&format!("plan_cost_{shape}_on_{nodes}"), COST, SCAN, nanos);
+    Ok(())
 }
 
 /// What became of the jobs of a shape.
 struct Committed {
     state: State,
+    placements: f64,
     plan: Duration,
     commit: Duration,
+}
+
+impl Committed {
+    /// What planning a placement cost, in nanoseconds.
+    fn nanos(&self) -> f64 {
+        self.plan.as_secs_f64() * 1e9 / self.placements
+    }
 }
 
 fn plan_and_commit(base: &State, flavour: Flavour, shape: Shape) -> anyhow::Result<Committed> {
@@ -323,6 +363,7 @@ fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result
     let mut state = base.clone();
     let evals = register_jobs(&mut state, jobs)?;
     let mut snapshot = state.clone();
+    let mut placements = 0.0;
     let (mut plan, mut commit) = (Duration::ZERO, Duration::ZERO);
     for (eval_id, count) in evals {
         let eval = Arc::clone(
@@ -346,9 +387,11 @@ fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result
         };
         let placed: u32 = outcomes.iter().map(|outcome| outcome.placed).sum();
         ensure!(placed == count, "{placed} of {count} instances were placed");
+        placements += f64::from(placed);
     }
     Ok(Committed {
         state,
+        placements,
         plan,
         commit,
     })
