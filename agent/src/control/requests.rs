@@ -2,35 +2,30 @@
 
 use std::sync::Arc;
 
+use muster_agent_core::gc::KeptReason;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::rpc::{NodeReply, NodeRequest};
 use quinn::Connection;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::logs;
 use crate::facilities::Facilities;
 use crate::gc;
 use crate::limits::{REQUESTS_MAX, SESSION_DEADLINE};
-use crate::node::Event;
 use crate::stats;
 
 /// Answers questions until the connection ends.
-pub(super) async fn serve(
-    facilities: Arc<Facilities>,
-    node: mpsc::Sender<Event>,
-    connection: Connection,
-) {
+pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
     let mut answers = JoinSet::new();
     while let Ok((send, receive)) = connection.accept_bi().await {
         while answers.try_join_next().is_some() {}
         if answers.len() >= REQUESTS_MAX {
             drop(answers.join_next().await);
         }
-        let (facilities, node) = (Arc::clone(&facilities), node.clone());
+        let facilities = Arc::clone(&facilities);
         let (sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
         answers.spawn(async move {
-            if let Err(error) = answer(&facilities, &node, sender, receiver).await {
+            if let Err(error) = answer(&facilities, sender, receiver).await {
                 tracing::debug!(%error, "whoever asked has gone");
             }
         });
@@ -39,7 +34,6 @@ pub(super) async fn serve(
 
 async fn answer(
     facilities: &Facilities,
-    node: &mpsc::Sender<Event>,
     mut sender: FrameSender,
     mut receiver: FrameReceiver,
 ) -> Result<(), SendFrameError> {
@@ -60,7 +54,7 @@ async fn answer(
                 |stats| NodeReply::AllocStats(Box::new(stats)),
             )
         }
-        Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => gc::collect(node, dry_run).await,
+        Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => collect(facilities, dry_run).await,
         Ok(Err(error)) => NodeReply::Failed {
             reason: error.to_string(),
             not_found: false,
@@ -70,4 +64,23 @@ async fn answer(
     sender.send(&reply).await?;
     sender.finish();
     Ok(())
+}
+
+/// What a collection of everything that is over came to.
+async fn collect(facilities: &Facilities, dry_run: bool) -> NodeReply {
+    match gc::collect_now(facilities, dry_run).await {
+        Some(collected) => NodeReply::Collected {
+            freed: collected.freed,
+            kept: collected
+                .kept
+                .into_iter()
+                .filter(|(reason, _)| *reason != KeptReason::Running)
+                .map(|(reason, count)| (reason.word().to_owned(), count))
+                .collect(),
+        },
+        None => NodeReply::Failed {
+            reason: "the agent is stopping".to_owned(),
+            not_found: false,
+        },
+    }
 }

@@ -101,7 +101,6 @@ impl<'a> Session<'a> {
         jobs.spawn(read_all(FrameReceiver::new(receive), read));
         jobs.spawn(requests::serve(
             Arc::clone(&link.facilities),
-            link.node.clone(),
             connection.clone(),
         ));
 
