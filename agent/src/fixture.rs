@@ -17,6 +17,10 @@ const BATCH: usize = 1_000;
 /// # Errors
 ///
 /// What could not be written.
+///
+/// # Panics
+///
+/// If what was asked for is not what became of it.
 pub async fn finished(
     data_dir: &Path,
     allocs: &[DesiredAlloc],

@@ -8,7 +8,7 @@
     reason = "a measurement reads the clock and prints; nothing in the core does"
 )]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_control_core::fixture::Cluster;
 use muster_control_core::fsm::Command;
@@ -36,14 +36,14 @@ fn main() {
         .iter()
         .map(|group| group.placements.len())
         .sum();
-    let started = cpu_time();
+    let started = Instant::now();
     let evals = outcome.update.into_iter().collect();
     cluster.apply(Command::ApplyPlans {
         plans: vec![outcome.plan],
         evals,
         at,
     });
-    let applied = cpu_time() - started;
+    let applied = started.elapsed();
     println!(
         "{nodes} nodes, one job of {count}: schedule {scheduled:?}, apply {applied:?}, {runs} runs"
     );
@@ -67,13 +67,13 @@ fn main() {
             check_index: None,
         });
     }
-    let (mut scheduled, all) = (Duration::ZERO, cpu_time());
+    let (mut scheduled, all) = (Duration::ZERO, Instant::now());
     loop {
-        let started = cpu_time();
+        let started = Instant::now();
         let outcomes: Vec<ScheduleOutcome> = std::iter::from_fn(|| cluster.schedule_next())
             .take(64)
             .collect();
-        scheduled += cpu_time() - started;
+        scheduled += started.elapsed();
         if outcomes.is_empty() {
             break;
         }
@@ -82,7 +82,7 @@ fn main() {
     println!(
         "{jobs} jobs of one: {:?} each to schedule, {:?} with all else",
         scheduled / jobs,
-        (cpu_time() - all) / jobs
+        all.elapsed() / jobs
     );
 
     let eval = cluster
@@ -92,17 +92,17 @@ fn main() {
         .next()
         .cloned()
         .expect("there are evaluations");
-    let started = cpu_time();
+    let started = Instant::now();
     let outcome = scheduler::schedule(&cluster.state, &eval, at);
     println!(
         "a job at rest: {:?}, empty {}",
-        cpu_time() - started,
+        started.elapsed(),
         outcome.plan.is_empty()
     );
 
-    let started = cpu_time();
+    let started = Instant::now();
     let records = snapshot::records(&cluster.state).count();
-    println!("snapshot: {records} records in {:?}", cpu_time() - started);
+    println!("snapshot: {records} records in {:?}", started.elapsed());
 }
 
 /// One job whose instances are to be spread, or had better be somewhere.
@@ -176,18 +176,11 @@ fn schedule(cluster: &mut Cluster, spec: JobSpec) -> (ScheduleOutcome, Duration)
         at: cluster.now,
         check_index: None,
     });
-    let started = cpu_time();
+    let started = Instant::now();
     let outcome = cluster
         .schedule_next()
         .expect("the job was just registered");
-    (outcome, cpu_time() - started)
-}
-
-/// What this thread has run so far: other work on the machine does not count.
-fn cpu_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanos = text.split(' ').next().and_then(|word| word.parse().ok());
-    Duration::from_nanos(nanos.unwrap_or(0))
+    (outcome, started.elapsed())
 }
 
 fn fleet(nodes: u32) -> Cluster {

@@ -189,6 +189,10 @@ impl Cluster {
     }
 
     /// Schedules the next evaluation, without committing.
+    ///
+    /// # Panics
+    ///
+    /// If what the scheduler keeps makes a difference.
     pub fn schedule_next(&mut self) -> Option<ScheduleOutcome> {
         let delivery = self.broker.dequeue(self.now)?;
         let eval = Arc::clone(self.state.evals().get(&delivery.eval_id)?);

@@ -92,10 +92,11 @@ fn deletions(
             1 => rival("1 thread", rivals::threads(&allocs, 1)?, true),
             2 => rival("2 threads", rivals::threads(&allocs, 2)?, true),
             3 => rival("8 threads", rivals::threads(&allocs, 8)?, true),
-            4 => match rivals::io_uring(&allocs)? {
-                Some(took) => rival("io_uring", took, true),
-                None => {}
-            },
+            4 => {
+                if let Some(took) = rivals::io_uring(&allocs)? {
+                    rival("io_uring", took, true);
+                }
+            }
             _ => rival(RM, rivals::rm(&place.path().join("alloc"))?, false),
         }
     }

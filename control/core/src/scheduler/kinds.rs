@@ -88,7 +88,7 @@ impl Ask {
     /// `None`: it is beyond what blocks can tell.
     pub(super) fn new(ask: Amount, total: Amount, algorithm: Algorithm) -> Option<Self> {
         let factor = |ask: u64, total: u64| {
-            let factor = 10_f64.powf(-(ask as f64) / total as f64) as f32;
+            let factor = narrow(10_f64.powf(-(ask as f64) / total as f64));
             match algorithm {
                 Algorithm::Binpack => factor,
                 Algorithm::Spread => -factor,
@@ -104,6 +104,14 @@ impl Ask {
     }
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the error is what `NEAR` bounds"
+)]
+fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
 /// The score that a least sum stands for.
 pub(super) fn fit(least: f32, algorithm: Algorithm) -> f64 {
     match algorithm {
@@ -115,8 +123,8 @@ pub(super) fn fit(least: f32, algorithm: Algorithm) -> f64 {
 /// The sum that stands for a score, about.
 pub(super) fn sum(fit: f64, algorithm: Algorithm) -> f32 {
     match algorithm {
-        Algorithm::Binpack => (20.0 - 18.0 * fit) as f32,
-        Algorithm::Spread => (-2.0 - 18.0 * fit) as f32,
+        Algorithm::Binpack => narrow(20.0 - 18.0 * fit),
+        Algorithm::Spread => narrow(-2.0 - 18.0 * fit),
     }
 }
 
@@ -212,6 +220,11 @@ impl Block {
     }
 
     /// The least sum of all.
+    #[expect(
+        clippy::needless_range_loop,
+        clippy::needless_bitwise_bool,
+        reason = "the compiler makes vector instructions of loops and tests of this form"
+    )]
     pub(super) fn least(&self, ask: Ask) -> f32 {
         let mut least = [f32::INFINITY; LANES];
         for at in (0..BLOCK).step_by(LANES) {
@@ -230,6 +243,11 @@ impl Block {
     }
 
     /// How many open nodes have too little.
+    #[expect(
+        clippy::needless_range_loop,
+        clippy::needless_bitwise_bool,
+        reason = "the compiler makes vector instructions of loops and tests of this form"
+    )]
     pub(super) fn short(&self, ask: Ask) -> Short {
         let Together {
             least_free: [least_cpu, ..],
@@ -259,7 +277,7 @@ impl Block {
             }
         }
         let count = |lanes: [i32; LANES]| lanes.iter().sum::<i32>().unsigned_abs();
-        let closed = BLOCK as u32 - self.open.count_ones();
+        let closed = (!self.open).count_ones();
         let [cpu, memory, disk] = short.map(count);
         [cpu - closed, memory, disk]
     }
@@ -312,7 +330,7 @@ impl Block {
             None => -1,
         };
         let power =
-            |total: u64, used: u64| 10_f64.powf(1.0 - used as f64 / total.max(1) as f64) as f32;
+            |total: u64, used: u64| narrow(10_f64.powf(1.0 - used as f64 / total.max(1) as f64));
         self.numbers[slot] = number;
         self.cpu[slot] = free(total.cpu_mhz, used.cpu_mhz);
         self.memory[slot] = free(total.memory_mb, used.memory_mb);

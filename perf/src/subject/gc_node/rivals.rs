@@ -32,9 +32,8 @@ pub(super) fn threads(allocs: &[PathBuf], count: usize) -> anyhow::Result<Durati
             Ok(())
         };
         let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
-        let ends = threads.into_iter().map(|thread| thread.join());
-        ends.map(|end| end.unwrap_or_else(|_panic| Err(std::io::Error::other("panic"))))
-            .collect()
+        let mut ends = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ends.try_for_each(|end| end.unwrap_or_else(|_panic| Err(std::io::Error::other("panic"))))
     });
     deleted?;
     Ok(begun.elapsed())
