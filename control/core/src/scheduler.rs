@@ -1,8 +1,8 @@
 //! A snapshot and an evaluation in, a plan out.
 //!
 //! Every choice is the best of all feasible nodes: `feasible` says which nodes may be used (once per
-//! class of nodes), `rank` scores them and keeps the best on top of a tournament, so that C instances on
-//! N nodes cost O(N + C log N). `reconciler` says what is missing and what is too much; `generic` ties
+//! class of nodes), `rank` scores them: a few instances by looking at the `kinds` of nodes, many by keeping the best on
+//! top of a tournament, so that C instances on N nodes cost O(N + C log N). `ahead` are plans that are not committed yet. `reconciler` says what is missing and what is too much; `generic` ties
 //! it together for service and batch jobs, `system` for those that have an instance on every node.
 //! `preempt` says who makes room. The same snapshot, evaluation and time give the same plan.
 //!
