@@ -1,7 +1,8 @@
 //! Nodes by kind, kept from one evaluation to the next.
 //!
-//! A kind is all nodes of one class and one size. What no rule tells apart is judged once for all of them,
-//! and Nomad's fit, `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came, splits
+//! A kind is all nodes of one size whose classes nobody tells apart: everyone who has asked so far got the same verdict on
+//! all of them, and likes them equally well ([`Kinds::agree`] sees to it). So there are few kinds even where classes are many,
+//! and what a group wants is judged once for each. Nomad's fit, `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came, splits
 //! into a power that is the node's and a factor that is the kind's: `10^(1 - (used + ask) / total)` is
 //! `10^(1 - used / total) * 10^(-ask / total)`. So looking at a node costs three comparisons, two products and a
 //! sum, on numbers that lie side by side, and a change of a node costs two powers.
@@ -13,12 +14,14 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::job::Affinity;
+use muster_domain::node::NodeSpec;
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{Asks, Needs, Verdicts};
+use super::feasible::{Asks, ClassAt, Needs, Verdict, Verdicts};
 use crate::limits;
-use crate::state::{Column, Columns, NodeClass};
+use crate::state::{Column, Columns, NodeClass, State};
 
 /// Nodes in a block.
 pub(super) const BLOCK: usize = 64;
@@ -146,6 +149,11 @@ impl Block {
 
     pub(super) fn number(&self, slot: usize) -> usize {
         self.numbers[slot] as usize
+    }
+
+    /// The lowest number of an open node.
+    pub(super) fn least_number(&self) -> usize {
+        self.together.least_number as usize
     }
 
     /// If the same is free on all open nodes, and it is enough: the sum of each, and which of them is the first from
@@ -352,13 +360,13 @@ impl Block {
     }
 }
 
-/// All nodes of one class and one size.
+/// All nodes of one size and one group of classes.
 ///
 /// Those that are about as full lie together, so that most blocks can be left out: [`Kind::sort`] sees to it now and
 /// then. Nothing depends on the order.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
-    pub(super) class: NodeClass,
+    pub(super) group: usize,
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
     len: usize,
@@ -369,11 +377,6 @@ pub(super) struct Kind {
 impl Kind {
     fn number(&self, slot: usize) -> u32 {
         self.blocks[slot / BLOCK].numbers[slot % BLOCK]
-    }
-
-    /// Any node of the kind.
-    pub(super) fn any(&self) -> Option<usize> {
-        (self.len > 0).then(|| self.number(0) as usize)
     }
 
     /// Nodes on which somebody may be placed.
@@ -466,19 +469,83 @@ const NOWHERE: Position = Position {
     at: 0,
 };
 
+/// What a group wants of a node besides room.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Wants {
+    pub(super) asks: Asks,
+    pub(super) affinities: Vec<Affinity>,
+}
+
+/// What becomes of those who want the same on each group of classes.
+#[derive(Debug)]
+pub(super) struct Judged {
+    verdicts: Verdicts,
+    by_class: BTreeMap<NodeClass, View>,
+    views: Vec<Option<View>>,
+    /// The groups that it is about.
+    generation: u64,
+}
+
+/// How nodes of a class look to those who want something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    pub(super) class_at: ClassAt,
+    pub(super) is_feasible: bool,
+    pub(super) affinity: Option<f64>,
+}
+
+impl View {
+    fn is_alike(self, other: Self) -> bool {
+        let bits = |view: Self| view.affinity.map(f64::to_bits);
+        self.class_at == other.class_at && bits(self) == bits(other)
+    }
+}
+
+impl Judged {
+    fn new(wants: &Wants) -> Self {
+        Self {
+            verdicts: Verdicts::new(Needs::new(wants.asks.clone())),
+            by_class: BTreeMap::new(),
+            views: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    pub(super) fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
+    }
+
+    pub(super) fn view(&self, group: usize) -> Option<View> {
+        self.views.get(group).copied().flatten()
+    }
+}
+
+/// A class of nodes.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    group: usize,
+    /// The last node that came to it.
+    node: usize,
+}
+
 /// All nodes by kind.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
     /// What the kinds follow from.
     columns: Columns,
     kinds: Vec<Kind>,
-    by_key: BTreeMap<(NodeClass, [u64; 3]), usize>,
+    by_key: BTreeMap<(usize, [u64; 3]), usize>,
+    classes: BTreeMap<NodeClass, Class>,
+    /// Groups of classes are below this number.
+    groups: usize,
+    /// Goes up whenever a class is in another group.
+    generation: u64,
     /// By number.
     positions: Vec<Position>,
     /// Written to by the plan under way.
     written: Vec<usize>,
-    /// Verdicts by what is asked for. A class says all that rules look at, so they never grow old.
-    verdicts: BTreeMap<Asks, Verdicts>,
+    /// What becomes of those who asked. A class says all that rules look at, so that never grows old.
+    judged: BTreeMap<Wants, Judged>,
 }
 
 impl Kinds {
@@ -491,7 +558,8 @@ impl Kinds {
         self.sort();
         self.summarise();
         let used = self.kinds.iter().filter(|kind| kind.len > 0).count();
-        if self.kinds.len() > 2 * used + limits::KINDS_SPARE_MAX {
+        let spare = limits::KINDS_SPARE_MAX;
+        if self.kinds.len() > 2 * used + spare || self.classes.len() > columns.len() + spare {
             *self = Self::default();
             self.follow(columns);
         }
@@ -502,10 +570,11 @@ impl Kinds {
         if self.positions.len() <= number {
             self.positions.resize(number + 1, NOWHERE);
         }
+        let group = column.map(|column| self.group_of(column.class, number));
         let position = self.positions[number];
         let old = self.kinds.get(position.kind as usize);
         if let (Some(old), Some(column)) = (old, column)
-            && old.class == column.class
+            && group == Some(old.group)
             && old.total == column.total
         {
             self.write(number, column);
@@ -518,16 +587,15 @@ impl Kinds {
             self.say_where(position.kind as usize, position.at as usize);
             self.positions[number] = NOWHERE;
         }
-        let Some(column) = column else { return };
+        let Some((column, group)) = column.zip(group) else {
+            return;
+        };
         let total = column.total;
-        let key = (
-            column.class,
-            [total.cpu_mhz, total.memory_mb, total.disk_mb],
-        );
+        let key = (group, [total.cpu_mhz, total.memory_mb, total.disk_mb]);
         let kinds = &mut self.kinds;
         let at = *self.by_key.entry(key).or_insert_with(|| {
             kinds.push(Kind {
-                class: column.class,
+                group,
                 total,
                 blocks: Vec::new(),
                 len: 0,
@@ -630,16 +698,104 @@ impl Kinds {
             .for_each(Block::summarise);
     }
 
-    /// What is known of who may be used by those who ask for the same. Give it back.
-    pub(super) fn take_verdicts(&mut self, asks: &Asks) -> Verdicts {
-        let known = self.verdicts.remove(asks);
-        known.unwrap_or_else(|| Verdicts::new(Needs::new(asks.clone())))
+    /// The group of a class. A new one is with those that nobody told apart so far.
+    fn group_of(&mut self, class: NodeClass, node: usize) -> usize {
+        if let Some(known) = self.classes.get_mut(&class) {
+            known.node = node;
+            return known.group;
+        }
+        self.classes.insert(class, Class { group: 0, node });
+        self.groups = self.groups.max(1);
+        self.generation += 1;
+        0
     }
 
-    pub(super) fn keep_verdicts(&mut self, asks: Asks, verdicts: Verdicts) {
-        if self.verdicts.len() >= limits::CONSTRAINT_SETS_MAX {
-            self.verdicts.clear();
+    /// What is known of those who want the same. Give it back with [`Self::keep`].
+    pub(super) fn take_judged(&mut self, wants: &Wants) -> Judged {
+        let known = self.judged.remove(wants);
+        known.unwrap_or_else(|| Judged::new(wants))
+    }
+
+    pub(super) fn keep(&mut self, wants: Wants, judged: Judged) {
+        if self.judged.len() >= limits::CONSTRAINT_SETS_MAX {
+            self.judged.clear();
         }
-        self.verdicts.insert(asks, verdicts);
+        self.judged.insert(wants, judged);
+    }
+
+    /// Judges what is new, and puts classes that `judged` tells apart into groups of their own.
+    pub(super) fn agree(
+        &mut self,
+        judged: &mut Judged,
+        state: &State,
+        likes: impl Fn(&NodeSpec) -> Option<f64>,
+    ) {
+        if judged.generation == self.generation && !judged.views.is_empty() {
+            return;
+        }
+        let columns = self.columns.clone();
+        // A class that no node has any more is new when one comes back to it.
+        self.classes.retain(|class, Class { node, .. }| {
+            if judged.by_class.contains_key(class) {
+                return true;
+            }
+            let is_one = |column: &&Column| column.occupied && column.class == *class;
+            let known = columns.get(*node).filter(is_one);
+            let column = known.or_else(|| columns.iter().find(is_one));
+            let node = column.and_then(|column| state.nodes().get(&column.node_id));
+            let Some(node) = node else { return false };
+            let (class_at, verdict) = judged.verdicts.of(*class, || Some(&node.spec));
+            let view = View {
+                class_at,
+                is_feasible: *verdict == Verdict::Feasible,
+                affinity: likes(&node.spec),
+            };
+            judged.by_class.insert(*class, view);
+            true
+        });
+        if self.tell_apart(&judged.by_class) {
+            self.generation += 1;
+            for number in 0..columns.len() {
+                self.change(number, columns.get(number));
+            }
+            self.sort();
+            self.summarise();
+        }
+        judged.views = vec![None; self.groups];
+        for (class, Class { group, .. }) in &self.classes {
+            if let Some(view) = judged.by_class.get(class) {
+                judged.views[*group] = Some(*view);
+            }
+        }
+        judged.generation = self.generation;
+    }
+
+    /// Says whether a class is in another group now.
+    fn tell_apart(&mut self, views: &BTreeMap<NodeClass, View>) -> bool {
+        // Within each group of before: what is alike, and its group from now on.
+        let mut apart: BTreeMap<usize, Vec<(View, usize)>> = BTreeMap::new();
+        let mut is_new = false;
+        for (class, row) in &mut self.classes {
+            let Some(view) = views.get(class) else {
+                continue;
+            };
+            let known = apart.entry(row.group).or_default();
+            let group = match known.iter().find(|(other, _)| other.is_alike(*view)) {
+                Some((_, group)) => *group,
+                None => {
+                    let group = if known.is_empty() {
+                        row.group
+                    } else {
+                        self.groups += 1;
+                        self.groups - 1
+                    };
+                    known.push((*view, group));
+                    group
+                }
+            };
+            is_new |= group != row.group;
+            row.group = group;
+        }
+        is_new
     }
 }

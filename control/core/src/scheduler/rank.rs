@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 
 use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
-use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
@@ -688,10 +688,17 @@ struct Affinities<'a> {
 }
 
 impl<'a> Affinities<'a> {
-    fn of(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
+    /// The affinities themselves.
+    fn all(job: &'a JobSpec, group: &'a TaskGroup) -> impl Iterator<Item = &'a Affinity> {
         let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
-        let all = job.affinities.iter().chain(&group.affinities);
-        let conditions = all.chain(of_tasks).map(|affinity| {
+        job.affinities
+            .iter()
+            .chain(&group.affinities)
+            .chain(of_tasks)
+    }
+
+    fn of(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
+        let conditions = Self::all(job, group).map(|affinity| {
             let condition = Condition::new(&affinity.left, affinity.operand, &affinity.right);
             (affinity.weight, condition)
         });

@@ -17,9 +17,9 @@ use muster_domain::scheduling::Algorithm;
 use super::distinct::{self, Hosts};
 use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, node_score, numbered};
 use crate::limits;
-use crate::scheduler::feasible::{Asks, ClassAt, Verdict};
+use crate::scheduler::feasible::{Asks, ClassAt};
 use crate::scheduler::fleet::{Assigned, Extras, Fleet};
-use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short};
+use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short, View, Wants};
 use crate::state::AllocView;
 
 /// A scan looks at a few dozen blocks and kinds for each instance, a ranking at every node once and then at next to
@@ -203,7 +203,11 @@ impl<'a> Scan<'a> {
         };
         fleet.follow();
         let mut census = Census::default();
-        scan.choose_kinds(fleet, asks, &affinities, &mut census)?;
+        let wants = Wants {
+            asks,
+            affinities: Affinities::all(job, group).cloned().collect(),
+        };
+        scan.choose_kinds(fleet, wants, &affinities, &mut census)?;
         scan.metrics = census.into_metrics();
         let present = present.filter_map(|alloc| {
             let of_group = alloc.group().name == group.name;
@@ -248,22 +252,29 @@ impl<'a> Scan<'a> {
     fn choose_kinds(
         &mut self,
         fleet: &mut Fleet<'_>,
-        asks: Asks,
+        wants: Wants,
         affinities: &Affinities<'_>,
         census: &mut Census,
     ) -> Option<()> {
-        let mut verdicts = fleet.kinds_mut().take_verdicts(&asks);
+        let state = fleet.state();
+        let mut judged = fleet.kinds_mut().take_judged(&wants);
+        fleet
+            .kinds_mut()
+            .agree(&mut judged, state, |spec| affinities.score(spec));
         let mut beyond = false;
         let mut last: Option<(Amount, Ask)> = None;
         let mut counts: Vec<(ClassAt, u32)> = Vec::new();
         self.usable_of = vec![None; fleet.kinds().all().len()];
         for (at, kind) in fleet.kinds().all().iter().enumerate() {
             let open = kind.open();
-            let Some(any) = kind.any().filter(|_| open > 0) else {
+            let Some(view) = judged.view(kind.group).filter(|_| open > 0) else {
                 continue;
             };
-            let (class_at, verdict) = verdicts.of(kind.class, || fleet.spec(any));
-            let is_feasible = *verdict == Verdict::Feasible;
+            let View {
+                class_at,
+                is_feasible,
+                affinity,
+            } = view;
             match counts.iter_mut().find(|(known, _)| *known == class_at) {
                 Some((_, count)) => *count += open,
                 None => counts.push((class_at, open)),
@@ -292,11 +303,7 @@ impl<'a> Scan<'a> {
             self.usable.push(Usable {
                 kind: at,
                 ask,
-                affinity: if affinities.conditions.is_empty() {
-                    None
-                } else {
-                    fleet.spec(any).and_then(|spec| affinities.score(spec))
-                },
+                affinity,
                 least: vec![(f32::INFINITY, Known::Least); kind.blocks.len()],
                 best: Vec::new(),
                 low: f32::INFINITY,
@@ -305,10 +312,11 @@ impl<'a> Scan<'a> {
             });
         }
         for (class_at, count) in counts {
+            let verdicts = judged.verdicts();
             let datacenter = verdicts.datacenter(class_at);
             census.count(verdicts.verdict(class_at), datacenter, count);
         }
-        fleet.kinds_mut().keep_verdicts(asks, verdicts);
+        fleet.kinds_mut().keep(wants, judged);
         (!beyond).then_some(())
     }
 
@@ -659,15 +667,17 @@ impl<'a> Scan<'a> {
             }
         }
         for (promise, at) in self.promising() {
-            if !top.takes(promise) {
+            if !top.takes(promise, 0) {
                 break;
             }
             let usable = &mut self.usable[at];
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
             for (block_at, block) in blocks.iter().enumerate() {
                 let takes = |(sum, _): (f32, Known), usable: &Usable| {
-                    sum.is_finite() && top.takes(about(usable, sum, self.algorithm))
+                    let score = about(usable, sum, self.algorithm);
+                    sum.is_finite() && top.takes(score, block.least_number())
                 };
+                // Nobody in it is better, and of those that are as good nobody has a lower number.
                 if !takes(usable.least[block_at], usable) {
                     continue;
                 }
@@ -679,7 +689,7 @@ impl<'a> Scan<'a> {
                 let mut most = beyond(usable, &top, self.algorithm);
                 for slot in 0..BLOCK {
                     let sum = block.sum(slot, usable.ask);
-                    if sum < most {
+                    if sum <= most {
                         top.offer(about(usable, sum, self.algorithm), block.number(slot));
                         most = beyond(usable, &top, self.algorithm);
                     }
@@ -711,7 +721,7 @@ fn about(usable: &Usable, sum: f32, algorithm: Algorithm) -> f64 {
     }
 }
 
-/// A node with this sum or a larger one is not among the best.
+/// A node with a larger sum is not among the best.
 fn beyond(usable: &Usable, top: &Top, algorithm: Algorithm) -> f32 {
     let Some((score, _)) = top.0.get(limits::SCORES_MAX - 1) else {
         return f32::MAX;
@@ -719,7 +729,7 @@ fn beyond(usable: &Usable, top: &Top, algorithm: Algorithm) -> f32 {
     let fit = usable
         .affinity
         .map_or(*score, |affinity| 2.0 * score - affinity);
-    kinds::sum(fit, algorithm)
+    kinds::sum(fit, algorithm) + NEAR
 }
 
 fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
@@ -730,20 +740,22 @@ fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
     }
 }
 
-/// The best scores so far, best first; of equal ones those that came first.
+/// The best scores so far, best first; of equal ones the lowest number first.
 #[derive(Debug, Default)]
 struct Top(Vec<(f64, usize)>);
 
 impl Top {
     /// Whether a node with this score would be among them.
-    fn takes(&self, score: f64) -> bool {
+    fn takes(&self, score: f64, number: usize) -> bool {
         let last = self.0.get(limits::SCORES_MAX - 1);
-        last.is_none_or(|(other, _)| score > *other)
+        last.is_none_or(|(other, at)| score > *other || (score >= *other && number < *at))
     }
 
     fn offer(&mut self, score: f64, number: usize) {
-        if self.takes(score) {
-            let place = self.0.partition_point(|(other, _)| *other >= score);
+        if self.takes(score, number) {
+            let goes_before =
+                |(other, at): &(f64, usize)| *other > score || (*other >= score && *at < number);
+            let place = self.0.partition_point(goes_before);
             self.0.insert(place, (score, number));
             self.0.truncate(limits::SCORES_MAX);
         }
