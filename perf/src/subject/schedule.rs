@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use muster_control_core::applier;
 use muster_control_core::fsm::{self, Command, Response};
-use muster_control_core::scheduler;
+use muster_control_core::scheduler::Scheduler;
 use muster_control_core::state::{State, check};
 use muster_domain::fixture;
 use muster_domain::id::{EvalId, LogIndex, NodeId, Timestamp};
@@ -365,6 +365,8 @@ fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result
     let mut snapshot = state.clone();
     let mut placements = 0.0;
     let (mut plan, mut commit) = (Duration::ZERO, Duration::ZERO);
+    // As a worker does, which keeps what it knows of the nodes.
+    let mut scheduler = Scheduler::default();
     for (eval_id, count) in evals {
         let eval = Arc::clone(
             snapshot
@@ -374,7 +376,7 @@ fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result
         );
 
         let clock = CpuClock::of_thread()?;
-        let outcome = scheduler::schedule(&snapshot, &eval, NOW);
+        let outcome = scheduler.schedule(&snapshot, &eval, NOW);
         plan += clock.elapsed()?;
         let merged = applier::merge(&state, vec![outcome], Vec::new(), NOW);
         let command = merged.command.context("the plan places something")?;

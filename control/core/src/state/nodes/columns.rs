@@ -49,19 +49,19 @@ impl Columns {
         if self.len == older.len && self.pages.ptr_eq(&older.pages) {
             return changed;
         }
-        let pages = self.pages.len().max(older.pages.len());
-        let (mut new, mut old) = (self.pages.iter(), older.pages.iter());
-        for page in 0..pages {
-            let (new, old) = (new.next(), old.next());
-            let is_same = new.zip(old).is_some_and(|(new, old)| Arc::ptr_eq(new, old));
-            // The last page of each may end elsewhere.
-            let is_last = (page + 1) * PAGE_COLUMNS > self.len.min(older.len);
-            if is_same && !is_last {
+        // Those that both have, and then those that only one has.
+        let both = self.len.min(older.len);
+        let pages = self.pages.iter().zip(older.pages.iter());
+        for (page, (new, old)) in pages.enumerate() {
+            if Arc::ptr_eq(new, old) {
                 continue;
             }
-            let numbers = page * PAGE_COLUMNS..(page + 1) * PAGE_COLUMNS;
-            changed.extend(numbers.filter(|at| self.get(*at) != older.get(*at)));
+            let columns = new.iter().zip(old.iter()).enumerate();
+            let numbers = columns.filter(|(_, (new, old))| new != old);
+            let numbers = numbers.map(|(at, _)| page * PAGE_COLUMNS + at);
+            changed.extend(numbers.filter(|number| *number < both));
         }
+        changed.extend(both..self.len.max(older.len));
         changed
     }
 }

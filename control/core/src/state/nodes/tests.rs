@@ -56,3 +56,29 @@ fn the_last_page_goes_with_its_last_node() {
     nodes.put(last);
     assert_eq!(nodes.number(&node_id(69)), Some(NodeNumber(60)));
 }
+
+#[test]
+fn what_changed_since_is_found_whatever_grew_or_shrank() {
+    let cluster = fleet(70);
+    let mut nodes = cluster.state.nodes().clone();
+    let before = nodes.shared_columns();
+    let with = |number: usize, nodes: &Nodes| {
+        let mut node = (**nodes.get(&node_id(number)).unwrap()).clone();
+        node.eligibility = muster_domain::node::Eligibility::Ineligible;
+        node
+    };
+
+    nodes.put(with(3, &nodes));
+    nodes.put(with(69, &nodes));
+    let mut another = with(69, &nodes);
+    let spec = Arc::make_mut(&mut another.spec);
+    spec.id = node_id(70);
+    nodes.put(another);
+    let after = nodes.shared_columns();
+
+    assert_eq!(after.changed_since(&before), [3, 69, 70]);
+    assert_eq!(before.changed_since(&after), [3, 69, 70], "and back");
+    assert!(after.changed_since(&after).is_empty());
+    nodes.remove(&node_id(70), false, LogIndex(200));
+    assert_eq!(nodes.shared_columns().changed_since(&after), [70]);
+}
