@@ -13,6 +13,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use muster_domain::fixture;
+use muster_domain::id::{LogIndex, NodeId};
+use muster_domain::node::NodeSpec;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::harness::{Context, Metric};
@@ -35,6 +38,18 @@ pub(crate) const ALL: &[(&str, Run)] = &[
 /// The names of all subjects.
 pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
+}
+
+/// A node of one of nine sizes, with the attributes that a constraint asks for.
+fn node_of_nine_sizes(number: u32) -> NodeSpec {
+    let cpu_mhz = [8_000, 16_000, 32_000][number as usize % 3];
+    let memory_mb = [16_384, 32_768, 65_536][number as usize / 3 % 3];
+    let mut spec = fixture::node(&format!("n{number}"))
+        .cpu_mhz(cpu_mhz)
+        .memory_mb(memory_mb)
+        .build();
+    spec.id = NodeId::at(LogIndex(1), number);
+    spec
 }
 
 /// Set in a process that a subject started from this very program: what it is to be.

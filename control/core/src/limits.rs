@@ -11,7 +11,7 @@ pub const SCORES_MAX: usize = 5;
 /// whose attributes all change at once is sorted anew only now and then.
 pub const KINDS_SPARE_MAX: usize = 1_024;
 /// Sets of constraints whose verdicts a scheduler keeps: a cluster has about as many as it has kinds of jobs. When there
-/// are more it begins anew; a verdict costs less than a microsecond for each class of nodes.
+/// are more it begins anew, and judges each class of nodes once more.
 pub const CONSTRAINT_SETS_MAX: usize = 1_024;
 /// Nodes on which a fixed port that is asked for may be taken before all nodes are looked at one by one.
 pub const REFUSALS_MAX: u32 = 32;

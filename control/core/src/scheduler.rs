@@ -2,9 +2,10 @@
 //!
 //! Every choice is the best of all feasible nodes: `feasible` says which nodes may be used (once per
 //! class of nodes), `rank` scores them: a few instances by looking at the `kinds` of nodes, many by keeping the best on
-//! top of a tournament, so that C instances on N nodes cost O(N + C log N). `ahead` are plans that are not committed yet. `reconciler` says what is missing and what is too much; `generic` ties
-//! it together for service and batch jobs, `system` for those that have an instance on every node.
-//! `preempt` says who makes room. The same snapshot, evaluation and time give the same plan.
+//! top of a tournament, so that C instances on N nodes cost O(N + C log N). `reconciler` says what is missing and what
+//! is too much; `generic` ties it together for service and batch jobs, `system` for those that have an instance on
+//! every node. `preempt` says who makes room. `ahead` are plans that are not committed yet; system jobs neither see
+//! them nor are among them. The same snapshot, evaluation, time and plans ahead give the same plan.
 //!
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
@@ -128,9 +129,10 @@ impl Scheduler {
             return outcome;
         }
         // The plans under way may come to nothing: that there is no room is said of what is sure.
-        let others = std::mem::take(&mut self.ahead);
+        let others = std::mem::replace(&mut self.ahead, Ahead::nothing(state));
         let outcome = self.look(state, eval, now);
-        self.ahead.join(others, &eval.id);
+        let alone = std::mem::replace(&mut self.ahead, others);
+        self.ahead.replace(state, &eval.id, alone);
         outcome
     }
 

@@ -26,12 +26,13 @@ use muster_control_core::fsm::{self, Command, Response};
 use muster_control_core::scheduler::Scheduler;
 use muster_control_core::state::{State, check};
 use muster_domain::fixture;
-use muster_domain::id::{EvalId, LogIndex, NodeId, Timestamp};
+use muster_domain::id::{EvalId, LogIndex, Timestamp};
 use muster_domain::job::{Affinity, JobSpec, JobType, Operand, Spread};
 use muster_domain::node::NodeStatus;
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 use crate::harness::{Context, CpuClock, Metric, Tally};
+use crate::subject::node_of_nine_sizes;
 use scan::Scan;
 
 /// How many jobs, and how many instances each.
@@ -405,13 +406,7 @@ const NOW: Timestamp = Timestamp(1_000_000_000);
 fn fleet(nodes: u32) -> anyhow::Result<State> {
     let mut state = State::default();
     for number in 0..nodes {
-        let cpu_mhz = [8_000, 16_000, 32_000][number as usize % 3];
-        let memory_mb = [16_384, 32_768, 65_536][number as usize / 3 % 3];
-        let mut spec = fixture::node(&format!("n{number}"))
-            .cpu_mhz(cpu_mhz)
-            .memory_mb(memory_mb)
-            .build();
-        spec.id = NodeId::at(LogIndex(1), number);
+        let mut spec = node_of_nine_sizes(number);
         let rack = format!("r{}", number % RACKS);
         spec.meta.insert("rack".to_owned(), rack);
         let node_id = spec.id;

@@ -7,10 +7,12 @@
 
 use std::collections::BTreeMap;
 
+use imbl::OrdMap;
 use muster_domain::id::{EvalId, LogIndex};
 use muster_domain::resources::{Amount, Holding};
 
-use crate::state::State;
+use super::fleet::numbered;
+use crate::state::{Columns, Held, State};
 
 /// One instance that was placed: on which node, and what it takes of it.
 pub(super) type Placed = (usize, Amount, Holding);
@@ -19,6 +21,44 @@ pub(super) type Placed = (usize, Amount, Holding);
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     plans: BTreeMap<EvalId, Under>,
+    /// The last entry of the state that the rest is about; `None` before the first.
+    of: Option<LogIndex>,
+    /// The nodes of that state as they are after the plans.
+    after: After,
+}
+
+/// Nodes after some plans.
+#[derive(Clone, Debug, Default)]
+pub(super) struct After {
+    pub(super) columns: Columns,
+    /// What is held of nodes where a plan changed it.
+    pub(super) held: OrdMap<usize, Held>,
+}
+
+impl After {
+    /// After none.
+    pub(super) fn nothing(state: &State) -> Self {
+        Self {
+            columns: state.nodes().shared_columns(),
+            held: OrdMap::new(),
+        }
+    }
+
+    fn take(&mut self, state: &State, (number, amount, holding): &Placed) {
+        let Some(column) = self.columns.get_mut(*number) else {
+            return;
+        };
+        column.used = column.used.plus(*amount);
+        if !holding.is_empty() {
+            self.held_mut(state, *number).take(holding);
+        }
+    }
+
+    /// What is held of node `number`, to write to.
+    pub(super) fn held_mut(&mut self, state: &State, number: usize) -> &mut Held {
+        let held = self.held.entry(number);
+        held.or_insert_with(|| state.nodes().holdings(numbered(number)).clone())
+    }
 }
 
 /// A plan under way.
@@ -30,13 +70,30 @@ struct Under {
 }
 
 impl Ahead {
+    /// Nothing is under way.
+    pub(super) fn nothing(state: &State) -> Self {
+        Self {
+            plans: BTreeMap::new(),
+            of: Some(state.applied()),
+            after: After::nothing(state),
+        }
+    }
+
     /// Forgets what `state` shows already, and the last plan for `eval_id`.
     pub(super) fn begin(&mut self, state: &State, eval_id: &EvalId) {
-        self.plans.remove(eval_id);
+        let is_replaced = self.plans.remove(eval_id).is_some();
+        if self.of == Some(state.applied()) && !is_replaced {
+            return;
+        }
         self.plans.retain(|eval_id, plan| {
             let eval = state.evals().get(eval_id);
             eval.is_some_and(|eval| eval.modify_index <= plan.since)
         });
+        self.of = Some(state.applied());
+        self.after = After::nothing(state);
+        for placed in self.plans.values().flat_map(|plan| &plan.placed) {
+            self.after.take(state, placed);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -48,21 +105,27 @@ impl Ahead {
         self.plans.keys().all(|other| other == eval_id)
     }
 
-    /// Takes over what another knows, except about `eval_id`.
-    pub(super) fn join(&mut self, mut other: Self, eval_id: &EvalId) {
-        other.plans.remove(eval_id);
-        self.plans.append(&mut other.plans);
-    }
-
-    pub(super) fn add(&mut self, state: &State, eval_id: EvalId, placed: Vec<Placed>) {
-        if !placed.is_empty() {
-            let since = state.applied();
-            self.plans.insert(eval_id, Under { since, placed });
+    /// Puts the plan for `eval_id` of `other`, which knew of nothing else, in the place of its own.
+    pub(super) fn replace(&mut self, state: &State, eval_id: &EvalId, mut other: Self) {
+        self.begin(state, eval_id);
+        if let Some(Under { placed, .. }) = other.plans.remove(eval_id) {
+            self.add(state, *eval_id, placed);
         }
     }
 
-    /// All that is placed.
-    pub(super) fn placed(&self) -> impl Iterator<Item = &Placed> {
-        self.plans.values().flat_map(|plan| &plan.placed)
+    pub(super) fn add(&mut self, state: &State, eval_id: EvalId, placed: Vec<Placed>) {
+        if placed.is_empty() {
+            return;
+        }
+        for one in &placed {
+            self.after.take(state, one);
+        }
+        let since = state.applied();
+        self.plans.insert(eval_id, Under { since, placed });
+    }
+
+    /// The nodes after the plans.
+    pub(super) fn after(&self) -> &After {
+        &self.after
     }
 }

@@ -8,7 +8,7 @@ use muster_domain::job::{DEFAULT_HOST_NETWORK, PortAsk, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
 
-use super::ahead::{Ahead, Placed};
+use super::ahead::{After, Ahead, Placed};
 use super::feasible::{Condition, device_matches};
 use super::kinds::Kinds;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
@@ -18,9 +18,8 @@ use crate::state::{AllocView, Column, Columns, Held, State};
 #[derive(Debug)]
 pub(super) struct Fleet<'a> {
     state: &'a State,
-    columns: Columns,
-    /// What is held of nodes where the plan changed it.
-    held: BTreeMap<usize, Held>,
+    /// The nodes after the plan, as far as it goes, and after those that are under way.
+    after: After,
     /// Allocations whose share the plan sets free, by key.
     freed: BTreeSet<u64>,
     /// Allocations that the plan evicts, by job and group.
@@ -100,8 +99,7 @@ impl<'a> Fleet<'a> {
     pub(super) fn new(state: &'a State, seed: u64) -> Self {
         Self {
             state,
-            columns: state.nodes().shared_columns(),
-            held: BTreeMap::new(),
+            after: After::nothing(state),
             freed: BTreeSet::new(),
             evicted: BTreeMap::new(),
             seed,
@@ -113,22 +111,17 @@ impl<'a> Fleet<'a> {
 
     /// The same after the plans in `ahead`, with nodes by kind.
     pub(super) fn with(state: &'a State, seed: u64, ahead: &Ahead, kinds: Kinds) -> Self {
-        let mut fleet = Self::new(state, seed);
-        for (number, amount, holding) in ahead.placed() {
-            fleet.use_of(*number, |used| used.plus(*amount));
-            if !holding.is_empty() && fleet.columns.get(*number).is_some() {
-                fleet.held_mut(*number).take(holding);
-            }
+        Self {
+            after: ahead.after().clone(),
+            kinds,
+            ..Self::new(state, seed)
         }
-        fleet.changed.clear();
-        fleet.kinds = kinds;
-        fleet
     }
 
     /// Brings the kinds in line with the nodes as they are now.
     pub(super) fn follow(&mut self) {
         self.kinds.restore();
-        self.kinds.follow(&self.columns);
+        self.kinds.follow(&self.after.columns);
     }
 
     /// Nodes by kind, as they were before the plan, and what the plan places.
@@ -147,7 +140,7 @@ impl<'a> Fleet<'a> {
 
     /// Brings the kinds up to date with node `number`.
     pub(super) fn write_kind(&mut self, number: usize) {
-        let column = self.columns.get(number).unwrap_or(&Column::VACANT);
+        let column = self.after.columns.get(number).unwrap_or(&Column::VACANT);
         self.kinds.set(number, column);
     }
 
@@ -158,7 +151,7 @@ impl<'a> Fleet<'a> {
 
     /// Of equal nodes the one with this number, or next after it, goes first.
     pub(super) fn first(&self) -> usize {
-        let len = self.columns.len().max(1) as u64;
+        let len = self.after.columns.len().max(1) as u64;
         usize::try_from(self.seed % len).unwrap_or(0)
     }
 
@@ -171,12 +164,12 @@ impl<'a> Fleet<'a> {
     }
 
     pub(super) fn columns(&self) -> &Columns {
-        &self.columns
+        &self.after.columns
     }
 
     /// The column of node `number`; a vacant one if there is none.
     pub(super) fn column(&self, number: usize) -> &Column {
-        self.columns.get(number).unwrap_or(&Column::VACANT)
+        self.after.columns.get(number).unwrap_or(&Column::VACANT)
     }
 
     pub(super) fn number(&self, node_id: &NodeId) -> Option<usize> {
@@ -185,7 +178,7 @@ impl<'a> Fleet<'a> {
 
     /// The fingerprint of node `number`.
     pub(super) fn spec(&self, number: usize) -> Option<&'a NodeSpec> {
-        let column = self.columns.get(number)?;
+        let column = self.after.columns.get(number)?;
         let node = self.state.nodes().get(&column.node_id)?;
         Some(&node.spec)
     }
@@ -193,7 +186,7 @@ impl<'a> Fleet<'a> {
     /// The number of the node that `alloc` is on, if the node is there.
     pub(super) fn number_of(&self, alloc: AllocView<'_>) -> Option<usize> {
         let number = alloc.node().at();
-        let column = self.columns.get(number)?;
+        let column = self.after.columns.get(number)?;
         column.occupied.then_some(number)
     }
 
@@ -213,7 +206,7 @@ impl<'a> Fleet<'a> {
 
     /// What of node `number` is used becomes what `change` makes of it.
     fn use_of(&mut self, number: usize, change: impl FnOnce(Amount) -> Amount) {
-        if let Some(column) = self.columns.get_mut(number) {
+        if let Some(column) = self.after.columns.get_mut(number) {
             column.used = change(column.used);
             self.changed.push(number);
         }
@@ -270,17 +263,14 @@ impl<'a> Fleet<'a> {
 
     /// What is held of node `number`.
     pub(super) fn held(&self, number: usize) -> &Held {
-        match self.held.get(&number) {
+        match self.after.held.get(&number) {
             Some(held) => held,
             None => self.state.nodes().holdings(numbered(number)),
         }
     }
 
     fn held_mut(&mut self, number: usize) -> &mut Held {
-        let state = self.state;
-        self.held
-            .entry(number)
-            .or_insert_with(|| state.nodes().holdings(numbered(number)).clone())
+        self.after.held_mut(self.state, number)
     }
 
     /// What one instance would hold on node `number`, or what is not to be had.

@@ -33,8 +33,7 @@ pub(super) const NEAR: f32 = 2e-5;
 /// As many as one instruction of every x86-64 takes.
 const LANES: usize = 4;
 
-/// A kind is sorted when one in so many of its nodes has changed: sorting costs about as much for each node as the
-/// change did.
+/// A kind is sorted when one in so many of its nodes has changed, so that each change pays for its share.
 const SORTED_AFTER: usize = 8;
 
 /// Neighbours of one kind.
@@ -204,7 +203,7 @@ impl Block {
         }
     }
 
-    /// No sum is less than this, or infinite if nobody fits. Costs nothing.
+    /// No sum is less than this; infinite if nobody fits. No node is looked at for it.
     pub(super) fn bound(&self, ask: Ask, algorithm: Algorithm) -> f32 {
         let Together {
             most_free: [cpu, memory, disk],

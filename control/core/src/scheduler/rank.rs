@@ -36,7 +36,7 @@ use muster_domain::node::NodeSpec;
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{Asks, Condition, Needs, Verdict, Verdicts, value_of};
+use super::feasible::{Asks, ClassAt, Condition, Needs, Verdict, Verdicts, value_of};
 use super::fleet::{Assigned, Extras, Fleet, numbered};
 use crate::limits;
 use crate::state::{AllocView, NodeClass};
@@ -465,30 +465,28 @@ impl<'a> Ranking<'a> {
             return FULL;
         };
         let used = fleet.column(self.candidates[at].number).used;
-        let components = self.components(fleet, at, used, assigned.device_score, avoided);
-        Own::of(components.into_iter().flatten().map(|(_, score)| score))
+        let terms = self.terms(fleet, at, used, assigned.device_score, avoided);
+        terms.own(self.algorithm, self.count)
     }
 
-    /// Every component by name, where it applies, if `used` of the node is used besides the instance.
-    fn components(
+    /// What the candidate's own part is made of, if `used` of the node is used besides the instance.
+    fn terms(
         &self,
         fleet: &Fleet<'_>,
         at: usize,
         used: Amount,
         device_score: Option<f64>,
         avoided: bool,
-    ) -> Components {
+    ) -> Terms {
         let candidate = self.candidates[at];
-        let used = used.plus(self.ask_on(fleet, candidate.number));
-        let node = Terms {
+        Terms {
             total: fleet.column(candidate.number).total,
-            used,
+            used: used.plus(self.ask_on(fleet, candidate.number)),
             collisions: candidate.collisions,
             avoided,
             affinity: self.affinities.get(at).copied().flatten(),
             device_score,
-        };
-        node.components(self.algorithm, self.count)
+        }
     }
 
     /// What one instance takes of a node; cores are worth what they are there.
@@ -515,12 +513,7 @@ impl<'a> Ranking<'a> {
     /// Whether the job lets one more instance come to a candidate, whatever room there is.
     fn is_allowed(&self, at: usize) -> Result<(), &'static str> {
         let candidate = self.candidates[at];
-        let others = match self.hosts {
-            Hosts::Shared => 0,
-            Hosts::OwnInGroup => candidate.collisions,
-            Hosts::OwnInJob => candidate.of_job,
-        };
-        if others > 0 {
+        if !self.hosts.allow(candidate.collisions, candidate.of_job) {
             return Err(distinct::HOSTS);
         }
         if !self.properties.iter().all(|property| property.allows(at)) {
@@ -596,7 +589,8 @@ impl<'a> Ranking<'a> {
             .ok()
             .and_then(|assigned| assigned.device_score);
         let column = fleet.column(number);
-        let own = self.components(fleet, at, column.used, device_score, false);
+        let terms = self.terms(fleet, at, column.used, device_score, false);
+        let own = terms.components(self.algorithm, self.count);
         node_score(column.node_id, own, self.shared(at), score)
     }
 }
@@ -753,7 +747,7 @@ impl Census {
         let nodes = fleet.state().nodes();
         let mut verdicts = Verdicts::new(needs);
         let mut candidates = Vec::with_capacity(fleet.columns().len());
-        let mut counts: BTreeMap<super::feasible::ClassAt, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<ClassAt, u32> = BTreeMap::new();
         for (number, column) in fleet.columns().iter().enumerate() {
             if !column.takes_work {
                 continue;
@@ -770,14 +764,16 @@ impl Census {
                 });
             }
         }
-        for (class_at, count) in counts {
-            self.count(
-                verdicts.verdict(class_at),
-                verdicts.datacenter(class_at),
-                count,
-            );
-        }
+        self.count_all(&verdicts, counts);
         candidates
+    }
+
+    /// Counts nodes by the verdict on them.
+    fn count_all(&mut self, verdicts: &Verdicts, counts: BTreeMap<ClassAt, u32>) {
+        for (class_at, count) in counts {
+            let datacenter = verdicts.datacenter(class_at);
+            self.count(verdicts.verdict(class_at), datacenter, count);
+        }
     }
 
     fn count(&mut self, verdict: &Verdict, datacenter: &str, nodes: u32) {

@@ -16,8 +16,7 @@ use muster_domain::alloc::{
     AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskEvent, TaskEventKind, TaskPhase,
     TaskState,
 };
-use muster_domain::fixture;
-use muster_domain::id::{LogIndex, NodeId, Timestamp};
+use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
@@ -25,6 +24,8 @@ use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
 use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::{ALPN_AGENT, FromAgent, ToAgent};
 use tokio::sync::{Notify, Semaphore};
+
+use crate::subject::node_of_nine_sizes;
 
 /// Sockets that the nodes share.
 const SOCKETS: u32 = 8;
@@ -57,23 +58,16 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
         let joining = Arc::new(Semaphore::new(JOINING));
         for number in 0..count {
             let socket = sockets[(number % SOCKETS) as usize].clone();
-            tokio::spawn(stay(socket, server, node(number), Arc::clone(&joining)));
+            tokio::spawn(stay(
+                socket,
+                server,
+                node_of_nine_sizes(number),
+                Arc::clone(&joining),
+            ));
         }
         // Until this process is killed.
         std::future::pending().await
     })
-}
-
-/// Nodes of nine sizes, with the attributes that a constraint asks for.
-fn node(number: u32) -> NodeSpec {
-    let cpu_mhz = [8_000, 16_000, 32_000][number as usize % 3];
-    let memory_mb = [16_384, 32_768, 65_536][number as usize / 3 % 3];
-    let mut spec = fixture::node(&format!("n{number}"))
-        .cpu_mhz(cpu_mhz)
-        .memory_mb(memory_mb)
-        .build();
-    spec.id = NodeId::at(LogIndex(1), number);
-    spec
 }
 
 /// Keeps a session, and says why when it cannot.

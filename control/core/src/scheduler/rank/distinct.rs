@@ -34,6 +34,15 @@ impl Hosts {
             Self::Shared
         }
     }
+
+    /// Whether one more may come to a node with so many instances of the group and of the job.
+    pub(super) fn allow(self, of_group: u32, of_job: u32) -> bool {
+        match self {
+            Self::Shared => true,
+            Self::OwnInGroup => of_group == 0,
+            Self::OwnInJob => of_job == 0,
+        }
+    }
 }
 
 fn of_group(group: &TaskGroup) -> impl Iterator<Item = &Constraint> {

@@ -124,7 +124,8 @@ fn option(
         .iter()
         .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));
     let used = column.used.minus(freed);
-    let components = ranking.components(fleet, at, used, None, false);
+    let terms = ranking.terms(fleet, at, used, None, false);
+    let components = terms.components(ranking.algorithm, ranking.count);
     let components = components.into_iter().flatten().map(|(_, score)| score);
     let own = Own::of(components.chain((!victims.is_empty()).then(|| score(&victims))));
     let ids = victims.iter().map(|alloc| alloc.id()).collect();

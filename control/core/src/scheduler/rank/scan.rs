@@ -2,8 +2,8 @@
 //! no devices, nothing that speaks of one node by name.
 //!
 //! Nodes are looked at by kind (`scheduler/kinds.rs`), each block of them for its least sum; those whose sums
-//! are nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Nodes about which there is
-//! more to say than their sum (instances of the group are there, the instance failed there, a port is taken)
+//! are nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Nodes
+//! about which there is more to say than their sum (instances of the group are there, the instance failed there, a port is taken)
 //! stand aside, in the order of their exact scores.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ use crate::scheduler::fleet::{Assigned, Extras, Fleet};
 use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short, View, Wants};
 use crate::state::AllocView;
 
-/// A scan looks at a few dozen blocks and kinds for each instance, a ranking at every node once and then at next to
-/// nothing: it is faster from one instance for so many nodes on.
+/// A scan looks at kinds and a few blocks for each instance, a ranking at every node once and then at one path in a
+/// tree: from about one instance for so many nodes on the ranking is asked.
 const RANKED_FROM: usize = 32;
 /// On fewer nodes than this both cost next to nothing.
 const WORTH_A_RANKING: usize = 256;
@@ -47,8 +47,8 @@ struct Usable {
     affinity: Option<f64>,
     /// The least sum of each block, or a bound below it.
     least: Vec<(f32, Known)>,
-    /// The best node of each block where it was worked out: its number and exact score. Empty until one is.
-    best: Vec<Option<(usize, f64)>>,
+    /// The best node of each block where it was worked out. Empty until one is.
+    best: Vec<Option<Best>>,
     /// The least of all sums or bounds, and the best of all nodes where it was worked out.
     low: f32,
     top: Option<Best>,
@@ -80,26 +80,24 @@ impl Usable {
         self.is_sum = false;
     }
 
-    /// Looks at the first block of those with the lowest bound or sum. Says whether that was its sum already.
-    fn look_closer(&mut self, blocks: &[Block], first: usize) -> bool {
-        if self.is_sum {
-            return true;
+    /// Looks at the blocks with the lowest bounds until the lowest of all is a sum.
+    fn find_least(&mut self, blocks: &[Block], first: usize) {
+        while !self.is_sum {
+            // Blocks that were looked at meanwhile need not be as low as their bounds.
+            let sums = self.least.iter().map(|(sum, _)| *sum);
+            self.low = sums.fold(f32::INFINITY, f32::min);
+            let low = self.low;
+            let is_lowest = |(sum, _): &(f32, Known)| *sum <= low;
+            let mut lowest = self.least.iter().filter(|it| is_lowest(it));
+            self.is_sum = lowest.any(|(_, known)| *known == Known::Least);
+            match self.least.iter().position(is_lowest) {
+                Some(at) if !self.is_sum => {
+                    self.least[at] = look(&blocks[at], self.ask, self.least[at], first);
+                }
+                Some(_) => {}
+                None => self.is_sum = true,
+            }
         }
-        let lowest = |(sum, _): &(f32, Known)| *sum <= self.low;
-        if self
-            .least
-            .iter()
-            .any(|it| lowest(it) && it.1 == Known::Least)
-        {
-            self.is_sum = true;
-            return true;
-        }
-        if let Some(at) = self.least.iter().position(lowest) {
-            self.least[at] = look(&blocks[at], self.ask, self.least[at], first);
-        }
-        let sums = self.least.iter().map(|(sum, _)| *sum);
-        self.low = sums.fold(f32::INFINITY, f32::min);
-        false
     }
 }
 
@@ -261,9 +259,9 @@ impl<'a> Scan<'a> {
         fleet
             .kinds_mut()
             .agree(&mut judged, state, |spec| affinities.score(spec));
-        let mut beyond = false;
+        let mut is_too_large = false;
         let mut last: Option<(Amount, Ask)> = None;
-        let mut counts: Vec<(ClassAt, u32)> = Vec::new();
+        let mut counts: BTreeMap<ClassAt, u32> = BTreeMap::new();
         self.usable_of = vec![None; fleet.kinds().all().len()];
         for (at, kind) in fleet.kinds().all().iter().enumerate() {
             let open = kind.open();
@@ -275,10 +273,7 @@ impl<'a> Scan<'a> {
                 is_feasible,
                 affinity,
             } = view;
-            match counts.iter_mut().find(|(known, _)| *known == class_at) {
-                Some((_, count)) => *count += open,
-                None => counts.push((class_at, open)),
-            }
+            *counts.entry(class_at).or_default() += open;
             if !is_feasible {
                 continue;
             }
@@ -295,7 +290,7 @@ impl<'a> Scan<'a> {
             let known = last.filter(|(total, _)| *total == kind.total);
             let ask = known.map(|(_, ask)| ask);
             let Some(ask) = ask.or_else(|| Ask::new(self.ask, kind.total, self.algorithm)) else {
-                beyond = true;
+                is_too_large = true;
                 break;
             };
             last = Some((kind.total, ask));
@@ -311,13 +306,9 @@ impl<'a> Scan<'a> {
                 is_sum: false,
             });
         }
-        for (class_at, count) in counts {
-            let verdicts = judged.verdicts();
-            let datacenter = verdicts.datacenter(class_at);
-            census.count(verdicts.verdict(class_at), datacenter, count);
-        }
+        census.count_all(judged.verdicts(), counts);
         fleet.kinds_mut().keep(wants, judged);
-        (!beyond).then_some(())
+        (!is_too_large).then_some(())
     }
 
     fn look_at_all(&mut self, fleet: &Fleet<'_>) -> Short {
@@ -492,12 +483,7 @@ impl<'a> Scan<'a> {
     }
 
     fn fits(&self, fleet: &Fleet<'_>, number: usize, aside: Aside) -> Result<(), &'static str> {
-        let others = match self.hosts {
-            Hosts::Shared => 0,
-            Hosts::OwnInGroup => aside.collisions,
-            Hosts::OwnInJob => aside.of_job,
-        };
-        if others > 0 {
+        if !self.hosts.allow(aside.collisions, aside.of_job) {
             return Err(distinct::HOSTS);
         }
         let column = fleet.column(number);
@@ -555,17 +541,15 @@ impl<'a> Scan<'a> {
             };
             let usable = &mut self.usable[at];
             let blocks = &fleet.kinds().all()[usable.kind].blocks;
-            while !usable.look_closer(blocks, self.first) {}
+            usable.find_least(blocks, self.first);
         };
         for at in 0..self.usable.len() {
             let usable = &self.usable[at];
             if !usable.low.is_finite() || self.about(usable, usable.low) < highest - near {
                 continue;
             }
-            let found = match usable.top {
-                Some(known) => Some(known),
-                None => self.work_out_kind(fleet, at),
-            };
+            let known = usable.top;
+            let found = known.or_else(|| self.work_out_kind(fleet, at));
             best = better(best, found);
         }
         best.map(|best| (best.number, best.score))
@@ -595,7 +579,7 @@ impl<'a> Scan<'a> {
     fn work_out_kind(&mut self, fleet: &Fleet<'_>, at: usize) -> Option<Best> {
         let usable = &mut self.usable[at];
         let blocks = &fleet.kinds().all()[usable.kind].blocks;
-        while !usable.look_closer(blocks, self.first) {}
+        usable.find_least(blocks, self.first);
         let bound = usable.low + NEAR;
         let mut best = None;
         for (block_at, block) in blocks.iter().enumerate() {
@@ -608,10 +592,8 @@ impl<'a> Scan<'a> {
             if known.0 > bound {
                 continue;
             }
-            let found = match usable.best.get(block_at).copied().flatten() {
-                Some((number, score)) => Some(self.best_of(number, score)),
-                None => self.work_out(fleet, at, block_at),
-            };
+            let known = usable.best.get(block_at).copied().flatten();
+            let found = known.or_else(|| self.work_out(fleet, at, block_at));
             best = better(best, found);
         }
         self.usable[at].top = best;
@@ -627,35 +609,28 @@ impl<'a> Scan<'a> {
             let terms = self.terms(fleet, number, usable.affinity, Aside::PLAIN);
             terms.own(self.algorithm, self.count).score(0.0)
         };
-        if let Some((_, number)) = block.all_alike(usable.ask, self.first) {
-            let score = exact(number);
-            self.know(at, block_at, Some((number, score)));
-            return Some(self.best_of(number, score));
-        }
         let mut best: Option<Best> = None;
-        let mut last: Option<((i32, i32), f64)> = None;
-        for slot in 0..BLOCK {
-            if block.sum(slot, usable.ask) > bound {
-                continue;
+        if let Some((_, number)) = block.all_alike(usable.ask, self.first) {
+            best = Some(self.best_of(number, exact(number)));
+        } else {
+            let mut last: Option<((i32, i32), f64)> = None;
+            for slot in 0..BLOCK {
+                if block.sum(slot, usable.ask) > bound {
+                    continue;
+                }
+                let number = block.number(slot);
+                let score = match last {
+                    Some((free, score)) if block.is_alike(slot, free) => score,
+                    Some(_) | None => exact(number),
+                };
+                last = Some((block.free(slot), score));
+                best = better(best, Some(self.best_of(number, score)));
             }
-            let number = block.number(slot);
-            let score = match last {
-                Some((free, score)) if block.is_alike(slot, free) => score,
-                Some(_) | None => exact(number),
-            };
-            last = Some((block.free(slot), score));
-            best = better(best, Some(self.best_of(number, score)));
         }
-        self.know(at, block_at, best.map(|best| (best.number, best.score)));
-        best
-    }
-
-    fn know(&mut self, at: usize, block_at: usize, best: Option<(usize, f64)>) {
         let usable = &mut self.usable[at];
-        if usable.best.is_empty() {
-            usable.best = vec![None; usable.least.len()];
-        }
+        usable.best.resize(usable.least.len(), None);
         usable.best[block_at] = best;
+        best
     }
 
     /// The best nodes with their scores, best first.

@@ -158,7 +158,7 @@ proptest! {
         let present = || cluster.state.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
         let seed = u64::from(nodes) * 7 + u64::from(cpu);
 
-        let nothing = Ahead::default();
+        let nothing = Ahead::nothing(&cluster.state);
         let mut by_kind = Fleet::with(&cluster.state, seed, &nothing, Kinds::default());
         let mut one_by_one = Fleet::new(&cluster.state, seed);
         let mut scan = Scan::new(&mut by_kind, &spec, group, 1, present(), std::iter::empty()).unwrap();
