@@ -174,6 +174,20 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, CliError> {
+        self.put_within(path, body, Duration::ZERO)
+    }
+
+    /// The answer to `PUT path` with `body`, which asks the server to wait for something as long as `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn put_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        wait: Duration,
+    ) -> Result<T, CliError> {
         let bytes = serde_json::to_vec(body).map_err(|error| {
             CliError::new(
                 Exit::Failed,
@@ -186,7 +200,7 @@ impl Client {
                 .put(format!("{server}{path}"))
                 .header("idempotency-key", &key)
                 .config()
-                .timeout_recv_response(Some(ANSWER_TIMEOUT))
+                .timeout_recv_response(Some(ANSWER_TIMEOUT + wait))
                 .timeout_recv_body(Some(BODY_TIMEOUT))
                 .build()
                 .content_type("application/json")

@@ -1,5 +1,7 @@
 //! `muster system`: the cluster as a whole.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use muster_wire::api::operator::{GcKept, GcReport};
 use serde_json::{Value, json};
@@ -7,6 +9,9 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::exit::{CliResult, Exit};
 use crate::output;
+
+/// How long servers and nodes may take to collect everything: each node waits for its disk.
+const GC_WAIT: Duration = Duration::from_mins(10);
 
 /// Commands about the cluster.
 #[derive(Debug, Subcommand)]
@@ -32,7 +37,7 @@ pub fn run(client: &Client, json: bool, command: &SystemCommand) -> CliResult {
     if *wait || *dry_run {
         let flag = if *dry_run { "dry_run" } else { "wait" };
         let path = format!("/v1/system/gc?{flag}=true");
-        let report: GcReport = client.put(&path, &json!({}))?;
+        let report: GcReport = client.put_within(&path, &json!({}), GC_WAIT)?;
         if json {
             output::print_json(&report)?;
         } else {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a collection freed. Sent between servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Freed {
+pub(crate) struct Freed {
     /// Jobs.
     pub jobs: u64,
     /// Evaluations.
@@ -52,7 +52,7 @@ impl Freed {
 
     /// Of one kind.
     #[must_use]
-    pub fn count(&self, kind: GcKind) -> u64 {
+    pub(crate) fn count(&self, kind: GcKind) -> u64 {
         match kind {
             GcKind::Jobs => self.jobs,
             GcKind::Evals => self.evals,
@@ -64,7 +64,7 @@ impl Freed {
 
     /// Of all kinds.
     #[must_use]
-    pub fn objects(&self) -> u64 {
+    pub(crate) fn objects(&self) -> u64 {
         GcKind::ALL.into_iter().map(|kind| self.count(kind)).sum()
     }
 

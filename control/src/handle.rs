@@ -478,8 +478,8 @@ impl Control {
     /// # Errors
     ///
     /// [`ProposeError`] if the log takes no changes; nodes are not asked then.
-    pub async fn collect_garbage(&self) -> Result<Freed, ProposeError> {
-        let freed = self.collect_garbage_of_state().await?;
+    pub async fn collect_garbage(&self) -> Result<(), ProposeError> {
+        self.collect_garbage_of_state().await?;
         self.shared.nodes.collect_garbage();
         let servers = self.peers().servers();
         let told = servers.iter().map(|known| {
@@ -491,7 +491,7 @@ impl Control {
                 tracing::warn!(%error, "the nodes of a server were not told to collect garbage");
             }
         }
-        Ok(freed)
+        Ok(())
     }
 
     /// Forgets everything of the state that is over, whatever its age. Any server can be asked.
@@ -499,7 +499,7 @@ impl Control {
     /// # Errors
     ///
     /// [`ProposeError`] if the log takes no changes.
-    pub async fn collect_garbage_of_state(&self) -> Result<Freed, ProposeError> {
+    pub(crate) async fn collect_garbage_of_state(&self) -> Result<Freed, ProposeError> {
         let leader = match self.leader() {
             Some(leader) if !leader.is_self => leader,
             _ => return self.collect_garbage_here().await,

@@ -28,7 +28,7 @@ mod clock;
 mod comparison;
 mod data_dir;
 mod events;
-pub mod garbage;
+mod garbage;
 pub mod handle;
 pub mod http;
 mod leader;

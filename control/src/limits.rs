@@ -166,7 +166,7 @@ pub const BEATS_MAX: usize = 64;
 /// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
 /// they are not answered, which their servers take for silence.
 pub const BEATS_UNCONFIRMED_MAX: usize = 64;
-/// How long the leader may take to forget all that is over: a few entries for each hundred thousand rows.
+/// How long the leader may take to forget all that is over: about a hundred entries for each hundred thousand rows.
 pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
 /// Nodes that are asked at the same time to collect garbage: each answer waits for its disk, so more would not be
 /// slower for them; a node holds a stream and a task here.

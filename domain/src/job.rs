@@ -80,6 +80,15 @@ impl JobType {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
+    /// Whether its instances run to their end, instead of for ever.
+    #[must_use]
+    pub fn is_batch(self) -> bool {
+        match self {
+            Self::Batch | Self::SysBatch => true,
+            Self::Service | Self::System => false,
+        }
+    }
+
     /// Whether it has one instance on every node that it can use, instead of a count.
     #[must_use]
     pub fn is_on_every_node(self) -> bool {

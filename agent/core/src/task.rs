@@ -44,12 +44,8 @@ impl TaskPolicy {
     #[must_use]
     pub fn of(job_type: JobType, task: &Task) -> Self {
         let role = Role::of(task.lifecycle);
-        let for_ever = match job_type {
-            JobType::Service | JobType::System => true,
-            JobType::Batch | JobType::SysBatch => false,
-        };
         Self {
-            restart_on_success: role.restarts_on_success(for_ever),
+            restart_on_success: role.restarts_on_success(!job_type.is_batch()),
             restart: task.restart,
             kill_signal: task.kill_signal.clone(),
             kill_timeout: task.kill_timeout.min(limits::KILL_TIMEOUT_MAX),

@@ -39,7 +39,7 @@ pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};
 pub(crate) use digest::Digest;
-pub(crate) use jobs::JobRow;
+pub(crate) use jobs::{JobRow, is_over};
 pub(crate) use room::Room;
 
 /// Everything the log has said so far.

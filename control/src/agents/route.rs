@@ -139,7 +139,7 @@ pub(crate) async fn count_for_server(
     }
 }
 
-/// Collects garbage everywhere for another server, if this one leads.
+/// Forgets everything of the state that is over for another server, if this one leads.
 pub(crate) async fn collect_for_server(control: &Control) -> PeerReply {
     match control.collect_garbage_here().await {
         Ok(freed) => PeerReply::Collected(freed),

@@ -62,13 +62,17 @@ impl Garbage {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        self.core.poll_timeout()
+        // A round that takes longer than its interval has no next one waiting for it.
+        let is_idle = self.queue.is_empty();
+        is_idle.then(|| self.core.poll_timeout()).flatten()
     }
 
     pub(super) fn advance(&mut self, now: Timestamp) {
-        let due = self.core.handle_timeout(now);
-        if !due.is_empty() {
-            self.queue_round(due, None);
+        if self.queue.is_empty() {
+            let due = self.core.handle_timeout(now);
+            if !due.is_empty() {
+                self.queue_round(due, None);
+            }
         }
         while self.under_way.is_empty() {
             match self.queue.pop_front() {
@@ -147,6 +151,15 @@ impl Garbage {
                     .unwrap_or(ProposeError::NotLeader { leader: None });
                 drop(reply.send(Err(reason)));
             }
+        }
+    }
+}
+
+impl Drop for Garbage {
+    /// The duties ended in the middle of a round: the next leader begins anew.
+    fn drop(&mut self) {
+        if self.round.is_some() {
+            self.control.gc_totals().fail();
         }
     }
 }

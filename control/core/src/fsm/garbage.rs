@@ -8,7 +8,7 @@
 //! Slices walk indexes of what may be forgotten, in the order of its end, so they cost what they free. An
 //! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
 //! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
-//! them that looks as if the job had been purged.
+//! them that looks as if the job had been purged. A job's deployments go in one.
 
 mod rule;
 pub(super) mod survey;
@@ -189,7 +189,7 @@ fn collect_evals(
     batch_before: Timestamp,
     after: Option<GcCursor>,
 ) -> Slice {
-    let (batch_begun, mut from, mut alloc) = match after {
+    let (batch_begun, mut from, alloc) = match after {
         Some(GcCursor::EvalAt {
             is_batch,
             at,
@@ -197,14 +197,7 @@ fn collect_evals(
             alloc,
         }) => (is_batch, (at, eval_id), alloc),
         Some(GcCursor::Eval { at, eval_id }) => (false, (at, eval_id), 0),
-        Some(
-            GcCursor::Job(_)
-            | GcCursor::JobAt { .. }
-            | GcCursor::Node(_)
-            | GcCursor::NodeAt { .. }
-            | GcCursor::Deployment { .. },
-        )
-        | None => (false, (Timestamp(0), FIRST_EVAL), 0),
+        Some(_) | None => (false, (Timestamp(0), FIRST_EVAL), 0),
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
@@ -217,6 +210,7 @@ fn collect_evals(
             if at >= cutoff {
                 break;
             }
+            let first = if (at, eval_id) == from { alloc } else { 0 };
             let stopped_at = |alloc| {
                 Some(GcCursor::EvalAt {
                     is_batch,
@@ -226,18 +220,17 @@ fn collect_evals(
                 })
             };
             if slice.is_full() {
-                slice.next = stopped_at(0);
+                slice.next = stopped_at(first);
                 return slice;
             }
             if let Some(eval) = snapshot.evals.get(&eval_id)
-                && let Err(cut) = collect_eval(change, &snapshot, eval, cutoff, alloc, &mut slice)
+                && let Err(cut) = collect_eval(change, &snapshot, eval, cutoff, first, &mut slice)
             {
                 slice.next = stopped_at(cut);
                 return slice;
             }
-            alloc = 0;
         }
-        (from, alloc) = ((Timestamp(0), FIRST_EVAL), 0);
+        from = (Timestamp(0), FIRST_EVAL);
     }
     slice
 }
@@ -253,10 +246,10 @@ fn collect_eval(
     slice: &mut Slice,
 ) -> Result<(), u64> {
     slice.look();
-    let Ok(extent) = rule::eval(snapshot, eval, before) else {
+    let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
+    let Ok(extent) = rule::eval(eval, job, before) else {
         return Ok(());
     };
-    let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
     if !rule::may_free(extent, eval, job) {
         return Ok(());
     }
@@ -282,17 +275,10 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         namespace: String::new(),
         job_id: String::new(),
     };
-    let (from, mut step) = match after {
-        Some(GcCursor::JobAt { at, key, step }) => ((at, key), step),
-        Some(
-            GcCursor::Eval { .. }
-            | GcCursor::EvalAt { .. }
-            | GcCursor::Job(_)
-            | GcCursor::Node(_)
-            | GcCursor::NodeAt { .. }
-            | GcCursor::Deployment { .. },
-        )
-        | None => ((Timestamp(0), no_job), GcJobStep::Begin),
+    let (from, mut step) = if let Some(GcCursor::JobAt { at, key, step }) = after {
+        ((at, key), step)
+    } else {
+        ((Timestamp(0), no_job), GcJobStep::Begin)
     };
     let mut slice = Slice::default();
     if step == GcJobStep::Remove && !remove_below(change, &from.1, &mut slice) {
@@ -458,61 +444,34 @@ fn collect_deployments(
     before: Timestamp,
     after: Option<GcCursor>,
 ) -> Slice {
-    let from = match after {
-        Some(GcCursor::Deployment { at, id }) => (at, id),
-        Some(
-            GcCursor::Eval { .. }
-            | GcCursor::EvalAt { .. }
-            | GcCursor::Job(_)
-            | GcCursor::JobAt { .. }
-            | GcCursor::Node(_)
-            | GcCursor::NodeAt { .. },
-        )
-        | None => (Timestamp(0), DeploymentId([0; 16])),
+    let from = if let Some(GcCursor::Deployment { at, id }) = after {
+        (at, id)
+    } else {
+        (Timestamp(0), DeploymentId([0; 16]))
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    for (at, id) in snapshot.deployments.due_from(from) {
-        if at >= before {
-            break;
-        }
-        if slice.is_full() {
-            slice.next = Some(GcCursor::Deployment { at, id });
-            break;
-        }
-        slice.look();
+    let places = snapshot.deployments.due_from(from);
+    let cut = walk(places, before, &mut slice, |id, slice| {
         let row = snapshot.deployments.get(&id);
         if row.is_some_and(|row| rule::deployment(&snapshot, row, before).is_ok()) {
             slice.remove_deployment(change, &id);
         }
-    }
+    });
+    slice.next = cut.map(|(at, id)| GcCursor::Deployment { at, id });
     slice
 }
 
 fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
-    let from = match after {
-        Some(GcCursor::NodeAt { at, node_id }) => (at, node_id),
-        Some(
-            GcCursor::Eval { .. }
-            | GcCursor::EvalAt { .. }
-            | GcCursor::Job(_)
-            | GcCursor::JobAt { .. }
-            | GcCursor::Node(_)
-            | GcCursor::Deployment { .. },
-        )
-        | None => (Timestamp(0), NodeId([0; 16])),
+    let from = if let Some(GcCursor::NodeAt { at, node_id }) = after {
+        (at, node_id)
+    } else {
+        (Timestamp(0), NodeId([0; 16]))
     };
     let mut slice = Slice::default();
     let snapshot = change.state.clone();
-    for (at, node_id) in snapshot.nodes.down_from(from) {
-        if at >= before {
-            break;
-        }
-        if slice.is_full() {
-            slice.next = Some(GcCursor::NodeAt { at, node_id });
-            break;
-        }
-        slice.look();
+    let places = snapshot.nodes.down_from(from);
+    let cut = walk(places, before, &mut slice, |node_id, slice| {
         let node = snapshot.nodes.get(&node_id);
         if node.is_some_and(|node| rule::node(&snapshot, node, before).is_ok()) {
             change.remove_node(&node_id);
@@ -520,6 +479,24 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
             slice.freed += 1;
             slice.nodes += 1;
         }
-    }
+    });
+    slice.next = cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id });
     slice
+}
+
+/// Looks at what ended before, in that order. Says at which the slice was full.
+fn walk<Id>(
+    places: impl Iterator<Item = (Timestamp, Id)>,
+    before: Timestamp,
+    slice: &mut Slice,
+    mut each: impl FnMut(Id, &mut Slice),
+) -> Option<(Timestamp, Id)> {
+    for (at, id) in places.take_while(|(at, _)| *at < before) {
+        if slice.is_full() {
+            return Some((at, id));
+        }
+        slice.look();
+        each(id, slice);
+    }
+    None
 }

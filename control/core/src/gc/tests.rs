@@ -1,6 +1,6 @@
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::{job, node};
-use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::id::{EvalId, JobKey, LogIndex};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
 
@@ -319,4 +319,32 @@ fn a_job_that_changes_while_it_is_looked_at_stays() {
     cluster.apply(looked);
 
     assert!(cluster.state.jobs().get(&key).is_some());
+}
+
+/// Where a slice ended is within one evaluation. That may be gone when the next slice comes.
+#[test]
+fn an_evaluation_after_the_one_that_was_cut_goes_whole() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+    cluster.stop("web");
+    let eval = cluster.state.evals().iter().map(|eval| eval.modify_time);
+    let at = Timestamp(eval.min().unwrap().0 - 1);
+    let rest = Command::CollectGarbage {
+        rule: GcRule::Evals,
+        before: Timestamp(u64::MAX),
+        batch_before: Timestamp(u64::MAX),
+        after: Some(GcCursor::EvalAt {
+            is_batch: false,
+            at,
+            eval_id: EvalId([7; 16]),
+            alloc: u64::MAX,
+        }),
+        at: cluster.now,
+    };
+
+    cluster.apply(rest);
+
+    assert!(cluster.state.allocs().is_empty());
+    assert!(cluster.state.evals().is_empty());
 }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
-use muster_domain::job::JobType;
 
 use super::digest::Digest;
 use super::prefix;
@@ -163,9 +162,10 @@ impl Evals {
     }
 
     fn due_mut(&mut self, eval: &Evaluation) -> &mut OrdSet<(Timestamp, EvalId)> {
-        match eval.job_type {
-            JobType::Batch | JobType::SysBatch => &mut self.due_batch,
-            JobType::Service | JobType::System => &mut self.due,
+        if eval.job_type.is_batch() {
+            &mut self.due_batch
+        } else {
+            &mut self.due
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{JobKey, LogIndex, Timestamp};
-use muster_domain::job::{Job, JobStatus, JobType, JobVersion};
+use muster_domain::job::{Job, JobStatus, JobVersion};
 
 use super::digest::Digest;
 
@@ -187,18 +187,16 @@ impl Jobs {
         let is_periodic = !row.job.stop && spec.periodic.is_some();
         put_in(&mut self.on_every_node, &key, is_everywhere);
         put_in(&mut self.periodic, &key, is_periodic);
-        if is_over(&row.job) {
-            let place = (row.job.current.submit_time, key.clone());
-            self.over.insert(place);
-        }
-        let submitted = row.job.current.submit_time;
-        let stays = is_over(&row.job);
+        let over = is_over(&row.job).then_some(row.job.current.submit_time);
         if let Some(old) = self.rows.insert(key.clone(), Arc::new(row)) {
             self.hash = self.hash.wrapping_sub(old.hash());
-            let before = old.job.current.submit_time;
-            if is_over(&old.job) && !(stays && before == submitted) {
-                self.over.remove(&(before, key));
+            if is_over(&old.job) {
+                let place = (old.job.current.submit_time, key.clone());
+                self.over.remove(&place);
             }
+        }
+        if let Some(submitted) = over {
+            self.over.insert((submitted, key));
         }
     }
 
@@ -231,11 +229,9 @@ impl Jobs {
 
 /// Whether nothing more will come of a job unless it is submitted again. One that makes others is over when it
 /// is stopped, one that runs for ever too; its children have a life of their own.
-fn is_over(job: &Job) -> bool {
-    let runs_to_completion = match job.current.spec.job_type {
-        JobType::Batch | JobType::SysBatch => !job.current.spec.is_template(),
-        JobType::Service | JobType::System => false,
-    };
+pub(crate) fn is_over(job: &Job) -> bool {
+    let spec = &job.current.spec;
+    let runs_to_completion = spec.job_type.is_batch() && !spec.is_template();
     job.status == JobStatus::Dead && (job.stop || runs_to_completion)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{check_count, check_unique, check_value};
 use crate::fault::Fault;
-use crate::job::{JobSpec, JobType, PayloadUse, Scaling, Task, VolumeAsks};
+use crate::job::{JobSpec, PayloadUse, Scaling, Task, VolumeAsks};
 use crate::limits;
 
 /// Whether the job may make others in the way it says. Cron expressions are read by the control plane,
@@ -16,10 +16,7 @@ pub(super) fn check(at: &str, spec: &JobSpec, faults: &mut Vec<Fault>) {
             "is periodic and parameterized: launch it by time or on request, not both",
         ));
     }
-    let runs_to_its_end = match spec.job_type {
-        JobType::Batch | JobType::SysBatch => true,
-        JobType::Service | JobType::System => false,
-    };
+    let runs_to_its_end = spec.job_type.is_batch();
     if let Some(periodic) = &spec.periodic {
         let at = format!("{at} → periodic");
         if !runs_to_its_end {

@@ -20,7 +20,7 @@ use muster_domain::id::Timestamp;
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Node, NodeStatus};
 
-use crate::state::{AllocView, State};
+use crate::state::{AllocView, State, is_over};
 
 /// Only what ended before goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Cutoffs {
     /// That of an evaluation of a job of this type.
     #[must_use]
     pub fn of_evals(&self, job_type: JobType) -> Timestamp {
-        if is_batch(job_type) {
+        if job_type.is_batch() {
             self.batch_evals
         } else {
             self.evals
@@ -130,13 +130,6 @@ pub(super) enum Extent {
     Earlier,
 }
 
-pub(super) fn is_batch(job_type: JobType) -> bool {
-    match job_type {
-        JobType::Batch | JobType::SysBatch => true,
-        JobType::Service | JobType::System => false,
-    }
-}
-
 /// Whether an evaluation ended before.
 pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), Kept> {
     if !eval.status.is_terminal() {
@@ -149,13 +142,14 @@ pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), Kept> {
 }
 
 /// What of an evaluation may go, its allocations aside.
-pub(super) fn eval(state: &State, eval: &Evaluation, before: Timestamp) -> Result<Extent, Kept> {
+pub(super) fn eval(
+    eval: &Evaluation,
+    job: Option<&Job>,
+    before: Timestamp,
+) -> Result<Extent, Kept> {
     ended(eval, before)?;
-    let keeps_results = || {
-        let job = state.jobs.get(&eval.job);
-        job.is_some_and(|job| job.status != JobStatus::Dead || !job.stop)
-    };
-    if is_batch(eval.job_type) && keeps_results() {
+    let keeps_results = job.is_some_and(|job| job.status != JobStatus::Dead || !job.stop);
+    if eval.job_type.is_batch() && keeps_results {
         Ok(Extent::Earlier)
     } else {
         Ok(Extent::All)
@@ -268,9 +262,7 @@ fn is_to_replace(state: &State, alloc: AllocView<'_>, job: &Job, at: Timestamp) 
 
 /// Whether a job may go, if all below it does.
 pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), Kept> {
-    let spec = &job.current.spec;
-    let is_over = job.stop || (is_batch(spec.job_type) && !spec.is_template());
-    if job.status != JobStatus::Dead || !is_over {
+    if !is_over(job) {
         Err(Kept::Live)
     } else if job.current.submit_time >= before {
         Err(Kept::Young)

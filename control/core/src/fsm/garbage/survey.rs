@@ -144,7 +144,7 @@ impl Survey {
     ) {
         let before = cutoffs.of_evals(eval.job_type);
         let job = state.jobs.get(&eval.job).map(|job| &**job);
-        let extent = rule::eval(state, eval, before);
+        let extent = rule::eval(eval, job, before);
         let mut all_go = true;
         for alloc in state.allocs.of_eval(&eval.id) {
             let verdict = match extent {
