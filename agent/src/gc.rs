@@ -35,6 +35,9 @@ pub(crate) struct Leftover {
     pub(crate) task: String,
     /// The id of its cgroup in the v2 hierarchy.
     pub(crate) cgroup_id: u64,
+    /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
+    /// that left it did not record that.
+    pub(crate) boot_id: String,
 }
 
 /// Leftovers of all allocations: in the store too.
@@ -195,6 +198,7 @@ async fn release_one(
         task_id,
         task,
         cgroup_id,
+        boot_id,
     } = leftover;
     match facilities.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,
@@ -204,25 +208,46 @@ async fn release_one(
         ),
     }
     let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), task).ok();
-    let cgroup = cgroup.filter(|cgroup| cgroup.id() == *cgroup_id);
+    let cgroup =
+        cgroup.filter(|cgroup| cgroup.id() == *cgroup_id && *boot_id == facilities.boot_id);
     if let Some(cgroup) = &cgroup {
         crate::task::kill(cgroup).await;
     }
-    if let Some(bpf) = facilities.bpf() {
-        let forgotten = bpf.forget(*cgroup_id);
-        forgotten.map_err(|source| ReleaseError::Counters {
-            task_id: task_id.clone(),
-            source,
-        })?;
+    release_kernel(facilities, leftover, cgroup.as_ref()).await
+}
+
+/// Has the kernel let go of what it has of a start: counters, and its cgroup if that is there. Both are
+/// tried; the first error is told. A kernel that was started since has nothing of it.
+pub(crate) async fn release_kernel(
+    facilities: &Facilities,
+    leftover: &Leftover,
+    cgroup: Option<&TaskCgroup>,
+) -> Result<(), ReleaseError> {
+    let Leftover {
+        task_id,
+        cgroup_id,
+        boot_id,
+        ..
+    } = leftover;
+    if *boot_id != facilities.boot_id {
+        return Ok(());
     }
-    if let Some(cgroup) = &cgroup {
-        let removed = cgroup.remove().await;
-        removed.map_err(|source| ReleaseError::Cgroup {
-            task_id: task_id.clone(),
-            source,
-        })?;
-    }
-    Ok(())
+    let forgotten = facilities
+        .bpf()
+        .map_or(Ok(()), |bpf| bpf.forget(*cgroup_id));
+    let removed = match cgroup {
+        Some(cgroup) => cgroup.remove().await.map(drop),
+        None => Ok(()),
+    };
+    let counters = |source| ReleaseError::Counters {
+        task_id: task_id.clone(),
+        source,
+    };
+    let group = |source| ReleaseError::Cgroup {
+        task_id: task_id.clone(),
+        source,
+    };
+    forgotten.map_err(counters).and(removed.map_err(group))
 }
 
 /// Destroys an allocation of which nothing runs. Tries until it succeeds; `node` is told of each failure.

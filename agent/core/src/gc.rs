@@ -5,8 +5,9 @@
 //! it out, and asking the driver first, is the shell's.
 //!
 //! A destroy that is under way counts as done for the number of allocations. Space is measured, so
-//! under pressure of space only one is under way at a time, and nothing is chosen while something that
-//! was destroyed is still being deleted: two could free more than was needed.
+//! under pressure of space nothing is chosen while one is under way or something that was destroyed is
+//! still being deleted: two could free more than was needed. One that was refused counts as there while
+//! it is tried again, because it may be refused again: others are chosen beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -273,7 +274,7 @@ impl Collector {
         self.config.interval
     }
 
-    /// Whether this allocation waits for the end of its pause after a refusal.
+    /// Whether the driver or the kernel did not let go of this allocation when it was last tried.
     #[must_use]
     pub fn is_refused(&self, alloc_id: AllocId) -> bool {
         self.refused.contains_key(&alloc_id)

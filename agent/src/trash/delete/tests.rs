@@ -3,6 +3,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use super::super::delete_now;
+use super::super::tests::skipped;
 use super::*;
 
 /// A trash with one entry, and the directory around it.
@@ -51,16 +52,6 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
-}
-
-/// Says why a test cannot run here.
-fn skipped(name: &str, reason: &str) {
-    use std::io::Write as _;
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
-    }
-    println!("skipped: {name}: {reason}");
 }
 
 #[test]
