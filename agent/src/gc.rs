@@ -14,7 +14,7 @@ use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 use muster_domain::id::AllocId;
 use muster_driver::TaskError;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::cgroup::{RemoveCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
@@ -250,15 +250,11 @@ pub(crate) async fn release_kernel(
     forgotten.map_err(counters).and(removed.map_err(group))
 }
 
-/// Destroys an allocation of which nothing runs. Tries until it succeeds; `node` is told of each failure.
-pub(crate) async fn destroy(
-    facilities: &Facilities,
-    alloc_id: AllocId,
-    node: &mpsc::Sender<Event>,
-) {
+/// Destroys an allocation of which nothing runs. Tries until it succeeds; the node is told of each failure.
+pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
     while !(release(facilities, alloc_id).await.is_ok() && discard(facilities, alloc_id).await) {
-        drop(node.send(Event::Refused { alloc_id }).await);
+        drop(facilities.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DESTROY_PAUSE_MAX);
     }
@@ -287,8 +283,6 @@ pub struct Collected {
     pub freed: u64,
     /// Those that stay, by reason.
     pub kept: Vec<(KeptReason, u64)>,
-    /// Directories that are still being deleted.
-    pub deleting: u64,
 }
 
 /// Destroys everything that has finished by now, and returns when it is; with `dry_run` nothing is done
@@ -354,12 +348,8 @@ impl Asks {
 /// What a forced collection would do.
 pub(crate) fn outlook(collector: &Collector, allocs: usize, facilities: &Facilities) -> Collected {
     let (freed, kept) = collector.outlook(allocs, |id| facilities.outbox.is_told(id));
-    let trash = facilities.trash.state();
-    Collected {
-        freed,
-        kept: kept.into_iter().collect(),
-        deleting: (trash.waiting + trash.deleting) as u64,
-    }
+    let kept = kept.into_iter().collect();
+    Collected { freed, kept }
 }
 
 /// Time between two looks of the node's loop at what collection could do, if nothing else happens.

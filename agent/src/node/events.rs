@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc::{AllocTask, Input};
+use crate::alloc::{self, AllocTask, Input};
 use crate::cgroup::TaskCgroup;
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
@@ -161,7 +161,7 @@ impl Node {
                 _ = look.tick() => {}
                 // There may be more space now.
                 Ok(()) = emptied.changed() => {}
-                () = until_time(refused) => {}
+                () = alloc::until(refused) => {}
                 Ok(()) = heard.changed() => {
                     if let Some(sent) = *heard.borrow_and_update() {
                         self.contact.handle_heartbeat(self.since_epoch(sent));
@@ -360,7 +360,6 @@ impl Node {
             runner,
             records,
             unrecorded,
-            node: self.events.clone(),
             restored,
             unstored: None,
         };
@@ -560,14 +559,6 @@ async fn until(epoch: Instant, timeout: Option<(Timestamp, &'static str)>) {
             let due = epoch + at.since(Timestamp(0));
             tokio::time::sleep_until(due.into()).await;
         }
-        None => std::future::pending().await,
-    }
-}
-
-/// Sleeps until a core's timeout; for ever if there is none.
-async fn until_time(timeout: Option<(Timestamp, &'static str)>) {
-    match timeout {
-        Some((at, _why)) => tokio::time::sleep(at.since(now())).await,
         None => std::future::pending().await,
     }
 }

@@ -44,7 +44,7 @@ async fn what_is_thrown_away_is_deleted() {
         (state.entries, state.deleted.files, state.deleted.dirs),
         (1, 1, 2)
     );
-    assert!(state.is_idle());
+    assert!(trash.is_idle());
     // It being gone is success.
     trash.discard(&dir, "one").unwrap();
 }

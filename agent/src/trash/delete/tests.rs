@@ -2,7 +2,6 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use super::super::delete_now;
 use super::super::tests::skipped;
 use super::*;
 
@@ -33,7 +32,8 @@ impl Place {
     fn delete_named(&self, name: &CStr) -> (Deleted, Result<(), DeleteError>) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let trash = rustix::fs::open(self.trash(), flags, Mode::empty()).unwrap();
-        delete_now(&trash, name)
+        let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
+        Deleter::new(&stop, &aside).delete(trash.as_fd(), name)
     }
 
     fn left(&self) -> Vec<String> {
