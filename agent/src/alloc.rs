@@ -49,8 +49,6 @@ pub(crate) struct AllocTask {
     pub(crate) records: BTreeMap<String, TaskRecord>,
     /// What it means if nothing is stored of one.
     pub(crate) unrecorded: Unrecorded,
-    /// Where the node hears of it.
-    pub(crate) node: mpsc::Sender<node::Event>,
     /// It was read from the store.
     pub(crate) restored: bool,
     /// What was last handed to the store, unless it is known to be on disk.
@@ -154,9 +152,9 @@ impl AllocTask {
             Effect::Report { urgent } => self.facilities.outbox.put(self.runner.report(), urgent),
             Effect::DestroyAlloc => {
                 let facilities = Arc::clone(&self.facilities);
-                let (inbox, node) = (inbox.clone(), self.node.clone());
+                let inbox = inbox.clone();
                 jobs.spawn(async move {
-                    gc::destroy(&facilities, alloc_id, &node).await;
+                    gc::destroy(&facilities, alloc_id).await;
                     drop(inbox.send(Input::Event(Event::Destroyed)).await);
                 });
             }
@@ -219,12 +217,14 @@ impl AllocTask {
             && let Some(at) = finished
         {
             *told = finished;
-            drop(self.node.send(node::Event::Finished { alloc_id, at }).await);
+            let finished = node::Event::Finished { alloc_id, at };
+            drop(self.facilities.node.send(finished).await);
         }
         if self.runner.is_destroyed() {
             // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
-            drop(self.node.send(node::Event::Destroyed { alloc_id }).await);
+            let destroyed = node::Event::Destroyed { alloc_id };
+            drop(self.facilities.node.send(destroyed).await);
         }
     }
 
@@ -256,7 +256,7 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<(), String
 }
 
 /// Sleeps until a core's timeout; for ever if there is none.
-async fn until(timeout: Option<(Timestamp, &'static str)>) {
+pub(crate) async fn until(timeout: Option<(Timestamp, &'static str)>) {
     let Some((at, _why)) = timeout else {
         return std::future::pending().await;
     };

@@ -73,7 +73,8 @@ impl Facilities {
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
         let moved = tokio::task::spawn_blocking(move || data.discard_alloc(&trash, alloc_id));
-        // A panic there is ours, and nothing was moved.
+        // A panic there is ours. What was moved before it stays in the trash; the rest is moved when it
+        // is tried again.
         moved
             .await
             .unwrap_or_else(|panic| Err(DirError::panicked(&panic)))

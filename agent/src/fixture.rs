@@ -9,7 +9,7 @@ use muster_domain::id::Timestamp;
 use crate::allocdir::DataDir;
 use crate::store::{self, Write};
 
-/// Records transactions of this many allocations.
+/// Allocations that are recorded in one transaction.
 const BATCH: usize = 1_000;
 
 /// Makes the data directory of an agent whose allocations `allocs` were all stopped: records and directories.

@@ -14,7 +14,7 @@ use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 use muster_domain::id::AllocId;
 use muster_driver::TaskError;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::cgroup::{RemoveCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
@@ -35,6 +35,9 @@ pub(crate) struct Leftover {
     pub(crate) task: String,
     /// The id of its cgroup in the v2 hierarchy.
     pub(crate) cgroup_id: u64,
+    /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
+    /// that left it did not record that.
+    pub(crate) boot_id: String,
 }
 
 /// Leftovers of all allocations: in the store too.
@@ -195,6 +198,7 @@ async fn release_one(
         task_id,
         task,
         cgroup_id,
+        boot_id,
     } = leftover;
     match facilities.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,
@@ -204,36 +208,53 @@ async fn release_one(
         ),
     }
     let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), task).ok();
-    let cgroup = cgroup.filter(|cgroup| cgroup.id() == *cgroup_id);
+    let cgroup =
+        cgroup.filter(|cgroup| cgroup.id() == *cgroup_id && *boot_id == facilities.boot_id);
     if let Some(cgroup) = &cgroup {
         crate::task::kill(cgroup).await;
     }
-    if let Some(bpf) = facilities.bpf() {
-        let forgotten = bpf.forget(*cgroup_id);
-        forgotten.map_err(|source| ReleaseError::Counters {
-            task_id: task_id.clone(),
-            source,
-        })?;
-    }
-    if let Some(cgroup) = &cgroup {
-        let removed = cgroup.remove().await;
-        removed.map_err(|source| ReleaseError::Cgroup {
-            task_id: task_id.clone(),
-            source,
-        })?;
-    }
-    Ok(())
+    release_kernel(facilities, leftover, cgroup.as_ref()).await
 }
 
-/// Destroys an allocation of which nothing runs. Tries until it succeeds; `node` is told of each failure.
-pub(crate) async fn destroy(
+/// Has the kernel let go of what it has of a start: counters, and its cgroup if that is there. Both are
+/// tried; the first error is told. A kernel that was started since has nothing of it.
+pub(crate) async fn release_kernel(
     facilities: &Facilities,
-    alloc_id: AllocId,
-    node: &mpsc::Sender<Event>,
-) {
+    leftover: &Leftover,
+    cgroup: Option<&TaskCgroup>,
+) -> Result<(), ReleaseError> {
+    let Leftover {
+        task_id,
+        cgroup_id,
+        boot_id,
+        ..
+    } = leftover;
+    if *boot_id != facilities.boot_id {
+        return Ok(());
+    }
+    let forgotten = facilities
+        .bpf()
+        .map_or(Ok(()), |bpf| bpf.forget(*cgroup_id));
+    let removed = match cgroup {
+        Some(cgroup) => cgroup.remove().await.map(drop),
+        None => Ok(()),
+    };
+    let counters = |source| ReleaseError::Counters {
+        task_id: task_id.clone(),
+        source,
+    };
+    let group = |source| ReleaseError::Cgroup {
+        task_id: task_id.clone(),
+        source,
+    };
+    forgotten.map_err(counters).and(removed.map_err(group))
+}
+
+/// Destroys an allocation of which nothing runs. Tries until it succeeds; the node is told of each failure.
+pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
     while !(release(facilities, alloc_id).await.is_ok() && discard(facilities, alloc_id).await) {
-        drop(node.send(Event::Refused { alloc_id }).await);
+        drop(facilities.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DESTROY_PAUSE_MAX);
     }
@@ -262,8 +283,6 @@ pub struct Collected {
     pub freed: u64,
     /// Those that stay, by reason.
     pub kept: Vec<(KeptReason, u64)>,
-    /// Directories that are still being deleted.
-    pub deleting: u64,
 }
 
 /// Destroys everything that has finished by now, and returns when it is; with `dry_run` nothing is done
@@ -329,12 +348,8 @@ impl Asks {
 /// What a forced collection would do.
 pub(crate) fn outlook(collector: &Collector, allocs: usize, facilities: &Facilities) -> Collected {
     let (freed, kept) = collector.outlook(allocs, |id| facilities.outbox.is_told(id));
-    let trash = facilities.trash.state();
-    Collected {
-        freed,
-        kept: kept.into_iter().collect(),
-        deleting: (trash.waiting + trash.deleting) as u64,
-    }
+    let kept = kept.into_iter().collect();
+    Collected { freed, kept }
 }
 
 /// Time between two looks of the node's loop at what collection could do, if nothing else happens.

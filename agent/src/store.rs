@@ -6,6 +6,7 @@
 //! adopts what it finds running by the names of cgroups. The node's id is kept in a file of its own
 //! as well, because those names depend on it.
 
+mod convert;
 mod lock;
 mod writer;
 
@@ -31,9 +32,9 @@ pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
 pub(crate) use writer::{Pending, Store, Write};
 
-/// The version of tables and records. A database of a higher one is refused, of a lower one
-/// converted when there is one.
-pub(crate) const SCHEMA: u32 = 1;
+/// The version of tables and records. A database of a higher one is refused, of a lower one converted
+/// ([`convert`]).
+pub(crate) const SCHEMA: u32 = 2;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";
@@ -41,8 +42,7 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
-/// What drivers did not destroy, by allocation and the driver's name for the task. A database without it is
-/// one of an agent that did not know of such.
+/// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
@@ -248,7 +248,9 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadE
     } else {
         builder.create(path)?
     };
-    if !existed {
+    if existed {
+        convert::to_this_format(&database)?;
+    } else {
         let transaction = database.begin_write()?;
         transaction
             .open_table(META)?
@@ -256,25 +258,16 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadE
         transaction.open_table(DESIRED)?;
         transaction.open_table(SNAPSHOTS)?;
         transaction.open_table(TASKS)?;
+        transaction.open_table(LEFTOVERS)?;
         transaction.commit()?;
     }
     let loaded = load(&database)?;
     Ok((database, loaded))
 }
 
+/// Reads a database of this format.
 fn load(database: &Database) -> Result<Loaded, ReadError> {
     let transaction = database.begin_read()?;
-    let schema = transaction
-        .open_table(META)?
-        .get(META_SCHEMA)?
-        .map(|bytes| bytes.value().to_vec());
-    let schema = schema
-        .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok())
-        .map(u32::from_le_bytes)
-        .ok_or_else(|| ReadError::Unreadable("it has no format number".into()))?;
-    if schema > SCHEMA {
-        return Err(ReadError::Newer(schema));
-    }
     let mut loaded = Loaded::default();
     if let Some(servers) = transaction.open_table(META)?.get(META_SERVERS)? {
         loaded.servers = decoded(servers.value())?;
@@ -295,12 +288,7 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
             .tasks
             .insert(parse_task_key(key.value())?, decoded(value.value())?);
     }
-    let leftovers = match transaction.open_table(LEFTOVERS) {
-        Ok(table) => table,
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
-        Err(error) => return Err(error.into()),
-    };
-    for row in leftovers.iter()? {
+    for row in transaction.open_table(LEFTOVERS)?.iter()? {
         let (key, value) = row?;
         let (alloc_id, task_id) = parse_task_key(key.value())?;
         let of_alloc = loaded.leftovers.entry(alloc_id).or_default();

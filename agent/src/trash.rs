@@ -11,7 +11,7 @@ mod delete;
 mod limits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -56,14 +56,6 @@ pub struct TrashState {
     pub failures: u64,
     /// Time that all threads together spent on deleting.
     pub busy: Duration,
-}
-
-impl TrashState {
-    /// Nothing waits and nothing is being deleted; what was refused does not count.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.deleting == 0 && !self.unread
-    }
 }
 
 /// The trash of a data directory, and the threads that empty it.
@@ -203,12 +195,6 @@ impl Trash {
         }
     }
 
-    /// The trash may hold something new.
-    pub fn wake(&self) {
-        self.shared.locked().unread = true;
-        self.shared.work.notify_one();
-    }
-
     /// Tries at once what was refused.
     pub fn retry(&self) {
         {
@@ -242,7 +228,8 @@ impl Trash {
         }
     }
 
-    /// Whether all that can be deleted is deleted.
+    /// Whether all that can be deleted is deleted: nothing waits and nothing is being deleted; what was
+    /// refused does not count.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.locked().is_idle()
@@ -275,6 +262,12 @@ impl Trash {
                 tracing::error!("a thread that deletes had panicked");
             }
         }
+    }
+
+    /// The trash may hold something new.
+    fn wake(&self) {
+        self.shared.locked().unread = true;
+        self.shared.work.notify_one();
     }
 }
 
@@ -508,16 +501,6 @@ fn fresh(trash: &OwnedFd, name: &str) -> u64 {
         rustix::fs::statat(trash, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
     };
     (0..u64::MAX).find(|number| !taken(number)).unwrap_or(0)
-}
-
-/// Deletes `name` in `dir` in this thread: the deletion of a trash without its threads.
-///
-/// # Errors
-///
-/// [`DeleteError`]; what could be deleted is deleted.
-pub fn delete_now(dir: &OwnedFd, name: &CStr) -> (Deleted, Result<(), DeleteError>) {
-    let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
-    Deleter::new(&stop, &aside).delete(dir.as_fd(), name)
 }
 
 #[cfg(test)]

@@ -214,7 +214,7 @@ fn collection(collection: &Collection) -> String {
     let reasons: Vec<String> = collection
         .destroyed
         .iter()
-        .map(|(reason, count)| format!("{count} {reason}"))
+        .map(|(reason, count)| format!("{count} {}", output::clean(reason)))
         .collect();
     let why = if reasons.is_empty() {
         String::new()
@@ -265,5 +265,16 @@ mod tests {
             text.ends_with("  cannot be deleted: a.alloc: it is mounted\n"),
             "{text}"
         );
+    }
+
+    /// The words are the node's.
+    #[test]
+    fn reasons_of_a_node_cannot_steer_the_terminal() {
+        let mut state = Collection::default();
+        state.destroyed.insert("disk\u{1b}[2J usage".to_owned(), 2);
+
+        let text = collection(&state);
+
+        assert!(text.contains("(2 disk\u{fffd}[2J usage)"), "{text}");
     }
 }

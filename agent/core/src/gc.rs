@@ -5,8 +5,9 @@
 //! it out, and asking the driver first, is the shell's.
 //!
 //! A destroy that is under way counts as done for the number of allocations. Space is measured, so
-//! under pressure of space only one is under way at a time, and nothing is chosen while something that
-//! was destroyed is still being deleted: two could free more than was needed.
+//! under pressure of space nothing is chosen while one is under way or something that was destroyed is
+//! still being deleted: two could free more than was needed. One that was refused counts as there while
+//! it is tried again, because it may be refused again: others are chosen beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -153,7 +154,10 @@ pub struct Collector {
     /// The oldest first, the lower id on a tie.
     order: BTreeSet<(Timestamp, AllocId)>,
     finished: BTreeMap<AllocId, Timestamp>,
-    under_way: BTreeMap<AllocId, GcReason>,
+    /// Destroys under way that were chosen here, and why.
+    chosen: BTreeMap<AllocId, GcReason>,
+    /// Destroys under way of what the control plane has forgotten.
+    removed: BTreeSet<AllocId>,
     /// Those somebody wants to be gone.
     forced: BTreeSet<AllocId>,
     refused: BTreeMap<AllocId, Refusal>,
@@ -170,7 +174,8 @@ impl Collector {
             config,
             order: BTreeSet::new(),
             finished: BTreeMap::new(),
-            under_way: BTreeMap::new(),
+            chosen: BTreeMap::new(),
+            removed: BTreeSet::new(),
             forced: BTreeSet::new(),
             refused: BTreeMap::new(),
             destroyed: BTreeMap::new(),
@@ -198,16 +203,16 @@ impl Collector {
     /// The control plane has forgotten an allocation: it is stopped and destroyed at once, whatever else
     /// goes on.
     pub fn handle_removed(&mut self, alloc_id: AllocId) {
-        self.under_way.entry(alloc_id).or_insert(GcReason::Removed);
+        if !self.chosen.contains_key(&alloc_id) {
+            self.removed.insert(alloc_id);
+        }
     }
 
     /// The driver or the kernel did not let go of an allocation. Others go meanwhile.
     pub fn handle_refused(&mut self, alloc_id: AllocId, now: Timestamp) {
         self.refusals += 1;
         // One that the control plane has forgotten is tried on by its own runner.
-        if self.under_way.get(&alloc_id) != Some(&GcReason::Removed) {
-            self.under_way.remove(&alloc_id);
-        }
+        self.chosen.remove(&alloc_id);
         let pause = self
             .refused
             .get(&alloc_id)
@@ -224,7 +229,9 @@ impl Collector {
         }
         self.forced.remove(&alloc_id);
         self.refused.remove(&alloc_id);
-        if let Some(reason) = self.under_way.remove(&alloc_id) {
+        let removed = self.removed.remove(&alloc_id);
+        let removed = removed.then_some(GcReason::Removed);
+        if let Some(reason) = self.chosen.remove(&alloc_id).or(removed) {
             *self.destroyed.entry(reason).or_default() += 1;
             self.last = Some((now, reason));
         }
@@ -239,23 +246,17 @@ impl Collector {
         space: impl FnOnce() -> GcSpace,
         now: Timestamp,
     ) -> Option<(AllocId, GcReason)> {
-        if self.chosen().count() >= self.config.parallel_destroys.max(1) {
+        if self.chosen.len() >= self.config.parallel_destroys.max(1) {
             return None;
         }
-        let forced = self.oldest(
-            |alloc_id| self.forced.contains(&alloc_id) && told(alloc_id),
-            now,
-        );
-        let choice = match forced {
+        let choice = match self.oldest_forced(&told, now) {
             Some(alloc_id) => Some((alloc_id, GcReason::Forced)),
             None => self.pressure(allocs, space).and_then(|reason| {
                 let alloc_id = self.oldest(told, now)?;
                 Some((alloc_id, reason))
             }),
         };
-        if let Some((alloc_id, reason)) = choice {
-            self.under_way.insert(alloc_id, reason);
-        }
+        self.chosen.extend(choice);
         choice
     }
 
@@ -273,7 +274,7 @@ impl Collector {
         self.config.interval
     }
 
-    /// Whether this allocation waits for the end of its pause after a refusal.
+    /// Whether the driver or the kernel did not let go of this allocation when it was last tried.
     #[must_use]
     pub fn is_refused(&self, alloc_id: AllocId) -> bool {
         self.refused.contains_key(&alloc_id)
@@ -298,7 +299,7 @@ impl Collector {
         for alloc_id in self.finished.keys() {
             if self.is_refused(*alloc_id) {
                 keep(KeptReason::Refused, 1);
-            } else if self.under_way.contains_key(alloc_id) || told(*alloc_id) {
+            } else if self.is_under_way(*alloc_id) || told(*alloc_id) {
                 free += 1;
             } else {
                 keep(KeptReason::Untold, 1);
@@ -312,20 +313,12 @@ impl Collector {
     pub fn state(&self) -> GcState {
         GcState {
             finished: self.finished.len(),
-            under_way: self.under_way.len(),
+            under_way: self.chosen.len() + self.removed.len(),
             refused: self.refused.len(),
             destroyed: self.destroyed.clone(),
             refusals: self.refusals,
             last: self.last,
         }
-    }
-
-    /// Destroys that were chosen here.
-    fn chosen(&self) -> impl Iterator<Item = &AllocId> {
-        self.under_way
-            .iter()
-            .filter(|(_, reason)| **reason != GcReason::Removed)
-            .map(|(alloc_id, _)| alloc_id)
     }
 
     /// The reason to collect, if there is one.
@@ -336,14 +329,14 @@ impl Collector {
             inode_percent_max,
         } = self.config.limits;
         // What runs while it is being removed counts until it is gone: its stop may take long.
-        let leaving = self.under_way.keys();
+        let leaving = self.chosen.keys().chain(&self.removed);
         let leaving = leaving
             .filter(|alloc_id| self.is_leaving(**alloc_id))
             .count();
         if allocs.saturating_sub(leaving) > allocs_max {
             return Some(GcReason::Allocs);
         }
-        if self.finished.is_empty() {
+        if self.finished.is_empty() || leaving > 0 {
             return None;
         }
         let GcSpace {
@@ -351,7 +344,7 @@ impl Collector {
             inode_percent,
             deleting,
         } = space();
-        if deleting || leaving > 0 {
+        if deleting {
             None
         } else if disk_percent > disk_percent_max {
             Some(GcReason::Disk)
@@ -362,16 +355,29 @@ impl Collector {
         }
     }
 
+    fn is_under_way(&self, alloc_id: AllocId) -> bool {
+        self.chosen.contains_key(&alloc_id) || self.removed.contains(&alloc_id)
+    }
+
     /// Whether an allocation will be gone in a moment.
     fn is_leaving(&self, alloc_id: AllocId) -> bool {
         self.finished.contains_key(&alloc_id) && !self.is_refused(alloc_id)
+    }
+
+    /// The allocation that finished first, of those that somebody wants to be gone and that may go.
+    fn oldest_forced(&self, told: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
+        if self.forced.is_empty() {
+            return None;
+        }
+        let wanted = |alloc_id| self.forced.contains(&alloc_id) && told(alloc_id);
+        self.oldest(wanted, now)
     }
 
     /// The allocation that finished first, of those that may go and that `wanted` likes.
     fn oldest(&self, wanted: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
         let may_go = |alloc_id: &AllocId| {
             let refused = self.refused.get(alloc_id);
-            !self.under_way.contains_key(alloc_id)
+            !self.is_under_way(*alloc_id)
                 && refused.is_none_or(|refusal| refusal.until <= now)
                 && wanted(*alloc_id)
         };

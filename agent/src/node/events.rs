@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc::{AllocTask, Input};
+use crate::alloc::{self, AllocTask, Input};
 use crate::cgroup::TaskCgroup;
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
@@ -34,7 +34,7 @@ pub(crate) enum Event {
     Desired(News),
     /// What belongs to no allocation is to be removed.
     SweepDue,
-    /// Destroy everything that has finished.
+    /// Destroy everything that has finished, and try at once to delete what could not be deleted.
     CollectGarbage,
     /// The same; `done` is told when it is over, or at once what it would do.
     Collect {
@@ -161,7 +161,7 @@ impl Node {
                 _ = look.tick() => {}
                 // There may be more space now.
                 Ok(()) = emptied.changed() => {}
-                () = until_time(refused) => {}
+                () = alloc::until(refused) => {}
                 Ok(()) = heard.changed() => {
                     if let Some(sent) = *heard.borrow_and_update() {
                         self.contact.handle_heartbeat(self.since_epoch(sent));
@@ -234,7 +234,7 @@ impl Node {
                 }
             }
             Event::SweepDue => self.sweep(),
-            Event::CollectGarbage => drop(self.collector.handle_forced()),
+            Event::CollectGarbage => drop(self.force()),
             Event::Collect { dry_run, done } => self.collect_now(dry_run, done),
             Event::Released { alloc_id } => self.tell(alloc_id, Input::Destroy),
             Event::Refused { alloc_id } => {
@@ -360,7 +360,6 @@ impl Node {
             runner,
             records,
             unrecorded,
-            node: self.events.clone(),
             restored,
             unstored: None,
         };
@@ -433,18 +432,22 @@ impl Node {
     }
 
     fn collect_now(&mut self, dry_run: bool, done: oneshot::Sender<Collected>) {
-        let told = |alloc_id: &AllocId| self.facilities.outbox.is_told(*alloc_id);
         if dry_run {
             let outlook = gc::outlook(&self.collector, self.allocs.len(), &self.facilities);
             // Whoever asked may have stopped waiting.
             let _told = done.send(outlook);
         } else {
-            let mut waiting = self.collector.handle_forced();
+            let mut waiting = self.force();
             // For a server that does not hear nobody need wait.
-            waiting.retain(told);
-            self.facilities.trash.retry();
+            waiting.retain(|alloc_id| self.facilities.outbox.is_told(*alloc_id));
             self.asks.add(waiting, done);
         }
+    }
+
+    /// Everything that has finished is to go; says what that is. What was refused is tried at once.
+    fn force(&mut self) -> BTreeSet<AllocId> {
+        self.facilities.trash.retry();
+        self.collector.handle_forced()
     }
 
     fn longest_stop(&self) -> Duration {
@@ -556,14 +559,6 @@ async fn until(epoch: Instant, timeout: Option<(Timestamp, &'static str)>) {
             let due = epoch + at.since(Timestamp(0));
             tokio::time::sleep_until(due.into()).await;
         }
-        None => std::future::pending().await,
-    }
-}
-
-/// Sleeps until a core's timeout; for ever if there is none.
-async fn until_time(timeout: Option<(Timestamp, &'static str)>) {
-    match timeout {
-        Some((at, _why)) => tokio::time::sleep(at.since(now())).await,
         None => std::future::pending().await,
     }
 }

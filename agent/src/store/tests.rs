@@ -40,6 +40,22 @@ fn record() -> TaskRecord {
     }
 }
 
+fn leftover() -> Leftover {
+    Leftover {
+        driver: "native".into(),
+        task_id: "a/b/00000002".into(),
+        task: "main".into(),
+        cgroup_id: 7,
+        boot_id: "boot".into(),
+    }
+}
+
+fn snapshot() -> AllocSnapshot {
+    let mut runner = AllocRunner::new(&desired(1), Timestamp(1_000)).unwrap();
+    runner.handle_event(muster_agent_core::alloc::Event::Prepared, Timestamp(2_000));
+    runner.snapshot()
+}
+
 async fn filled(dir: &Path) -> Vec<Write> {
     let (store, loaded) = open(dir).unwrap();
     assert!(loaded.fresh);
@@ -50,6 +66,7 @@ async fn filled(dir: &Path) -> Vec<Write> {
             Write::Desired(Box::new(desired(1))),
             Write::Snapshot(alloc_id, Box::new(runner.snapshot())),
             Write::Task(alloc_id, "main".into(), Box::new(record())),
+            Write::Leftover(alloc_id, Box::new(leftover())),
             Write::Desired(Box::new(desired(2))),
         ]
     };
@@ -69,6 +86,7 @@ async fn what_was_written_is_read_back() {
     assert_eq!(loaded.allocs[&first].0, desired(1));
     assert!(loaded.allocs[&first].1.is_some());
     assert_eq!(loaded.tasks[&(first, "main".to_owned())], record());
+    assert_eq!(loaded.leftovers[&first]["a/b/00000002"], leftover());
     assert!(!loaded.fresh);
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
@@ -88,6 +106,7 @@ async fn a_removed_allocation_takes_its_tasks_along() {
     let (_store, loaded) = open(dir.path()).unwrap();
     assert_eq!(loaded.allocs.len(), 1);
     assert!(loaded.tasks.is_empty());
+    assert!(loaded.leftovers.is_empty());
 }
 
 /// A database cut at any block is set aside or read; the agent starts in each case.
@@ -143,7 +162,7 @@ async fn a_newer_format_is_refused_and_kept() {
     let refused = open(dir.path()).unwrap_err().to_string();
 
     assert!(
-        refused.contains("format 2") && refused.contains("newer muster"),
+        refused.contains("format 3") && refused.contains("newer muster"),
         "{refused}"
     );
     assert!(dir.path().join(FILE).exists());
@@ -199,37 +218,93 @@ async fn an_open_database_is_waited_for_not_set_aside() {
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
 
-/// The bytes of each record of format 1. A change of them is a new format: `SCHEMA` goes up, and
+/// A database of format 1 is converted when it is opened, whether its agent knew of leftovers or not. What was
+/// left is of no boot that is known.
+#[tokio::test]
+async fn a_database_of_format_1_is_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let alloc_id = AllocId::at(LogIndex(1), 1);
+    let unknown = Leftover {
+        boot_id: String::new(),
+        ..leftover()
+    };
+    for leftovers in [Some("leftover"), None] {
+        become_format_1(dir.path(), alloc_id, leftovers);
+        for _opening in 0..2 {
+            let (_store, loaded) = open(dir.path()).unwrap();
+
+            let found = loaded.leftovers.get(&alloc_id);
+            let expected = leftovers.map(|_| &unknown);
+            assert_eq!(found.map(|found| &found["a/b/00000002"]), expected);
+            assert_eq!((loaded.allocs.len(), loaded.fresh), (2, false));
+        }
+    }
+}
+
+/// Makes the store one of format 1, with this row of its golden file in the table of leftovers, or without that
+/// table.
+fn become_format_1(dir: &Path, alloc_id: AllocId, leftover: Option<&str>) {
+    let (database, _) = open_once_closed(&dir.join(FILE), true).ok().unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.delete_table(LEFTOVERS).unwrap();
+    if let Some(name) = leftover {
+        let mut table = transaction.open_table(LEFTOVERS).unwrap();
+        let (key, row) = (
+            task_key(alloc_id, "a/b/00000002"),
+            bytes_of(&golden(1), name),
+        );
+        table.insert(key.as_slice(), row.as_slice()).unwrap();
+    }
+    let mut meta = transaction.open_table(META).unwrap();
+    meta.insert(META_SCHEMA, 1_u32.to_le_bytes().as_slice())
+        .unwrap();
+    drop(meta);
+    transaction.commit().unwrap();
+}
+
+/// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_1_keep_their_bytes() {
-    let mut runner = AllocRunner::new(&desired(1), Timestamp(1_000)).unwrap();
-    runner.handle_event(muster_agent_core::alloc::Event::Prepared, Timestamp(2_000));
-    let snapshot = runner.snapshot();
-
+fn records_of_format_2_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
-        ("snapshot", codec::encode(&snapshot).unwrap()),
+        ("snapshot", codec::encode(&snapshot()).unwrap()),
         ("task", codec::encode(&record()).unwrap()),
+        ("leftover", codec::encode(&leftover()).unwrap()),
     ]
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-1.txt"].assert_eq(&text);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/store-1.txt");
-    let golden = &std::fs::read_to_string(path).unwrap();
-    assert_eq!(
-        codec::decode::<DesiredAlloc>(&bytes_of(golden, "desired")).unwrap(),
-        desired(1)
-    );
-    assert_eq!(
-        codec::decode::<AllocSnapshot>(&bytes_of(golden, "snapshot")).unwrap(),
-        snapshot
-    );
-    assert_eq!(
-        codec::decode::<TaskRecord>(&bytes_of(golden, "task")).unwrap(),
-        record()
-    );
+    expect_test::expect_file!["../../testdata/store-2.txt"].assert_eq(&text);
+}
+
+/// Format 1 differs in its leftovers alone.
+#[test]
+fn records_of_each_format_are_read() {
+    for format in [1, SCHEMA] {
+        let bytes = |name| bytes_of(&golden(format), name);
+        assert_eq!(
+            codec::decode::<DesiredAlloc>(&bytes("desired")).unwrap(),
+            desired(1)
+        );
+        assert_eq!(
+            codec::decode::<AllocSnapshot>(&bytes("snapshot")).unwrap(),
+            snapshot()
+        );
+        assert_eq!(
+            codec::decode::<TaskRecord>(&bytes("task")).unwrap(),
+            record()
+        );
+    }
+    let bytes = bytes_of(&golden(SCHEMA), "leftover");
+    assert_eq!(codec::decode::<Leftover>(&bytes).unwrap(), leftover());
+}
+
+/// The golden file of a format.
+fn golden(format: u32) -> String {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+    std::fs::read_to_string(format!("{dir}/store-{format}.txt")).unwrap()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -143,6 +143,7 @@ fn commit<'a>(
         let mut desired = transaction.open_table(DESIRED)?;
         let mut snapshots = transaction.open_table(SNAPSHOTS)?;
         let mut tasks = transaction.open_table(TASKS)?;
+        let mut leftovers = transaction.open_table(LEFTOVERS)?;
         for write in writes {
             match write {
                 Write::Desired(alloc) => {
@@ -160,13 +161,11 @@ fn commit<'a>(
                 }
                 Write::Leftover(alloc_id, leftover) => {
                     let key = task_key(*alloc_id, &leftover.task_id);
-                    transaction
-                        .open_table(LEFTOVERS)?
-                        .insert(key.as_slice(), codec::encode(leftover)?.as_slice())?;
+                    leftovers.insert(key.as_slice(), codec::encode(leftover)?.as_slice())?;
                 }
                 Write::LeftoverGone(alloc_id, task_id) => {
                     let key = task_key(*alloc_id, task_id);
-                    transaction.open_table(LEFTOVERS)?.remove(key.as_slice())?;
+                    leftovers.remove(key.as_slice())?;
                 }
                 Write::Servers(servers) => {
                     transaction
@@ -177,7 +176,7 @@ fn commit<'a>(
                     desired.remove(alloc_id.0.as_slice())?;
                     snapshots.remove(alloc_id.0.as_slice())?;
                     remove_all(&mut tasks, *alloc_id)?;
-                    remove_all(&mut transaction.open_table(LEFTOVERS)?, *alloc_id)?;
+                    remove_all(&mut leftovers, *alloc_id)?;
                 }
             }
         }

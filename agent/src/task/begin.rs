@@ -23,7 +23,8 @@ use crate::volumes;
 use muster_wire::codec;
 use muster_wire::rpc::LogStream;
 
-/// A start that failed and left nothing behind.
+/// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
+/// kernel did not let go of is told in the log.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
     /// Why, for people.
@@ -303,6 +304,7 @@ async fn with_driver(
             task_id,
             task: task.name().to_owned(),
             cgroup_id,
+            boot_id: facilities.boot_id.clone(),
         };
         gc::keep(facilities, task.alloc_id(), leftover, &error).await;
     }

@@ -17,7 +17,7 @@ use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
-use crate::gc::{self, Leftover, ReleaseError};
+use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
 use crate::store::TaskRecord;
 
@@ -109,35 +109,18 @@ async fn clean_up(
     record: &TaskRecord,
     cgroup: Option<&TaskCgroup>,
 ) {
-    let TaskRecord {
-        driver, task_id, ..
-    } = record;
-    let destroyed = gc::destroy_task(slot, driver, task_id).await;
+    let leftover = Leftover {
+        driver: record.driver.clone(),
+        task_id: record.task_id.clone(),
+        task: task.name().to_owned(),
+        cgroup_id: record.cgroup_id,
+        boot_id: record.boot_id.clone(),
+    };
+    let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
     task.release_cores(facilities);
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
-    let forgotten = facilities
-        .bpf()
-        .map_or(Ok(()), |bpf| bpf.forget(record.cgroup_id));
-    let removed = match cgroup {
-        Some(cgroup) => cgroup.remove().await.map(drop),
-        None => Ok(()),
-    };
-    let left = destroyed
-        .and(forgotten.map_err(|source| ReleaseError::Counters {
-            task_id: task_id.clone(),
-            source,
-        }))
-        .and(removed.map_err(|source| ReleaseError::Cgroup {
-            task_id: task_id.clone(),
-            source,
-        }));
-    if let Err(error) = left {
-        let leftover = Leftover {
-            driver: driver.clone(),
-            task_id: task_id.clone(),
-            task: task.name().to_owned(),
-            cgroup_id: record.cgroup_id,
-        };
+    let released = gc::release_kernel(facilities, &leftover, cgroup).await;
+    if let Err(error) = destroyed.and(released) {
         gc::keep(facilities, task.alloc_id(), leftover, &error).await;
     }
 }

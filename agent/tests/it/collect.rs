@@ -1,13 +1,16 @@
 //! Removal of what has finished, and of everything.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent::node::{Agent, Leave};
 use muster_agent::{Collected, GcReason, KeptReason};
 use muster_domain::alloc::ClientStatus;
+use muster_domain::id::AllocId;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
+use muster_wire::codec;
 
 use crate::support::{FakeServer, Machine, batch, ended, eventually, privileged, service};
 
@@ -158,6 +161,79 @@ async fn what_was_refused_outlives_the_agent() {
     .await;
 
     agent.shutdown(Leave::StopTasks).await;
+}
+
+/// The id of the cgroup of what was started before a reboot may be another task's.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_left_before_a_reboot_takes_no_cgroup_along() {
+    if !privileged("what_was_left_before_a_reboot_takes_no_cgroup_along") {
+        return;
+    }
+    let this_boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    for (boot_id, stays) in [("another boot", true), (this_boot.trim(), false)] {
+        let (machine, host) = (Machine::new(), MockHost::new());
+        let server = machine.server();
+        let agent = agent_with(&machine, &server, &host, 50).await;
+        host.refuse_destroys(true);
+        let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+        let alloc = batch(1, "").driver("mock", &config).build();
+        let alloc_id = server.place(alloc).await;
+        server.status(alloc_id, ClientStatus::Complete).await;
+        agent.shutdown(Leave::KeepTasks).await;
+        host.refuse_destroys(false);
+        let group = make_groups(&machine, alloc_id);
+        rewrite_leftover(&machine, group.metadata().unwrap().ino(), boot_id);
+        let stray = machine.alloc_dir(AllocId([7; 16]));
+        std::fs::create_dir(&stray).unwrap();
+        let agent = agent_with(&machine, &server, &host, 50).await;
+        eventually("what nobody knows is swept", async || {
+            (!stray.exists()).then_some(())
+        })
+        .await;
+        told(&agent).await;
+
+        let collected = agent.collect_now(false).await.unwrap();
+
+        assert_eq!((collected.freed, group.exists()), (1, stays), "{boot_id}");
+        agent.shutdown(Leave::StopTasks).await;
+    }
+}
+
+/// Makes the groups of the allocation's task `main` in every hierarchy, and says where that of the second version
+/// is.
+fn make_groups(machine: &Machine, alloc_id: AllocId) -> PathBuf {
+    let record = std::fs::read(machine.data().join("cgroup-tree.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let bound = record["bound"].as_object().unwrap().values();
+    for root in bound.map(|bound| bound["root"].as_str().unwrap()) {
+        let group = Path::new(root).join(alloc_id.to_string()).join("main");
+        std::fs::create_dir_all(group).unwrap();
+    }
+    let group = machine.tree().join(alloc_id.to_string()).join("main");
+    std::fs::create_dir_all(&group).unwrap();
+    group
+}
+
+/// Has the one leftover in the store be of another cgroup and boot.
+fn rewrite_leftover(machine: &Machine, cgroup_id: u64, boot_id: &str) {
+    let leftovers = redb::TableDefinition::<&[u8], &[u8]>::new("leftovers");
+    let database = redb::Database::open(machine.data().join("agent.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut table = transaction.open_table(leftovers).unwrap();
+        let (key, row) = table.pop_first().unwrap().map(owned).unwrap();
+        let (driver, task_id, task, _, _): (String, String, String, u64, String) =
+            codec::decode(&row).unwrap();
+        let row = codec::encode(&(driver, task_id, task, cgroup_id, boot_id)).unwrap();
+        table.insert(key.as_slice(), row.as_slice()).unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
+type Bytes<'a> = redb::AccessGuard<'a, &'static [u8]>;
+
+fn owned((key, row): (Bytes<'_>, Bytes<'_>)) -> (Vec<u8>, Vec<u8>) {
+    (key.value().to_vec(), row.value().to_vec())
 }
 
 /// Killed while it deletes, with the rest in the trash: the next agent empties it, and nobody waits.

@@ -414,6 +414,21 @@ fn nothing_is_chosen_while_something_is_being_deleted() {
 }
 
 #[test]
+fn space_is_not_measured_while_one_is_being_destroyed() {
+    let mut node = Node::new(limits(50));
+    node.others = (85, 0);
+    node.finish(0, 1, (1, 0));
+    node.finish(1, 2, (1, 0));
+    node.poll();
+    assert_eq!(node.under_way, [id(0)]);
+
+    let measure = || panic!("space is measured");
+    let choice = node.collector.poll_destroy(2, |_| true, measure, node.now);
+
+    assert_eq!(choice, None);
+}
+
+#[test]
 fn the_state_says_what_was_done() {
     let mut node = Node::new(limits(1));
     for name in 0..3 {

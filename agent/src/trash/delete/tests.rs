@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use super::super::delete_now;
+use super::super::tests::skipped;
 use super::*;
 
 /// A trash with one entry, and the directory around it.
@@ -32,7 +32,8 @@ impl Place {
     fn delete_named(&self, name: &CStr) -> (Deleted, Result<(), DeleteError>) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let trash = rustix::fs::open(self.trash(), flags, Mode::empty()).unwrap();
-        delete_now(&trash, name)
+        let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
+        Deleter::new(&stop, &aside).delete(trash.as_fd(), name)
     }
 
     fn left(&self) -> Vec<String> {
@@ -51,16 +52,6 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
-}
-
-/// Says why a test cannot run here.
-fn skipped(name: &str, reason: &str) {
-    use std::io::Write as _;
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
-    }
-    println!("skipped: {name}: {reason}");
 }
 
 #[test]
