@@ -10,6 +10,7 @@
 mod admission;
 mod beats;
 mod desired;
+mod pace;
 mod reports;
 mod request;
 mod route;
@@ -17,6 +18,7 @@ mod session;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +32,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::beats::{Service, Uncounted};
+use self::pace::Pace;
 use self::reports::Reports;
 use crate::handle::Control;
 use crate::peers::Peers;
@@ -127,6 +130,7 @@ pub struct Nodes {
 struct Shared {
     table: Mutex<Table>,
     reports: Reports,
+    pace: Pace,
     service: watch::Sender<Service>,
     peers: Peers,
 }
@@ -141,10 +145,12 @@ impl Nodes {
     /// None so far; those of the other servers are asked through `peers`.
     #[must_use]
     pub(crate) fn new(peers: Peers) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
             shared: Arc::new(Shared {
                 table: Mutex::default(),
                 reports: Reports::default(),
+                pace: Pace::of(cores),
                 service: watch::Sender::default(),
                 peers,
             }),
@@ -177,9 +183,17 @@ impl Nodes {
         self.shared.service.borrow().unserved.clone()
     }
 
-    /// Tells the session of `node_id` to look for changes.
-    pub(crate) fn wake(&self, node_id: NodeId) {
-        if let Some(session) = self.lock().sessions.get(&node_id) {
+    /// Tells the sessions of `node_ids` to look for changes.
+    pub(crate) fn wake(&self, node_ids: impl IntoIterator<Item = NodeId>) {
+        let table = self.lock();
+        let mut woken = node_ids
+            .into_iter()
+            .filter_map(|node_id| table.sessions.get(&node_id))
+            .peekable();
+        if woken.peek().is_some() {
+            self.shared.pace.note();
+        }
+        for session in woken {
             session.wake.desired.notify_one();
         }
     }
@@ -196,6 +210,11 @@ impl Nodes {
         for session in self.lock().sessions.values() {
             session.wake.garbage.notify_one();
         }
+    }
+
+    /// Turns of the sessions.
+    fn pace(&self) -> &Pace {
+        &self.shared.pace
     }
 
     /// Gathered reports.
@@ -334,6 +353,7 @@ pub(crate) async fn run(control: Control, stop: CancellationToken) {
     tokio::join!(
         beats::gather(&control, &nodes.shared.service, &stop),
         reports::write(&control, nodes.reports(), &stop),
+        nodes.pace().give(&stop),
     );
 }
 

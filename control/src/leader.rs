@@ -227,9 +227,9 @@ impl Duties {
 }
 
 fn wake_nodes(control: &Control, effects: &[Effect]) {
-    for effect in effects {
-        if let Effect::NodeChanged(node_id) = effect {
-            control.nodes().wake(*node_id);
-        }
-    }
+    let changed = effects.iter().filter_map(|effect| match effect {
+        Effect::NodeChanged(node_id) => Some(*node_id),
+        _ => None,
+    });
+    control.nodes().wake(changed);
 }

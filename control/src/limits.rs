@@ -145,12 +145,27 @@ pub const DUTY_REQUESTS_MAX: usize = 64;
 
 /// QUIC connections to one server, of agents and servers. The next one is refused and tries another server.
 pub const CONNECTIONS_MAX: usize = 20_000;
+/// How much the threads of sessions yield to the log and the scheduler where there is less processor than work: they
+/// have a quarter of it then. The heartbeats of five thousand nodes take a twentieth of two cores.
+pub const SESSIONS_NICENESS: i32 = 5;
 /// Messages of one agent read ahead of their handling. The stream's window holds the rest back.
 pub const SESSION_INBOX_MAX: usize = 16;
 /// Answers to an agent waiting for its stream. A full queue holds the session back.
 pub const SESSION_OUTBOX_MAX: usize = 64;
 /// How long a connection may take to say who it is.
 pub const REGISTER_WAIT: Duration = Duration::from_secs(10);
+/// Times in a second that a server tells a node what to run, for each of its cores. A message and the answers to it
+/// cost it some 60 µs, so this is half of the machine; the last of five thousand nodes on two cores waits a third of
+/// a second.
+pub const DESIRED_PER_CORE: u32 = 8_000;
+/// The same while there is more and more to tell: an eighth of the machine.
+pub const DESIRED_PER_CORE_MEANWHILE: u32 = 2_000;
+/// Without anything new to tell for so long, there is not more and more.
+pub const DESIRED_QUIET: Duration = Duration::from_millis(25);
+/// What may be told at once after a quiet time, in time at the full rate.
+pub const DESIRED_BURST: Duration = Duration::from_millis(20);
+/// How often turns are given while some wait.
+pub const DESIRED_TICK: Duration = Duration::from_millis(5);
 /// How often a session looks for missed changes when nobody woke it.
 pub const SESSION_RESCAN: Duration = Duration::from_secs(5);
 /// Reports in one entry.

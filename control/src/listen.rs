@@ -7,6 +7,7 @@ use std::sync::Arc;
 use muster_link::peer;
 use muster_wire::rpc::{ALPN_AGENT, ALPN_RAFT};
 use quinn::{Endpoint, VarInt};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +22,15 @@ pub(crate) const PROTOCOLS: [&[u8]; 2] = [ALPN_AGENT, ALPN_RAFT];
 /// The code of QUIC's close frame when the server goes down.
 const SHUTDOWN: VarInt = VarInt::from_u32(1);
 
-/// Takes connections on `endpoint` until `shutdown`, then closes them.
-pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: CancellationToken) {
+/// Takes connections on `endpoint` until `shutdown`, then closes them. Those of servers are served here, all others on
+/// the threads of `sessions`.
+pub(crate) async fn serve(
+    endpoint: Endpoint,
+    control: Control,
+    sessions: Handle,
+    shutdown: CancellationToken,
+) {
+    let here = Handle::current();
     // Dropped with this, so that a server that is dropped serves nobody.
     let mut connections = JoinSet::new();
     let admission = Arc::new(Admission::new());
@@ -42,14 +50,24 @@ pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: Cancel
             continue;
         }
         let from = incoming.remote_address();
-        let Some(place) = admission.handshake(from, control.peers()) else {
+        let is_server = control.peers().is_server_at(from);
+        let Some(place) = admission.handshake(is_server) else {
             tracing::debug!(peer = %from, "too many connect at once: refused one");
             incoming.refuse();
             continue;
         };
         let (control, admission) = (control.clone(), Arc::clone(&admission));
-        connections.spawn(async move {
-            let connected = incoming.await;
+        let threads = if is_server { &here } else { &sessions };
+        // What drives the connection stays where it is accepted.
+        let connecting = {
+            let _threads = threads.enter();
+            incoming.accept()
+        };
+        let serve = async move {
+            let connected = match connecting {
+                Ok(connecting) => connecting.await,
+                Err(error) => Err(error),
+            };
             drop(place);
             match connected {
                 Ok(connection) if peer::protocol(&connection).as_deref() == Some(ALPN_RAFT) => {
@@ -63,7 +81,8 @@ pub(crate) async fn serve(endpoint: Endpoint, control: Control, shutdown: Cancel
                     None => tracing::debug!(peer = %from, %error, "no connection"),
                 },
             }
-        });
+        };
+        connections.spawn_on(serve, threads);
     }
     endpoint.close(SHUTDOWN, b"the server goes down");
     while connections.join_next().await.is_some() {}

@@ -20,6 +20,7 @@ pub mod message;
 pub(crate) mod serve;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,13 @@ impl Peers {
             .collect();
         servers.sort_unstable_by_key(|known| known.server_id);
         servers
+    }
+
+    /// Whether a server is known at `addr`: servers dial from the socket they listen on.
+    pub(crate) fn is_server_at(&self, addr: SocketAddr) -> bool {
+        let servers = self.servers();
+        let mut addrs = servers.iter().map(|known| known.node.quic_addr.parse());
+        addrs.any(|theirs| theirs == Ok(addr))
     }
 
     /// What is known of `server_id`, this server included.

@@ -18,6 +18,7 @@ use muster_link::endpoint::{self, OpenEndpointError};
 use muster_link::tls::{self, Identity, Role, TlsError};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -233,6 +234,9 @@ pub enum StartServerError {
     /// The address for QUIC is taken.
     #[error(transparent)]
     BindQuic(#[from] OpenEndpointError),
+    /// Threads cannot be started.
+    #[error("the threads for the agents' sessions cannot be started")]
+    Threads(#[source] io::Error),
     /// An address cannot be read back.
     #[error("the address of a socket cannot be read")]
     LocalAddr(#[source] io::Error),
@@ -282,6 +286,46 @@ impl Part {
     }
 }
 
+/// Threads for agents' sessions. They have their own, because thousands of sessions have something to do at the same
+/// time, and an entry on its way through the log would queue behind all of them at every step. They yield to it, too:
+/// what a session is late for it tells in one message.
+#[derive(Debug)]
+struct SessionThreads(Option<Runtime>);
+
+impl SessionThreads {
+    fn start() -> Result<Self, StartServerError> {
+        let runtime = Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("sessions")
+            .on_thread_start(yield_to_others)
+            .build()
+            .map_err(StartServerError::Threads)?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn handle(&self) -> Handle {
+        self.0
+            .as_ref()
+            .map_or_else(Handle::current, |runtime| runtime.handle().clone())
+    }
+}
+
+/// Gives this thread the least of the processor where others want it: on Linux niceness is a thread's own.
+fn yield_to_others() {
+    if let Err(error) = rustix::process::nice(limits::SESSIONS_NICENESS) {
+        tracing::debug!(%error, "sessions do not yield to other threads");
+    }
+}
+
+impl Drop for SessionThreads {
+    fn drop(&mut self) {
+        // What runs on them is told to stop by its part; waiting is not allowed here.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// A running server. Dropped without [`Self::shutdown`] it stops at once, as if it were killed.
 #[derive(Debug)]
 pub struct Server {
@@ -291,6 +335,8 @@ pub struct Server {
     certificates: Certificates,
     /// In the order of their start.
     parts: Vec<Part>,
+    /// After the parts that run on them.
+    sessions: SessionThreads,
 }
 
 impl Server {
@@ -305,6 +351,7 @@ impl Server {
         comparison::check_data_dir(data_dir.path())?;
         let (identity, tls_dir) = identity(&config, &data_dir)?;
         let certificates = Certificates::load(&tls_dir, Role::Server)?;
+        let sessions = SessionThreads::start()?;
         let (listener, quic) = bind(&config, &identity).await?;
         let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
@@ -356,7 +403,9 @@ impl Server {
             Part::start("certificates", |stop| {
                 keep_certificates(certificates.clone(), quic.clone(), control.clone(), stop)
             }),
-            Part::start("quic", |stop| listen::serve(quic, control.clone(), stop)),
+            Part::start("quic", |stop| {
+                listen::serve(quic, control.clone(), sessions.handle(), stop)
+            }),
             Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
             Part::start("join", |stop| join::run(control.clone(), search, stop)),
             Part::start("autopilot", |stop| {
@@ -369,6 +418,7 @@ impl Server {
             tls_dir,
             certificates,
             parts,
+            sessions,
         };
         server.write_addresses()?;
         tracing::info!(%http_addr, %quic_addr, data_dir = %config.data_dir.display(), "the server is up");
@@ -416,6 +466,7 @@ impl Server {
             part.stop().await;
         }
         self.control.raft().shutdown().await;
+        drop(self.sessions);
         tracing::info!("the server is down");
     }
 

@@ -32,6 +32,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// As in the program that is measured.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures Muster against rivals in the same run, and against its budgets.
 #[derive(Debug, Parser)]
 #[command(name = "muster-perf")]

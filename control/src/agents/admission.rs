@@ -5,13 +5,11 @@
 //! connected are served meanwhile. Who finds no place for a handshake is refused before it costs anything, who
 //! finds none for a registration is told when to come back. Servers always find a place.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits;
-use crate::peers::Peers;
 
 /// The places.
 #[derive(Debug)]
@@ -32,16 +30,11 @@ impl Admission {
         }
     }
 
-    /// A place for a handshake with whoever is at `from`. `None`: refuse it.
-    pub(crate) fn handshake(&self, from: SocketAddr, peers: &Peers) -> Option<Handshake> {
+    /// A place for a handshake with a server or an agent. `None`: refuse it.
+    pub(crate) fn handshake(&self, is_server: bool) -> Option<Handshake> {
         if let Ok(permit) = Arc::clone(&self.handshakes).try_acquire_owned() {
             return Some(Some(permit));
         }
-        // Servers dial from the socket they listen on.
-        let is_server = peers
-            .servers()
-            .iter()
-            .any(|known| known.node.quic_addr.parse() == Ok(from));
         is_server.then_some(None)
     }
 

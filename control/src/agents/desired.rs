@@ -5,7 +5,7 @@
 //! too, so that it knows what it may keep; those it knows as they are by id alone. Rows that vanish are named
 //! as gone. A set ends with the number of rows there are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use muster_control_core::state::{AllocView, State};
@@ -23,7 +23,8 @@ const JOB_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 #[derive(Debug)]
 pub(super) struct Told {
     node_id: NodeId,
-    known: BTreeMap<AllocId, LogIndex>,
+    /// Allocations it was told of, in the order in which they were made, as the state has them.
+    known: Vec<(AllocId, LogIndex)>,
     /// What the node knew before the session; `None` once it was told what changed since.
     before: Option<LogIndex>,
 }
@@ -33,7 +34,7 @@ impl Told {
     pub(super) fn up_to(node_id: NodeId, known: LogIndex) -> Self {
         Self {
             node_id,
-            known: BTreeMap::new(),
+            known: Vec::new(),
             before: Some(known),
         }
     }
@@ -43,17 +44,38 @@ impl Told {
     pub(super) fn catch_up(&mut self, state: &State) -> Vec<ToAgent> {
         let mut changed = Vec::new();
         let mut unchanged = Vec::new();
-        let mut gone = std::mem::take(&mut self.known);
+        let mut gone = Vec::new();
         let before = self.before.take();
+        let mut known = Vec::with_capacity(self.known.len() + 1);
+        let mut told = self.known.iter().peekable();
         for alloc in state.allocs_on(&self.node_id) {
-            let told = gone.remove(&alloc.id()).or(before);
-            if told.is_none_or(|told| told < alloc.alloc_modify_index()) {
+            let id = alloc.id();
+            let mut told_at = None;
+            while let Some((told_id, index)) = told.peek() {
+                if *told_id == id {
+                    told_at = Some(*index);
+                } else if is_older(told_id, &id) {
+                    gone.push(*told_id);
+                } else {
+                    break;
+                }
+                told.next();
+                if told_at.is_some() {
+                    break;
+                }
+            }
+            if told_at
+                .or(before)
+                .is_none_or(|told| told < alloc.alloc_modify_index())
+            {
                 changed.push(alloc);
             } else if before.is_some() {
-                unchanged.push(alloc.id());
+                unchanged.push(id);
             }
-            self.known.insert(alloc.id(), alloc.alloc_modify_index());
+            known.push((id, alloc.alloc_modify_index()));
         }
+        gone.extend(told.map(|(id, _)| *id));
+        self.known = known;
         // Oldest first, so that a node that is cut off half-way has what was asked for first.
         changed.sort_by_key(|alloc: &AllocView<'_>| (alloc.alloc_modify_index(), alloc.id()));
         if changed.is_empty() && gone.is_empty() && before.is_none() {
@@ -77,11 +99,16 @@ impl Told {
             ..
         }) = messages.last_mut()
         {
-            *last_gone = gone.into_keys().collect();
+            *last_gone = gone;
             *complete = Some(u32::try_from(self.known.len()).unwrap_or(u32::MAX));
         }
         messages
     }
+}
+
+/// Whether `one` was made before `other`. What no entry made is taken for older: nothing of it is left.
+fn is_older(one: &AllocId, other: &AllocId) -> bool {
+    one.origin() < other.origin()
 }
 
 fn message(index: LogIndex, allocs: Vec<DesiredAlloc>, unchanged: Vec<AllocId>) -> ToAgent {
@@ -99,6 +126,10 @@ fn batches(allocs: &[AllocView<'_>]) -> Vec<Vec<DesiredAlloc>> {
     let mut job_bytes: HashMap<*const JobVersion, usize> = HashMap::new();
     let mut batches: Vec<Vec<DesiredAlloc>> = Vec::new();
     let mut bytes = 0;
+    // One goes alone, however large its job is.
+    if let [alloc] = allocs {
+        return vec![vec![alloc.to_desired()]];
+    }
     for alloc in allocs {
         let job = *job_bytes
             .entry(Arc::as_ptr(alloc.job()))

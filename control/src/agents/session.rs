@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use muster_control_core::fsm::{Command, Rejection, Response};
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeSpec, NodeStatus};
@@ -359,6 +360,7 @@ impl Session<'_> {
             return error;
         }
         let mut told = Told::up_to(self.node_id, known);
+        let pace = self.control.nodes().pace();
         loop {
             if wake.take_start_over() {
                 if let Err(error) = self.catch_up_with(LogIndex(0)).await {
@@ -366,6 +368,9 @@ impl Session<'_> {
                 }
                 told = Told::up_to(self.node_id, LogIndex(0));
             }
+            pace.turn().await;
+            // Whatever woke this meanwhile is in the state that is read next.
+            let _woken = wake.desired.notified().now_or_never();
             for message in told.catch_up(&self.control.state()) {
                 if let Err(error) = self.say(message).await {
                     return error;

@@ -5,6 +5,7 @@ mod launch;
 mod update;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::time::Duration;
 
 use super::{
@@ -73,9 +74,9 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     } = spec;
     let at = format!("job \"{id}\"");
     check_name("job id", id, faults);
-    check_name(&format!("{at} → name"), name, faults);
-    check_name(&format!("{at} → namespace"), namespace, faults);
-    check_name(&format!("{at} → node_pool"), node_pool, faults);
+    check_name(format_args!("{at} → name"), name, faults);
+    check_name(format_args!("{at} → namespace"), namespace, faults);
+    check_name(format_args!("{at} → node_pool"), node_pool, faults);
     if !(1..=limits::PRIORITY_MAX).contains(priority) {
         faults.push(Fault::new(
             format!("{at} → priority"),
@@ -89,14 +90,14 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         ));
     }
     for datacenter in datacenters {
-        check_value(&format!("{at} → datacenters"), datacenter, faults);
+        check_value(format_args!("{at} → datacenters"), datacenter, faults);
     }
     check_constraints(&at, constraints, faults);
     check_affinities(&at, affinities, faults);
     check_spreads(&at, *job_type, spreads, faults);
     launch::check(&at, spec, faults);
     later::check(spec, faults);
-    check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
+    check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
     if groups.is_empty() {
         faults.push(Fault::new(
             at.clone(),
@@ -104,7 +105,7 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         ));
     }
     check_count(
-        &format!("{at} → group"),
+        format_args!("{at} → group"),
         groups.len(),
         limits::GROUPS_MAX,
         faults,
@@ -174,7 +175,7 @@ fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
     if let Some(network) = network {
         check_network(&at, network, faults);
     }
-    check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
+    check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
     if tasks.is_empty() {
         faults.push(Fault::new(
             at.clone(),
@@ -182,7 +183,7 @@ fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
         ));
     }
     check_count(
-        &format!("{at} → task"),
+        format_args!("{at} → task"),
         tasks.len(),
         limits::TASKS_MAX,
         faults,
@@ -260,8 +261,8 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
             "is missing: name one, such as \"native\"",
         ));
     }
-    check_value(&format!("{at} → driver"), driver, faults);
-    check_value(&format!("{at} → user"), user, faults);
+    check_value(format_args!("{at} → driver"), driver, faults);
+    check_value(format_args!("{at} → user"), user, faults);
     if config_json.len() > limits::CONFIG_BYTES_MAX {
         faults.push(Fault::new(
             format!("{at} → config"),
@@ -272,7 +273,7 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
             ),
         ));
     }
-    check_map(&format!("{at} → env"), env, limits::ENV_MAX, faults);
+    check_map(format_args!("{at} → env"), env, limits::ENV_MAX, faults);
     for key in env.keys() {
         if key.is_empty() || key.contains('=') {
             faults.push(Fault::new(
@@ -303,7 +304,7 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
             "max_files and max_file_size must be at least 1",
         ));
     }
-    check_map(&format!("{at} → meta"), meta, limits::META_MAX, faults);
+    check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
 }
 
 fn check_lifecycle(at: &str, lifecycle: Option<Lifecycle>, leader: bool, faults: &mut Vec<Fault>) {
@@ -334,7 +335,7 @@ fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>)
         check_device(at, device, faults);
     }
     check_count(
-        &format!("{at} → resources.device"),
+        format_args!("{at} → resources.device"),
         devices.len(),
         limits::DEVICES_MAX,
         faults,
@@ -389,7 +390,7 @@ fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
 fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     let at = format!("{at} → network");
     check_count(
-        &format!("{at} → port"),
+        format_args!("{at} → port"),
         network.ports.len(),
         limits::PORTS_MAX,
         faults,
@@ -422,7 +423,7 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
 
 fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
     check_count(
-        &format!("{at} → constraint"),
+        format_args!("{at} → constraint"),
         constraints.len(),
         limits::CONSTRAINTS_MAX,
         faults,
@@ -491,7 +492,7 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
 
 fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) {
     check_count(
-        &format!("{at} → affinity"),
+        format_args!("{at} → affinity"),
         affinities.len(),
         limits::CONSTRAINTS_MAX,
         faults,
@@ -530,7 +531,7 @@ fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) 
 
 fn check_spreads(at: &str, job_type: JobType, spreads: &[Spread], faults: &mut Vec<Fault>) {
     check_count(
-        &format!("{at} → spread"),
+        format_args!("{at} → spread"),
         spreads.len(),
         limits::CONSTRAINTS_MAX,
         faults,
@@ -596,37 +597,43 @@ fn is_signal(name: &str) -> bool {
     !rest.is_empty() && rest.len() <= 8 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-fn check_name(at: &str, name: &str, faults: &mut Vec<Fault>) {
+fn check_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     if name.is_empty() {
-        faults.push(Fault::new(at, "is empty"));
+        faults.push(Fault::new(at.to_string(), "is empty"));
     } else if name.len() > limits::NAME_BYTES_MAX {
         faults.push(Fault::new(
-            at,
+            at.to_string(),
             format!("is {} bytes, above {}", name.len(), limits::NAME_BYTES_MAX),
         ));
     } else if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        faults.push(Fault::new(at, "contains white space or control characters"));
+        faults.push(Fault::new(
+            at.to_string(),
+            "contains white space or control characters",
+        ));
     }
 }
 
 /// A name that becomes a directory, a cgroup or part of a variable's name.
-fn check_file_name(at: &str, name: &str, faults: &mut Vec<Fault>) {
+fn check_file_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     check_name(at, name, faults);
     if name.contains(['/', '\\']) {
-        faults.push(Fault::new(at, "contains a slash, but it names a directory"));
+        faults.push(Fault::new(
+            at.to_string(),
+            "contains a slash, but it names a directory",
+        ));
     }
     if RESERVED_NAMES.contains(&name) {
         faults.push(Fault::new(
-            at,
+            at.to_string(),
             format!("`{name}` is reserved: choose another name"),
         ));
     }
 }
 
-fn check_value(at: &str, value: &str, faults: &mut Vec<Fault>) {
+fn check_value(at: impl Display + Copy, value: &str, faults: &mut Vec<Fault>) {
     if value.len() > limits::VALUE_BYTES_MAX {
         faults.push(Fault::new(
-            at,
+            at.to_string(),
             format!(
                 "is {} bytes, above {}",
                 value.len(),
@@ -635,34 +642,34 @@ fn check_value(at: &str, value: &str, faults: &mut Vec<Fault>) {
         ));
     }
     if value.contains('\0') {
-        faults.push(Fault::new(at, "contains a NUL byte"));
+        faults.push(Fault::new(at.to_string(), "contains a NUL byte"));
     }
 }
 
 fn check_map(
-    at: &str,
+    at: impl Display + Copy,
     map: &std::collections::BTreeMap<String, String>,
     max: usize,
     faults: &mut Vec<Fault>,
 ) {
     check_count(at, map.len(), max, faults);
     for (key, value) in map {
-        check_value(&format!("{at}.{key}"), key, faults);
-        check_value(&format!("{at}.{key}"), value, faults);
+        check_value(format_args!("{at}.{key}"), key, faults);
+        check_value(format_args!("{at}.{key}"), value, faults);
     }
 }
 
-fn check_count(at: &str, count: usize, max: usize, faults: &mut Vec<Fault>) {
+fn check_count(at: impl Display + Copy, count: usize, max: usize, faults: &mut Vec<Fault>) {
     if count > max {
         faults.push(Fault::new(
-            at,
+            at.to_string(),
             format!("{count} are too many: at most {max}"),
         ));
     }
 }
 
 fn check_unique<'a>(
-    at: &str,
+    at: impl Display + Copy,
     noun: &str,
     names: impl Iterator<Item = &'a str>,
     faults: &mut Vec<Fault>,
@@ -670,7 +677,10 @@ fn check_unique<'a>(
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
-            faults.push(Fault::new(at, format!("has two {noun}s named \"{name}\"")));
+            faults.push(Fault::new(
+                at.to_string(),
+                format!("has two {noun}s named \"{name}\""),
+            ));
         }
     }
 }

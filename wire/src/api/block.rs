@@ -241,7 +241,7 @@ impl<'v> Block<'v> {
     fn typed<T>(
         &mut self,
         name: &'static str,
-        expected: &str,
+        expected: impl fmt::Display,
         read: impl FnOnce(&'v Value) -> Option<T>,
     ) -> Option<T> {
         let value = self.value(name)?;
@@ -272,8 +272,8 @@ impl<'v> Block<'v> {
     where
         T: TryFrom<u64> + fmt::Display,
     {
-        let expected = format!("a whole number from 0 to {max}");
-        self.typed(name, &expected, |value| {
+        let expected = format_args!("a whole number from 0 to {max}");
+        self.typed(name, expected, |value| {
             value.as_u64().and_then(|number| T::try_from(number).ok())
         })
     }
@@ -283,8 +283,9 @@ impl<'v> Block<'v> {
     where
         T: TryFrom<i64> + fmt::Display + PartialOrd,
     {
-        let expected = format!("a whole number from {} to {}", bounds.start(), bounds.end());
-        self.typed(name, &expected, |value| {
+        let (least, most) = (bounds.start(), bounds.end());
+        let expected = format_args!("a whole number from {least} to {most}");
+        self.typed(name, expected, |value| {
             let number = value.as_i64().and_then(|number| T::try_from(number).ok());
             number.filter(|number| bounds.contains(number))
         })
@@ -336,9 +337,8 @@ impl<'v> Block<'v> {
 
     /// An object.
     pub(super) fn block(&mut self, name: &'static str) -> Option<Block<'v>> {
-        let at = self.path(name);
-        self.value(name)
-            .and_then(|value| Block::new(at, value, self.found))
+        let value = self.value(name)?;
+        Block::new(self.path(name), value, self.found)
     }
 
     /// A list of at most `max` objects. A longer one is a fault and not read.
@@ -452,7 +452,7 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
-fn mistyped(expected: &str, got: &Value) -> String {
+fn mistyped(expected: impl fmt::Display, got: &Value) -> String {
     let got = match got {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),

@@ -76,3 +76,41 @@ fn many_unchanged_allocations_are_cut_into_messages() {
         [(0, UNCHANGED_BATCH_MAX, 0, None), (0, 1, 0, Some(count))]
     );
 }
+
+/// Three are not there any more, and one is new: those are named, that one is told.
+#[test]
+fn what_vanished_is_gone_wherever_it_stood() {
+    let (mut cluster, node_id) = running(1);
+    for name in ["a", "b", "c", "d"] {
+        cluster.run(job(name).build());
+    }
+    let mut told = Told::up_to(node_id, LogIndex(0));
+    told.catch_up(&cluster.state);
+    let ids: Vec<AllocId> = cluster
+        .state
+        .allocs_on(&node_id)
+        .map(AllocView::id)
+        .collect();
+    let mut older = told.known.clone();
+    // As if the node had been told of one before all others, one between and one after them.
+    let [before, between, after] =
+        [(1, 0), (7, 3), (9_000, 0)].map(|(index, ordinal)| AllocId::at(LogIndex(index), ordinal));
+    older.insert(0, (before, LogIndex(1)));
+    let at = 1 + ids
+        .iter()
+        .filter(|id| id.origin() < between.origin())
+        .count();
+    older.insert(at, (between, LogIndex(7)));
+    older.push((after, LogIndex(9_000)));
+    told.known = older;
+    cluster.run(job("e").build());
+
+    let messages = told.catch_up(&cluster.state);
+
+    assert_eq!(all(&messages), [(1, 0, 3, Some(6))]);
+    let Some(ToAgent::Desired { gone, .. }) = messages.last() else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(gone, &[before, between, after]);
+    assert_eq!(told.catch_up(&cluster.state), []);
+}

@@ -33,7 +33,7 @@ pub(super) fn check(at: &str, spec: &JobSpec, faults: &mut Vec<Fault>) {
         }
         check_count(&at, periodic.specs.len(), limits::CRONS_MAX, faults);
         for cron in &periodic.specs {
-            check_value(&format!("{at} → cron"), cron, faults);
+            check_value(format_args!("{at} → cron"), cron, faults);
         }
     }
     if let Some(parameterized) = &spec.parameterized {
@@ -113,7 +113,7 @@ pub(super) fn check_scaling(at: &str, count: u32, scaling: &Scaling, faults: &mu
 /// Whether volumes can be found.
 pub(super) fn check_volumes(at: &str, volumes: &VolumeAsks, faults: &mut Vec<Fault>) {
     check_count(
-        &format!("{at} → volume"),
+        format_args!("{at} → volume"),
         volumes.len(),
         limits::VOLUMES_MAX,
         faults,
@@ -163,7 +163,7 @@ pub(super) fn check_mounts(at: &str, volumes: &VolumeAsks, task: &Task, faults: 
 
 /// Whether the file stays in the task's directory.
 pub(super) fn check_payload_file(at: &str, file: &str, faults: &mut Vec<Fault>) {
-    check_value(&format!("{at} → dispatch_payload.file"), file, faults);
+    check_value(format_args!("{at} → dispatch_payload.file"), file, faults);
     let leaves = file.starts_with('/') || file.split('/').any(|part| part == "..");
     if leaves {
         faults.push(Fault::new(

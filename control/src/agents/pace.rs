@@ -1,0 +1,169 @@
+//! How fast nodes are told what to run.
+//!
+//! A message costs both ends some tens of microseconds whatever is in it, so telling many nodes of one allocation
+//! at a time costs more than placing them. Below a rate every node is told at once. Above it nodes wait in the order in
+//! which they were woken, and what comes for a node meanwhile goes in one message: the more there is to tell, the
+//! less each allocation costs, and no node waits longer than all of them take one after the other. While there is
+//! more and more to tell, the rate is lower, so that placing it goes first.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits;
+
+/// Turns of a server's sessions.
+#[derive(Debug)]
+pub(super) struct Pace {
+    cores: u32,
+    /// Turns that may be taken at once.
+    turns: Semaphore,
+    /// One was taken.
+    taken: Notify,
+    begun: Instant,
+    /// When there was last something new to tell, in milliseconds since the beginning.
+    news: AtomicU64,
+}
+
+impl Pace {
+    /// For a machine with `cores`.
+    pub(super) fn of(cores: usize) -> Self {
+        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+        Self {
+            cores,
+            turns: Semaphore::new(at(limits::DESIRED_PER_CORE, cores, limits::DESIRED_BURST)),
+            taken: Notify::new(),
+            begun: Instant::now(),
+            news: AtomicU64::new(0),
+        }
+    }
+
+    /// There is something new to tell.
+    pub(super) fn note(&self) {
+        let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.news.store(millis, Ordering::Relaxed);
+    }
+
+    /// Waits until it is this session's turn, in the order of asking.
+    pub(super) async fn turn(&self) {
+        if let Ok(turn) = self.turns.acquire().await {
+            turn.forget();
+        }
+        self.taken.notify_one();
+    }
+
+    /// Gives turns, until `stop`.
+    pub(super) async fn give(&self, stop: &CancellationToken) {
+        let mut given = Instant::now();
+        while stop.run_until_cancelled(self.wait()).await.is_some() {
+            let now = Instant::now();
+            self.refill(now, now.saturating_duration_since(given));
+            given = now;
+        }
+    }
+
+    /// A while in which turns are saved up; without end as long as nobody takes any.
+    async fn wait(&self) {
+        if self.is_full() {
+            self.taken.notified().await;
+        }
+        tokio::time::sleep(limits::DESIRED_TICK).await;
+    }
+
+    fn burst(&self) -> usize {
+        at(limits::DESIRED_PER_CORE, self.cores, limits::DESIRED_BURST)
+    }
+
+    fn is_full(&self) -> bool {
+        self.turns.available_permits() >= self.burst()
+    }
+
+    fn refill(&self, now: Instant, elapsed: Duration) {
+        let news = self.begun + Duration::from_millis(self.news.load(Ordering::Relaxed));
+        let rate = if now.saturating_duration_since(news) < limits::DESIRED_QUIET {
+            limits::DESIRED_PER_CORE_MEANWHILE
+        } else {
+            limits::DESIRED_PER_CORE
+        };
+        let room = self.burst().saturating_sub(self.turns.available_permits());
+        self.turns
+            .add_permits(at(rate, self.cores, elapsed).min(room));
+    }
+}
+
+/// Turns in `time` at `rate` a second and core: one at least.
+fn at(rate: u32, cores: u32, time: Duration) -> usize {
+    let turns = u128::from(rate) * u128::from(cores) * time.as_micros() / 1_000_000;
+    usize::try_from(turns).unwrap_or(usize::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// How many get their turn without waiting.
+    fn at_once(pace: &Pace) -> usize {
+        std::iter::from_fn(|| pace.turn().now_or_never()).count()
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_what_nobody_took_is_not_kept_beyond_it() {
+        let pace = Pace::of(4);
+        let burst = pace.burst();
+        assert_eq!(at_once(&pace), burst);
+
+        let later = pace.begun + Duration::from_hours(1);
+        pace.refill(later, Duration::from_hours(1));
+        pace.refill(later, Duration::from_hours(1));
+
+        assert_eq!(at_once(&pace), burst);
+    }
+
+    #[test]
+    fn while_there_is_news_turns_are_fewer() {
+        let pace = Pace::of(2);
+        at_once(&pace);
+        let tick = limits::DESIRED_TICK;
+        let later = pace.begun + Duration::from_secs(1);
+
+        pace.refill(later, tick);
+        let quiet = at_once(&pace);
+        pace.news.store(1_000, Ordering::Relaxed);
+        pace.refill(later, tick);
+        let meanwhile = at_once(&pace);
+
+        assert_eq!(quiet, at(limits::DESIRED_PER_CORE, 2, tick));
+        assert_eq!(meanwhile, at(limits::DESIRED_PER_CORE_MEANWHILE, 2, tick));
+        assert!(meanwhile < quiet);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_gets_a_turn_in_order() {
+        let pace = Pace::of(1);
+        at_once(&pace);
+        let stop = CancellationToken::new();
+        let begun = Instant::now();
+        let mut ended = Vec::new();
+        let waiting = async {
+            for number in 0..100 {
+                pace.turn().await;
+                ended.push(number);
+            }
+            stop.cancel();
+        };
+
+        tokio::join!(waiting, pace.give(&stop));
+
+        assert!(ended.is_sorted());
+        assert!(
+            begun.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+}

@@ -1,0 +1,436 @@
+//! `gc`: forgetting a million allocations that have ended, and what everybody else feels of it.
+//!
+//! A real server, with its log on disk, in a process of its own: nodes, and batch jobs of a hundred instances each
+//! that it places itself; every instance is reported complete, and then everything is collected by force. A writer
+//! registers jobs of one instance meanwhile, one after the other, and waits until each is placed: for a while
+//! before the load, for the same machine without a collection, and all through the collection. The rival deletes
+//! as many rows from bare tables: a hash map, and a list for each node.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use muster_control::handle::{Consistency, Control};
+use muster_control::server::{Server, ServerConfig};
+use muster_control_core::fsm::{Command, GcCursor, GcJobStep, GcRule, Response};
+use muster_control_core::state::AllocView;
+use muster_domain::alloc::{AllocReport, ClientStatus};
+use muster_domain::fixture;
+use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::job::JobType;
+use muster_domain::node::NodeStatus;
+use muster_wire::codec;
+
+use super::client::Client;
+use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::subject::child_command;
+
+/// What the child of this subject is called.
+pub(super) const CHILD: &str = "gc";
+
+const NODES: u32 = 1_000;
+/// Instances of a job.
+const COUNT: u32 = 100;
+/// Longest wait for anything of the load.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// Reports in one entry, as a server gathers them.
+const REPORTS: usize = 4_096;
+/// What it is compared with.
+const RIVAL: &str = "the same deletions from bare tables";
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let jobs = context.pick(10_000, 500).to_string();
+    let dir = context.subdir()?;
+    let mut tally = Tally::default();
+    for _ in 0..context.rounds() {
+        let args = [jobs.as_ref(), dir.path().as_os_str()];
+        let output = child_command(CHILD, args)?.output()?;
+        ensure!(
+            output.status.success(),
+            "the child failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let found: Vec<(String, Option<String>, f64)> = serde_json::from_slice(&output.stdout)?;
+        for (name, rival, value) in found {
+            match rival {
+                None => tally.ours(&name, unit(&name), value),
+                Some(rival) => tally.rival(&name, unit(&name), &rival, value),
+            }
+        }
+    }
+    Ok(tally.finish())
+}
+
+fn unit(name: &str) -> &'static str {
+    match name {
+        "objects" => "1/s",
+        "placement_p50" | "placement_p99" | "read_p99" => "µs",
+        "placement_ms_max" | "slice_ms_mean" | "slice_ms_max" | "read_ms_max" => "ms",
+        "memory_ratio" => "of before the load",
+        "memory_before" | "memory_loaded" | "memory_after" => "MiB",
+        "log_bytes_per_object" => "B",
+        _ => "",
+    }
+}
+
+/// Runs the server and says what it measured.
+pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
+    let [jobs, dir] = args else {
+        bail!("how many jobs, and where?");
+    };
+    let jobs = jobs.to_str().context("how many jobs?")?.parse()?;
+    let dir = tempfile::tempdir_in(dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let found = runtime.block_on(measure(dir.path(), jobs))?;
+    serde_json::to_writer(std::io::stdout(), &found)?;
+    Ok(())
+}
+
+type Found = Vec<(String, Option<String>, f64)>;
+
+async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
+    let mut config = ServerConfig::new(dir.join("server"));
+    config.http_addr = ([127, 0, 0, 1], 0).into();
+    config.quic_addr = ([127, 0, 0, 1], 0).into();
+    // Nobody sends heartbeats.
+    config.heartbeat_ttl = Duration::from_hours(1);
+    let server = Server::start(config).await?;
+    let control = server.control().clone();
+    let mut found = Found::new();
+    let mut say = |name: &str, value: f64| found.push((name.to_owned(), None, value));
+
+    register_nodes(&control).await?;
+    place_one(&control, "warm", 200).await?;
+    let before = resident()?;
+    load(&control, jobs).await?;
+    let loaded = resident()?;
+
+    let idle = Foreground::start(&control, "idle");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let idle = idle.end().await?;
+    let busy = Foreground::start(&control, "busy");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut client = Client::connect(server.info().http_addr).await?;
+    let earlier = Collected::so_far(&mut client).await?;
+    let begun = Instant::now();
+    client.put("/v1/system/gc", "{}").await?;
+    let took = begun.elapsed();
+    let busy = busy.end().await?;
+    let later = Collected::so_far(&mut client).await?;
+    let objects = later.objects - earlier.objects;
+    let slices = later.slices - earlier.slices;
+    ensure!(
+        objects >= f64::from(jobs * COUNT),
+        "only {objects} were freed"
+    );
+
+    say("objects", objects / took.as_secs_f64());
+    say("slices", slices);
+    say("slice_ms_mean", later.seconds * 1e3 / slices);
+    say("slice_ms_max", later.longest * 1e3);
+    say(
+        "log_bytes_per_object",
+        entry_bytes()? as f64 * slices / objects,
+    );
+    say("placements_meanwhile", busy.count as f64);
+    say("placement_p50", busy.placements.micros(0.5));
+    say("placement_p99", busy.placements.micros(0.99));
+    say("placement_ms_max", busy.placements.micros(1.0) / 1e3);
+    say("read_p99", busy.reads.micros(0.99));
+    say("read_ms_max", busy.reads.micros(1.0) / 1e3);
+    for (name, value) in [
+        ("placement_p50", idle.placements.micros(0.5)),
+        ("placement_p99", idle.placements.micros(0.99)),
+        ("placement_ms_max", idle.placements.micros(1.0) / 1e3),
+        ("read_p99", idle.reads.micros(0.99)),
+        ("read_ms_max", idle.reads.micros(1.0) / 1e3),
+    ] {
+        found.push((name.to_owned(), Some("idle".to_owned()), value));
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = resident()?;
+    let mut say = |name: &str, value: f64| found.push((name.to_owned(), None, value));
+    say("memory_ratio", after / before);
+    say("memory_before", before / MIB);
+    say("memory_loaded", loaded / MIB);
+    say("memory_after", after / MIB);
+    server.shutdown().await;
+    let bare = bare_tables(u64::from(jobs * COUNT));
+    found.push(("objects".to_owned(), Some(RIVAL.to_owned()), bare));
+    Ok(found)
+}
+
+/// What collections came to since the server began.
+struct Collected {
+    objects: f64,
+    slices: f64,
+    seconds: f64,
+    longest: f64,
+}
+
+impl Collected {
+    async fn so_far(client: &mut Client) -> anyhow::Result<Self> {
+        let text = client.get("/v1/metrics?format=prometheus").await?;
+        let sum = |name: &str| -> f64 {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(name));
+            let values = lines.filter(|rest| rest.starts_with([' ', '{']));
+            let values = values.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
+            values.sum()
+        };
+        Ok(Self {
+            objects: sum("muster_gc_freed_total"),
+            slices: sum("muster_gc_slices_total"),
+            seconds: sum("muster_gc_slices_seconds_total"),
+            longest: sum("muster_gc_slice_seconds_max"),
+        })
+    }
+}
+
+const MIB: f64 = 1_048_576.0;
+
+fn resident() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: f64 = status
+        .split_whitespace()
+        .nth(1)
+        .context("/proc/self/statm has no second number")?
+        .parse()?;
+    Ok(pages * rustix::param::page_size() as f64)
+}
+
+async fn register_nodes(control: &Control) -> anyhow::Result<()> {
+    for number in 0..NODES {
+        let mut spec = fixture::node(&format!("n{number}"))
+            .cpu_mhz(100_000_000)
+            .memory_mb(100_000_000)
+            .build();
+        spec.id = NodeId::at(LogIndex(1), number);
+        let node_id = spec.id;
+        let at = control.now();
+        let spec = Box::new(spec);
+        control.propose(Command::RegisterNode { spec, at }).await?;
+        let status = NodeStatus::Ready;
+        control
+            .propose(Command::SetNodeStatus {
+                node_id,
+                status,
+                at,
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+async fn register(
+    control: &Control,
+    job_id: &str,
+    kind: JobType,
+    count: u32,
+) -> anyhow::Result<()> {
+    let spec = fixture::job(job_id).job_type(kind).count(count);
+    let mut spec = spec.cpu_mhz(1).memory_mb(1).build();
+    spec.groups[0].update = None;
+    let command = Command::RegisterJob {
+        spec: Box::new(spec),
+        at: control.now(),
+        check_index: None,
+    };
+    match control.propose(command).await? {
+        (_, Response::JobRegistered { .. }) => Ok(()),
+        (_, other) => bail!("the job was answered with {other:?}"),
+    }
+}
+
+/// Waits until `job_id` has `count` allocations.
+async fn placed(control: &Control, job_id: &str, count: u32) -> anyhow::Result<()> {
+    let key = JobKey::in_default(job_id);
+    let mut applied = control.applied();
+    let wait = async {
+        loop {
+            applied.borrow_and_update();
+            if control.state().allocs().live_of_job(&key) >= count {
+                return anyhow::Ok(());
+            }
+            applied.changed().await?;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await?
+}
+
+/// Registers jobs of one, one after the other.
+async fn place_one(control: &Control, prefix: &str, jobs: u32) -> anyhow::Result<()> {
+    for number in 0..jobs {
+        let job_id = format!("{prefix}-{number}");
+        register(control, &job_id, JobType::Service, 1).await?;
+        placed(control, &job_id, 1).await?;
+    }
+    Ok(())
+}
+
+/// Has jobs placed and every instance of them reported complete.
+async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
+    for number in 0..jobs {
+        register(control, &format!("dead-{number}"), JobType::Batch, COUNT).await?;
+    }
+    for number in 0..jobs {
+        placed(control, &format!("dead-{number}"), COUNT).await?;
+    }
+    let state = control.state();
+    let mut reports: Vec<(NodeId, Vec<AllocReport>)> = Vec::new();
+    let mut count = 0;
+    let dead = |alloc: &AllocView<'_>| alloc.job().spec.job_type == JobType::Batch;
+    let nodes: Vec<NodeId> = state.nodes().iter().map(|node| node.spec.id).collect();
+    for node_id in nodes {
+        let of_node: Vec<AllocReport> = state
+            .allocs_on(&node_id)
+            .filter(dead)
+            .map(|alloc| AllocReport {
+                alloc_id: alloc.id(),
+                client_status: ClientStatus::Complete,
+                client_description: String::new(),
+                task_states: Vec::new(),
+                healthy: None,
+            })
+            .collect();
+        count += of_node.len();
+        reports.push((node_id, of_node));
+        if count >= REPORTS {
+            count = 0;
+            report(control, std::mem::take(&mut reports)).await?;
+        }
+    }
+    report(control, reports).await?;
+    drop(state);
+    // Evaluations of ended instances, if any.
+    let wait = async {
+        while control.state().evals().pending().next().is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await?;
+    Ok(())
+}
+
+async fn report(control: &Control, reports: Vec<(NodeId, Vec<AllocReport>)>) -> anyhow::Result<()> {
+    let at = control.now();
+    control
+        .propose(Command::ReportNodes { reports, at })
+        .await?;
+    Ok(())
+}
+
+/// What others do while nothing, or a collection, goes on.
+struct Foreground {
+    stop: Arc<AtomicBool>,
+    placing: tokio::task::JoinHandle<anyhow::Result<(Latencies, u32)>>,
+    reading: tokio::task::JoinHandle<anyhow::Result<Latencies>>,
+}
+
+/// What they found.
+struct Felt {
+    placements: Latencies,
+    reads: Latencies,
+    count: u32,
+}
+
+impl Foreground {
+    fn start(control: &Control, prefix: &'static str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (placer, stopped) = (control.clone(), Arc::clone(&stop));
+        let placing = tokio::spawn(async move {
+            let mut latencies = Latencies::new()?;
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let job_id = format!("{prefix}-{number}");
+                register(&placer, &job_id, JobType::Service, 1).await?;
+                placed(&placer, &job_id, 1).await?;
+                latencies.add(begun.elapsed());
+                number += 1;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Ok((latencies, number))
+        });
+        let (reader, stopped) = (control.clone(), Arc::clone(&stop));
+        let reading = tokio::spawn(async move {
+            let mut latencies = Latencies::new()?;
+            while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                reader.read(Consistency::Linearizable).await?;
+                latencies.add(begun.elapsed());
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Ok(latencies)
+        });
+        Self {
+            stop,
+            placing,
+            reading,
+        }
+    }
+
+    async fn end(self) -> anyhow::Result<Felt> {
+        self.stop.store(true, Ordering::Relaxed);
+        let (placements, count) = self.placing.await??;
+        let reads = self.reading.await??;
+        Ok(Felt {
+            placements,
+            reads,
+            count,
+        })
+    }
+}
+
+/// Bytes of a slice's command in the log.
+fn entry_bytes() -> anyhow::Result<usize> {
+    let command = Command::CollectGarbage {
+        rule: GcRule::Jobs,
+        before: Timestamp(u64::MAX),
+        batch_before: Timestamp(u64::MAX),
+        after: Some(GcCursor::JobAt {
+            at: Timestamp(1_700_000_000_000_000_000),
+            key: JobKey::in_default("dead-10000"),
+            step: GcJobStep::Look {
+                eval_id: EvalId([1; 16]),
+                alloc: u64::MAX,
+                index: LogIndex(1_000_000),
+            },
+        }),
+        at: Timestamp(1_700_000_000_000_000_000),
+    };
+    Ok(codec::encode(&command)?.len())
+}
+
+/// Rows a second that are deleted from a hash map and from a list for each node, in the order of their making.
+fn bare_tables(rows: u64) -> f64 {
+    let mut table: HashMap<u64, [u64; 8]> = HashMap::new();
+    let mut nodes: Vec<Vec<u64>> = vec![Vec::new(); NODES as usize];
+    for key in 0..rows {
+        let node = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) % u64::from(NODES);
+        let at = nodes[node as usize].len() as u64;
+        table.insert(key, [key, node, at, 0, 0, 0, 0, 0]);
+        nodes[node as usize].push(key);
+    }
+    let begun = Instant::now();
+    for key in 0..rows {
+        if let Some([_, node, at, ..]) = table.remove(&key) {
+            let list = &mut nodes[node as usize];
+            list.swap_remove(at as usize);
+            if let Some(moved) = list.get(at as usize).and_then(|key| table.get_mut(key)) {
+                moved[2] = at;
+            }
+        }
+    }
+    let took = begun.elapsed();
+    assert!(
+        table.is_empty() && nodes.iter().all(Vec::is_empty),
+        "all rows are gone"
+    );
+    rows as f64 / took.as_secs_f64()
+}
