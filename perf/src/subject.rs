@@ -1,5 +1,7 @@
 //! The subjects: one file each, one row here.
 
+mod client;
+mod gc;
 mod gc_node;
 mod log_throughput;
 mod place;
@@ -32,6 +34,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("raft_cluster", raft_cluster::run),
     ("task_start", task_start::run),
     ("log_throughput", log_throughput::run),
+    ("gc", gc::run),
     ("gc_node", gc_node::run),
 ];
 
@@ -80,6 +83,7 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
         (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
         (state_memory::CHILD, args) => state_memory::child(args)?,
         (place::CHILD, args) => place::child(args)?,
+        (gc::CHILD, args) => gc::child(args)?,
         (log_throughput::CHILD, args) => log_throughput::child(args)?,
         _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),
     }

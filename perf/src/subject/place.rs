@@ -22,7 +22,6 @@
 //! CPU time is this process's: the server's and the HTTP clients', not the nodes'.
 
 mod agents;
-mod client;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -41,9 +40,9 @@ use muster_domain::id::JobKey;
 use muster_domain::node::NodeStatus;
 use tokio::runtime::{Builder, Runtime};
 
+use super::client::{self, Client};
 use crate::harness::{Context, CpuClock, Latencies, Metric, Tally};
 use crate::subject::child_command;
-use client::Client;
 
 pub(super) use agents::child;
 
