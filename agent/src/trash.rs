@@ -28,7 +28,9 @@ use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
 use self::delete::Deleter;
-use self::limits::{NAMES_MAX, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX};
+use self::limits::{
+    NAMES_MAX, NICENESS, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX,
+};
 
 pub use self::delete::{DeleteError, Deleted};
 
@@ -442,6 +444,10 @@ fn refuse(queue: &mut Queue, entry: &Entry, error: &DeleteError) {
 fn work(shared: &Shared) {
     if let Err(error) = crate::sys::idle_io_priority() {
         tracing::debug!(%error, "deletion has the disk priority of everybody else");
+    }
+    // Niceness is a thread's own on Linux. Deleting from memory-backed and cached directories is all processor.
+    if let Err(error) = rustix::process::nice(NICENESS) {
+        tracing::debug!(%error, "deletion has the processor priority of everybody else");
     }
     let mut deleter = Deleter::new(&shared.stop, &shared.aside);
     while let Some(entry) = shared.claim() {

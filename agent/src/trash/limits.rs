@@ -31,3 +31,5 @@ pub(crate) const RETRY_PAUSE_MAX: Duration = Duration::from_mins(5);
 pub(crate) const THREADS_MAX: usize = 16;
 /// Bytes of a message about what cannot be deleted: names in a tree may be long and many.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 512;
+/// How much threads that delete yield to everybody else, tasks that start above all: the most there is.
+pub(crate) const NICENESS: i32 = 19;

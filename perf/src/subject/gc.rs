@@ -138,7 +138,7 @@ async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
         "log_bytes_per_object",
         entry_bytes()? as f64 * slices / objects,
     );
-    say("placements_meanwhile", busy.count as f64);
+    say("placements_meanwhile", f64::from(busy.count));
     say("placement_p50", busy.placements.micros(0.5));
     say("placement_p99", busy.placements.micros(0.99));
     say("placement_ms_max", busy.placements.micros(1.0) / 1e3);
@@ -161,7 +161,7 @@ async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
     say("memory_loaded", loaded / MIB);
     say("memory_after", after / MIB);
     server.shutdown().await;
-    let bare = bare_tables(u64::from(jobs * COUNT));
+    let bare = bare_tables(jobs * COUNT);
     found.push(("objects".to_owned(), Some(RIVAL.to_owned()), bare));
     Ok(found)
 }
@@ -408,22 +408,22 @@ fn entry_bytes() -> anyhow::Result<usize> {
 }
 
 /// Rows a second that are deleted from a hash map and from a list for each node, in the order of their making.
-fn bare_tables(rows: u64) -> f64 {
-    let mut table: HashMap<u64, [u64; 8]> = HashMap::new();
-    let mut nodes: Vec<Vec<u64>> = vec![Vec::new(); NODES as usize];
+fn bare_tables(rows: u32) -> f64 {
+    let mut table: HashMap<u32, [usize; 8]> = HashMap::new();
+    let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); NODES as usize];
     for key in 0..rows {
-        let node = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) % u64::from(NODES);
-        let at = nodes[node as usize].len() as u64;
-        table.insert(key, [key, node, at, 0, 0, 0, 0, 0]);
-        nodes[node as usize].push(key);
+        let node = (key.wrapping_mul(0x9e37_79b9) % NODES) as usize;
+        let at = nodes[node].len();
+        table.insert(key, [node, at, 0, 0, 0, 0, 0, 0]);
+        nodes[node].push(key);
     }
     let begun = Instant::now();
     for key in 0..rows {
-        if let Some([_, node, at, ..]) = table.remove(&key) {
-            let list = &mut nodes[node as usize];
-            list.swap_remove(at as usize);
-            if let Some(moved) = list.get(at as usize).and_then(|key| table.get_mut(key)) {
-                moved[2] = at;
+        if let Some([node, at, ..]) = table.remove(&key) {
+            let list = &mut nodes[node];
+            list.swap_remove(at);
+            if let Some(moved) = list.get(at).and_then(|key| table.get_mut(key)) {
+                moved[1] = at;
             }
         }
     }
@@ -432,5 +432,5 @@ fn bare_tables(rows: u64) -> f64 {
         table.is_empty() && nodes.iter().all(Vec::is_empty),
         "all rows are gone"
     );
-    rows as f64 / took.as_secs_f64()
+    f64::from(rows) / took.as_secs_f64()
 }
