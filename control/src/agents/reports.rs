@@ -11,6 +11,7 @@ use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use muster_control_core::fsm::{Command, Response};
+use muster_control_core::state::State;
 use muster_domain::alloc::AllocReport;
 use muster_domain::id::{AllocId, NodeId};
 use muster_wire::rpc::{ToAgent, report_bytes};
@@ -140,6 +141,17 @@ impl Reports {
         // Each change is one insertion or removal, so a panic elsewhere leaves the map whole.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Those of `reports` that can change `state`: nothing more is heard of an allocation that has ended. An agent that starts
+/// says all it knows again, of thousands that have.
+pub(super) fn news(state: &State, mut reports: Vec<AllocReport>) -> Vec<AllocReport> {
+    let allocs = state.allocs();
+    reports.retain(|report| {
+        let known = allocs.get(&report.alloc_id);
+        known.is_none_or(|alloc| !alloc.client_status().is_terminal())
+    });
+    reports
 }
 
 /// Writes what is gathered until `stop`.

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
 use super::beats::Service;
 use super::desired::Told;
+use super::reports;
 use super::{Entered, Wake};
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
@@ -317,9 +318,10 @@ impl Session<'_> {
                     });
                 }
                 FromAgent::Report { sequence, reports } => {
+                    let news = reports::news(&self.control.state(), reports);
                     let gathered = self.control.nodes().reports();
                     gathered
-                        .put(self.node_id, sequence, reports, &self.outbox)
+                        .put(self.node_id, sequence, news, &self.outbox)
                         .await;
                 }
             }

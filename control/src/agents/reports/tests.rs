@@ -1,4 +1,6 @@
+use muster_control_core::fixture::Cluster;
 use muster_domain::alloc::ClientStatus;
+use muster_domain::fixture::{job, node};
 use muster_domain::id::LogIndex;
 
 use super::*;
@@ -136,4 +138,42 @@ async fn an_agent_with_too_much_under_way_waits() {
     reports.take(&mut NodeId([0; 16]));
 
     more.await;
+}
+
+/// Its agent started again, and says of everything how it is.
+#[test]
+fn what_has_ended_is_no_news() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").count(2).build());
+    let [ended, runs] = cluster.live("web").try_into().unwrap();
+    cluster.report(ended.id, ClientStatus::Failed);
+    cluster.report(runs.id, ClientStatus::Running);
+    let about = |alloc_id, words| AllocReport {
+        alloc_id,
+        ..report(0, words)
+    };
+    let unknown = report(7, "unknown");
+
+    let news = news(
+        &cluster.state,
+        vec![about(ended.id, "ended"), about(runs.id, "runs"), unknown],
+    );
+
+    let words: Vec<&str> = news
+        .iter()
+        .map(|report| report.client_description.as_str())
+        .collect();
+    assert_eq!(words, ["runs", "unknown"]);
+}
+
+#[tokio::test]
+async fn a_message_without_news_is_acknowledged() {
+    let reports = Reports::default();
+    let (first, _first) = outbox();
+
+    reports.put(FIRST, 3, Vec::new(), &first).await;
+
+    let parts = reports.take(&mut NodeId([0; 16]));
+    assert_eq!(shown(&parts), [(FIRST, vec![], Some(3))]);
 }
