@@ -474,6 +474,10 @@ pub enum Response {
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
+        /// What was looked at and stays, by reason. Only for whoever proposed it where it was applied: neither
+        /// stored nor sent.
+        #[serde(skip)]
+        kept: BTreeMap<GcKept, u32>,
     },
     /// The reports of nodes are recorded.
     NodesReported {

@@ -13,6 +13,7 @@
 mod rule;
 pub(super) mod survey;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
@@ -106,7 +107,7 @@ pub enum GcJobStep {
     Remove,
 }
 
-/// What a slice forgot, and how much it looked at.
+/// What a slice forgot and what it left, and how much it looked at.
 #[derive(Debug, Default)]
 struct Slice {
     looked_at: usize,
@@ -116,6 +117,7 @@ struct Slice {
     jobs: u32,
     nodes: u32,
     deployments: u32,
+    kept: BTreeMap<Kept, u32>,
     next: Option<GcCursor>,
 }
 
@@ -126,6 +128,10 @@ impl Slice {
 
     fn look(&mut self) {
         self.looked_at += 1;
+    }
+
+    fn keep(&mut self, why: Kept) {
+        *self.kept.entry(why).or_default() += 1;
     }
 
     fn remove_alloc(&mut self, change: &mut Change<'_>, key: u64) {
@@ -169,6 +175,7 @@ pub(super) fn collect(
         jobs,
         nodes,
         deployments,
+        kept,
         next,
     } = slice;
     Response::Collected {
@@ -178,6 +185,7 @@ pub(super) fn collect(
         nodes,
         deployments,
         next,
+        kept,
     }
 }
 
@@ -236,7 +244,7 @@ fn collect_evals(
 }
 
 /// Forgets of an evaluation what may go, from the allocation `first` on. Says before which allocation the slice
-/// was full.
+/// was full; the evaluation itself is counted by the slice that comes to its end.
 fn collect_eval(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -247,25 +255,33 @@ fn collect_eval(
 ) -> Result<(), u64> {
     slice.look();
     let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
-    let Ok(extent) = rule::eval(eval, job, before) else {
-        return Ok(());
+    let extent = match rule::eval(eval, job, before) {
+        Ok(extent) if rule::may_free(extent, eval, job) => extent,
+        Ok(_) => {
+            slice.keep(Kept::Result);
+            return Ok(());
+        }
+        Err(why) => {
+            slice.keep(why);
+            return Ok(());
+        }
     };
-    if !rule::may_free(extent, eval, job) {
-        return Ok(());
-    }
     let at = change.at;
     for alloc in snapshot.allocs.of_eval_from(&eval.id, first) {
         if slice.is_full() {
             return Err(alloc.key());
         }
         slice.look();
-        if rule::alloc_of(extent, snapshot, alloc, job, before, at).is_ok() {
-            slice.remove_alloc(change, alloc.key());
+        match rule::alloc_of(extent, snapshot, alloc, job, before, at) {
+            Ok(()) => slice.remove_alloc(change, alloc.key()),
+            Err(why) => slice.keep(why),
         }
     }
     let is_empty = change.state.allocs.of_eval(&eval.id).next().is_none();
-    if extent == rule::Extent::All && is_empty {
-        slice.remove_eval(change, &eval.id);
+    match extent {
+        rule::Extent::All if is_empty => slice.remove_eval(change, &eval.id),
+        rule::Extent::All => slice.keep(Kept::Needed),
+        rule::Extent::Earlier => slice.keep(Kept::Result),
     }
     Ok(())
 }
@@ -334,7 +350,10 @@ fn collect_job(
         } => ((eval_id, alloc), index),
     };
     match look_below(snapshot, row, before, from, index, change.at, slice) {
-        Looked::Stays => None,
+        Looked::Stays(why) => {
+            slice.keep(why);
+            None
+        }
         Looked::Cut { eval_id, alloc } => Some(GcJobStep::Look {
             eval_id,
             alloc,
@@ -358,7 +377,7 @@ fn collect_job(
 /// What came of looking at what is below a job.
 enum Looked {
     Goes,
-    Stays,
+    Stays(Kept),
     /// The slice was full before this allocation.
     Cut {
         eval_id: EvalId,
@@ -379,8 +398,10 @@ fn look_below(
 ) -> Looked {
     let job = &*row.job;
     let is_as_it_was = job.modify_index <= index && row.plan_index <= index;
-    if rule::job(job, before).is_err() || !is_as_it_was {
-        return Looked::Stays;
+    match rule::job(job, before) {
+        Err(why) => return Looked::Stays(why),
+        Ok(()) if !is_as_it_was => return Looked::Stays(Kept::Needed),
+        Ok(()) => {}
     }
     let (first, mut alloc_from) = from;
     for eval in state.evals.of_job_from(&job.key(), first) {
@@ -392,7 +413,7 @@ fn look_below(
         }
         slice.look();
         if rule::ended(eval, before).is_err() {
-            return Looked::Stays;
+            return Looked::Stays(Kept::Needed);
         }
         for alloc in state.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
@@ -403,7 +424,7 @@ fn look_below(
             }
             slice.look();
             if rule::alloc(state, alloc, Some(job), before, at).is_err() {
-                return Looked::Stays;
+                return Looked::Stays(Kept::Needed);
             }
         }
         alloc_from = 0;
@@ -454,8 +475,10 @@ fn collect_deployments(
     let places = snapshot.deployments.due_from(from);
     let cut = walk(places, before, &mut slice, |id, slice| {
         let row = snapshot.deployments.get(&id);
-        if row.is_some_and(|row| rule::deployment(&snapshot, row, before).is_ok()) {
-            slice.remove_deployment(change, &id);
+        match row.map(|row| rule::deployment(&snapshot, row, before)) {
+            Some(Ok(())) => slice.remove_deployment(change, &id),
+            Some(Err(why)) => slice.keep(why),
+            None => {}
         }
     });
     slice.next = cut.map(|(at, id)| GcCursor::Deployment { at, id });
@@ -473,11 +496,15 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
     let places = snapshot.nodes.down_from(from);
     let cut = walk(places, before, &mut slice, |node_id, slice| {
         let node = snapshot.nodes.get(&node_id);
-        if node.is_some_and(|node| rule::node(&snapshot, node, before).is_ok()) {
-            change.remove_node(&node_id);
-            change.effect(Effect::NodeGone(node_id));
-            slice.freed += 1;
-            slice.nodes += 1;
+        match node.map(|node| rule::node(&snapshot, node, before)) {
+            Some(Ok(())) => {
+                change.remove_node(&node_id);
+                change.effect(Effect::NodeGone(node_id));
+                slice.freed += 1;
+                slice.nodes += 1;
+            }
+            Some(Err(why)) => slice.keep(why),
+            None => {}
         }
     });
     slice.next = cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id });

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{EvalId, JobKey, LogIndex};
@@ -6,7 +8,7 @@ use muster_domain::node::NodeStatus;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{GcCursor, GcJobStep};
+use crate::fsm::{GcCursor, GcJobStep, GcKept};
 use crate::limits;
 use crate::state::{State, check};
 
@@ -39,6 +41,24 @@ fn collect_all(cluster: &mut Cluster, commands: Vec<Command>) -> [u32; 4] {
         }
     }
     freed
+}
+
+/// What a forced collection looked at and kept.
+fn kept(cluster: &mut Cluster) -> BTreeMap<GcKept, u32> {
+    let mut sum = BTreeMap::new();
+    for first in Collector::forced(cluster.now) {
+        let mut command = Some(first);
+        while let Some(slice) = command {
+            let response = cluster.apply(slice.clone());
+            command = Collector::next_slice(&slice, &response, cluster.now);
+            if let Response::Collected { kept, .. } = response {
+                for (why, count) in kept {
+                    *sum.entry(why).or_default() += count;
+                }
+            }
+        }
+    }
+    sum
 }
 
 fn by_threshold(cluster: &mut Cluster) -> [u32; 4] {
@@ -115,6 +135,60 @@ fn what_still_runs_stays_although_it_was_told_to_stop() {
     // The evaluation that stopped it placed nothing, so it may go.
     assert_eq!(forced(&mut cluster), [1, 0, 0, 0]);
     assert_eq!(cluster.state.allocs().len(), 1);
+}
+
+/// `web` goes whole; `db` was told to stop and runs; `sums` is not over.
+#[test]
+fn what_is_kept_is_counted_by_reason() {
+    let mut cluster = stopped(JobType::Service);
+    cluster.run(job("db").build());
+    let alloc_id = cluster.live("db")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
+    cluster.stop("db");
+    cluster.run(job("sums").job_type(JobType::Batch).count(2).build());
+    let result = cluster.live("sums")[0].id;
+    cluster.report(result, ClientStatus::Complete);
+
+    let kept = kept(&mut cluster);
+
+    let expected = [
+        // The instance of `db`.
+        (GcKept::Running, 1),
+        // The evaluation of `sums`.
+        (GcKept::Result, 1),
+        // The job `db`, and the evaluation that placed it.
+        (GcKept::Needed, 2),
+    ];
+    assert_eq!(kept, BTreeMap::from(expected));
+}
+
+/// Instances on both sides of a cut stay; the evaluation is counted once.
+#[test]
+fn what_is_kept_is_counted_once_however_it_is_cut() {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
+    cluster.node(spec.build());
+    let count = u32::try_from(limits::GC_SLICE_MAX).unwrap() + 100;
+    let spec = job("web").count(count).cpu_mhz(1).memory_mb(1).build();
+    cluster.run(spec);
+    let mut running = cluster.live("web");
+    let ended = running.split_off(1);
+    let (ended, last) = ended.split_at(ended.len() - 2);
+    running.extend_from_slice(last);
+    for alloc in &running {
+        cluster.report(alloc.id, ClientStatus::Running);
+    }
+    cluster.stop("web");
+    for alloc in ended {
+        cluster.report(alloc.id, ClientStatus::Complete);
+    }
+
+    let kept = kept(&mut cluster);
+
+    // The job, and the evaluation that placed them.
+    let expected = [(GcKept::Running, 3), (GcKept::Needed, 2)];
+    assert_eq!(kept, BTreeMap::from(expected));
 }
 
 #[test]
