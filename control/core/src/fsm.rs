@@ -41,6 +41,7 @@ use crate::state::State;
 pub(crate) use admit::admit;
 use change::Change;
 pub(crate) use deployment::{is_late, next_deadline};
+pub use garbage::outlook::Outlook as GcOutlook;
 pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
 pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
 pub use keyed::{Once, Unkeyed};

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use muster_domain::id::Timestamp;
+use muster_domain::job::JobType;
 
 use crate::fsm::{Command, GcCutoffs, GcRule, Response};
 
@@ -59,6 +60,16 @@ impl GcConfig {
             batch_evals: before(now, self.batch_eval_threshold),
             deployments: before(now, self.deployment_threshold),
             nodes: before(now, self.node_threshold),
+        }
+    }
+
+    /// Age of evaluations, and of their allocations, of a job of this type.
+    #[must_use]
+    pub fn threshold_of_evals(&self, job_type: JobType) -> Duration {
+        if job_type.is_batch() {
+            self.batch_eval_threshold
+        } else {
+            self.eval_threshold
         }
     }
 

@@ -3,13 +3,14 @@
 //! A command says a rule and a range of time; what falls under it follows from the state, so that every
 //! replica forgets the same and the log carries no ids. A command does a bounded slice of it and answers where
 //! the next one begins. What goes, and why something stays, is in `rule`; `survey` says the same of a whole
-//! state without changing it.
+//! state without changing it, and `outlook` says from when on an allocation may go.
 //!
 //! Slices walk indexes of what may be forgotten, in the order of its end, so they cost what they free. An
 //! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
 //! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
 //! them that looks as if the job had been purged. A job's deployments go in one.
 
+pub(super) mod outlook;
 mod rule;
 pub(super) mod survey;
 

@@ -12,6 +12,7 @@ use crate::fsm::{GcCursor, GcJobStep, GcKept};
 use crate::limits;
 use crate::state::{State, check};
 
+mod outlook;
 mod recorded;
 mod rules;
 mod scene;
