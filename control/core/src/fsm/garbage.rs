@@ -104,8 +104,28 @@ pub enum GcJobStep {
         /// The job had not changed since when this was begun.
         index: LogIndex,
     },
-    /// Its row is gone; what was below it is not, yet.
+    /// Its row is gone; what was below it is not, yet. Not written any more.
     Remove,
+    /// Its row is gone; what was below it is not, yet, from this evaluation and its allocation of this key on.
+    RemoveFrom {
+        /// The evaluation.
+        eval_id: EvalId,
+        /// The allocation.
+        alloc: u64,
+    },
+}
+
+/// At the first thing below a job.
+type Below = (EvalId, u64);
+const FIRST_BELOW: Below = (FIRST_EVAL, 0);
+
+impl GcJobStep {
+    /// A job whose row is gone, with all of what was below it.
+    pub(crate) const REMOVE: Self = Self::remove_from(FIRST_BELOW);
+
+    const fn remove_from((eval_id, alloc): Below) -> Self {
+        Self::RemoveFrom { eval_id, alloc }
+    }
 }
 
 /// What a slice forgot and what it left, and how much it looked at.
@@ -298,8 +318,16 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         ((Timestamp(0), no_job), GcJobStep::Begin)
     };
     let mut slice = Slice::default();
-    if step == GcJobStep::Remove && !remove_below(change, &from.1, &mut slice) {
+    let left = match step {
+        GcJobStep::Begin | GcJobStep::Look { .. } => None,
+        GcJobStep::Remove => Some(FIRST_BELOW),
+        GcJobStep::RemoveFrom { eval_id, alloc } => Some((eval_id, alloc)),
+    };
+    if let Some(left) = left
+        && let Some(cut) = remove_below(change, &from.1, before, left, &mut slice)
+    {
         let (at, key) = from;
+        let step = GcJobStep::remove_from(cut);
         slice.next = Some(GcCursor::JobAt { at, key, step });
         return slice;
     }
@@ -343,7 +371,9 @@ fn collect_job(
     slice.look();
     let row = snapshot.jobs.row(key)?;
     let (from, index) = match step {
-        GcJobStep::Begin | GcJobStep::Remove => ((FIRST_EVAL, 0), snapshot.applied),
+        GcJobStep::Begin | GcJobStep::Remove | GcJobStep::RemoveFrom { .. } => {
+            (FIRST_BELOW, snapshot.applied)
+        }
         GcJobStep::Look {
             eval_id,
             alloc,
@@ -369,8 +399,8 @@ fn collect_job(
             change.remove_job(key);
             slice.freed += 1;
             slice.jobs += 1;
-            let is_done = remove_below(change, key, slice);
-            (!is_done).then_some(GcJobStep::Remove)
+            let cut = remove_below(change, key, before, FIRST_BELOW, slice);
+            cut.map(GcJobStep::remove_from)
         }
     }
 }
@@ -392,7 +422,7 @@ fn look_below(
     state: &State,
     row: &JobRow,
     before: Timestamp,
-    from: (EvalId, u64),
+    from: Below,
     index: LogIndex,
     at: Timestamp,
     slice: &mut Slice,
@@ -404,8 +434,7 @@ fn look_below(
         Ok(()) if !is_as_it_was => return Looked::Stays(Kept::Needed),
         Ok(()) => {}
     }
-    let (first, mut alloc_from) = from;
-    for eval in state.evals.of_job_from(&job.key(), first) {
+    for (eval, alloc_from) in evals_from(state, &job.key(), from) {
         if slice.is_full() {
             return Looked::Cut {
                 eval_id: eval.id,
@@ -428,37 +457,56 @@ fn look_below(
                 return Looked::Stays(Kept::Needed);
             }
         }
-        alloc_from = 0;
     }
     Looked::Goes
 }
 
-/// Forgets what is left of a job whose row went. False: the slice was full before the end.
-fn remove_below(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) -> bool {
+/// Evaluations of a job from a place below it on, each with where its allocations begin: the one that was cut
+/// may be gone.
+fn evals_from<'a>(
+    state: &'a State,
+    key: &JobKey,
+    (first, alloc): Below,
+) -> impl Iterator<Item = (&'a Arc<Evaluation>, u64)> + use<'a> {
+    let evals = state.evals.of_job_from(key, first);
+    evals.map(move |eval| (eval, if eval.id == first { alloc } else { 0 }))
+}
+
+/// Forgets what is left of a job whose row went and ended before, from a place on. Says where the slice was full.
+fn remove_below(
+    change: &mut Change<'_>,
+    key: &JobKey,
+    before: Timestamp,
+    from: Below,
+    slice: &mut Slice,
+) -> Option<Below> {
     let snapshot = change.state.clone();
+    let at = change.at;
     let again = snapshot.jobs.get(key).map(|job| job.current.create_index);
-    let evals = snapshot.evals.of_job(key);
-    // Of a job that was registered under the same name meanwhile, nothing.
-    let gone = evals.filter(|eval| {
-        eval.status.is_terminal() && again.is_none_or(|again| eval.create_index < again)
-    });
-    for eval in gone.map(Arc::clone) {
-        for alloc in snapshot.allocs.of_eval(&eval.id) {
+    for (eval, alloc_from) in evals_from(&snapshot, key, from) {
+        if slice.is_full() {
+            return Some((eval.id, alloc_from));
+        }
+        slice.look();
+        // Of a job that was registered under the same name meanwhile, nothing.
+        let is_left = again.is_none_or(|again| eval.create_index < again);
+        if !is_left || rule::ended(eval, before).is_err() {
+            continue;
+        }
+        for alloc in snapshot.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
-                return false;
+                return Some((eval.id, alloc.key()));
             }
-            if alloc.is_terminal() {
+            slice.look();
+            if rule::alloc(&snapshot, alloc, None, before, at).is_ok() {
                 slice.remove_alloc(change, alloc.key());
             }
-        }
-        if slice.is_full() {
-            return false;
         }
         if change.state.allocs.of_eval(&eval.id).next().is_none() {
             slice.remove_eval(change, &eval.id);
         }
     }
-    true
+    None
 }
 
 fn collect_deployments(

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
 use muster_domain::alloc::ClientStatus;
+use muster_domain::eval::Trigger;
 use muster_domain::fixture::{job, node};
-use muster_domain::id::{EvalId, JobKey, LogIndex};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
 
@@ -10,7 +11,7 @@ use super::*;
 use crate::fixture::Cluster;
 use crate::fsm::{GcCursor, GcJobStep, GcKept};
 use crate::limits;
-use crate::state::{State, check};
+use crate::state::{AllocView, State, check};
 
 mod outlook;
 mod recorded;
@@ -367,6 +368,95 @@ fn a_job_registered_meanwhile_keeps_its_own() {
 
     assert_eq!(cluster.state.allocs().of_job(&key).count(), ours);
     assert_eq!(cluster.live("sum-0").len(), ours);
+}
+
+/// All of it but the evaluation that is to stop it, in slices.
+#[test]
+fn what_has_ended_goes_with_a_purge() {
+    let mut cluster = crowd(2);
+    let key = JobKey::in_default("sum-0");
+    cluster.advance(Duration::from_secs(1));
+    purge(&mut cluster, "sum-0");
+    let below = Collector::below(key.clone(), cluster.now);
+
+    let left = until(&mut cluster, below, |_| false);
+
+    assert_eq!(left, None);
+    assert_eq!(cluster.state.allocs().of_job(&key).count(), 0);
+    let evals = cluster.state.evals().of_job(&key);
+    let triggers: Vec<Trigger> = evals.map(|eval| eval.trigger).collect();
+    assert_eq!(triggers, [Trigger::JobDeregister]);
+    let other = JobKey::in_default("sum-1");
+    assert!(cluster.state.jobs().get(&other).is_some());
+    assert!(cluster.state.allocs().of_job(&other).count() > limits::GC_SLICE_MAX);
+}
+
+fn purge(cluster: &mut Cluster, job_id: &str) {
+    cluster.apply(Command::DeregisterJob {
+        key: JobKey::in_default(job_id),
+        purge: true,
+        at: cluster.now,
+    });
+}
+
+#[test]
+fn what_runs_when_its_job_is_purged_goes_when_it_has_ended() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").count(2).build());
+    let allocs = cluster.live("web");
+    cluster.report(allocs[0].id, ClientStatus::Running);
+    cluster.report(allocs[1].id, ClientStatus::Complete);
+    cluster.advance(Duration::from_secs(1));
+    purge(&mut cluster, "web");
+    let below = Collector::below(JobKey::in_default("web"), cluster.now);
+    cluster.settle();
+
+    cluster.apply(below);
+
+    let left = |cluster: &Cluster| -> Vec<AllocId> {
+        cluster.state.allocs().iter().map(AllocView::id).collect()
+    };
+    assert_eq!(left(&cluster), [allocs[0].id]);
+    cluster.report(allocs[0].id, ClientStatus::Complete);
+    cluster.advance(HOUR);
+    by_threshold(&mut cluster);
+    assert_eq!(left(&cluster), [allocs[0].id]);
+    cluster.advance(Duration::from_secs(1));
+    by_threshold(&mut cluster);
+    assert_eq!(left(&cluster), []);
+    assert!(cluster.state.evals().get(&allocs[0].eval_id).is_none());
+}
+
+/// More than a slice looks at stays; what is behind it is come to.
+#[test]
+fn a_purge_comes_past_what_runs() {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
+    cluster.node(spec.build());
+    let count = u32::try_from(limits::GC_LOOKED_AT_MAX).unwrap() + 1;
+    let spec = job("web").count(count).cpu_mhz(1).memory_mb(1).build();
+    cluster.run(spec);
+    let key = JobKey::in_default("web");
+    let last = cluster
+        .state
+        .allocs()
+        .of_job(&key)
+        .map(AllocView::id)
+        .last();
+    cluster.report(last.unwrap(), ClientStatus::Complete);
+    cluster.advance(Duration::from_secs(1));
+    purge(&mut cluster, "web");
+
+    let first = Collector::below(key, cluster.now);
+    let response = cluster.apply(first.clone());
+    let second = Collector::next_slice(&first, &response, cluster.now).unwrap();
+    assert_eq!(cluster.state.allocs().len(), count as usize);
+    let response = cluster.apply(second.clone());
+
+    assert_eq!(cluster.state.allocs().len(), count as usize - 1);
+    assert_eq!(Collector::next_slice(&second, &response, cluster.now), None);
 }
 
 /// A job that is looked at while it changes is not forgotten on what was true before.
