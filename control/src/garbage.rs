@@ -1,9 +1,11 @@
 //! What collections of garbage came to: of this server since it was started, and of one that was asked for.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use muster_control_core::fsm::{GcKind, Response};
+use muster_control_core::fsm::{GcKept, GcKind, Response};
 use serde::{Deserialize, Serialize};
 
 /// What a collection freed. Sent between servers.
@@ -35,6 +37,7 @@ impl Freed {
             nodes,
             deployments,
             next: _,
+            kept: _,
         } = response
         else {
             return None;
@@ -88,10 +91,42 @@ impl Freed {
     }
 }
 
+/// What slices looked at and kept, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept(BTreeMap<GcKept, u64>);
+
+impl Kept {
+    /// Adds what one slice kept, if `response` is that of one.
+    pub(crate) fn add(&mut self, response: &Response) {
+        if let Response::Collected { kept, .. } = response {
+            for (why, count) in kept {
+                *self.0.entry(*why).or_default() += u64::from(*count);
+            }
+        }
+    }
+
+    /// For one reason.
+    #[must_use]
+    pub(crate) fn count(&self, why: GcKept) -> u64 {
+        self.0.get(&why).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (why, count)) in self.0.iter().enumerate() {
+            let between = if at == 0 { "" } else { ", " };
+            write!(f, "{between}{count} {}", why.word())?;
+        }
+        Ok(())
+    }
+}
+
 /// Counters for metrics; those of a server that does not lead stand still.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     freed: [AtomicU64; GcKind::ALL.len()],
+    kept: [AtomicU64; GcKept::ALL.len()],
     slices: AtomicU64,
     slice_nanos: AtomicU64,
     slice_nanos_max: AtomicU64,
@@ -106,6 +141,8 @@ pub(crate) struct Totals {
 pub(crate) struct Read {
     /// By kind, in the order of [`GcKind::ALL`].
     pub(crate) freed: [u64; GcKind::ALL.len()],
+    /// By the last round, by reason, in the order of [`GcKept::ALL`].
+    pub(crate) kept: [u64; GcKept::ALL.len()],
     pub(crate) slices: u64,
     /// From proposing slices to having them applied, together.
     pub(crate) slices_took: Duration,
@@ -135,7 +172,10 @@ impl Totals {
     }
 
     /// The round is over.
-    pub(crate) fn end(&self, took: Duration) {
+    pub(crate) fn end(&self, took: Duration, kept: &Kept) {
+        for (why, last) in GcKept::ALL.into_iter().zip(&self.kept) {
+            last.store(kept.count(why), Ordering::Relaxed);
+        }
         self.rounds.fetch_add(1, Ordering::Relaxed);
         self.last_round_nanos.store(nanos(took), Ordering::Relaxed);
         self.under_way.store(false, Ordering::Relaxed);
@@ -151,6 +191,7 @@ impl Totals {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         Read {
             freed: std::array::from_fn(|at| load(&self.freed[at])),
+            kept: std::array::from_fn(|at| load(&self.kept[at])),
             slices: load(&self.slices),
             slices_took: Duration::from_nanos(load(&self.slice_nanos)),
             slice_max: Duration::from_nanos(load(&self.slice_nanos_max)),
@@ -164,4 +205,40 @@ impl Totals {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(kept: &[(GcKept, u32)]) -> Response {
+        Response::Collected {
+            evals: 0,
+            allocs: 0,
+            jobs: 0,
+            nodes: 0,
+            deployments: 0,
+            next: None,
+            kept: kept.iter().copied().collect(),
+        }
+    }
+
+    /// What an earlier round kept is no part of it, for reasons that it did not have either.
+    #[test]
+    fn a_round_says_what_its_own_slices_kept() {
+        let totals = Totals::default();
+        let mut earlier = Kept::default();
+        earlier.add(&slice(&[(GcKept::Live, 9), (GcKept::Result, 2)]));
+        totals.end(Duration::ZERO, &earlier);
+        let mut kept = Kept::default();
+
+        kept.add(&slice(&[(GcKept::Result, 3)]));
+        kept.add(&slice(&[(GcKept::Needed, 1), (GcKept::Result, 1)]));
+        totals.end(Duration::ZERO, &kept);
+
+        assert_eq!(kept.to_string(), "4 result, 1 needed");
+        let by_reason = GcKept::ALL.into_iter().zip(totals.read().kept);
+        let some: Vec<_> = by_reason.filter(|(_, count)| *count > 0).collect();
+        assert_eq!(some, [(GcKept::Result, 4), (GcKept::Needed, 1)]);
+    }
 }

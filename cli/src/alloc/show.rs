@@ -1,6 +1,6 @@
 //! An allocation as people read it.
 
-use muster_wire::api::alloc::{Allocation, DeploymentStatus, RescheduleTracker};
+use muster_wire::api::alloc::{Allocation, DeploymentStatus, GarbageCollection, RescheduleTracker};
 use muster_wire::api::eval::Evaluation;
 use muster_wire::api::resources::AllocatedTask;
 
@@ -39,9 +39,31 @@ pub(super) fn show(client: &Client, alloc: &Allocation) -> Result<(), CliError> 
         let eval: Option<Evaluation> = client.get(&path).ok();
         output::print(&format!("{}\n", follow_up(alloc, eval.as_ref())))?;
     }
+    if let Some(collection) = &alloc.garbage_collection {
+        output::print(&format!("{}\n", forgotten(collection)))?;
+    }
     show_held(alloc)?;
     show_scores(alloc)?;
     show_tasks(alloc)
+}
+
+/// When the servers forget it.
+fn forgotten(collection: &GarbageCollection) -> String {
+    let GarbageCollection {
+        eligible,
+        eligible_at,
+        kept: _,
+        reason,
+    } = collection;
+    let reason = output::clean(reason);
+    match (eligible, eligible_at) {
+        (true, at) => format!("garbage collection: eligible since {}", output::ago(*at)),
+        (false, 0) => format!("garbage collection: not eligible: {reason}"),
+        (false, at) => format!(
+            "garbage collection: eligible {} ({reason})",
+            output::ahead(*at)
+        ),
+    }
 }
 
 /// Its health as its deployment counts it, and whether it is a canary; empty if nobody counts.
@@ -280,6 +302,39 @@ mod tests {
             ]
         );
         assert!(relations(&Allocation::default()).is_empty());
+    }
+
+    #[test]
+    fn it_says_when_it_is_forgotten() {
+        let kept = |eligible_at, reason: &str| {
+            let collection = GarbageCollection {
+                eligible: false,
+                eligible_at,
+                kept: String::new(),
+                reason: reason.to_owned(),
+            };
+            forgotten(&collection)
+        };
+        let eligible = forgotten(&GarbageCollection {
+            eligible: true,
+            eligible_at: 1,
+            ..GarbageCollection::default()
+        });
+
+        assert_eq!(
+            kept(0, "not over"),
+            "garbage collection: not eligible: not over"
+        );
+        let young = kept(u64::MAX, "ended too recently");
+        assert!(
+            young.starts_with("garbage collection: eligible in ")
+                && young.ends_with(" (ended too recently)"),
+            "{young}"
+        );
+        assert!(
+            eligible.starts_with("garbage collection: eligible since "),
+            "{eligible}"
+        );
     }
 
     #[test]

@@ -41,6 +41,7 @@ use crate::state::State;
 pub(crate) use admit::admit;
 use change::Change;
 pub(crate) use deployment::{is_late, next_deadline};
+pub use garbage::outlook::Outlook as GcOutlook;
 pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
 pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
 pub use keyed::{Once, Unkeyed};
@@ -474,6 +475,10 @@ pub enum Response {
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
+        /// What was looked at and stays, by reason. Only for whoever proposed it where it was applied: neither
+        /// stored nor sent.
+        #[serde(skip)]
+        kept: BTreeMap<GcKept, u32>,
     },
     /// The reports of nodes are recorded.
     NodesReported {

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use muster_domain::id::Timestamp;
+use muster_domain::id::{JobKey, Timestamp};
+use muster_domain::job::JobType;
 
-use crate::fsm::{Command, GcCutoffs, GcRule, Response};
+use crate::fsm::{Command, GcCursor, GcCutoffs, GcJobStep, GcRule, Response};
 
 /// Intervals and thresholds. Names and defaults are Nomad's, where it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,16 @@ impl GcConfig {
             batch_evals: before(now, self.batch_eval_threshold),
             deployments: before(now, self.deployment_threshold),
             nodes: before(now, self.node_threshold),
+        }
+    }
+
+    /// Age of evaluations, and of their allocations, of a job of this type.
+    #[must_use]
+    pub fn threshold_of_evals(&self, job_type: JobType) -> Duration {
+        if job_type.is_batch() {
+            self.batch_eval_threshold
+        } else {
+            self.eval_threshold
         }
     }
 
@@ -117,6 +128,25 @@ impl Collector {
         ORDER
             .map(|rule| collect(rule, &GcCutoffs::NONE, now))
             .into()
+    }
+
+    /// What to propose when a job was purged `at` that time: what was below it and had ended goes at once. What
+    /// had not goes by the rules of what has no job, and so does the evaluation that stops it, for which whoever
+    /// purged it may wait.
+    #[must_use]
+    pub fn below(key: JobKey, at: Timestamp) -> Command {
+        Command::CollectGarbage {
+            rule: GcRule::Jobs,
+            before: at,
+            batch_before: at,
+            after: Some(GcCursor::JobAt {
+                // After all jobs, so that no other is looked at.
+                at: Timestamp(u64::MAX),
+                key,
+                step: GcJobStep::REMOVE,
+            }),
+            at,
+        }
     }
 
     /// The next slice, if `response` to `command` says that there is one.

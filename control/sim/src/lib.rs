@@ -103,6 +103,8 @@ pub struct Report {
     pub entries: u64,
     /// Instances placed.
     pub placed: u64,
+    /// Objects that collections have freed.
+    pub collected: u64,
     /// Elections won.
     pub terms: usize,
     /// Writes acknowledged to users.

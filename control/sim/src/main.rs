@@ -39,6 +39,7 @@ impl Args {
 struct Sum {
     entries: u64,
     placed: u64,
+    collected: u64,
     terms: usize,
     promises: usize,
     reads: u64,
@@ -50,6 +51,7 @@ impl Sum {
     fn add(&mut self, report: &Report) {
         self.entries += report.entries;
         self.placed += report.placed;
+        self.collected += report.collected;
         self.terms += report.terms;
         self.promises += report.promises;
         self.reads += report.reads;
@@ -132,12 +134,13 @@ fn main() -> ExitCode {
     }
     eprintln!();
     println!(
-        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} writes and {} reads of users; at rest within {} s of virtual time",
+        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} objects collected, {} writes and {} reads of users; at rest within {} s of virtual time",
         args.seeds,
         sum.events,
         sum.entries,
         sum.terms,
         sum.placed,
+        sum.collected,
         sum.promises,
         sum.reads,
         sum.longest_calm.as_secs()

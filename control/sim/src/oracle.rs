@@ -57,6 +57,8 @@ pub struct Oracle {
     pub jobs: BTreeMap<JobKey, Wanted>,
     /// Instances placed.
     pub placed: u64,
+    /// Objects that collections have freed.
+    pub collected: u64,
     /// Reads that were held against what was acknowledged.
     pub reads: u64,
     /// What is wrong.
@@ -78,6 +80,7 @@ impl Oracle {
             promised: BTreeMap::new(),
             jobs: BTreeMap::new(),
             placed: 0,
+            collected: 0,
             reads: 0,
             faults: Vec::new(),
         }
@@ -303,6 +306,20 @@ impl Oracle {
             (_, Response::PlansApplied { outcomes }) => {
                 let placed = outcomes.iter().map(|outcome| u64::from(outcome.placed));
                 self.placed += placed.sum::<u64>();
+            }
+            (
+                _,
+                Response::Collected {
+                    evals,
+                    allocs,
+                    jobs,
+                    nodes,
+                    deployments,
+                    ..
+                },
+            ) => {
+                let freed = [evals, allocs, jobs, nodes, deployments].into_iter();
+                self.collected += freed.map(|count| u64::from(*count)).sum::<u64>();
             }
             _ => {}
         }

@@ -12,12 +12,15 @@ fn well(config: SimConfig, name: &str) -> Report {
 
 #[test]
 fn the_first_seeds_come_to_rest() {
-    let mut placed = 0;
+    let (mut placed, mut collected) = (0, 0);
     for seed in 1..=20 {
-        placed += well(SimConfig::new(seed), &format!("seed {seed}")).placed;
+        let report = well(SimConfig::new(seed), &format!("seed {seed}"));
+        placed += report.placed;
+        collected += report.collected;
     }
 
     assert!(placed > 1_000, "only {placed} instances were placed");
+    assert!(collected > 1_000, "only {collected} objects were collected");
 }
 
 #[test]

@@ -84,6 +84,7 @@ impl World {
         Report {
             entries: self.env.oracle.committed_index(),
             placed: self.env.oracle.placed,
+            collected: self.env.oracle.collected,
             terms: self.env.oracle.terms(),
             promises: self.env.oracle.promises(),
             reads: self.env.oracle.reads,

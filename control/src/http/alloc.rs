@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, put};
-use muster_control_core::fsm::{self, Command};
+use muster_control_core::fsm::{self, Command, GcKept, GcOutlook};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::eval::Trigger;
-use muster_domain::id::{AllocId, NodeId};
-use muster_wire::api::alloc::{self as shapes, AllocListStub, AllocStopResponse, NodeRef};
+use muster_domain::id::{AllocId, NodeId, Timestamp};
+use muster_wire::api::alloc::{
+    self as shapes, AllocListStub, AllocStopResponse, GarbageCollection, NodeRef,
+};
 
 use super::query::Query;
 use super::status::ApiError;
@@ -88,13 +90,36 @@ async fn one(
                     .nodes()
                     .get(&alloc.node_id())
                     .map(|node| NodeRef::from(&**node));
-                Ok(shapes::Allocation::new(
-                    &alloc.unpack(),
-                    &node.unwrap_or_default(),
-                ))
+                let now = http.control.now();
+                let outlook = GcOutlook::of(state, alloc, &http.control.gc_config(), now);
+                Ok(shapes::Allocation {
+                    garbage_collection: Some(garbage_collection(outlook, now)),
+                    ..shapes::Allocation::new(&alloc.unpack(), &node.unwrap_or_default())
+                })
             },
         )
         .await
+}
+
+fn garbage_collection(outlook: GcOutlook, now: Timestamp) -> GarbageCollection {
+    let kept = |why: GcKept, eligible_at| GarbageCollection {
+        eligible: false,
+        eligible_at,
+        kept: why.word().to_owned(),
+        reason: why.text().to_owned(),
+    };
+    match outlook {
+        GcOutlook::From {
+            from,
+            until_then: _,
+        } if from <= now => GarbageCollection {
+            eligible: true,
+            eligible_at: from.0,
+            ..GarbageCollection::default()
+        },
+        GcOutlook::From { from, until_then } => kept(until_then, from.0),
+        GcOutlook::Kept(why) => kept(why, 0),
+    }
 }
 
 /// Has an allocation replaced, on whichever node is best for it.

@@ -1,12 +1,13 @@
-//! Collections of garbage that somebody asks for.
+//! Collections of garbage that somebody asks for, and what goes with a purged job.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
 use muster_control_core::fsm::{GcCutoffs, GcKept, GcSurvey};
+use muster_control_core::gc::Collector;
 use muster_control_core::state::State;
-use muster_domain::id::NodeId;
+use muster_domain::id::{JobKey, NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
 use muster_wire::api::operator::{GcCount, GcKept as KeptShape, GcNode, GcReport};
 use muster_wire::rpc::{NodeReply, NodeRequest};
@@ -50,6 +51,23 @@ pub(super) async fn collect(
         .await;
     nodes.sort_by(|a, b| (&a.name, &a.node_id).cmp(&(&b.name, &b.node_id)));
     query.json(&report(freed, &survey, nodes))
+}
+
+/// Forgets what had ended of a job that was purged `at` that time. What is left, because it had not or because the
+/// log takes no more changes, goes by the rules.
+pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp) {
+    let mut next = Some(Collector::below(key, at));
+    while let Some(command) = next {
+        match http.control.propose(command.clone()).await {
+            Ok((_, response)) => {
+                next = Collector::next_slice(&command, &response, http.control.now());
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what a purged job left is left to the next collections");
+                return;
+            }
+        }
+    }
 }
 
 /// Nodes that are not known to be out of reach.

@@ -32,7 +32,7 @@ use super::alloc::{node_refs, stub};
 use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, deployment, path};
+use super::{Http, Table, deployment, garbage, path};
 use crate::limits;
 
 const NOT_FOUND: ApiError = ApiError::NotFound { what: "job" };
@@ -418,16 +418,20 @@ async fn nothing(
 
 async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     let purge = query.flag("purge")?;
+    let at = http.control.now();
     let answer = propose(
         http,
         query,
         Command::DeregisterJob {
-            key,
+            key: key.clone(),
             purge,
-            at: http.control.now(),
+            at,
         },
     )
     .await?;
+    if purge {
+        garbage::forget_below(http, key, at).await;
+    }
     query.json(&answer)
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use axum::extract::State as Shared;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use muster_control_core::fsm::GcKind;
+use muster_control_core::fsm::{GcKept, GcKind};
 use muster_control_core::state::State;
 use muster_wire::api::operator::{Gauge, Metrics};
 
@@ -94,6 +94,13 @@ fn collections(read: &garbage::Read) -> Vec<Sample> {
             value: count as f64,
         })
         .collect();
+    let kept = GcKept::ALL.into_iter().zip(read.kept);
+    samples.extend(kept.map(|(why, count)| Sample {
+        name: "muster_gc_kept",
+        help: "Objects that its last round looked at and kept: of what is over, and what belongs to it.",
+        label: Some(("reason", why.word().to_owned())),
+        value: count as f64,
+    }));
     let numbers = [
         (
             "muster_gc_slices_total",

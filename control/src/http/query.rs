@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::Response;
 use muster_control_core::fsm::Command;
 use muster_control_core::state::State;
@@ -43,13 +43,29 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = Self::read(parts.uri.query().unwrap_or_default())?;
+        let text = parts.uri.query().unwrap_or_default();
+        let query = match parts.method {
+            Method::GET | Method::HEAD => Self::read(text)?,
+            // What is no read does not wait for an index: `wait` says something else there, if anything.
+            _ => Self::plain(text)?,
+        };
         query.with_key(&parts.headers)
     }
 }
 
 impl Query {
+    /// That of a read.
     fn read(text: &str) -> Result<Self, ApiError> {
+        let mut query = Self::plain(text)?;
+        if let Some(text) = query.text("wait") {
+            let wait = duration::parse(text)
+                .map_err(|error| ApiError::Malformed(format!("Invalid wait time: {error}")))?;
+            query.wait = wait.min(BLOCKING_WAIT_MAX);
+        }
+        Ok(query)
+    }
+
+    fn plain(text: &str) -> Result<Self, ApiError> {
         let mut params: BTreeMap<String, String> = BTreeMap::new();
         let mut repeated = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -60,16 +76,12 @@ impl Query {
                 repeated.push((key, earlier));
             }
         }
-        let malformed = |what: &str, error: &dyn std::fmt::Display| {
-            ApiError::Malformed(format!("Invalid {what}: {error}"))
-        };
         let newer_than = match params.get("index").filter(|text| !text.is_empty()) {
-            Some(text) => LogIndex(text.parse().map_err(|error| malformed("index", &error))?),
+            Some(text) => {
+                let malformed = |error| ApiError::Malformed(format!("Invalid index: {error}"));
+                LogIndex(text.parse().map_err(malformed)?)
+            }
             None => LogIndex(0),
-        };
-        let wait = match params.get("wait").filter(|text| !text.is_empty()) {
-            Some(text) => duration::parse(text).map_err(|error| malformed("wait time", &error))?,
-            None => BLOCKING_WAIT_DEFAULT,
         };
         if let Some(region) = params
             .get("region")
@@ -84,7 +96,7 @@ impl Query {
             params,
             repeated,
             newer_than,
-            wait: wait.min(BLOCKING_WAIT_MAX),
+            wait: BLOCKING_WAIT_DEFAULT,
             pretty,
             consistency: Consistency::Leader,
             key: None,

@@ -12,7 +12,7 @@ use muster_domain::id::Timestamp;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::garbage::Freed;
+use crate::garbage::{Freed, Kept};
 use crate::handle::{Control, ProposeError, Proposed};
 
 type Reply = oneshot::Sender<Result<Freed, ProposeError>>;
@@ -25,8 +25,26 @@ pub(super) struct Garbage {
     queue: VecDeque<Work>,
     /// At most one.
     under_way: JoinSet<(Command, Duration, Proposed)>,
-    /// When the round that is under way began, and what it has freed so far.
-    round: Option<(Timestamp, Freed)>,
+    /// The one that is under way.
+    round: Option<Round>,
+}
+
+/// What a round has come to so far.
+#[derive(Debug)]
+struct Round {
+    began: Timestamp,
+    freed: Freed,
+    kept: Kept,
+}
+
+impl Round {
+    fn begin(now: Timestamp) -> Self {
+        Self {
+            began: now,
+            freed: Freed::default(),
+            kept: Kept::default(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -79,7 +97,7 @@ impl Garbage {
                 None => return,
                 Some(Work::Begin) => {
                     self.control.gc_totals().begin();
-                    self.round = Some((now, Freed::default()));
+                    self.round = Some(Round::begin(now));
                 }
                 Some(Work::End(reply)) => self.end(reply, now),
                 Some(Work::Propose(command)) => {
@@ -95,12 +113,17 @@ impl Garbage {
     }
 
     fn end(&mut self, reply: Option<Reply>, now: Timestamp) {
-        let (begun, mut freed) = self.round.take().unwrap_or((now, Freed::default()));
-        freed.took = now.since(begun);
-        self.control.gc_totals().end(freed.took);
-        if freed.objects() > 0 {
+        let Round {
+            began,
+            mut freed,
+            kept,
+        } = self.round.take().unwrap_or_else(|| Round::begin(now));
+        freed.took = now.since(began);
+        self.control.gc_totals().end(freed.took, &kept);
+        if freed.objects() > 0 || reply.is_some() {
             tracing::info!(
                 objects = freed.objects(),
+                %kept,
                 slices = freed.slices,
                 took = ?freed.took,
                 "collected garbage"
@@ -119,8 +142,9 @@ impl Garbage {
             Some(Ok((command, took, Ok((_, response))))) => {
                 if let Some(slice) = Freed::of(&response) {
                     self.control.gc_totals().slice(&slice, took);
-                    if let Some((_, freed)) = &mut self.round {
-                        freed.add(&slice);
+                    if let Some(round) = &mut self.round {
+                        round.freed.add(&slice);
+                        round.kept.add(&response);
                     }
                 }
                 let next = Collector::next_slice(&command, &response, self.control.monotonic());

@@ -176,8 +176,21 @@ pub(crate) async fn connect(
     quinn::Endpoint,
     Result<quinn::Connection, quinn::ConnectionError>,
 ) {
-    let info = server.server.info();
-    let identity = Identity::load(&info.data_dir.join("tls"), role).unwrap();
+    let tls = server.server.info().data_dir.join("tls");
+    connect_with(&server.server, &tls, role).await
+}
+
+/// The same, with the certificates in `tls`.
+async fn connect_with(
+    server: &Server,
+    tls: &Path,
+    role: Role,
+) -> (
+    quinn::Endpoint,
+    Result<quinn::Connection, quinn::ConnectionError>,
+) {
+    let info = server.info();
+    let identity = Identity::load(tls, role).unwrap();
     let endpoint = endpoint::client(&identity, ALPN_AGENT).unwrap();
     let name = Role::Server.dns_name(&info.cluster);
     let connection = endpoint.connect(info.quic_addr, &name).unwrap().await;
@@ -187,8 +200,14 @@ pub(crate) async fn connect(
 impl FakeAgent {
     /// Connects, registers `node`, and sends heartbeats from then on.
     pub(crate) async fn join(server: &TestServer, node: NodeSpec) -> Self {
+        let tls = server.server.info().data_dir.join("tls");
+        Self::join_with(&server.server, &tls, node).await
+    }
+
+    /// The same, with the certificates in `tls`.
+    pub(crate) async fn join_with(server: &Server, tls: &Path, node: NodeSpec) -> Self {
         let node_id = node.id;
-        let (endpoint, connection) = connect(server, Role::Agent).await;
+        let (endpoint, connection) = connect_with(server, tls, Role::Agent).await;
         let connection = connection.unwrap();
         let (send, receive) = connection.open_bi().await.unwrap();
         let mut sender = FrameSender::new(send);

@@ -6,6 +6,7 @@ mod cluster;
 mod connections;
 mod deployments;
 mod events;
+mod garbage;
 mod idempotency;
 mod jobs;
 mod launches;

@@ -73,6 +73,22 @@ pub struct Allocation {
     pub create_time: u64,
     /// Nanoseconds since the epoch.
     pub modify_time: u64,
+    /// Of Muster's: when the servers forget it. Only where one allocation is asked for.
+    pub garbage_collection: Option<GarbageCollection>,
+}
+
+/// Whether and when the servers forget an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GarbageCollection {
+    /// The next collection forgets it.
+    pub eligible: bool,
+    /// From when on, if nothing else changes: nanoseconds since the epoch. 0: something else must change first.
+    pub eligible_at: u64,
+    /// Why it stays until then, as a word, the same as in metrics; empty if it is eligible.
+    pub kept: String,
+    /// The same for people.
+    pub reason: String,
 }
 
 impl Allocation {

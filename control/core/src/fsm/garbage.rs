@@ -3,16 +3,18 @@
 //! A command says a rule and a range of time; what falls under it follows from the state, so that every
 //! replica forgets the same and the log carries no ids. A command does a bounded slice of it and answers where
 //! the next one begins. What goes, and why something stays, is in `rule`; `survey` says the same of a whole
-//! state without changing it.
+//! state without changing it, and `outlook` says from when on an allocation may go.
 //!
 //! Slices walk indexes of what may be forgotten, in the order of its end, so they cost what they free. An
 //! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
 //! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
 //! them that looks as if the job had been purged. A job's deployments go in one.
 
+pub(super) mod outlook;
 mod rule;
 pub(super) mod survey;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
@@ -102,11 +104,31 @@ pub enum GcJobStep {
         /// The job had not changed since when this was begun.
         index: LogIndex,
     },
-    /// Its row is gone; what was below it is not, yet.
+    /// Its row is gone; what was below it is not, yet. Not written any more.
     Remove,
+    /// Its row is gone; what was below it is not, yet, from this evaluation and its allocation of this key on.
+    RemoveFrom {
+        /// The evaluation.
+        eval_id: EvalId,
+        /// The allocation.
+        alloc: u64,
+    },
 }
 
-/// What a slice forgot, and how much it looked at.
+/// At the first thing below a job.
+type Below = (EvalId, u64);
+const FIRST_BELOW: Below = (FIRST_EVAL, 0);
+
+impl GcJobStep {
+    /// A job whose row is gone, with all of what was below it.
+    pub(crate) const REMOVE: Self = Self::remove_from(FIRST_BELOW);
+
+    const fn remove_from((eval_id, alloc): Below) -> Self {
+        Self::RemoveFrom { eval_id, alloc }
+    }
+}
+
+/// What a slice forgot and what it left, and how much it looked at.
 #[derive(Debug, Default)]
 struct Slice {
     looked_at: usize,
@@ -116,6 +138,7 @@ struct Slice {
     jobs: u32,
     nodes: u32,
     deployments: u32,
+    kept: BTreeMap<Kept, u32>,
     next: Option<GcCursor>,
 }
 
@@ -126,6 +149,10 @@ impl Slice {
 
     fn look(&mut self) {
         self.looked_at += 1;
+    }
+
+    fn keep(&mut self, why: Kept) {
+        *self.kept.entry(why).or_default() += 1;
     }
 
     fn remove_alloc(&mut self, change: &mut Change<'_>, key: u64) {
@@ -169,6 +196,7 @@ pub(super) fn collect(
         jobs,
         nodes,
         deployments,
+        kept,
         next,
     } = slice;
     Response::Collected {
@@ -178,6 +206,7 @@ pub(super) fn collect(
         nodes,
         deployments,
         next,
+        kept,
     }
 }
 
@@ -236,7 +265,7 @@ fn collect_evals(
 }
 
 /// Forgets of an evaluation what may go, from the allocation `first` on. Says before which allocation the slice
-/// was full.
+/// was full; the evaluation itself is counted by the slice that comes to its end.
 fn collect_eval(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -247,25 +276,33 @@ fn collect_eval(
 ) -> Result<(), u64> {
     slice.look();
     let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
-    let Ok(extent) = rule::eval(eval, job, before) else {
-        return Ok(());
+    let extent = match rule::eval(eval, job, before) {
+        Ok(extent) if rule::may_free(extent, eval, job) => extent,
+        Ok(_) => {
+            slice.keep(Kept::Result);
+            return Ok(());
+        }
+        Err(why) => {
+            slice.keep(why);
+            return Ok(());
+        }
     };
-    if !rule::may_free(extent, eval, job) {
-        return Ok(());
-    }
     let at = change.at;
     for alloc in snapshot.allocs.of_eval_from(&eval.id, first) {
         if slice.is_full() {
             return Err(alloc.key());
         }
         slice.look();
-        if rule::alloc_of(extent, snapshot, alloc, job, before, at).is_ok() {
-            slice.remove_alloc(change, alloc.key());
+        match rule::alloc_of(extent, snapshot, alloc, job, before, at) {
+            Ok(()) => slice.remove_alloc(change, alloc.key()),
+            Err(why) => slice.keep(why),
         }
     }
     let is_empty = change.state.allocs.of_eval(&eval.id).next().is_none();
-    if extent == rule::Extent::All && is_empty {
-        slice.remove_eval(change, &eval.id);
+    match extent {
+        rule::Extent::All if is_empty => slice.remove_eval(change, &eval.id),
+        rule::Extent::All => slice.keep(Kept::Needed),
+        rule::Extent::Earlier => slice.keep(Kept::Result),
     }
     Ok(())
 }
@@ -281,8 +318,16 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         ((Timestamp(0), no_job), GcJobStep::Begin)
     };
     let mut slice = Slice::default();
-    if step == GcJobStep::Remove && !remove_below(change, &from.1, &mut slice) {
+    let left = match step {
+        GcJobStep::Begin | GcJobStep::Look { .. } => None,
+        GcJobStep::Remove => Some(FIRST_BELOW),
+        GcJobStep::RemoveFrom { eval_id, alloc } => Some((eval_id, alloc)),
+    };
+    if let Some(left) = left
+        && let Some(cut) = remove_below(change, &from.1, before, left, &mut slice)
+    {
         let (at, key) = from;
+        let step = GcJobStep::remove_from(cut);
         slice.next = Some(GcCursor::JobAt { at, key, step });
         return slice;
     }
@@ -326,7 +371,9 @@ fn collect_job(
     slice.look();
     let row = snapshot.jobs.row(key)?;
     let (from, index) = match step {
-        GcJobStep::Begin | GcJobStep::Remove => ((FIRST_EVAL, 0), snapshot.applied),
+        GcJobStep::Begin | GcJobStep::Remove | GcJobStep::RemoveFrom { .. } => {
+            (FIRST_BELOW, snapshot.applied)
+        }
         GcJobStep::Look {
             eval_id,
             alloc,
@@ -334,7 +381,10 @@ fn collect_job(
         } => ((eval_id, alloc), index),
     };
     match look_below(snapshot, row, before, from, index, change.at, slice) {
-        Looked::Stays => None,
+        Looked::Stays(why) => {
+            slice.keep(why);
+            None
+        }
         Looked::Cut { eval_id, alloc } => Some(GcJobStep::Look {
             eval_id,
             alloc,
@@ -349,8 +399,8 @@ fn collect_job(
             change.remove_job(key);
             slice.freed += 1;
             slice.jobs += 1;
-            let is_done = remove_below(change, key, slice);
-            (!is_done).then_some(GcJobStep::Remove)
+            let cut = remove_below(change, key, before, FIRST_BELOW, slice);
+            cut.map(GcJobStep::remove_from)
         }
     }
 }
@@ -358,7 +408,7 @@ fn collect_job(
 /// What came of looking at what is below a job.
 enum Looked {
     Goes,
-    Stays,
+    Stays(Kept),
     /// The slice was full before this allocation.
     Cut {
         eval_id: EvalId,
@@ -372,18 +422,19 @@ fn look_below(
     state: &State,
     row: &JobRow,
     before: Timestamp,
-    from: (EvalId, u64),
+    from: Below,
     index: LogIndex,
     at: Timestamp,
     slice: &mut Slice,
 ) -> Looked {
     let job = &*row.job;
     let is_as_it_was = job.modify_index <= index && row.plan_index <= index;
-    if rule::job(job, before).is_err() || !is_as_it_was {
-        return Looked::Stays;
+    match rule::job(job, before) {
+        Err(why) => return Looked::Stays(why),
+        Ok(()) if !is_as_it_was => return Looked::Stays(Kept::Needed),
+        Ok(()) => {}
     }
-    let (first, mut alloc_from) = from;
-    for eval in state.evals.of_job_from(&job.key(), first) {
+    for (eval, alloc_from) in evals_from(state, &job.key(), from) {
         if slice.is_full() {
             return Looked::Cut {
                 eval_id: eval.id,
@@ -392,7 +443,7 @@ fn look_below(
         }
         slice.look();
         if rule::ended(eval, before).is_err() {
-            return Looked::Stays;
+            return Looked::Stays(Kept::Needed);
         }
         for alloc in state.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
@@ -403,40 +454,59 @@ fn look_below(
             }
             slice.look();
             if rule::alloc(state, alloc, Some(job), before, at).is_err() {
-                return Looked::Stays;
+                return Looked::Stays(Kept::Needed);
             }
         }
-        alloc_from = 0;
     }
     Looked::Goes
 }
 
-/// Forgets what is left of a job whose row went. False: the slice was full before the end.
-fn remove_below(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) -> bool {
+/// Evaluations of a job from a place below it on, each with where its allocations begin: the one that was cut
+/// may be gone.
+fn evals_from<'a>(
+    state: &'a State,
+    key: &JobKey,
+    (first, alloc): Below,
+) -> impl Iterator<Item = (&'a Arc<Evaluation>, u64)> + use<'a> {
+    let evals = state.evals.of_job_from(key, first);
+    evals.map(move |eval| (eval, if eval.id == first { alloc } else { 0 }))
+}
+
+/// Forgets what is left of a job whose row went and ended before, from a place on. Says where the slice was full.
+fn remove_below(
+    change: &mut Change<'_>,
+    key: &JobKey,
+    before: Timestamp,
+    from: Below,
+    slice: &mut Slice,
+) -> Option<Below> {
     let snapshot = change.state.clone();
+    let at = change.at;
     let again = snapshot.jobs.get(key).map(|job| job.current.create_index);
-    let evals = snapshot.evals.of_job(key);
-    // Of a job that was registered under the same name meanwhile, nothing.
-    let gone = evals.filter(|eval| {
-        eval.status.is_terminal() && again.is_none_or(|again| eval.create_index < again)
-    });
-    for eval in gone.map(Arc::clone) {
-        for alloc in snapshot.allocs.of_eval(&eval.id) {
+    for (eval, alloc_from) in evals_from(&snapshot, key, from) {
+        if slice.is_full() {
+            return Some((eval.id, alloc_from));
+        }
+        slice.look();
+        // Of a job that was registered under the same name meanwhile, nothing.
+        let is_left = again.is_none_or(|again| eval.create_index < again);
+        if !is_left || rule::ended(eval, before).is_err() {
+            continue;
+        }
+        for alloc in snapshot.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
-                return false;
+                return Some((eval.id, alloc.key()));
             }
-            if alloc.is_terminal() {
+            slice.look();
+            if rule::alloc(&snapshot, alloc, None, before, at).is_ok() {
                 slice.remove_alloc(change, alloc.key());
             }
-        }
-        if slice.is_full() {
-            return false;
         }
         if change.state.allocs.of_eval(&eval.id).next().is_none() {
             slice.remove_eval(change, &eval.id);
         }
     }
-    true
+    None
 }
 
 fn collect_deployments(
@@ -454,8 +524,10 @@ fn collect_deployments(
     let places = snapshot.deployments.due_from(from);
     let cut = walk(places, before, &mut slice, |id, slice| {
         let row = snapshot.deployments.get(&id);
-        if row.is_some_and(|row| rule::deployment(&snapshot, row, before).is_ok()) {
-            slice.remove_deployment(change, &id);
+        match row.map(|row| rule::deployment(&snapshot, row, before)) {
+            Some(Ok(())) => slice.remove_deployment(change, &id),
+            Some(Err(why)) => slice.keep(why),
+            None => {}
         }
     });
     slice.next = cut.map(|(at, id)| GcCursor::Deployment { at, id });
@@ -473,11 +545,15 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
     let places = snapshot.nodes.down_from(from);
     let cut = walk(places, before, &mut slice, |node_id, slice| {
         let node = snapshot.nodes.get(&node_id);
-        if node.is_some_and(|node| rule::node(&snapshot, node, before).is_ok()) {
-            change.remove_node(&node_id);
-            change.effect(Effect::NodeGone(node_id));
-            slice.freed += 1;
-            slice.nodes += 1;
+        match node.map(|node| rule::node(&snapshot, node, before)) {
+            Some(Ok(())) => {
+                change.remove_node(&node_id);
+                change.effect(Effect::NodeGone(node_id));
+                slice.freed += 1;
+                slice.nodes += 1;
+            }
+            Some(Err(why)) => slice.keep(why),
+            None => {}
         }
     });
     slice.next = cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id });

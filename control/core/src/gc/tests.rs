@@ -1,15 +1,19 @@
+use std::collections::BTreeMap;
+
 use muster_domain::alloc::ClientStatus;
+use muster_domain::eval::Trigger;
 use muster_domain::fixture::{job, node};
-use muster_domain::id::{EvalId, JobKey, LogIndex};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{GcCursor, GcJobStep};
+use crate::fsm::{GcCursor, GcJobStep, GcKept};
 use crate::limits;
-use crate::state::{State, check};
+use crate::state::{AllocView, State, check};
 
+mod outlook;
 mod recorded;
 mod rules;
 mod scene;
@@ -39,6 +43,24 @@ fn collect_all(cluster: &mut Cluster, commands: Vec<Command>) -> [u32; 4] {
         }
     }
     freed
+}
+
+/// What a forced collection looked at and kept.
+fn kept(cluster: &mut Cluster) -> BTreeMap<GcKept, u32> {
+    let mut sum = BTreeMap::new();
+    for first in Collector::forced(cluster.now) {
+        let mut command = Some(first);
+        while let Some(slice) = command {
+            let response = cluster.apply(slice.clone());
+            command = Collector::next_slice(&slice, &response, cluster.now);
+            if let Response::Collected { kept, .. } = response {
+                for (why, count) in kept {
+                    *sum.entry(why).or_default() += count;
+                }
+            }
+        }
+    }
+    sum
 }
 
 fn by_threshold(cluster: &mut Cluster) -> [u32; 4] {
@@ -115,6 +137,60 @@ fn what_still_runs_stays_although_it_was_told_to_stop() {
     // The evaluation that stopped it placed nothing, so it may go.
     assert_eq!(forced(&mut cluster), [1, 0, 0, 0]);
     assert_eq!(cluster.state.allocs().len(), 1);
+}
+
+/// `web` goes whole; `db` was told to stop and runs; `sums` is not over.
+#[test]
+fn what_is_kept_is_counted_by_reason() {
+    let mut cluster = stopped(JobType::Service);
+    cluster.run(job("db").build());
+    let alloc_id = cluster.live("db")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
+    cluster.stop("db");
+    cluster.run(job("sums").job_type(JobType::Batch).count(2).build());
+    let result = cluster.live("sums")[0].id;
+    cluster.report(result, ClientStatus::Complete);
+
+    let kept = kept(&mut cluster);
+
+    let expected = [
+        // The instance of `db`.
+        (GcKept::Running, 1),
+        // The evaluation of `sums`.
+        (GcKept::Result, 1),
+        // The job `db`, and the evaluation that placed it.
+        (GcKept::Needed, 2),
+    ];
+    assert_eq!(kept, BTreeMap::from(expected));
+}
+
+/// Instances on both sides of a cut stay; the evaluation is counted once.
+#[test]
+fn what_is_kept_is_counted_once_however_it_is_cut() {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
+    cluster.node(spec.build());
+    let count = u32::try_from(limits::GC_SLICE_MAX).unwrap() + 100;
+    let spec = job("web").count(count).cpu_mhz(1).memory_mb(1).build();
+    cluster.run(spec);
+    let mut running = cluster.live("web");
+    let ended = running.split_off(1);
+    let (ended, last) = ended.split_at(ended.len() - 2);
+    running.extend_from_slice(last);
+    for alloc in &running {
+        cluster.report(alloc.id, ClientStatus::Running);
+    }
+    cluster.stop("web");
+    for alloc in ended {
+        cluster.report(alloc.id, ClientStatus::Complete);
+    }
+
+    let kept = kept(&mut cluster);
+
+    // The job, and the evaluation that placed them.
+    let expected = [(GcKept::Running, 3), (GcKept::Needed, 2)];
+    assert_eq!(kept, BTreeMap::from(expected));
 }
 
 #[test]
@@ -292,6 +368,95 @@ fn a_job_registered_meanwhile_keeps_its_own() {
 
     assert_eq!(cluster.state.allocs().of_job(&key).count(), ours);
     assert_eq!(cluster.live("sum-0").len(), ours);
+}
+
+/// All of it but the evaluation that is to stop it, in slices.
+#[test]
+fn what_has_ended_goes_with_a_purge() {
+    let mut cluster = crowd(2);
+    let key = JobKey::in_default("sum-0");
+    cluster.advance(Duration::from_secs(1));
+    purge(&mut cluster, "sum-0");
+    let below = Collector::below(key.clone(), cluster.now);
+
+    let left = until(&mut cluster, below, |_| false);
+
+    assert_eq!(left, None);
+    assert_eq!(cluster.state.allocs().of_job(&key).count(), 0);
+    let evals = cluster.state.evals().of_job(&key);
+    let triggers: Vec<Trigger> = evals.map(|eval| eval.trigger).collect();
+    assert_eq!(triggers, [Trigger::JobDeregister]);
+    let other = JobKey::in_default("sum-1");
+    assert!(cluster.state.jobs().get(&other).is_some());
+    assert!(cluster.state.allocs().of_job(&other).count() > limits::GC_SLICE_MAX);
+}
+
+fn purge(cluster: &mut Cluster, job_id: &str) {
+    cluster.apply(Command::DeregisterJob {
+        key: JobKey::in_default(job_id),
+        purge: true,
+        at: cluster.now,
+    });
+}
+
+#[test]
+fn what_runs_when_its_job_is_purged_goes_when_it_has_ended() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").count(2).build());
+    let allocs = cluster.live("web");
+    cluster.report(allocs[0].id, ClientStatus::Running);
+    cluster.report(allocs[1].id, ClientStatus::Complete);
+    cluster.advance(Duration::from_secs(1));
+    purge(&mut cluster, "web");
+    let below = Collector::below(JobKey::in_default("web"), cluster.now);
+    cluster.settle();
+
+    cluster.apply(below);
+
+    let left = |cluster: &Cluster| -> Vec<AllocId> {
+        cluster.state.allocs().iter().map(AllocView::id).collect()
+    };
+    assert_eq!(left(&cluster), [allocs[0].id]);
+    cluster.report(allocs[0].id, ClientStatus::Complete);
+    cluster.advance(HOUR);
+    by_threshold(&mut cluster);
+    assert_eq!(left(&cluster), [allocs[0].id]);
+    cluster.advance(Duration::from_secs(1));
+    by_threshold(&mut cluster);
+    assert_eq!(left(&cluster), []);
+    assert!(cluster.state.evals().get(&allocs[0].eval_id).is_none());
+}
+
+/// More than a slice looks at stays; what is behind it is come to.
+#[test]
+fn a_purge_comes_past_what_runs() {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
+    cluster.node(spec.build());
+    let count = u32::try_from(limits::GC_LOOKED_AT_MAX).unwrap() + 1;
+    let spec = job("web").count(count).cpu_mhz(1).memory_mb(1).build();
+    cluster.run(spec);
+    let key = JobKey::in_default("web");
+    let last = cluster
+        .state
+        .allocs()
+        .of_job(&key)
+        .map(AllocView::id)
+        .last();
+    cluster.report(last.unwrap(), ClientStatus::Complete);
+    cluster.advance(Duration::from_secs(1));
+    purge(&mut cluster, "web");
+
+    let first = Collector::below(key, cluster.now);
+    let response = cluster.apply(first.clone());
+    let second = Collector::next_slice(&first, &response, cluster.now).unwrap();
+    assert_eq!(cluster.state.allocs().len(), count as usize);
+    let response = cluster.apply(second.clone());
+
+    assert_eq!(cluster.state.allocs().len(), count as usize - 1);
+    assert_eq!(Collector::next_slice(&second, &response, cluster.now), None);
 }
 
 /// A job that is looked at while it changes is not forgotten on what was true before.

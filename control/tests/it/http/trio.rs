@@ -47,6 +47,11 @@ impl Trio {
         trio
     }
 
+    /// Where the certificates of the server `at` its place are, and of an agent.
+    pub(crate) fn tls(&self, at: usize) -> PathBuf {
+        self.dir.path().join(NAMES[at]).join("tls")
+    }
+
     fn config(&self, at: usize) -> ServerConfig {
         let home: PathBuf = self.dir.path().join(NAMES[at]);
         ServerConfig {
@@ -54,7 +59,7 @@ impl Trio {
             quic_addr: self.quic[at],
             bootstrap_expect: 3,
             join: self.quic.iter().map(ToString::to_string).collect(),
-            tls_dir: Some(home.join("tls")),
+            tls_dir: Some(self.tls(at)),
             ..fixture::config(&home.join("data"))
         }
     }

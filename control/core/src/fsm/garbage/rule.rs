@@ -92,7 +92,7 @@ impl Kept {
         Self::Failure,
     ];
 
-    /// The word used in the API and in metrics.
+    /// The word used in the API, in metrics and in the log.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Kept {
         }
     }
 
-    /// For people, after a count.
+    /// For people, of one and after a count of many.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -114,8 +114,8 @@ impl Kept {
             Self::Young => "ended too recently",
             Self::Running => "told to stop, but may still run",
             Self::Replaceable => "ended, but may be replaced",
-            Self::Result => "results of batch jobs that are there",
-            Self::Needed => "something that belongs to them stays",
+            Self::Result => "held as results of a batch job that is there",
+            Self::Needed => "what belongs to it stays",
             Self::Failure => "says that its job's current version failed",
         }
     }
@@ -216,48 +216,45 @@ pub(super) fn alloc(
         return Err(Kept::Young);
     }
     match job {
-        Some(job)
-            if !job.stop
-                && job.status != JobStatus::Dead
-                && is_to_replace(state, alloc, job, at) =>
-        {
+        Some(job) if replaceable_until(state, alloc, job).is_some_and(|until| at <= until) => {
             Err(Kept::Replaceable)
         }
         Some(_) | None => Ok(()),
     }
 }
 
-/// Whether a job that goes on may still look at an allocation that has ended.
-fn is_to_replace(state: &State, alloc: AllocView<'_>, job: &Job, at: Timestamp) -> bool {
-    if alloc.desired() == DesiredStatus::Stop {
-        return false;
+/// Until when a job may still replace an allocation that has ended, that moment included; the end of time if
+/// nothing says when that is over, `None` if it does not look at it any more.
+pub(super) fn replaceable_until(
+    state: &State,
+    alloc: AllocView<'_>,
+    job: &Job,
+) -> Option<Timestamp> {
+    const EVER: Option<Timestamp> = Some(Timestamp(u64::MAX));
+    if job.stop || job.status == JobStatus::Dead || alloc.desired() == DesiredStatus::Stop {
+        return None;
     }
     let follow_up = alloc
         .follow_up()
         .and_then(|eval_id| state.evals.get(&eval_id));
     if follow_up.is_some_and(|eval| !eval.status.is_terminal()) && alloc.next().is_none() {
-        return true;
+        return EVER;
     }
     if alloc.client_status() != ClientStatus::Failed {
-        return false;
+        return None;
     }
     let name = &alloc.group().name;
     let mut groups = job.current.spec.groups.iter();
-    let Some(policy) = groups
-        .find(|group| group.name == *name)
-        .map(|group| &group.reschedule)
-    else {
-        return false;
-    };
+    let group = groups.find(|group| group.name == *name)?;
+    let policy = &group.reschedule;
     if (policy.attempts == 0 && !policy.unlimited) || alloc.next().is_some() {
-        return false;
+        return None;
     }
     // Its attempts count again when the last of them is an interval ago.
-    policy.unlimited
-        || alloc
-            .reschedules()
-            .last()
-            .is_none_or(|last| at.since(last.at) <= policy.interval)
+    match alloc.reschedules().last() {
+        Some(last) if !policy.unlimited => Some(last.at.plus(policy.interval)),
+        Some(_) | None => EVER,
+    }
 }
 
 /// Whether a job may go, if all below it does.

@@ -178,10 +178,7 @@ impl History {
                     None => command,
                 });
             }
-            Step::Stop { job, purge } => {
-                let key = JobKey::in_default(format!("job{job}"));
-                self.apply(Command::DeregisterJob { key, purge, at });
-            }
+            Step::Stop { job, purge } => self.stop(job, purge),
             Step::Report {
                 pick,
                 status,
@@ -198,6 +195,16 @@ impl History {
                     self.apply(command);
                 }
             }
+        }
+    }
+
+    fn stop(&mut self, job: u8, purge: bool) {
+        let at = self.cluster.now;
+        let key = JobKey::in_default(format!("job{job}"));
+        let below = crate::gc::Collector::below(key.clone(), at);
+        self.apply(Command::DeregisterJob { key, purge, at });
+        if purge {
+            self.apply(below);
         }
     }
 

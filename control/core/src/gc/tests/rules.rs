@@ -14,13 +14,13 @@ use super::scene::{JOB, NOW, Put, Scene};
 use super::{Collector, GcConfig, HOUR};
 use crate::state::State;
 
-const EVAL: EvalId = EvalId([1; 16]);
+pub(super) const EVAL: EvalId = EvalId([1; 16]);
 const FOLLOW_UP: EvalId = EvalId([2; 16]);
 const NODE: NodeId = NodeId([1; 16]);
 const DEPLOYMENT: DeploymentId = DeploymentId([1; 16]);
-const MINUTE: Duration = Duration::from_mins(1);
+pub(super) const MINUTE: Duration = Duration::from_mins(1);
 
-fn ago(age: Duration) -> Timestamp {
+pub(super) fn ago(age: Duration) -> Timestamp {
     Timestamp(NOW.0 - u64::try_from(age.as_nanos()).unwrap())
 }
 
@@ -31,7 +31,7 @@ fn collected(scene: &Scene) -> State {
 }
 
 /// A live job of this type, with an evaluation and an allocation that ended two days ago, and a node.
-fn ended(kind: JobType) -> (Scene, Put) {
+pub(super) fn ended(kind: JobType) -> (Scene, Put) {
     let mut scene = Scene::default();
     scene.job(spec(kind), 1, false, JobStatus::Running);
     scene.node(NODE, NodeStatus::Ready, ago(48 * HOUR));
@@ -52,17 +52,17 @@ fn ended(kind: JobType) -> (Scene, Put) {
 }
 
 /// Two attempts an hour.
-fn spec(kind: JobType) -> JobSpec {
+pub(super) fn spec(kind: JobType) -> JobSpec {
     let mut spec = job(JOB).job_type(kind).build();
     let policy = &mut spec.groups[0].reschedule;
     (policy.attempts, policy.interval, policy.unlimited) = (2, HOUR, false);
     spec
 }
 
-type Allocation = (&'static str, fn(&mut Scene, &mut Put), bool);
+pub(super) type Allocation = (&'static str, fn(&mut Scene, &mut Put), bool);
 
 /// Of a service that goes on.
-const ALLOCATIONS: &[Allocation] = &[
+pub(super) const ALLOCATIONS: &[Allocation] = &[
     ("failed, never replaced", |_, _| {}, false),
     ("lost", |_, put| put.client = ClientStatus::Lost, true),
     (

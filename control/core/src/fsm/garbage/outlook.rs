@@ -1,0 +1,119 @@
+//! From when on an allocation may be forgotten: the rules, asked ahead.
+//!
+//! The rules say what goes with a cutoff. The earliest cutoff with which it goes lies just after one of the times
+//! that the rows carry, so those are tried; which of them count is for the rules to say.
+
+use muster_domain::id::Timestamp;
+use muster_domain::job::Job;
+
+use super::rule::{self, Kept};
+use crate::gc::GcConfig;
+use crate::limits;
+use crate::state::{AllocView, State};
+
+/// What becomes of an allocation if nothing else changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// A collection forgets it from then on: alone, with its evaluation or with its job, whichever comes first.
+    From {
+        /// The first moment at which one does.
+        from: Timestamp,
+        /// Why it stays until then.
+        until_then: Kept,
+    },
+    /// It stays for this reason.
+    Kept(Kept),
+}
+
+impl Outlook {
+    /// Of `alloc`, at `at`, with these thresholds.
+    #[must_use]
+    pub fn of(state: &State, alloc: AllocView<'_>, config: &GcConfig, at: Timestamp) -> Self {
+        let job = state.jobs.get(alloc.job_key()).map(|job| &**job);
+        let by_eval = by_eval(state, alloc, job, config, at);
+        let with_job = job.map(|job| with_job(state, job, config, at));
+        match (by_eval, with_job) {
+            (Ok(one), Some(Ok(other))) => Self::from(one.min(other)),
+            (Ok(one), Some(Err(_)) | None) | (Err(_), Some(Ok(one))) => Self::from(one),
+            (Err(why), Some(Err(_)) | None) => Self::Kept(why),
+        }
+    }
+
+    fn from((from, until_then): Way) -> Self {
+        Self::From { from, until_then }
+    }
+}
+
+/// From when on it goes, and why it stays until then.
+type Way = (Timestamp, Kept);
+
+/// When it goes with its evaluation, or alone while that stays.
+fn by_eval(
+    state: &State,
+    alloc: AllocView<'_>,
+    job: Option<&Job>,
+    config: &GcConfig,
+    at: Timestamp,
+) -> Result<Way, Kept> {
+    let eval = state.evals.get(&alloc.eval_id()).ok_or(Kept::Needed)?;
+    let times = [eval.modify_time, alloc.modify_time()];
+    let earliest = |at| {
+        let cutoff = earliest(&times, |before| {
+            let extent = rule::eval(eval, job, before)?;
+            if !rule::may_free(extent, eval, job) {
+                return Err(Kept::Result);
+            }
+            rule::alloc_of(extent, state, alloc, job, before, at)
+        })?;
+        Ok(cutoff.plus(config.threshold_of_evals(eval.job_type)))
+    };
+    // What is eligible may have had to wait for its job before: as of that moment it is looked at again.
+    match earliest(at).and_then(|from| earliest(from.min(at)).map(|_| from)) {
+        Err(Kept::Replaceable) => {
+            let until = job.and_then(|job| rule::replaceable_until(state, alloc, job));
+            let settled = until.ok_or(Kept::Replaceable)?.plus(NEXT);
+            let from = earliest(settled)?;
+            Ok((from.max(settled), Kept::Replaceable))
+        }
+        other => Ok((other?, Kept::Young)),
+    }
+}
+
+/// When its job goes with everything below it. One with more below it than a slice looks at is not looked at.
+fn with_job(state: &State, job: &Job, config: &GcConfig, at: Timestamp) -> Result<Way, Kept> {
+    let submitted = job.current.submit_time;
+    let mut cutoff = earliest(&[submitted], |before| rule::job(job, before))?;
+    let mut looked_at = 0;
+    let mut look = || {
+        looked_at += 1;
+        let is_bounded = looked_at <= limits::GC_LOOKED_AT_MAX;
+        is_bounded.then_some(()).ok_or(Kept::Needed)
+    };
+    for eval in state.evals.of_job(&job.key()) {
+        look()?;
+        let ended = earliest(&[eval.modify_time], |before| rule::ended(eval, before))?;
+        cutoff = cutoff.max(ended);
+        for alloc in state.allocs.of_eval(&eval.id) {
+            look()?;
+            let ended = earliest(&[alloc.modify_time()], |before| {
+                rule::alloc(state, alloc, Some(job), before, at)
+            })?;
+            cutoff = cutoff.max(ended);
+        }
+    }
+    Ok((cutoff.plus(config.job_threshold), Kept::Young))
+}
+
+/// The least step of time.
+const NEXT: std::time::Duration = std::time::Duration::from_nanos(1);
+
+/// The earliest cutoff with which something `goes`: right after one of `times`.
+fn earliest(
+    times: &[Timestamp],
+    goes: impl Fn(Timestamp) -> Result<(), Kept>,
+) -> Result<Timestamp, Kept> {
+    goes(Timestamp(u64::MAX))?;
+    let cutoffs = times.iter().map(|time| time.plus(NEXT));
+    let enough = cutoffs.filter(|before| goes(*before).is_ok());
+    enough.min().ok_or(Kept::Young)
+}

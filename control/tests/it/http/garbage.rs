@@ -1,0 +1,294 @@
+//! Collections that somebody asks for, what goes with a purged job, and when an allocation goes.
+
+use muster_control::handle::Control;
+use muster_control_core::fsm::Command;
+use muster_control_core::state::{State, StateHash};
+use muster_domain::alloc::ClientStatus;
+use muster_domain::fixture::node;
+use muster_domain::id::{AllocId, JobKey};
+use muster_wire::rpc::{NodeReply, NodeRequest};
+use serde_json::{Value, json};
+
+use super::trio::Trio;
+use super::{Answer, Client, until};
+use crate::fixture::{self, FakeAgent, TestServer};
+
+/// Waits until nothing is to be scheduled.
+async fn quiet(control: &Control) -> State {
+    let mut applied = control.applied();
+    fixture::soon("all evaluations are done", async {
+        loop {
+            let state = control.state();
+            if state.evals().pending().next().is_none() {
+                return state;
+            }
+            applied.changed().await.unwrap();
+        }
+    })
+    .await
+}
+
+/// `db` runs; `web` ran, was stopped and has ended.
+async fn one_lives_one_is_over(client: &Client, control: &Control, agent: &mut FakeAgent) {
+    for job_id in ["db", "web"] {
+        client.register(job_id).await;
+        let alloc = agent.next_to_run().await;
+        agent.report(alloc.alloc_id, ClientStatus::Running).await;
+        if job_id == "web" {
+            let stopped = client.send("DELETE", "/v1/job/web", Vec::new()).await;
+            assert_eq!(stopped.status, 200, "{}", stopped.text);
+            quiet(control).await;
+            agent.report(alloc.alloc_id, ClientStatus::Complete).await;
+        }
+    }
+    quiet(control).await;
+}
+
+/// Asks for a collection, which has the agent's node asked, and the node's answer.
+async fn collect(client: &Client, flag: &str, agent: &FakeAgent, freed: u64) -> (Value, bool) {
+    let path = format!("/v1/system/gc?{flag}=true");
+    let reply = [NodeReply::Collected {
+        freed,
+        kept: vec![("running".to_owned(), 1)],
+    }];
+    let asked = async { client.put(&path, &json!({})).await };
+    let both = async { tokio::join!(asked, agent.answer(&reply)) };
+    let (answer, request): (Answer, NodeRequest) = fixture::soon("a collection", both).await;
+    let NodeRequest::CollectGarbage { dry_run } = request else {
+        panic!("the node was asked for something else: {request:?}");
+    };
+    (answer.json(), dry_run)
+}
+
+/// What a report says was freed, by kind.
+fn freed(report: &Value) -> Vec<(String, u64)> {
+    let state = report["State"].as_array().unwrap().iter();
+    let counts = state.map(|count| {
+        let kind = count["Kind"].as_str().unwrap().to_owned();
+        (kind, count["Freed"].as_u64().unwrap())
+    });
+    counts.filter(|(_, freed)| *freed > 0).collect()
+}
+
+/// What of the state [`one_lives_one_is_over`] leaves goes: `web`, what placed, what stopped it, its deployment.
+fn web() -> Vec<(String, u64)> {
+    let counts = [
+        ("jobs", 1),
+        ("evaluations", 2),
+        ("allocations", 1),
+        ("deployments", 1),
+    ];
+    counts.map(|(kind, freed)| (kind.to_owned(), freed)).into()
+}
+
+fn kept(report: &Value, kind: &str) -> Value {
+    let state = report["State"].as_array().unwrap();
+    let count = state.iter().find(|count| count["Kind"] == kind);
+    count.unwrap()["Kept"].clone()
+}
+
+fn size(state: &State) -> [usize; 3] {
+    [
+        state.jobs().len(),
+        state.evals().len(),
+        state.allocs().len(),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_says_what_a_collection_frees() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    one_lives_one_is_over(&client, test.control(), &mut agent).await;
+    let before: StateHash = test.control().state().hash();
+
+    let (dry, dry_asked) = collect(&client, "dry_run", &agent, 3).await;
+    let between = test.control().state().hash();
+    let (done, done_asked) = collect(&client, "wait", &agent, 3).await;
+
+    assert_eq!((dry_asked, done_asked), (true, false));
+    assert_eq!(before, between);
+    assert_eq!(freed(&dry), web());
+    assert_eq!(freed(&done), web());
+    assert_eq!(dry["State"][0]["Kept"], done["State"][0]["Kept"]);
+    assert_eq!(
+        (&dry["DryRun"], &done["DryRun"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!((&dry["Slices"], &done["Slices"]), (&json!(0), &json!(4)));
+    let live = json!([{"Reason": "not over", "Count": 1}]);
+    for report in [&dry, &done] {
+        assert_eq!(kept(report, "allocations"), live);
+        assert_eq!(report["Nodes"][0]["Freed"], 3);
+        assert_eq!(report["Nodes"][0]["Kept"][0]["Reason"], "running");
+        assert_eq!(report["Nodes"][0]["Error"], "");
+    }
+    assert_eq!(size(&test.control().state()), [1, 1, 1]);
+    test.server.shutdown().await;
+}
+
+/// Of a batch job of two instances one has ended: the evaluation that placed them stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_round_kept_is_counted() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    let mut body = super::job("sums");
+    body["Job"]["Type"] = json!("batch");
+    body["Job"]["TaskGroups"][0]["Count"] = json!(2);
+    client.put("/v1/jobs", &body).await.json();
+    let alloc = agent.next_to_run().await;
+    agent.report(alloc.alloc_id, ClientStatus::Complete).await;
+    quiet(test.control()).await;
+
+    collect(&client, "wait", &agent, 0).await;
+
+    let metrics = client.get("/v1/metrics?format=prometheus").await.text;
+    let lines = metrics.lines();
+    let kept: Vec<&str> = lines
+        .filter(|line| line.starts_with("muster_gc_kept"))
+        .collect();
+    assert_eq!(
+        kept,
+        [
+            "muster_gc_kept{reason=\"live\"} 0",
+            "muster_gc_kept{reason=\"young\"} 0",
+            "muster_gc_kept{reason=\"running\"} 0",
+            "muster_gc_kept{reason=\"replaceable\"} 0",
+            "muster_gc_kept{reason=\"result\"} 1",
+            "muster_gc_kept{reason=\"needed\"} 0",
+            "muster_gc_kept{reason=\"failure\"} 0",
+        ]
+    );
+    test.server.shutdown().await;
+}
+
+/// The second node is registered, and no agent of it is connected to any server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_out_of_reach_is_named() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let agent = FakeAgent::join(&test, node("n1").build()).await;
+    let at = test.control().now();
+    let spec = Box::new(node("n2").build());
+    test.propose(Command::RegisterNode { spec, at }).await;
+
+    let (report, _) = collect(&client, "wait", &agent, 7).await;
+
+    let nodes = report["Nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2, "{report}");
+    assert_eq!(
+        (&nodes[0]["Name"], &nodes[0]["Freed"]),
+        (&json!("n1"), &json!(7))
+    );
+    assert_eq!(
+        (&nodes[1]["Name"], &nodes[1]["Freed"]),
+        (&json!("n2"), &json!(0))
+    );
+    let error = nodes[1]["Error"].as_str().unwrap();
+    assert!(error.contains("not connected"), "{error}");
+    test.server.shutdown().await;
+}
+
+/// The node hangs on the leader; a follower is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_has_the_leader_collect() {
+    let trio = Trio::start().await;
+    trio.all_vote().await;
+    let (leader, follower) = (trio.settled().await, trio.follower().await);
+    let control = trio.server(leader).control();
+    let server = trio.server(leader);
+    let mut agent = FakeAgent::join_with(server, &trio.tls(leader), node("n1").build()).await;
+    one_lives_one_is_over(&trio.client(leader), control, &mut agent).await;
+    let before = control.state().hash();
+    let client = trio.client(follower);
+
+    let (dry, dry_asked) = collect(&client, "dry_run", &agent, 3).await;
+    let between = control.state().hash();
+    let (done, done_asked) = collect(&client, "wait", &agent, 3).await;
+
+    assert_eq!((dry_asked, done_asked), (true, false));
+    assert_eq!(before, between);
+    assert_eq!(freed(&dry), web());
+    assert_eq!(freed(&done), web());
+    assert_eq!(done["Slices"], 4);
+    assert_eq!(done["Nodes"][0]["Freed"], 3);
+    assert_eq!(done["Nodes"][0]["Error"], "");
+    assert_eq!(size(&trio.server(follower).control().state()), [1, 1, 1]);
+    drop(agent);
+    trio.shutdown().await;
+}
+
+/// Places `web`, has its instance replaced, and has that one end. Both, in order.
+async fn one_ended_one_runs(
+    client: &Client,
+    test: &TestServer,
+    agent: &mut FakeAgent,
+) -> [AllocId; 2] {
+    client.register("web").await;
+    let first = agent.next_to_run().await.alloc_id;
+    agent.report(first, ClientStatus::Running).await;
+    let stop = format!("/v1/allocation/{first}/stop");
+    client.put(&stop, &json!({})).await.json();
+    let second = agent.next_to_run().await.alloc_id;
+    agent.report(first, ClientStatus::Complete).await;
+    agent.report(second, ClientStatus::Running).await;
+    quiet(test.control()).await;
+    [first, second]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_forgets_what_has_ended_at_once() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    let [first, second] = one_ended_one_runs(&client, &test, &mut agent).await;
+
+    let answer = client
+        .send("DELETE", "/v1/job/web?purge=true", Vec::new())
+        .await
+        .json();
+
+    let gone = client.get(&format!("/v1/allocation/{first}")).await;
+    assert_eq!(gone.status, 404, "{}", gone.text);
+    let path = format!("/v1/allocation/{second}");
+    until("the other is told to stop", async || {
+        client.get(&path).await.json()["DesiredStatus"] == "stop"
+    })
+    .await;
+    let state = quiet(test.control()).await;
+    let key = JobKey::in_default("web");
+    let evals = state.evals().of_job(&key);
+    let left: Vec<String> = evals.map(|eval| eval.id.to_string()).collect();
+    let placed = client.get(&path).await.json()["EvalID"].clone();
+    assert_eq!(json!(left), json!([placed, answer["EvalID"]]));
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allocation_says_when_it_is_forgotten() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    let [first, second] = one_ended_one_runs(&client, &test, &mut agent).await;
+    let hour = 3_600_000_000_000;
+
+    let ended = client.get(&format!("/v1/allocation/{first}")).await.json();
+    let runs = client.get(&format!("/v1/allocation/{second}")).await.json();
+
+    assert_eq!(
+        ended["GarbageCollection"],
+        json!({
+            "Eligible": false,
+            "EligibleAt": ended["ModifyTime"].as_u64().unwrap() + hour + 1,
+            "Kept": "young",
+            "Reason": "ended too recently",
+        })
+    );
+    assert_eq!(
+        runs["GarbageCollection"],
+        json!({"Eligible": false, "EligibleAt": 0, "Kept": "live", "Reason": "not over"})
+    );
+    test.server.shutdown().await;
+}
