@@ -16,8 +16,8 @@
 //! 3. Jobs of one, each with its own cpu and memory, over 128 connections.
 //! 4. When all of them run: 1 000 jobs of 1 000 over 16 connections.
 //!
-//! Beside neighbours the nodes get too little of the machine to keep their sessions, which fails the run or makes it
-//! mean nothing: run it alone, or for one short look as `chrt -r 1 target/release/muster-perf place --quick`.
+//! Run it alone: beside neighbours the nodes get too little of the machine to keep their sessions, which fails the run or
+//! makes it mean nothing. And not with a real-time policy (`chrt`): its threads wait up to 100 ms for each other.
 //!
 //! CPU time is this process's: the server's and the HTTP clients', not the nodes'.
 
