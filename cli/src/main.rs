@@ -8,7 +8,8 @@ use clap::Parser as _;
 use muster_cli::args::{Args, run};
 use muster_cli::{output, serve};
 
-/// The C library's spends half again as much on a server's many small rows, which one thread makes and another frees.
+/// A server has many small rows that one thread makes and another frees: with the C library's allocator it took 1.4 to 1.7
+/// times the processor time a placement (`muster-perf place --quick`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -146,7 +146,7 @@ pub const DUTY_REQUESTS_MAX: usize = 64;
 /// QUIC connections to one server, of agents and servers. The next one is refused and tries another server.
 pub const CONNECTIONS_MAX: usize = 20_000;
 /// How much the threads of sessions yield to the log and the scheduler where there is less processor than work: they
-/// have a quarter of it then. The heartbeats of five thousand nodes take a twentieth of two cores.
+/// have a quarter of it then, by the kernel's weights. More niceness would leave many nodes' heartbeats too little.
 pub const SESSIONS_NICENESS: i32 = 5;
 /// Messages of one agent read ahead of their handling. The stream's window holds the rest back.
 pub const SESSION_INBOX_MAX: usize = 16;
@@ -154,11 +154,12 @@ pub const SESSION_INBOX_MAX: usize = 16;
 pub const SESSION_OUTBOX_MAX: usize = 64;
 /// How long a connection may take to say who it is.
 pub const REGISTER_WAIT: Duration = Duration::from_secs(10);
-/// Times in a second that a server tells a node what to run, for each of its cores. A message and the answers to it
-/// cost it some 60 µs, so this is half of the machine; the last of five thousand nodes on two cores waits a third of
-/// a second.
+/// Times in a second that a server tells a node what to run, for each of its cores: the last of five thousand nodes on
+/// two cores waits a third of a second. Chosen for a message and its answers costing some tens of microseconds, which
+/// is not measured alone.
 pub const DESIRED_PER_CORE: u32 = 8_000;
-/// The same while there is more and more to tell: an eighth of the machine.
+/// The same while there is more and more to tell, so that four times as much of the processor is left: the last of those
+/// nodes waits a second and a quarter.
 pub const DESIRED_PER_CORE_MEANWHILE: u32 = 2_000;
 /// Without anything new to tell for so long, there is not more and more.
 pub const DESIRED_QUIET: Duration = Duration::from_millis(25);

@@ -293,24 +293,20 @@ impl Part {
 struct SessionThreads(Option<Runtime>);
 
 impl SessionThreads {
-    fn start() -> Result<Self, StartServerError> {
+    /// The threads, and what puts work on them.
+    fn start() -> Result<(Self, Handle), StartServerError> {
         let runtime = Builder::new_multi_thread()
             .enable_all()
             .thread_name("sessions")
             .on_thread_start(yield_to_others)
             .build()
             .map_err(StartServerError::Threads)?;
-        Ok(Self(Some(runtime)))
-    }
-
-    fn handle(&self) -> Handle {
-        self.0
-            .as_ref()
-            .map_or_else(Handle::current, |runtime| runtime.handle().clone())
+        let handle = runtime.handle().clone();
+        Ok((Self(Some(runtime)), handle))
     }
 }
 
-/// Gives this thread the least of the processor where others want it: on Linux niceness is a thread's own.
+/// Gives this thread less of the processor where others want it: on Linux niceness is a thread's own.
 fn yield_to_others() {
     if let Err(error) = rustix::process::nice(limits::SESSIONS_NICENESS) {
         tracing::debug!(%error, "sessions do not yield to other threads");
@@ -351,7 +347,7 @@ impl Server {
         comparison::check_data_dir(data_dir.path())?;
         let (identity, tls_dir) = identity(&config, &data_dir)?;
         let certificates = Certificates::load(&tls_dir, Role::Server)?;
-        let sessions = SessionThreads::start()?;
+        let (sessions, on_sessions) = SessionThreads::start()?;
         let (listener, quic) = bind(&config, &identity).await?;
         let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
@@ -404,7 +400,7 @@ impl Server {
                 keep_certificates(certificates.clone(), quic.clone(), control.clone(), stop)
             }),
             Part::start("quic", |stop| {
-                listen::serve(quic, control.clone(), sessions.handle(), stop)
+                listen::serve(quic, control.clone(), on_sessions, stop)
             }),
             Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
             Part::start("join", |stop| join::run(control.clone(), search, stop)),

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use muster_domain::fixture::recorded::skipped;
+
 use super::*;
 
 const SOON: Duration = Duration::from_mins(1);
@@ -7,16 +9,6 @@ const SOON: Duration = Duration::from_mins(1);
 fn fill(dir: &Path) {
     fs::create_dir_all(dir.join("sub")).unwrap();
     fs::write(dir.join("sub/file"), "x").unwrap();
-}
-
-/// Says why a test cannot run here.
-pub(super) fn skipped(name: &str, reason: &str) {
-    use std::io::Write as _;
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        writeln!(file.unwrap(), "{name}: {reason}").unwrap();
-    }
-    println!("skipped: {name}: {reason}");
 }
 
 async fn emptied(trash: &Trash) {

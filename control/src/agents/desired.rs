@@ -50,24 +50,13 @@ impl Told {
         let mut told = self.known.iter().peekable();
         for alloc in state.allocs_on(&self.node_id) {
             let id = alloc.id();
-            let mut told_at = None;
-            while let Some((told_id, index)) = told.peek() {
-                if *told_id == id {
-                    told_at = Some(*index);
-                } else if is_older(told_id, &id) {
-                    gone.push(*told_id);
-                } else {
-                    break;
-                }
-                told.next();
-                if told_at.is_some() {
-                    break;
-                }
+            // Both are in the order in which they were made.
+            while let Some((told_id, _)) = told.next_if(|(told_id, _)| is_older(told_id, &id)) {
+                gone.push(*told_id);
             }
-            if told_at
-                .or(before)
-                .is_none_or(|told| told < alloc.alloc_modify_index())
-            {
+            let told_at = told.next_if(|(told_id, _)| *told_id == id);
+            let told_at = told_at.map(|(_, index)| *index).or(before);
+            if told_at.is_none_or(|told| told < alloc.alloc_modify_index()) {
                 changed.push(alloc);
             } else if before.is_some() {
                 unchanged.push(id);

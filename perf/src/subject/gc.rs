@@ -25,6 +25,7 @@ use muster_domain::node::NodeStatus;
 use muster_wire::codec;
 
 use super::client::Client;
+use super::state_memory::resident;
 use crate::harness::{Context, Latencies, Metric, Tally};
 use crate::subject::child_command;
 
@@ -107,9 +108,9 @@ async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
 
     register_nodes(&control).await?;
     place_one(&control, "warm", 200).await?;
-    let before = resident()?;
+    let before = resident()? as f64;
     load(&control, jobs).await?;
-    let loaded = resident()?;
+    let loaded = resident()? as f64;
 
     let idle = Foreground::start(&control, "idle");
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -132,7 +133,10 @@ async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
 
     say("objects", objects / took.as_secs_f64());
     say("slices", slices);
-    say("slice_ms_mean", later.seconds * 1e3 / slices);
+    say(
+        "slice_ms_mean",
+        (later.seconds - earlier.seconds) * 1e3 / slices,
+    );
     say("slice_ms_max", later.longest * 1e3);
     say(
         "log_bytes_per_object",
@@ -154,7 +158,7 @@ async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
         found.push((name.to_owned(), Some("idle".to_owned()), value));
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let after = resident()?;
+    let after = resident()? as f64;
     let mut say = |name: &str, value: f64| found.push((name.to_owned(), None, value));
     say("memory_ratio", after / before);
     say("memory_before", before / MIB);
@@ -193,16 +197,6 @@ impl Collected {
 }
 
 const MIB: f64 = 1_048_576.0;
-
-fn resident() -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: f64 = status
-        .split_whitespace()
-        .nth(1)
-        .context("/proc/self/statm has no second number")?
-        .parse()?;
-    Ok(pages * rustix::param::page_size() as f64)
-}
 
 async fn register_nodes(control: &Control) -> anyhow::Result<()> {
     for number in 0..NODES {

@@ -333,7 +333,8 @@ fn scattered(at: u32) -> i32 {
     i32::try_from(mixed % 1_000_000).unwrap_or_default()
 }
 
-fn resident() -> anyhow::Result<u64> {
+/// Bytes of this process in memory.
+pub(super) fn resident() -> anyhow::Result<u64> {
     status("VmRSS:")
 }
 

@@ -2,7 +2,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use super::super::tests::skipped;
+use muster_domain::fixture::recorded::skipped;
+
 use super::*;
 
 /// A trash with one entry, and the directory around it.
