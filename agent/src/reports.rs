@@ -181,6 +181,7 @@ mod tests {
             client_description: description.to_owned(),
             task_states: Vec::new(),
             healthy: None,
+            end: None,
         }
     }
 

@@ -433,6 +433,8 @@ pub struct AllocReport {
     /// Whether it is healthy, by its group's `update` block within a deployment, else by its `migrate`
     /// block. `None`: not decided yet, or nobody asks (jobs that are not services).
     pub healthy: Option<bool>,
+    /// How the work of a one-off task ended, once it has; `None` of everything else.
+    pub end: Option<Box<crate::one_off::End>>,
 }
 
 /// What an agent must run or stop: one allocation of its node as the control plane wants it.

@@ -9,6 +9,7 @@
 //! | [`alloc`] | an allocation: a task group placed on a node |
 //! | [`deployment`] | a version of a job taking the place of an older one |
 //! | [`eval`] | an evaluation: a reason to look at a job |
+//! | [`one_off`] | work that runs at most once, and whose result reaches the client |
 //! | [`plan`] | what a scheduler wants to change |
 //! | [`scheduling`] | settings of the scheduler |
 //! | [`pattern`] | regular expressions as Go reads them |
@@ -29,6 +30,7 @@ pub mod id;
 pub mod job;
 pub mod limits;
 pub mod node;
+pub mod one_off;
 pub mod pack;
 pub mod pattern;
 pub mod plan;

@@ -428,6 +428,7 @@ impl AllocRunner {
             client_description: self.description(),
             task_states: self.task_states().cloned().collect(),
             healthy: self.health.healthy(),
+            end: None,
         }
     }
 

@@ -549,6 +549,7 @@ fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {
         client_description: error.to_string(),
         task_states: Vec::new(),
         healthy: None,
+        end: None,
     }
 }
 

@@ -157,6 +157,7 @@ impl Cluster {
             client_description: String::new(),
             task_states: Vec::new(),
             healthy: None,
+            end: None,
         };
         self.apply(Command::ReportAllocs {
             node_id,

@@ -296,6 +296,7 @@ impl FakeAgent {
             client_description: String::new(),
             task_states: Vec::new(),
             healthy: None,
+            end: None,
         };
         let message = FromAgent::Report {
             sequence: self.sequence,

@@ -290,6 +290,7 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
                 client_description: String::new(),
                 task_states: Vec::new(),
                 healthy: None,
+                end: None,
             })
             .collect();
         count += of_node.len();

@@ -324,6 +324,7 @@ fn report(alloc_id: AllocId) -> AllocReport {
         client_description: "tasks are running".to_owned(),
         task_states: vec![task],
         healthy: None,
+        end: None,
     }
 }
 

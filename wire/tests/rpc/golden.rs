@@ -78,6 +78,7 @@ fn report() -> AllocReport {
         client_description: "a task failed".to_owned(),
         task_states: vec![state],
         healthy: Some(false),
+        end: None,
     }
 }
 

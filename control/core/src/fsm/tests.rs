@@ -316,6 +316,7 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
         client_description: String::new(),
         task_states: Vec::new(),
         healthy: None,
+        end: None,
     };
 
     cluster.apply(Command::ReportAllocs {
@@ -343,6 +344,7 @@ fn reports_of_many_nodes_share_an_entry() {
         client_description: String::new(),
         task_states: Vec::new(),
         healthy: None,
+        end: None,
     };
     let mut reports: Vec<_> = lost
         .iter()

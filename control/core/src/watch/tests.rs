@@ -40,6 +40,7 @@ fn say(
         client_description: String::new(),
         task_states: Vec::new(),
         healthy,
+        end: None,
     };
     cluster.apply(Command::ReportAllocs {
         node_id: alloc.node_id,

@@ -15,6 +15,7 @@ fn report(name: u32, words: &str) -> AllocReport {
         client_description: words.to_owned(),
         task_states: Vec::new(),
         healthy: None,
+        end: None,
     }
 }
 

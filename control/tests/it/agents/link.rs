@@ -100,6 +100,7 @@ impl Spoken {
             client_description: String::new(),
             task_states: Vec::new(),
             healthy: None,
+            end: None,
         };
         let message = FromAgent::Report {
             sequence: wanted,

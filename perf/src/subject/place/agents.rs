@@ -212,6 +212,7 @@ fn running(alloc: &DesiredAlloc) -> AllocReport {
         client_description: "tasks are running".to_owned(),
         task_states: vec![task],
         healthy: None,
+        end: None,
     }
 }
 

@@ -144,6 +144,7 @@ fn report() -> AllocReport {
         client_description: "a task failed".to_owned(),
         task_states: vec![task],
         healthy: None,
+        end: None,
     }
 }
 

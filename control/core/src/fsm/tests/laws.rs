@@ -245,6 +245,7 @@ impl History {
             client_description: message,
             task_states: vec![task],
             healthy: None,
+            end: None,
         };
         self.apply(Command::ReportAllocs {
             node_id,

@@ -191,6 +191,7 @@ impl Life {
             client_description: String::new(),
             task_states: Vec::new(),
             healthy,
+            end: None,
         };
         self.cluster.apply(Command::ReportAllocs {
             node_id: alloc.node_id,

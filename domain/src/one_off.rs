@@ -1,0 +1,266 @@
+//! One-off tasks: work that runs at most once, and whose result reaches the client.
+//!
+//! Names, states and texts are Diego's where it has them, so that its clients find what they know.
+//! A one-off task is placed and run as the only allocation of a job of its own
+//! ([`job`](fn@job)), in the namespace [`NAMESPACE`], which belongs to nobody else.
+
+mod action;
+mod definition;
+mod egress;
+mod end;
+mod job;
+mod validate;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
+
+pub use action::{
+    Action, Actions, Checksum, Download, EmitProgress, ResourceLimits, Run, Timeout, Try, Upload,
+    go_duration,
+};
+pub use definition::{Condition, Definition, EnvVar};
+pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
+pub use end::{End, Oom, Usage};
+pub use job::{GRACE, GROUP, HOST_ROOT, NAMESPACE, STOP_AFTER, TASK, job};
+pub use validate::{check, is_guid};
+
+/// Bytes of the annotation. Diego's bound.
+pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
+/// Bytes of a guid or domain: Diego's columns have 255, and a job's id has [`crate::limits::NAME_BYTES_MAX`].
+pub const GUID_BYTES_MAX: usize = crate::limits::NAME_BYTES_MAX;
+/// Bytes of a failure reason or rejection reason. Diego's bound; longer ones end in `(truncated)`.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// Bytes of the result: Diego's documented ten. What is longer is cut and flagged.
+pub const RESULT_BYTES_MAX: usize = 10 * 1024;
+/// Actions in one tree. Each may be a process; Diego has no bound.
+pub const ACTIONS_MAX: usize = 256;
+/// Levels of a tree of actions: deeper ones are mistakes, and every walk of it recurses.
+pub const ACTION_DEPTH_MAX: usize = 16;
+/// Bytes of a definition as JSON: Diego's column holds 16 MiB, but every definition is in the log.
+pub const DEFINITION_BYTES_MAX: usize = 192 * 1024;
+
+/// Why a task failed that was cancelled.
+pub const CANCELLED: &str = "task was cancelled";
+/// Why a task failed that found no room in time.
+pub const NOT_STARTED: &str = "not started within time limit";
+/// Why a task failed whose node is gone.
+pub const NODE_GONE: &str = "cell disappeared before completion";
+
+/// Where a one-off task is in its life. Diego's four states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum OneOffState {
+    /// It has not started.
+    Pending,
+    /// It may have started on its node.
+    Running,
+    /// It is over, and nothing of it runs.
+    Completed,
+    /// Somebody has claimed its result.
+    Resolving,
+}
+
+impl OneOffState {
+    /// All of them, in the order of life.
+    pub const ALL: [Self; 4] = [
+        Self::Pending,
+        Self::Running,
+        Self::Completed,
+        Self::Resolving,
+    ];
+
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Completed => "Completed",
+            Self::Resolving => "Resolving",
+        }
+    }
+
+    /// The state that `word` names, in any case.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|state| state.word().eq_ignore_ascii_case(word))
+    }
+}
+
+impl fmt::Display for OneOffState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What happens beside the state, for people: Diego's four states say too little to wait by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// It waits for room.
+    Queued,
+    /// A node has it and has not reported a process.
+    Preparing,
+    /// Its process runs.
+    Running,
+    /// It is to end, and may still run.
+    Cancelling,
+    /// Its node is out of reach; it may run.
+    Unreachable,
+    /// It is over.
+    Completed,
+    /// Its callback is being delivered.
+    Delivering,
+    /// A client works on its result.
+    Resolving,
+}
+
+impl Phase {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Preparing => "preparing",
+            Self::Running => "running",
+            Self::Cancelling => "cancelling",
+            Self::Unreachable => "unreachable",
+            Self::Completed => "completed",
+            Self::Delivering => "delivering",
+            Self::Resolving => "resolving",
+        }
+    }
+}
+
+/// A one-off task: a row of the state table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OneOff {
+    /// Chosen by the client; unique while the task exists.
+    pub guid: String,
+    /// Chosen by the client, to tell its tasks from others.
+    pub domain: String,
+    /// What to do.
+    pub definition: Arc<Definition>,
+    /// Where it is in its life.
+    pub state: OneOffState,
+    /// What happens beside that.
+    pub phase: Phase,
+    /// Somebody wants it to end before it ends by itself, and what its failure reason will be.
+    pub ending: Option<String>,
+    /// Its one and only allocation. A task that has one is never placed again.
+    pub alloc_id: Option<AllocId>,
+    /// The node of that.
+    pub node_id: Option<NodeId>,
+    /// When its first process started, by its node.
+    pub started_at: Option<Timestamp>,
+    /// How it ended.
+    pub end: Option<End>,
+    /// When it first was completed; retention counts from here, whatever happened since.
+    pub first_completed_at: Option<Timestamp>,
+    /// Until when a claim on its result holds, in state `Resolving`.
+    pub claimed_until: Option<Timestamp>,
+    /// Its completion callback, where it has one.
+    pub callback: Option<Callback>,
+    /// When it was desired.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// The entry that made it: tells it from an earlier task of the same guid.
+    pub create_index: LogIndex,
+    /// The last entry that changed this row.
+    pub modify_index: LogIndex,
+}
+
+/// The delivery of a completion callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callback {
+    /// Deliveries tried.
+    pub attempts: u32,
+    /// Not to be tried before.
+    pub next_at: Timestamp,
+    /// It was given up: it failed too often.
+    pub given_up: bool,
+}
+
+impl OneOff {
+    /// A task that was just desired.
+    #[must_use]
+    pub fn new(
+        guid: String,
+        domain: String,
+        definition: Arc<Definition>,
+        index: LogIndex,
+        at: Timestamp,
+    ) -> Self {
+        let callback = (!definition.completion_callback_url.is_empty()).then_some(Callback {
+            attempts: 0,
+            next_at: Timestamp(0),
+            given_up: false,
+        });
+        Self {
+            guid,
+            domain,
+            definition,
+            state: OneOffState::Pending,
+            phase: Phase::Queued,
+            ending: None,
+            alloc_id: None,
+            node_id: None,
+            started_at: None,
+            end: None,
+            first_completed_at: None,
+            claimed_until: None,
+            callback,
+            created_at: at,
+            updated_at: at,
+            create_index: index,
+            modify_index: index,
+        }
+    }
+
+    /// The job that runs it.
+    #[must_use]
+    pub fn job_key(&self) -> JobKey {
+        job_key(&self.guid)
+    }
+
+    /// Whether a callback is still to be delivered.
+    #[must_use]
+    pub fn owes_callback(&self) -> bool {
+        self.callback.is_some_and(|callback| !callback.given_up)
+    }
+
+    /// Why it failed; empty if it did not.
+    #[must_use]
+    pub fn failure_reason(&self) -> &str {
+        self.end.as_ref().map_or("", |end| &end.failure_reason)
+    }
+}
+
+/// The key of the job that runs the task called `guid`.
+#[must_use]
+pub fn job_key(guid: &str) -> JobKey {
+    JobKey {
+        namespace: NAMESPACE.to_owned(),
+        job_id: guid.to_owned(),
+    }
+}
+
+/// A reason as it is stored: at most [`REASON_BYTES_MAX`], and it says so where it was cut.
+#[must_use]
+pub fn reason(text: &str) -> String {
+    /// What a cut text ends in. Diego's.
+    const CUT: &str = "(truncated)";
+    if text.len() <= REASON_BYTES_MAX {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(REASON_BYTES_MAX - CUT.len());
+    format!("{}{CUT}", &text[..end])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! The tree of actions that a one-off task carries out.
+//!
+//! As JSON an action is an object with one field, its kind: `{"run": {…}}`. Words and fields are Diego's;
+//! a field that Muster does not carry out is unknown to it, and so refused by name.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::EnvVar;
+
+/// One action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Fetch a file or an archive.
+    Download(Download),
+    /// Send a file.
+    Upload(Upload),
+    /// Run a program to its end.
+    Run(Run),
+    /// Bound the time of another action.
+    Timeout(Timeout),
+    /// Say in the log how another action goes.
+    EmitProgress(EmitProgress),
+    /// Go on, however another action ends.
+    Try(Try),
+    /// Several at once; all are waited for.
+    Parallel(Actions),
+    /// Several, one after another, up to the first that fails.
+    Serial(Actions),
+    /// Several at once; when one ends, however it does, the others are stopped and the whole has failed.
+    Codependent(Actions),
+}
+
+impl Action {
+    /// The word used in the API.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Download(_) => "download",
+            Self::Upload(_) => "upload",
+            Self::Run(_) => "run",
+            Self::Timeout(_) => "timeout",
+            Self::EmitProgress(_) => "emit_progress",
+            Self::Try(_) => "try",
+            Self::Parallel(_) => "parallel",
+            Self::Serial(_) => "serial",
+            Self::Codependent(_) => "codependent",
+        }
+    }
+
+    /// The actions directly below.
+    #[must_use]
+    pub fn children(&self) -> &[Self] {
+        match self {
+            Self::Download(_) | Self::Upload(_) | Self::Run(_) => &[],
+            Self::Timeout(Timeout { action, .. })
+            | Self::EmitProgress(EmitProgress { action, .. })
+            | Self::Try(Try { action, .. }) => std::slice::from_ref(&**action),
+            Self::Parallel(all) | Self::Serial(all) | Self::Codependent(all) => &all.actions,
+        }
+    }
+}
+
+/// Run a program to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// The program, as the task sees it.
+    pub path: String,
+    /// Its arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Its working directory, as the task sees it; the task's own unless said.
+    #[serde(default)]
+    pub dir: String,
+    /// Environment, over the task's.
+    #[serde(default)]
+    pub env: Vec<EnvVar>,
+    /// Bounds on the process.
+    #[serde(default)]
+    pub resource_limits: Option<ResourceLimits>,
+    /// The user to run as: a name. `vcap` is the driver's default, as it is in Diego's cells.
+    pub user: String,
+    /// What its lines and its failure are named by; the task's unless said, else `LOG`.
+    #[serde(default)]
+    pub log_source: String,
+    /// Throw its output away.
+    #[serde(default)]
+    pub suppress_log_output: bool,
+}
+
+/// Bounds on a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceLimits {
+    /// Open files, soft and hard.
+    #[serde(default)]
+    pub nofile: Option<u64>,
+}
+
+/// A checksum of what is transferred.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checksum {
+    /// `md5`, `sha1` or `sha256`.
+    pub algorithm: String,
+    /// In hexadecimal digits.
+    pub value: String,
+}
+
+/// Fetch a file or an archive; archives (tar, tar.gz, zip, known by their content) are unpacked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Download {
+    /// What it is, for the log.
+    #[serde(default)]
+    pub artifact: String,
+    /// An `http`, `https` or `file` URL.
+    pub from: String,
+    /// A directory, as the task sees it.
+    pub to: String,
+    /// Who owns what comes.
+    pub user: String,
+    /// What its lines are named by.
+    #[serde(default)]
+    pub log_source: String,
+    /// `md5`, `sha1` or `sha256`; empty for none.
+    #[serde(default)]
+    pub checksum_algorithm: String,
+    /// In hexadecimal digits.
+    #[serde(default)]
+    pub checksum_value: String,
+}
+
+/// Send a file by `POST`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upload {
+    /// What it is, for the log.
+    #[serde(default)]
+    pub artifact: String,
+    /// A file, as the task sees it.
+    pub from: String,
+    /// An `http` or `https` URL.
+    pub to: String,
+    /// Who reads it.
+    pub user: String,
+    /// What its lines are named by.
+    #[serde(default)]
+    pub log_source: String,
+}
+
+/// Bound the time of another action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeout {
+    /// What is bounded.
+    pub action: Box<Action>,
+    /// Milliseconds.
+    pub timeout_ms: i64,
+    /// What its lines are named by.
+    #[serde(default)]
+    pub log_source: String,
+}
+
+impl Timeout {
+    /// The bound.
+    #[must_use]
+    pub fn bound(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.timeout_ms).unwrap_or(0))
+    }
+}
+
+/// Say in the log how another action goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmitProgress {
+    /// What is watched.
+    pub action: Box<Action>,
+    /// Said before it.
+    #[serde(default)]
+    pub start_message: String,
+    /// Said when it ended well.
+    #[serde(default)]
+    pub success_message: String,
+    /// Said when it failed, before the reason.
+    #[serde(default)]
+    pub failure_message_prefix: String,
+    /// What these lines are named by.
+    #[serde(default)]
+    pub log_source: String,
+}
+
+/// Go on, however another action ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Try {
+    /// What is tried.
+    pub action: Box<Action>,
+    /// What its lines are named by.
+    #[serde(default)]
+    pub log_source: String,
+}
+
+/// Several actions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Actions {
+    /// At least one.
+    pub actions: Vec<Action>,
+    /// What their lines are named by.
+    #[serde(default)]
+    pub log_source: String,
+}
+
+/// A duration as Go prints it: `500ms`, `2s`, `1m0s`, `1h0m0s`; clients compare failure reasons that name one.
+#[must_use]
+pub fn go_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    if nanos == 0 {
+        return "0s".to_owned();
+    }
+    let fraction = |value: u128, unit: u128, name: &str| {
+        let digits = unit.ilog10() as usize;
+        let rest = format!("{:0digits$}", value % unit);
+        let rest = rest.trim_end_matches('0');
+        let whole = value / unit;
+        if rest.is_empty() || digits == 0 {
+            format!("{whole}{name}")
+        } else {
+            format!("{whole}.{rest}{name}")
+        }
+    };
+    match nanos {
+        0..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => fraction(nanos, 1_000, "µs"),
+        1_000_000..1_000_000_000 => fraction(nanos, 1_000_000, "ms"),
+        _ => {
+            let minutes = duration.as_secs() / 60;
+            let seconds = fraction(nanos % 60_000_000_000, 1_000_000_000, "s");
+            match (minutes / 60, minutes % 60) {
+                (0, 0) => seconds,
+                (0, minutes) => format!("{minutes}m{seconds}"),
+                (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+            }
+        }
+    }
+}

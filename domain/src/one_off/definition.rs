@@ -1,0 +1,112 @@
+//! What a client wants done.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Action, EgressRule};
+use crate::job::DEFAULT_PRIORITY;
+
+/// A variable of a process's environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvVar {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
+}
+
+/// A condition on the node, in the words of job files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// Left side, such as `${attr.kernel.name}`.
+    pub attribute: String,
+    /// The comparison, `=` unless said.
+    #[serde(default)]
+    pub operator: String,
+    /// Right side.
+    #[serde(default)]
+    pub value: String,
+}
+
+/// What a client wants done. As JSON its fields have Diego's names; those below `priority` are Muster's own.
+///
+/// Never changes once it is accepted. A field that is not here is refused by name when it is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// `preloaded:host` (the node's own directories), `preloaded:NAME` (the directory that the node's
+    /// metadata `rootfs.NAME` names) or `file:///DIRECTORY`.
+    pub rootfs: String,
+    /// Environment of every process.
+    #[serde(default)]
+    pub env: Vec<EnvVar>,
+    /// The work.
+    pub action: Action,
+    /// Disk in MiB, counted in placement; 0 means the default of a job.
+    #[serde(default)]
+    pub disk_mb: i32,
+    /// Memory limit in MiB for the task as a whole; 0 means the default of a job: nothing runs unlimited.
+    #[serde(default)]
+    pub memory_mb: i32,
+    /// 1 to 100: its weight against other tasks, and the MHz that are counted in placement; 0 means 100.
+    #[serde(default)]
+    pub cpu_weight: u32,
+    /// Processes at once; 0 means the node's default.
+    #[serde(default)]
+    pub max_pids: i32,
+    /// Refused unless false: tasks share the kernel.
+    #[serde(default)]
+    pub privileged: bool,
+    /// Names its lines, and comes before its failure reasons.
+    #[serde(default)]
+    pub log_source: String,
+    /// What the client calls its log. Kept; the log is the allocation's.
+    #[serde(default)]
+    pub log_guid: String,
+    /// What the client calls its metrics. Kept.
+    #[serde(default)]
+    pub metrics_guid: String,
+    /// A file, as the task sees it, whose first bytes are the result.
+    #[serde(default)]
+    pub result_file: String,
+    /// Gets a `POST` when the task is completed.
+    #[serde(default)]
+    pub completion_callback_url: String,
+    /// Returned as it is.
+    #[serde(default)]
+    pub annotation: String,
+    /// What may go out. None: nothing may.
+    #[serde(default)]
+    pub egress_rules: Vec<EgressRule>,
+    /// The task goes to nodes whose metadata `placement_tags` has the same tags, and to no others.
+    #[serde(default)]
+    pub placement_tags: Vec<String>,
+
+    /// 1 to 100, higher goes first.
+    #[serde(default = "default_priority")]
+    pub priority: u8,
+    /// Milliseconds from being desired in which it must start; 0 means the cluster's.
+    #[serde(default)]
+    pub start_timeout_ms: u64,
+    /// Milliseconds for which it is kept once it is completed; 0 means the cluster's.
+    #[serde(default)]
+    pub retention_ms: u64,
+    /// Datacenters it may run in; none means all.
+    #[serde(default)]
+    pub datacenters: Vec<String>,
+    /// The node pool it is confined to; empty means the default one.
+    #[serde(default)]
+    pub node_pool: String,
+    /// Further conditions on the node.
+    #[serde(default)]
+    pub constraints: Vec<Condition>,
+    /// Diego's behaviour where no result file is there: the task has failed. Else it is a note.
+    #[serde(default)]
+    pub result_required: bool,
+}
+
+fn default_priority() -> u8 {
+    DEFAULT_PRIORITY
+}

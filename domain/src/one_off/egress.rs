@@ -1,0 +1,204 @@
+//! What a task may send to: Diego's security group rules.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Ports from `start` to `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRange {
+    /// The first.
+    pub start: u32,
+    /// The last.
+    pub end: u32,
+}
+
+/// A kind of ICMP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IcmpInfo {
+    /// Its type; -1 means all.
+    #[serde(rename = "type")]
+    pub kind: i32,
+    /// Its code; -1 means all.
+    pub code: i32,
+}
+
+/// One thing that may go out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressRule {
+    /// `tcp`, `udp`, `icmp`, `icmpv6` or `all`.
+    #[serde(default)]
+    pub protocol: String,
+    /// Each an address, a CIDR, a range `ADDRESS-ADDRESS`, or a list of these with commas.
+    #[serde(default)]
+    pub destinations: Vec<String>,
+    /// With tcp and udp: these ports.
+    #[serde(default)]
+    pub ports: Vec<u32>,
+    /// With tcp and udp: or these.
+    #[serde(default)]
+    pub port_range: Option<PortRange>,
+    /// With icmp and icmpv6.
+    #[serde(default)]
+    pub icmp_info: Option<IcmpInfo>,
+    /// Note what passes by this rule.
+    #[serde(default)]
+    pub log: bool,
+    /// The client's own.
+    #[serde(default)]
+    pub annotations: Vec<String>,
+}
+
+/// What rules come to, as far as it can be enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Nothing may go out: a network namespace of its own, with nothing in it.
+    Nothing,
+    /// Everything may: the node's network.
+    Everything,
+    /// Something in between.
+    Some,
+}
+
+impl EgressRule {
+    /// Why the rule is none, if it is none.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let Self {
+            protocol,
+            destinations,
+            ports,
+            port_range,
+            icmp_info,
+            log: _,
+            annotations: _,
+        } = self;
+        let has_ports = !ports.is_empty() || port_range.is_some();
+        match protocol.as_str() {
+            "tcp" | "udp" => {
+                if icmp_info.is_some() {
+                    return Some(format!("icmp_info does not go with {protocol}"));
+                }
+                match (ports.is_empty(), port_range) {
+                    (true, None) => return Some("ports or port_range is missing".to_owned()),
+                    (false, Some(_)) => {
+                        return Some("ports and port_range: only one of them".to_owned());
+                    }
+                    (true, Some(range)) => {
+                        let in_order = 1 <= range.start && range.start <= range.end;
+                        if !in_order || range.end > u32::from(u16::MAX) {
+                            return Some(format!(
+                                "port_range {} to {} is no range within 1 to 65535",
+                                range.start, range.end
+                            ));
+                        }
+                    }
+                    (false, None) => {
+                        let is_port = |port: &u32| (1..=u32::from(u16::MAX)).contains(port);
+                        if let Some(port) = ports.iter().find(|port| !is_port(port)) {
+                            return Some(format!("port {port} is outside 1 to 65535"));
+                        }
+                    }
+                }
+            }
+            "icmp" | "icmpv6" => {
+                if has_ports {
+                    return Some(format!("ports do not go with {protocol}"));
+                }
+                if icmp_info.is_none() {
+                    return Some("icmp_info is missing".to_owned());
+                }
+            }
+            "all" => {
+                if has_ports || icmp_info.is_some() {
+                    return Some("ports and icmp_info do not go with `all`".to_owned());
+                }
+            }
+            other => {
+                return Some(format!(
+                    "protocol `{other}` is none of tcp, udp, icmp, icmpv6, all"
+                ));
+            }
+        }
+        if destinations.is_empty() {
+            return Some("destinations is empty".to_owned());
+        }
+        let each = destinations.iter().flat_map(|list| list.split(','));
+        let wrong = each
+            .map(str::trim)
+            .find(|text| Destination::read(text).is_none());
+        wrong.map(|text| {
+            format!("destination `{text}` is no address, CIDR or range of addresses in order")
+        })
+    }
+
+    /// What `rules` come to.
+    #[must_use]
+    pub fn reach(rules: &[Self]) -> Reach {
+        if rules.is_empty() {
+            return Reach::Nothing;
+        }
+        let everything = |rule: &Self| {
+            let mut each = rule.destinations.iter().flat_map(|list| list.split(','));
+            rule.protocol == "all"
+                && each.any(|text| {
+                    Destination::read(text.trim()).is_some_and(|it| it.is_all_of_ipv4())
+                })
+        };
+        if rules.iter().any(everything) {
+            Reach::Everything
+        } else {
+            Reach::Some
+        }
+    }
+}
+
+/// A range of addresses of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Destination {
+    first: IpAddr,
+    last: IpAddr,
+}
+
+impl Destination {
+    fn read(text: &str) -> Option<Self> {
+        if let Some((first, last)) = text.split_once('-') {
+            let (first, last): (IpAddr, IpAddr) = (first.parse().ok()?, last.parse().ok()?);
+            let fits = first.is_ipv4() == last.is_ipv4() && first <= last;
+            return fits.then_some(Self { first, last });
+        }
+        let Some((address, bits)) = text.split_once('/') else {
+            let address = text.parse().ok()?;
+            return Some(Self {
+                first: address,
+                last: address,
+            });
+        };
+        let bits: u32 = bits.parse().ok()?;
+        Some(match address.parse().ok()? {
+            IpAddr::V4(address) => {
+                let host = u32::MAX.checked_shr(bits).unwrap_or(0);
+                (bits <= 32).then_some(())?;
+                Self {
+                    first: IpAddr::V4((address.to_bits() & !host).into()),
+                    last: IpAddr::V4((address.to_bits() | host).into()),
+                }
+            }
+            IpAddr::V6(address) => {
+                let host = u128::MAX.checked_shr(bits).unwrap_or(0);
+                (bits <= 128).then_some(())?;
+                Self {
+                    first: IpAddr::V6((address.to_bits() & !host).into()),
+                    last: IpAddr::V6((address.to_bits() | host).into()),
+                }
+            }
+        })
+    }
+
+    fn is_all_of_ipv4(self) -> bool {
+        self.first == IpAddr::from([0, 0, 0, 0]) && self.last == IpAddr::from([255, 255, 255, 255])
+    }
+}

@@ -1,0 +1,66 @@
+//! How the work of a one-off task ended, as its node knows it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::alloc::Exit;
+use crate::id::Timestamp;
+
+/// How the work of a one-off task ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Whether it failed.
+    pub failed: bool,
+    /// Why, in Diego's words where it has some; at most [`super::REASON_BYTES_MAX`]. Empty if it did not.
+    pub failure_reason: String,
+    /// Which action of the tree failed, such as `serial[1].timeout.run`; empty if none did.
+    pub failed_action: String,
+    /// The beginning of the result file; at most [`super::RESULT_BYTES_MAX`].
+    pub result: String,
+    /// There was more of it.
+    pub result_truncated: bool,
+    /// Why there is no result although one was asked for; empty otherwise.
+    pub result_note: String,
+    /// How the process ended that decided; `None` if none did.
+    pub exit: Option<Exit>,
+    /// What is known of an out-of-memory kill, if there was one.
+    pub oom: Option<Oom>,
+    /// What it used, as far as that was counted.
+    pub usage: Usage,
+    /// When its work was over, by its node.
+    pub at: Timestamp,
+}
+
+impl End {
+    /// A failure that no process had a part in.
+    #[must_use]
+    pub fn failure(reason: &str, at: Timestamp) -> Self {
+        Self {
+            failed: true,
+            failure_reason: super::reason(reason),
+            at,
+            ..Self::default()
+        }
+    }
+}
+
+/// An out-of-memory kill.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Oom {
+    /// The limit in bytes; 0 if unknown.
+    pub limit_bytes: u64,
+    /// The most that was used, in bytes; 0 if unknown.
+    pub peak_bytes: u64,
+    /// The name of the process that was killed; empty if unknown.
+    pub process: String,
+}
+
+/// What a task used. A value that could not be had is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time.
+    pub cpu: Option<Duration>,
+    /// The most memory, in bytes.
+    pub memory_peak_bytes: Option<u64>,
+}

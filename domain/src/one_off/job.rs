@@ -1,0 +1,234 @@
+//! The job that runs a one-off task.
+//!
+//! The scheduler places it as any other, so that constraints, priorities, preemption and waiting for room are
+//! the same; what makes it a one-off task is that nothing replaces or restarts what was placed once, here by
+//! policy and in the state by a rule that no plan gets around.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Definition, EgressRule, Reach};
+use crate::job::{
+    Constraint, DEFAULT_NODE_POOL, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
+    LogConfig, NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
+};
+use crate::resources::{CpuMhz, Mb, TaskResources};
+
+/// The namespace of the jobs that run one-off tasks. Nobody else may register a job there.
+pub const NAMESPACE: &str = "one-off-tasks";
+/// The name of such a job's one group.
+pub const GROUP: &str = "task";
+/// The name of that group's one task.
+pub const TASK: &str = "task";
+/// The root file system that is the node's own.
+pub const HOST_ROOT: &str = "preloaded:host";
+/// From the signal that asks a process to end to force. Diego's graceful shutdown interval.
+pub const GRACE: Duration = Duration::from_secs(10);
+/// An agent that has no server for so long stops its one-off tasks. The control plane takes them for gone this
+/// long, and [`GRACE`], after it has taken the node for down.
+pub const STOP_AFTER: Duration = Duration::from_secs(30);
+
+/// Where a task's root comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Root {
+    /// The node's own directories.
+    Host,
+    /// What the node calls so.
+    Named(String),
+    /// A directory of the node.
+    Directory(String),
+}
+
+impl Root {
+    pub(super) fn read(rootfs: &str) -> Result<Self, String> {
+        let Some((scheme, rest)) = rootfs.split_once(':') else {
+            return Err(format!(
+                "`{rootfs}` has no scheme: write {HOST_ROOT}, preloaded:NAME or file:///DIRECTORY"
+            ));
+        };
+        let is_name = |name: &str| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            !name.is_empty() && name.bytes().all(fits)
+        };
+        match scheme {
+            "preloaded" if rest == "host" => Ok(Self::Host),
+            "preloaded" if is_name(rest) => Ok(Self::Named(rest.to_owned())),
+            "file" => match rest.strip_prefix("//") {
+                Some(path) if path.starts_with('/') && path.len() > 1 => {
+                    Ok(Self::Directory(path.to_owned()))
+                }
+                Some(_) | None => Err(format!("`{rootfs}` is not file:///DIRECTORY")),
+            },
+            "" => Err(format!("`{rootfs}` has no scheme")),
+            other => Err(format!(
+                "`{other}` roots are not carried out: write {HOST_ROOT}, preloaded:NAME or file:///DIRECTORY"
+            )),
+        }
+    }
+}
+
+/// The job that runs the task.
+#[must_use]
+pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
+    let or = |value: i32, default: u32| match value.unsigned_abs() {
+        0 => Mb(default),
+        value => Mb(value),
+    };
+    let cpu = match definition.cpu_weight {
+        0 => 100,
+        weight => weight,
+    };
+    let restart = RestartPolicy {
+        attempts: 0,
+        mode: RestartMode::Fail,
+        ..RestartPolicy::default_for(JobType::Batch)
+    };
+    let env = definition.env.iter();
+    let task = Task {
+        name: TASK.to_owned(),
+        driver: "native".to_owned(),
+        config_json: config(definition).to_string(),
+        user: String::new(),
+        env: env
+            .map(|var| (var.name.clone(), var.value.clone()))
+            .collect(),
+        resources: TaskResources {
+            cpu: CpuMhz(cpu),
+            memory: or(definition.memory_mb, DEFAULT_MEMORY_MB),
+            ..TaskResources::default()
+        },
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+        restart,
+        lifecycle: None,
+        leader: false,
+        payload_file: String::new(),
+        volume_mounts: Vec::new(),
+        shutdown_delay: Duration::ZERO,
+        kill_timeout: GRACE,
+        kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
+        logs: LogConfig::default(),
+        meta: BTreeMap::new(),
+    };
+    let group = TaskGroup {
+        name: GROUP.to_owned(),
+        count: 1,
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+        spreads: Vec::new(),
+        restart,
+        reschedule: ReschedulePolicy {
+            attempts: 0,
+            unlimited: false,
+            ..ReschedulePolicy::default_for(JobType::Batch)
+        },
+        update: None,
+        migrate: None,
+        disconnect: Disconnect {
+            stop_on_client_after: Some(STOP_AFTER),
+            replace: false,
+            ..Disconnect::default()
+        },
+        scaling: None,
+        volumes: BTreeMap::new(),
+        shutdown_delay: Duration::ZERO,
+        ephemeral_disk: EphemeralDisk {
+            size: or(definition.disk_mb, DEFAULT_DISK_MB).max(Mb(DISK_MB_MIN)),
+            ..EphemeralDisk::default()
+        },
+        network: Some(GroupNetwork {
+            mode: match EgressRule::reach(&definition.egress_rules) {
+                Reach::Nothing | Reach::Some => NetworkMode::None,
+                Reach::Everything => NetworkMode::Host,
+            },
+            ports: Vec::new(),
+        }),
+        meta: BTreeMap::new(),
+        tasks: vec![task],
+    };
+    JobSpec {
+        namespace: NAMESPACE.to_owned(),
+        id: guid.to_owned(),
+        name: guid.to_owned(),
+        job_type: JobType::Batch,
+        priority: definition.priority,
+        datacenters: match definition.datacenters.as_slice() {
+            [] => vec!["*".to_owned()],
+            some => some.to_vec(),
+        },
+        node_pool: match definition.node_pool.as_str() {
+            "" => DEFAULT_NODE_POOL.to_owned(),
+            pool => pool.to_owned(),
+        },
+        all_at_once: false,
+        constraints: constraints(definition),
+        affinities: Vec::new(),
+        spreads: Vec::new(),
+        periodic: None,
+        parameterized: None,
+        launched: None,
+        meta: BTreeMap::from([("domain".to_owned(), domain.to_owned())]),
+        groups: vec![group],
+    }
+}
+
+/// Memory of a task that names none, in MiB; as in a job file.
+const DEFAULT_MEMORY_MB: u32 = 300;
+/// Disk of a task that names none, in MiB; as in a job file.
+const DEFAULT_DISK_MB: u32 = 300;
+/// Least disk of a group, in MiB.
+const DISK_MB_MIN: u32 = 10;
+
+/// The `config` block of the native driver.
+fn config(definition: &Definition) -> serde_json::Value {
+    let mut config = json!({
+        "actions": serde_json::to_string(&definition.action).unwrap_or_default(),
+        "log_source": definition.log_source,
+    });
+    if !definition.result_file.is_empty() {
+        config["result_file"] = json!(definition.result_file);
+        config["result_required"] = json!(definition.result_required);
+    }
+    if definition.max_pids > 0 {
+        config["pids_max"] = json!(definition.max_pids);
+    }
+    match Root::read(&definition.rootfs) {
+        Ok(Root::Host) | Err(_) => {}
+        Ok(Root::Named(name)) => config["root"] = json!(format!("${{meta.rootfs.{name}}}")),
+        Ok(Root::Directory(path)) => config["root"] = json!(path),
+    }
+    config
+}
+
+fn constraints(definition: &Definition) -> Vec<Constraint> {
+    /// Metadata of a node: its tags, sorted, with commas.
+    const TAGS: &str = "${meta.placement_tags}";
+    let condition = |left: &str, operand, right: String| Constraint {
+        left: left.to_owned(),
+        operand,
+        right,
+    };
+    let mut tags: Vec<&str> = definition
+        .placement_tags
+        .iter()
+        .map(String::as_str)
+        .collect();
+    tags.sort_unstable();
+    tags.dedup();
+    let mut all = vec![if tags.is_empty() {
+        condition(TAGS, Operand::IsNotSet, String::new())
+    } else {
+        condition(TAGS, Operand::Equal, tags.join(","))
+    }];
+    if let Ok(Root::Named(name)) = Root::read(&definition.rootfs) {
+        let left = format!("${{meta.rootfs.{name}}}");
+        all.push(condition(&left, Operand::IsSet, String::new()));
+    }
+    all.extend(definition.constraints.iter().filter_map(|it| {
+        let operand = Operand::from_word(&it.operator)?;
+        Some(condition(&it.attribute, operand, it.value.clone()))
+    }));
+    all
+}

@@ -1,0 +1,250 @@
+//! What a one-off task must be before it is accepted.
+
+use crate::fault::Fault;
+use crate::job::{Operand, validate};
+use crate::limits;
+
+use super::{
+    ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
+    EgressRule, GUID_BYTES_MAX, Reach, job, job::Root,
+};
+
+/// Whether `guid` may name a task: letters, digits, `-` and `_`.
+#[must_use]
+pub fn is_guid(guid: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    !guid.is_empty() && guid.len() <= GUID_BYTES_MAX && guid.bytes().all(fits)
+}
+
+/// Everything that is wrong with a task, by field; empty if nothing is.
+#[must_use]
+pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if !is_guid(guid) {
+        faults.push(Fault::new(
+            "task_guid",
+            format!("`{guid}` is not 1 to {GUID_BYTES_MAX} letters, digits, `-` and `_`"),
+        ));
+    }
+    if domain.is_empty() || domain.len() > GUID_BYTES_MAX {
+        faults.push(Fault::new(
+            "domain",
+            format!("must have 1 to {GUID_BYTES_MAX} bytes"),
+        ));
+    }
+    check_definition(definition, &mut faults);
+    if faults.is_empty() {
+        // What is left is what every job must be: the length of a value, a metadata name.
+        if let Err(more) = validate(job(guid, domain, definition)) {
+            faults.extend(more);
+        }
+    }
+    faults
+}
+
+fn check_definition(definition: &Definition, faults: &mut Vec<Fault>) {
+    let Definition {
+        rootfs,
+        env,
+        action,
+        disk_mb,
+        memory_mb,
+        cpu_weight,
+        max_pids,
+        privileged,
+        log_source: _,
+        log_guid: _,
+        metrics_guid: _,
+        result_file: _,
+        completion_callback_url,
+        annotation,
+        egress_rules,
+        placement_tags,
+        priority,
+        start_timeout_ms: _,
+        retention_ms: _,
+        datacenters: _,
+        node_pool: _,
+        constraints,
+        result_required: _,
+    } = definition;
+    let mut wrong = |field: &str, reason: String| faults.push(Fault::new(field, reason));
+    if let Err(reason) = Root::read(rootfs) {
+        wrong("rootfs", reason);
+    }
+    if let Some(name) = env.iter().find(|it| !is_env_name(&it.name)) {
+        wrong("env", format!("`{}` names no variable", name.name));
+    }
+    for (field, value) in [
+        ("disk_mb", *disk_mb),
+        ("memory_mb", *memory_mb),
+        ("max_pids", *max_pids),
+    ] {
+        if value < 0 {
+            wrong(field, format!("{value} is below 0"));
+        }
+    }
+    if *memory_mb > 0 && memory_mb.unsigned_abs() < limits::MEMORY_MB_MIN {
+        let min = limits::MEMORY_MB_MIN;
+        wrong("memory_mb", format!("{memory_mb} is below {min}"));
+    }
+    if *cpu_weight > 100 {
+        wrong(
+            "cpu_weight",
+            format!("{cpu_weight} is above 100: weights are 1 to 100"),
+        );
+    }
+    if *privileged {
+        let reason = "true is not carried out: tasks share the kernel; leave it out";
+        wrong("privileged", reason.to_owned());
+    }
+    if !completion_callback_url.is_empty() && !is_http(completion_callback_url) {
+        wrong(
+            "completion_callback_url",
+            format!("`{completion_callback_url}` is no http or https URL"),
+        );
+    }
+    if annotation.len() > ANNOTATION_BYTES_MAX {
+        wrong(
+            "annotation",
+            format!(
+                "{} bytes are more than {ANNOTATION_BYTES_MAX}",
+                annotation.len()
+            ),
+        );
+    }
+    check_egress(egress_rules, &mut wrong);
+    if placement_tags.iter().any(|tag| tag.contains(',')) {
+        wrong("placement_tags", "a tag has a comma".to_owned());
+    }
+    if !(1..=limits::PRIORITY_MAX).contains(priority) {
+        let max = limits::PRIORITY_MAX;
+        wrong("priority", format!("{priority} is outside 1 to {max}"));
+    }
+    for condition in constraints {
+        match Operand::from_word(&condition.operator) {
+            None => wrong(
+                "constraints",
+                format!("operator `{}` is unknown", condition.operator),
+            ),
+            Some(Operand::DistinctHosts | Operand::DistinctProperty) => wrong(
+                "constraints",
+                format!(
+                    "`{}` is about several instances: a task has one",
+                    condition.operator
+                ),
+            ),
+            Some(_) => {}
+        }
+    }
+    check_tree(action, &mut wrong);
+    if serde_json::to_string(definition).map_or(usize::MAX, |text| text.len())
+        > DEFINITION_BYTES_MAX
+    {
+        wrong(
+            "task_definition",
+            format!("has more than {DEFINITION_BYTES_MAX} bytes as JSON"),
+        );
+    }
+}
+
+fn is_env_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+fn is_http(url: &str) -> bool {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    rest.is_some_and(|rest| {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or("");
+        !host.is_empty() && !rest.contains(char::is_whitespace)
+    })
+}
+
+fn check_egress(rules: &[EgressRule], wrong: &mut impl FnMut(&str, String)) {
+    let faults = rules.iter().enumerate();
+    let mut faults = faults.filter_map(|(at, rule)| Some((at, rule.fault()?)));
+    if let Some((at, fault)) = faults.next() {
+        wrong("egress_rules", format!("rule {at}: {fault}"));
+    } else if EgressRule::reach(rules) == Reach::Some {
+        wrong(
+            "egress_rules",
+            "rules for some destinations cannot be enforced: write none (nothing goes out) or \
+             {\"protocol\": \"all\", \"destinations\": [\"0.0.0.0/0\"]} (everything does)"
+                .to_owned(),
+        );
+    }
+}
+
+fn check_tree(action: &Action, wrong: &mut impl FnMut(&str, String)) {
+    let mut count = 0;
+    let mut level = vec![(action, 1_usize)];
+    while let Some((action, depth)) = level.pop() {
+        count += 1;
+        if depth > ACTION_DEPTH_MAX || count > ACTIONS_MAX {
+            wrong(
+                "action",
+                format!("has more than {ACTION_DEPTH_MAX} levels or {ACTIONS_MAX} actions"),
+            );
+            return;
+        }
+        check_action(action, wrong);
+        level.extend(action.children().iter().map(|child| (child, depth + 1)));
+    }
+}
+
+fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
+    let mut needs = |field: &str, value: &str| {
+        if value.is_empty() {
+            wrong(field, format!("is missing in a {} action", action.word()));
+        }
+    };
+    match action {
+        Action::Run(run) => {
+            needs("path", &run.path);
+            needs("user", &run.user);
+            if let Some(it) = run.env.iter().find(|it| !is_env_name(&it.name)) {
+                wrong("env", format!("`{}` names no variable", it.name));
+            }
+        }
+        Action::Download(download) => {
+            needs("from", &download.from);
+            needs("to", &download.to);
+            needs("user", &download.user);
+            let (algorithm, value) = (&download.checksum_algorithm, &download.checksum_value);
+            match (algorithm.as_str(), value.is_empty()) {
+                ("", true) | ("md5" | "sha1" | "sha256", false) => {}
+                ("", false) => wrong(
+                    "checksum algorithm",
+                    "is missing beside checksum_value".to_owned(),
+                ),
+                (_, true) => wrong(
+                    "checksum value",
+                    "is missing beside checksum_algorithm".to_owned(),
+                ),
+                (other, false) => wrong(
+                    "checksum algorithm",
+                    format!("`{other}` is none of md5, sha1, sha256"),
+                ),
+            }
+        }
+        Action::Upload(upload) => {
+            needs("to", &upload.to);
+            needs("from", &upload.from);
+            needs("user", &upload.user);
+        }
+        Action::Timeout(timeout) => {
+            if timeout.timeout_ms <= 0 {
+                let millis = timeout.timeout_ms;
+                wrong("timeout_ms", format!("{millis} is not above 0"));
+            }
+        }
+        Action::EmitProgress(_) | Action::Try(_) => {}
+        Action::Parallel(all) | Action::Serial(all) | Action::Codependent(all) => {
+            if all.actions.is_empty() {
+                wrong("actions", format!("is empty in a {} action", action.word()));
+            }
+        }
+    }
+}
