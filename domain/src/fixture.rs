@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use crate::id::{LogIndex, NodeId, Timestamp};
 use crate::job::{
-    Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, Disconnect,
-    EphemeralDisk, GroupNetwork, JobSpec, JobType, JobVersion, LogConfig, MigrateStrategy,
-    NetworkMode, Operand, PortAsk, ReschedulePolicy, RestartPolicy, Task, TaskGroup,
-    UpdateStrategy,
+    Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, DEFAULT_PRIORITY,
+    Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType, JobVersion, LogConfig,
+    MigrateStrategy, NetworkMode, Operand, PortAsk, ReschedulePolicy, RestartPolicy, Task,
+    TaskGroup, UpdateStrategy,
 };
 use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSpec};
+use crate::one_off::{Action, Definition, HOST_ROOT, Run};
 use crate::resources::{Amount, CpuMhz, Mb, TaskResources};
 
 /// A service job of one group `main` with one task `main`: 100 MHz, 64 MiB, 10 MiB of disk.
@@ -38,6 +39,45 @@ pub fn job(id: &str) -> JobBuilder {
         meta: BTreeMap::new(),
         groups: vec![group("main")],
     })
+}
+
+/// A one-off task that runs `/bin/true`, with a minute each to start in and to be kept for.
+#[must_use]
+pub fn definition() -> Definition {
+    Definition {
+        rootfs: HOST_ROOT.to_owned(),
+        env: Vec::new(),
+        action: Action::Run(Run {
+            path: "/bin/true".to_owned(),
+            args: Vec::new(),
+            dir: String::new(),
+            env: Vec::new(),
+            resource_limits: None,
+            user: "vcap".to_owned(),
+            log_source: String::new(),
+            suppress_log_output: false,
+        }),
+        disk_mb: 10,
+        memory_mb: 64,
+        cpu_weight: 100,
+        max_pids: 0,
+        privileged: false,
+        log_source: String::new(),
+        log_guid: String::new(),
+        metrics_guid: String::new(),
+        result_file: String::new(),
+        completion_callback_url: String::new(),
+        annotation: String::new(),
+        egress_rules: Vec::new(),
+        placement_tags: Vec::new(),
+        priority: DEFAULT_PRIORITY,
+        start_timeout_ms: 60_000,
+        retention_ms: 60_000,
+        datacenters: Vec::new(),
+        node_pool: String::new(),
+        constraints: Vec::new(),
+        result_required: false,
+    }
 }
 
 /// A group of one task `main`.

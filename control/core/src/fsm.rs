@@ -18,6 +18,7 @@ mod job;
 mod keyed;
 mod launch;
 mod node;
+mod one_off;
 mod plan;
 mod report;
 
@@ -32,6 +33,7 @@ use muster_domain::id::{
 };
 use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
+use muster_domain::one_off::NAMESPACE;
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,8 @@ pub use garbage::outlook::Outlook as GcOutlook;
 pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
 pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
 pub use keyed::{Once, Unkeyed};
+pub(crate) use one_off::is_placed as is_placed_one_off;
+pub use one_off::{NewOneOff, OneOffChange, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
 pub const VERSION: u32 = 1;
@@ -265,6 +269,20 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// A client wants a one-off task done.
+    DesireOneOff {
+        /// The task.
+        task: Box<NewOneOff>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// Clients, and the duties of one-off tasks, move some of them on.
+    ChangeOneOffs {
+        /// What is to happen to each; one that is refused keeps no other back.
+        changes: Vec<OneOffChange>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// What is to happen to a deployment.
@@ -315,7 +333,9 @@ impl Command {
             | Self::SetJobStable { .. }
             | Self::DispatchJob { .. }
             | Self::LaunchPeriodic { .. }
-            | Self::SetSchedulerConfig { .. } => 1,
+            | Self::SetSchedulerConfig { .. }
+            | Self::DesireOneOff { .. }
+            | Self::ChangeOneOffs { .. } => 1,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -344,8 +364,40 @@ impl Command {
             | Self::SetJobStable { at, .. }
             | Self::DispatchJob { at, .. }
             | Self::LaunchPeriodic { at, .. }
-            | Self::SetSchedulerConfig { at, .. } => *at,
+            | Self::SetSchedulerConfig { at, .. }
+            | Self::DesireOneOff { at, .. }
+            | Self::ChangeOneOffs { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
+        }
+    }
+
+    /// The job that a user changes by it, if it is one.
+    fn job_key(&self) -> Option<JobKey> {
+        match self {
+            Self::RegisterJob { spec, .. } => Some(spec.key()),
+            Self::DeregisterJob { key, .. }
+            | Self::EvaluateJob { key, .. }
+            | Self::ScaleJob { key, .. }
+            | Self::RevertJob { key, .. }
+            | Self::SetJobStable { key, .. }
+            | Self::DispatchJob { key, .. }
+            | Self::LaunchPeriodic { key, .. } => Some(key.clone()),
+            Self::RegisterNode { .. }
+            | Self::SetNodeStatus { .. }
+            | Self::SetEligibility { .. }
+            | Self::ApplyPlans { .. }
+            | Self::UpdateEvals { .. }
+            | Self::ReportAllocs { .. }
+            | Self::CollectGarbage { .. }
+            | Self::Keyed { .. }
+            | Self::ReportNodes { .. }
+            | Self::ChangeDeployment { .. }
+            | Self::DrainNode { .. }
+            | Self::CompleteDrain { .. }
+            | Self::MigrateAllocs { .. }
+            | Self::SetSchedulerConfig { .. }
+            | Self::DesireOneOff { .. }
+            | Self::ChangeOneOffs { .. } => None,
         }
     }
 
@@ -371,7 +423,9 @@ impl Command {
             | Self::SetJobStable { at, .. }
             | Self::DispatchJob { at, .. }
             | Self::LaunchPeriodic { at, .. }
-            | Self::SetSchedulerConfig { at, .. } => at,
+            | Self::SetSchedulerConfig { at, .. }
+            | Self::DesireOneOff { at, .. }
+            | Self::ChangeOneOffs { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -487,6 +541,20 @@ pub enum Response {
     },
     /// The command is refused; nothing changed.
     Rejected(Rejection),
+    /// The one-off task is recorded.
+    OneOffDesired {
+        /// Whether it was not there before.
+        created: bool,
+        /// The entry that made it.
+        generation: LogIndex,
+        /// The evaluation that will place it; none if it was there before.
+        eval_id: Option<EvalId>,
+    },
+    /// One-off tasks are moved on.
+    OneOffsChanged {
+        /// Why each was refused, in the order of the changes; `None` if it was not.
+        outcomes: Vec<Option<OneOffRefusal>>,
+    },
 }
 
 /// What became of a plan.
@@ -586,6 +654,14 @@ pub enum Rejection {
         /// The entry of that write.
         index: LogIndex,
     },
+    /// What was asked does not fit the one-off task.
+    #[error(transparent)]
+    OneOff(OneOffRefusal),
+    /// The job runs a one-off task.
+    #[error(
+        "job {0} runs a one-off task and is not changed by itself: see `muster task cancel` and `muster task delete`"
+    )]
+    OfOneOff(JobKey),
 }
 
 /// Something the leader's shell must do.
@@ -608,7 +684,7 @@ pub enum Effect {
     NodeReady(NodeId),
     /// Expect no heartbeats from this node.
     NodeGone(NodeId),
-    /// Deployments, drains or periodic jobs changed: their duties look again.
+    /// Deployments, drains, periodic jobs or one-off tasks changed: their duties look again.
     DutiesDue,
 }
 
@@ -623,6 +699,8 @@ pub enum Changed {
     Eval(EvalId),
     /// A deployment.
     Deployment(DeploymentId),
+    /// A one-off task.
+    OneOff(Arc<str>),
     /// An allocation.
     Alloc(AllocId),
 }
@@ -653,6 +731,10 @@ impl Applied {
 pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
     let at = command.at();
     state.applied = index;
+    if let Some(key) = command.job_key().filter(|key| key.namespace == NAMESPACE) {
+        let rejection = Rejection::OfOneOff(key);
+        return Applied::without_change(Response::Rejected(rejection));
+    }
     let mut change = Change::new(state, index, at);
     let result = match command {
         Command::RegisterNode { spec, at: _ } => node::register(&mut change, *spec),
@@ -762,6 +844,8 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             check_index,
             at: _,
         } => set_config(&mut change, config, check_index),
+        Command::DesireOneOff { task, at: _ } => one_off::desire(&mut change, *task),
+        Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }

@@ -21,6 +21,7 @@
 pub mod applier;
 pub mod blocked;
 pub mod broker;
+pub mod converge;
 pub mod dry_run;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;

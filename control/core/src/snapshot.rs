@@ -21,6 +21,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, EvalId, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{JobStatus, JobVersion};
 use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
+use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Answer, Config, RowRecord, StateHash};
@@ -64,13 +65,15 @@ pub enum Record {
         /// Records before this one.
         records: u64,
     },
+    /// A one-off task.
+    OneOff(Arc<OneOff>),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 13] = [
-        ("header", 1),
+    pub const KINDS: [(&'static str, u32); 14] = [
+        ("header", 2),
         ("job versions", 1),
         ("placement metrics", 1),
         ("cohorts", 1),
@@ -83,6 +86,7 @@ impl Record {
         ("settings", 1),
         ("answers", 1),
         ("end", 1),
+        ("one-off tasks", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -102,6 +106,7 @@ impl Record {
             Self::Config(_) => 10,
             Self::Answer(_) => 11,
             Self::End { .. } => 12,
+            Self::OneOff(_) => 13,
         }
     }
 }
@@ -123,6 +128,8 @@ pub struct Header {
     pub evals_index: LogIndex,
     /// The last entry that changed the deployments.
     pub deployments_index: LogIndex,
+    /// The last entry that changed the one-off tasks.
+    pub one_offs_index: LogIndex,
     /// What the restored state must hash to.
     pub hash: StateHash,
 }

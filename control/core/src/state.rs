@@ -16,6 +16,7 @@ mod evals;
 mod held;
 mod jobs;
 mod nodes;
+mod one_offs;
 mod paged;
 mod prefix;
 mod room;
@@ -36,6 +37,7 @@ pub use held::Held;
 pub use jobs::Jobs;
 pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
+pub use one_offs::{OneOffs, due_at};
 
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};
 pub(crate) use digest::Digest;
@@ -53,6 +55,7 @@ pub struct State {
     pub(crate) deployments: Deployments,
     pub(crate) config: Config,
     pub(crate) answers: Answers,
+    pub(crate) one_offs: OneOffs,
 }
 
 impl State {
@@ -74,6 +77,7 @@ impl State {
             deployments,
             config: _,
             answers: _,
+            one_offs,
         } = self;
         *applied = index;
         nodes.set_index(index);
@@ -81,6 +85,7 @@ impl State {
         allocs.set_index(index);
         evals.set_index(index);
         deployments.set_index(index);
+        one_offs.set_index(index);
     }
 
     /// The machines.
@@ -125,6 +130,12 @@ impl State {
         &self.answers
     }
 
+    /// The one-off tasks.
+    #[must_use]
+    pub fn one_offs(&self) -> &OneOffs {
+        &self.one_offs
+    }
+
     /// The hash of every table. Equal states have equal hashes, on every machine and whatever order they
     /// were written in. Kept up with every write, so asking costs nothing.
     #[must_use]
@@ -138,6 +149,7 @@ impl State {
             deployments,
             config,
             answers,
+            one_offs,
         } = self;
         StateHash {
             nodes: nodes.hash(),
@@ -147,6 +159,7 @@ impl State {
             deployments: deployments.hash(),
             config: config.hash(),
             answers: answers.hash(),
+            one_offs: one_offs.hash(),
         }
     }
 

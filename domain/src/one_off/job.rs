@@ -26,9 +26,12 @@ pub const TASK: &str = "task";
 pub const HOST_ROOT: &str = "preloaded:host";
 /// From the signal that asks a process to end to force. Diego's graceful shutdown interval.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// An agent that has no server for so long stops its one-off tasks. The control plane takes them for gone this
-/// long, and [`GRACE`], after it has taken the node for down.
+/// An agent that has no server for so long stops its one-off tasks.
 pub const STOP_AFTER: Duration = Duration::from_secs(30);
+/// The control plane takes them for gone so long after it took their node for down, which is a heartbeat's time to
+/// live after the agent's last word. The agent needs [`STOP_AFTER`] and [`GRACE`] to end them; the rest is for force
+/// and for a machine that is busy.
+pub const LOST_AFTER: Duration = Duration::from_mins(1);
 
 /// Where a task's root comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +130,7 @@ pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
         update: None,
         migrate: None,
         disconnect: Disconnect {
+            lost_after: Some(LOST_AFTER),
             stop_on_client_after: Some(STOP_AFTER),
             replace: false,
             ..Disconnect::default()

@@ -34,8 +34,13 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
     }
     check_definition(definition, &mut faults);
     if faults.is_empty() {
-        // What is left is what every job must be: the length of a value, a metadata name.
-        if let Err(more) = validate(job(guid, domain, definition)) {
+        // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node
+        // without a server and being waited for go together only where nothing is ever replaced.
+        let mut job = job(guid, domain, definition);
+        for group in &mut job.groups {
+            group.disconnect.lost_after = None;
+        }
+        if let Err(more) = validate(job) {
             faults.extend(more);
         }
     }

@@ -1,6 +1,6 @@
 //! One command under way: hands out ids, stamps rows, and gathers effects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use muster_domain::id::{
 };
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
+use muster_domain::one_off::{End, NAMESPACE, OneOff};
 use muster_domain::plan::PlacementRun;
 
-use super::{Changed, Effect};
+use super::{Changed, Effect, one_off};
 use crate::limits;
 use crate::state::{Cohort, JobRow, ORDINALS, Row, State, Tasks, id_of, key_at, key_of};
 
@@ -36,6 +37,8 @@ pub(super) struct Change<'a> {
     changed: BTreeSet<NodeId>,
     /// The same, by number: where instances were placed.
     placed: BTreeSet<NodeNumber>,
+    /// How one-off tasks ended, as their nodes reported in this command, by the allocation's key.
+    ends: BTreeMap<u64, End>,
     written: Written,
 }
 
@@ -46,6 +49,7 @@ struct Written {
     jobs: BTreeSet<JobKey>,
     evals: BTreeSet<EvalId>,
     deployments: BTreeSet<DeploymentId>,
+    one_offs: BTreeSet<Arc<str>>,
     /// By key.
     allocs: BTreeSet<u64>,
 }
@@ -64,6 +68,7 @@ impl<'a> Change<'a> {
             freed: BTreeSet::new(),
             changed: BTreeSet::new(),
             placed: BTreeSet::new(),
+            ends: BTreeMap::new(),
             written: Written::default(),
         }
     }
@@ -152,6 +157,9 @@ impl<'a> Change<'a> {
     /// Changes an allocation as its agent reported.
     pub(super) fn report(&mut self, key: u64, report: &AllocReport, tasks: Tasks) {
         let (index, at) = (self.index, self.at);
+        if let Some(end) = &report.end {
+            self.ends.insert(key, (**end).clone());
+        }
         self.update(key, |row| {
             row.set_reported(report, tasks);
             // It is within reach, or nobody could have reported it.
@@ -286,6 +294,23 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// Writes a one-off task.
+    pub(super) fn put_one_off(&mut self, mut row: OneOff) {
+        row.modify_index = self.index;
+        row.updated_at = self.at;
+        self.written.one_offs.insert(Arc::from(row.guid.as_str()));
+        self.effect(Effect::DutiesDue);
+        self.state.one_offs.put(row);
+    }
+
+    /// Forgets a one-off task.
+    pub(super) fn remove_one_off(&mut self, guid: &str) {
+        if self.state.one_offs.remove(guid).is_some() {
+            self.written.one_offs.insert(Arc::from(guid));
+            self.state.one_offs.set_index(self.index);
+        }
+    }
+
     pub(super) fn remove_eval(&mut self, eval_id: &EvalId) {
         if let Some(old) = self.state.evals.remove(eval_id) {
             self.written.evals.insert(*eval_id);
@@ -349,6 +374,11 @@ impl<'a> Change<'a> {
 
     /// Brings the status of every touched job up to date and hands out the effects.
     pub(super) fn finish(mut self) -> (Vec<Effect>, Vec<Changed>) {
+        for key in self.touched.clone() {
+            if key.namespace == NAMESPACE {
+                self.follow_one_off(&key);
+            }
+        }
         for key in std::mem::take(&mut self.touched) {
             self.refresh_status(&key);
         }
@@ -368,6 +398,12 @@ impl<'a> Change<'a> {
             .extend(changed.into_iter().map(Effect::NodeChanged));
         let changed = self.written.list(self.index, self.next_alloc);
         (self.effects, changed)
+    }
+
+    fn follow_one_off(&mut self, key: &JobKey) {
+        let alloc = self.state.allocs.of_job(key).next();
+        let end = alloc.and_then(|alloc| self.ends.remove(&alloc.key()));
+        one_off::follow(self, key, end);
     }
 
     fn refresh_status(&mut self, key: &JobKey) {
@@ -405,6 +441,7 @@ impl Written {
             jobs,
             evals,
             deployments,
+            one_offs,
             allocs,
         } = self;
         let made = (0..allocs_made).map(|ordinal| key_at(index, ordinal));
@@ -414,7 +451,8 @@ impl Written {
         let allocs = allocs.into_iter().chain(made);
         let allocs = allocs.map(|key| Changed::Alloc(id_of(key)));
         let deployments = deployments.into_iter().map(Changed::Deployment);
+        let one_offs = one_offs.into_iter().map(Changed::OneOff);
         let all = nodes.chain(jobs).chain(evals).chain(deployments);
-        all.chain(allocs).collect()
+        all.chain(one_offs).chain(allocs).collect()
     }
 }

@@ -3,6 +3,7 @@
 mod golden;
 mod laws;
 mod numbers;
+mod one_off;
 
 use std::time::Duration;
 

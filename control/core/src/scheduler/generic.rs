@@ -22,6 +22,7 @@ use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, Placement, RESCHEDULED,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
+use crate::fsm::is_placed_one_off;
 use crate::state::{AllocView, Room, State};
 
 pub(super) fn schedule(
@@ -72,6 +73,10 @@ pub(super) fn schedule(
     let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
     for (name, work) in &mut work {
         mend(state, job, &eval.job, name, work);
+        if is_placed_one_off(state, &eval.job) {
+            work.place.clear();
+            work.destructive.clear();
+        }
         take_stops(state, work, &is_forced, &mut plan);
         plan.unreachable.extend(&work.unreachable);
     }

@@ -125,6 +125,7 @@ impl Restoring {
             }
             Record::Config(config) => self.state.config = config,
             Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
+            Record::OneOff(row) => self.state.one_offs.put(Arc::unwrap_or_clone(row)),
             Record::End { records } => {
                 self.ended = records == self.read;
             }
@@ -152,6 +153,7 @@ impl Restoring {
         state.allocs.set_index(header.allocs_index);
         state.evals.set_index(header.evals_index);
         state.deployments.set_index(header.deployments_index);
+        state.one_offs.set_index(header.one_offs_index);
         let differing = state.hash().differing(&header.hash);
         if differing.is_empty() {
             Ok(state)

@@ -9,6 +9,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{NodeId, NodeNumber};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
+use muster_domain::one_off::OneOff;
 
 use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION};
 use crate::state::{Answer, Cohort, Config, JobRow, Row, RowRecord, State};
@@ -28,6 +29,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         deployments,
         config,
         answers,
+        one_offs,
     } = state;
     let header = Header {
         version: VERSION,
@@ -37,6 +39,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         allocs_index: allocs.index(),
         evals_index: evals.index(),
         deployments_index: deployments.index(),
+        one_offs_index: one_offs.index(),
         hash: state.hash(),
     };
     let nodes_rows = nodes.iter().map(move |node| {
@@ -53,7 +56,8 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(allocs.rows().map(|(key, row)| Item::Alloc(key, row)))
         .chain(deployments.iter().map(Item::Deployment))
         .chain((*config != Config::default()).then_some(Item::Config(*config)))
-        .chain(answers.iter().map(Item::Answer));
+        .chain(answers.iter().map(Item::Answer))
+        .chain(one_offs.iter().map(Item::OneOff));
     Records {
         source: Some(source),
         shared: SharedPlaces::default(),
@@ -72,6 +76,7 @@ enum Item<'a> {
     Deployment(&'a Arc<Deployment>),
     Config(Config),
     Answer(&'a Arc<Answer>),
+    OneOff(&'a Arc<OneOff>),
 }
 
 /// Records under way.
@@ -120,6 +125,7 @@ impl<I> Records<I> {
             Item::Deployment(row) => Record::Deployment(Arc::clone(row)),
             Item::Config(config) => Record::Config(config),
             Item::Answer(answer) => Record::Answer(Arc::clone(answer)),
+            Item::OneOff(row) => Record::OneOff(Arc::clone(row)),
         };
         self.ready.push_back(record);
     }

@@ -43,6 +43,24 @@ fn populated() -> State {
         check_index: None,
         at: cluster.now,
     });
+    for guid in ["queued", "cancelled"] {
+        let task = Box::new(crate::fsm::NewOneOff {
+            guid: guid.to_owned(),
+            domain: "apps".to_owned(),
+            definition: muster_domain::fixture::definition(),
+        });
+        let at = cluster.now;
+        cluster.apply(crate::fsm::Command::DesireOneOff { task, at });
+    }
+    let cancelled = crate::fsm::OneOffChange {
+        guid: "cancelled".to_owned(),
+        generation: None,
+        step: crate::fsm::OneOffStep::Cancel,
+    };
+    cluster.apply(crate::fsm::Command::ChangeOneOffs {
+        changes: vec![cancelled],
+        at: cluster.now,
+    });
     let alloc_id = cluster.live("sum")[0].id;
     cluster.report(alloc_id, ClientStatus::Failed);
     let down = cluster.state.nodes().iter().next().unwrap().spec.id;

@@ -10,8 +10,9 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey, NodeNumber};
 use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
+use muster_domain::one_off::OneOffState;
 
-use super::{AllocView, Answers, Held, Jobs, Nodes, State};
+use super::{AllocView, Answers, Held, Jobs, Nodes, OneOffs, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -23,6 +24,7 @@ pub fn broken(state: &State) -> Vec<String> {
     jobs_say_what_became_of_them(state, &mut broken);
     evals_refer_to_what_exists(state, &mut broken);
     deployments_count_what_there_is(state, &mut broken);
+    one_offs_run_at_most_once(state, &mut broken);
     indexes_agree_with_rows(state, &mut broken);
     nothing_is_from_the_future(state, &mut broken);
     broken
@@ -189,6 +191,43 @@ fn deployments_count_what_there_is(state: &State, broken: &mut Vec<String>) {
     }
 }
 
+/// A one-off task has one allocation in all its life, and one that may run is not over.
+fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
+    for row in state.one_offs.iter() {
+        let guid = &row.guid;
+        let allocs: Vec<_> = state.allocs.of_job(&row.job_key()).collect();
+        if allocs.len() > 1 {
+            broken.push(format!("task {guid} has {} allocations", allocs.len()));
+        }
+        let is_over = match row.state {
+            OneOffState::Pending | OneOffState::Running => false,
+            OneOffState::Completed | OneOffState::Resolving => true,
+        };
+        if is_over != row.end.is_some() || is_over != row.first_completed_at.is_some() {
+            broken.push(format!("task {guid} is {} with another end", row.state));
+        }
+        for alloc in allocs {
+            if row.alloc_id != Some(alloc.id()) {
+                broken.push(format!(
+                    "task {guid} does not know allocation {}",
+                    alloc.id()
+                ));
+            }
+            if is_over != alloc.client_status().is_terminal() {
+                let (is, says) = (alloc.client_status().word(), row.state);
+                broken.push(format!("task {guid} is {says} and its allocation {is}"));
+            }
+        }
+        let is_stopped = state.jobs.get(&row.job_key()).is_none_or(|job| job.stop);
+        if (is_over && !is_stopped) || (is_stopped && !is_over && row.ending.is_none()) {
+            let says = row.state;
+            broken.push(format!(
+                "task {guid} is {says} and its job stopped: {is_stopped}"
+            ));
+        }
+    }
+}
+
 fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     let mut nodes = Nodes::default();
     for (number, column) in state.nodes.columns().enumerate() {
@@ -231,6 +270,14 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     if anew.deployments != state.deployments {
         broken.push("indexes of the deployments differ from their rows".to_owned());
     }
+    let mut one_offs = OneOffs::default();
+    for row in state.one_offs.iter() {
+        one_offs.put((**row).clone());
+    }
+    one_offs.set_index(state.one_offs.index());
+    if one_offs != state.one_offs {
+        broken.push("indexes of the one-off tasks differ from their rows".to_owned());
+    }
     let mut answers = Answers::default();
     for answer in state.answers.iter() {
         answers.put((**answer).clone());
@@ -272,6 +319,7 @@ fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
         ("evaluations", state.evals.index()),
         ("deployments", state.deployments.index()),
         ("settings", state.config.modify_index),
+        ("one-off tasks", state.one_offs.index()),
     ];
     for (table, index) in tables {
         if index > state.applied {

@@ -28,12 +28,14 @@ pub struct StateHash {
     pub config: u64,
     /// The answers kept for repeated writes.
     pub answers: u64,
+    /// The one-off tasks.
+    pub one_offs: u64,
 }
 
 impl StateHash {
     /// Tables by name, in the order of the fields.
     #[must_use]
-    pub fn tables(&self) -> [(&'static str, u64); 7] {
+    pub fn tables(&self) -> [(&'static str, u64); 8] {
         let Self {
             nodes,
             jobs,
@@ -42,6 +44,7 @@ impl StateHash {
             deployments,
             config,
             answers,
+            one_offs,
         } = *self;
         [
             ("nodes", nodes),
@@ -51,6 +54,7 @@ impl StateHash {
             ("deployments", deployments),
             ("settings", config),
             ("answers", answers),
+            ("one-off tasks", one_offs),
         ]
     }
 

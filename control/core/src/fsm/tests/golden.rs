@@ -236,7 +236,46 @@ fn commands() -> Vec<(&'static str, Command)> {
     commands.extend(lives_of_jobs());
     commands.extend(deployments());
     commands.extend(operators());
+    commands.extend(one_offs());
     commands
+}
+
+fn one_offs() -> Vec<(&'static str, Command)> {
+    let steps = [
+        OneOffStep::Cancel,
+        OneOffStep::Claim {
+            until: AT,
+            for_callback: true,
+        },
+        OneOffStep::Delete,
+        OneOffStep::Converge,
+        OneOffStep::CallbackFailed { next_at: Some(AT) },
+    ];
+    let changes = steps.map(|step| OneOffChange {
+        guid: "task-1".to_owned(),
+        generation: Some(LogIndex(7)),
+        step,
+    });
+    vec![
+        (
+            "desire_one_off",
+            Command::DesireOneOff {
+                task: Box::new(NewOneOff {
+                    guid: "task-1".to_owned(),
+                    domain: "apps".to_owned(),
+                    definition: muster_domain::fixture::definition(),
+                }),
+                at: AT,
+            },
+        ),
+        (
+            "change_one_offs",
+            Command::ChangeOneOffs {
+                changes: changes.to_vec(),
+                at: AT,
+            },
+        ),
+    ]
 }
 
 fn deployments() -> impl Iterator<Item = (&'static str, Command)> {

@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use muster_domain::alloc::{Allocation, Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
+use muster_domain::fixture::definition;
 use proptest::prelude::*;
 
 use super::*;
@@ -57,6 +58,19 @@ enum Step {
     Late {
         pick: usize,
     },
+    /// A one-off task is desired.
+    Desire {
+        task: u8,
+        domain: u8,
+        callback: bool,
+    },
+    /// Somebody wants something of a one-off task.
+    Task {
+        task: u8,
+        step: OneOffStep,
+    },
+    /// What is due of one-off tasks.
+    Converge,
     Settle,
     Wait {
         seconds: u64,
@@ -85,11 +99,30 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(pick, status, message)| Step::Report { pick, status, message }),
         2 => Just(Step::Plan),
         2 => any::<usize>().prop_map(|pick| Step::Late { pick }),
+        4 => (0..3_u8, 0..2_u8, any::<bool>())
+            .prop_map(|(task, domain, callback)| Step::Desire { task, domain, callback }),
+        4 => (0..3_u8, one_off_step()).prop_map(|(task, step)| Step::Task { task, step }),
+        2 => Just(Step::Converge),
         6 => Just(Step::Settle),
         5 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
         1 => Just(Step::Collect),
     ];
     proptest::collection::vec(step, 1..60)
+}
+
+fn one_off_step() -> impl Strategy<Value = OneOffStep> {
+    let until = Timestamp::from_millis(1_030_000);
+    prop_oneof![
+        Just(OneOffStep::Cancel),
+        any::<bool>().prop_map(move |for_callback| OneOffStep::Claim {
+            until,
+            for_callback
+        }),
+        Just(OneOffStep::Delete),
+        Just(OneOffStep::Converge),
+        proptest::option::of(Just(until))
+            .prop_map(|next_at| OneOffStep::CallbackFailed { next_at }),
+    ]
 }
 
 /// A cluster and plans that wait to be applied.
@@ -186,6 +219,38 @@ impl History {
             } => self.report(pick, status, message),
             Step::Plan => self.late.extend(self.cluster.schedule_next()),
             Step::Late { pick } => self.late(pick),
+            Step::Desire {
+                task,
+                domain,
+                callback,
+            } => {
+                let mut definition = definition();
+                if callback {
+                    "http://localhost/".clone_into(&mut definition.completion_callback_url);
+                }
+                let task = Box::new(NewOneOff {
+                    guid: format!("task{task}"),
+                    domain: format!("domain{domain}"),
+                    definition,
+                });
+                self.apply(Command::DesireOneOff { task, at });
+            }
+            Step::Task { task, step } => {
+                let guid = format!("task{task}");
+                let change = OneOffChange {
+                    guid,
+                    generation: None,
+                    step,
+                };
+                let changes = vec![change];
+                self.apply(Command::ChangeOneOffs { changes, at });
+            }
+            Step::Converge => {
+                let due = crate::converge::due(&self.cluster.state, at);
+                for command in due.commands {
+                    self.apply(command);
+                }
+            }
             Step::Settle => {
                 self.cluster.settle();
             }
@@ -272,14 +337,19 @@ fn differing(before: &State, after: &State) -> Vec<Changed> {
             .deployments()
             .iter()
             .map(|row| Changed::Deployment(row.id));
+        let one_offs = state
+            .one_offs()
+            .iter()
+            .map(|row| Changed::OneOff(Arc::from(row.guid.as_str())));
         let all = nodes.chain(jobs).chain(evals).chain(deployments);
-        all.chain(allocs).collect()
+        all.chain(one_offs).chain(allocs).collect()
     };
     let differs = |changed: &Changed| match changed {
         Changed::Node(node_id) => before.nodes().get(node_id) != after.nodes().get(node_id),
         Changed::Job(key) => before.jobs().get(key) != after.jobs().get(key),
         Changed::Eval(eval_id) => before.evals().get(eval_id) != after.evals().get(eval_id),
         Changed::Deployment(id) => before.deployments().get(id) != after.deployments().get(id),
+        Changed::OneOff(guid) => before.one_offs().get(guid) != after.one_offs().get(guid),
         Changed::Alloc(alloc_id) => {
             let row = |state: &State| -> Option<Allocation> {
                 state.allocs().get(alloc_id).map(AllocView::unpack)

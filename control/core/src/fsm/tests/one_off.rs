@@ -1,0 +1,484 @@
+//! One-off tasks: every transition and refusal, and that nothing runs twice.
+
+use muster_domain::fixture::definition;
+use muster_domain::id::AllocId;
+use muster_domain::one_off::{CANCELLED, End, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase};
+
+use super::*;
+use crate::converge;
+
+const GUID: &str = "task-1";
+
+/// A cluster of one node that has room for two tasks, and task-1.
+struct Fixture {
+    cluster: Cluster,
+    node_id: NodeId,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let mut cluster = Cluster::new();
+        let node_id = cluster.node(node("n1").cpu_mhz(200).build());
+        Self { cluster, node_id }
+    }
+
+    fn desire(&mut self, guid: &str) -> Response {
+        self.desire_as(guid, "apps", "")
+    }
+
+    fn desire_as(&mut self, guid: &str, domain: &str, callback: &str) -> Response {
+        let mut definition = definition();
+        callback.clone_into(&mut definition.completion_callback_url);
+        let at = self.cluster.now;
+        self.cluster.apply(Command::DesireOneOff {
+            task: Box::new(NewOneOff {
+                guid: guid.to_owned(),
+                domain: domain.to_owned(),
+                definition,
+            }),
+            at,
+        })
+    }
+
+    fn row(&self) -> OneOff {
+        (**self.cluster.state.one_offs().get(GUID).unwrap()).clone()
+    }
+
+    fn step(&mut self, step: OneOffStep) -> Option<OneOffRefusal> {
+        let change = OneOffChange {
+            guid: GUID.to_owned(),
+            generation: None,
+            step,
+        };
+        let at = self.cluster.now;
+        let changes = vec![change];
+        match self.cluster.apply(Command::ChangeOneOffs { changes, at }) {
+            Response::OneOffsChanged { mut outcomes } => outcomes.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn report(&mut self, status: ClientStatus, end: Option<End>) {
+        let report = AllocReport {
+            alloc_id: self.alloc(),
+            client_status: status,
+            client_description: "as told".to_owned(),
+            task_states: Vec::new(),
+            healthy: None,
+            end: end.map(Box::new),
+        };
+        self.cluster.apply(Command::ReportAllocs {
+            node_id: self.node_id,
+            reports: vec![report],
+            at: self.cluster.now,
+        });
+    }
+
+    fn alloc(&self) -> AllocId {
+        self.row().alloc_id.unwrap()
+    }
+
+    fn converge(&mut self) {
+        for command in converge::due(&self.cluster.state, self.cluster.now).commands {
+            self.cluster.apply(command);
+        }
+    }
+
+    /// Task-1 in a state of its life.
+    fn at(state: Option<OneOffState>) -> Self {
+        let mut fixture = Self::new();
+        let Some(state) = state else { return fixture };
+        fixture.desire(GUID);
+        if state == OneOffState::Pending {
+            return fixture;
+        }
+        fixture.cluster.settle();
+        fixture.report(ClientStatus::Running, None);
+        if state == OneOffState::Running {
+            return fixture;
+        }
+        fixture.report(ClientStatus::Complete, Some(End::default()));
+        if state == OneOffState::Resolving {
+            assert_eq!(fixture.step(claim()), None);
+        }
+        assert_eq!(fixture.row().state, state);
+        fixture
+    }
+}
+
+fn claim() -> OneOffStep {
+    OneOffStep::Claim {
+        until: Timestamp::from_millis(1_030_000),
+        for_callback: false,
+    }
+}
+
+/// What a call does in a state: `Ok` with the state after it (`None`: the task is gone), or the refusal.
+fn outcome(step: OneOffStep, state: Option<OneOffState>) -> Result<Option<OneOffState>, String> {
+    let mut fixture = Fixture::at(state);
+    match fixture.step(step) {
+        Some(refusal) => Err(refusal.to_string()),
+        None => {
+            let row = fixture.cluster.state.one_offs().get(GUID);
+            Ok(row.map(|row| row.state))
+        }
+    }
+}
+
+#[test]
+fn every_call_in_every_state_does_what_the_table_says() {
+    use OneOffState::{Completed, Pending, Resolving, Running};
+    let missing = || Err("there is no task task-1".to_owned());
+    let no =
+        |from: OneOffState, to: OneOffState| Err(format!("Cannot transition from {from} to {to}"));
+    let failed = OneOffStep::CallbackFailed { next_at: None };
+    let table = [
+        (OneOffStep::Cancel, None, missing()),
+        (OneOffStep::Cancel, Some(Pending), Ok(Some(Completed))),
+        // Something of it runs: completed when it does not.
+        (OneOffStep::Cancel, Some(Running), Ok(Some(Running))),
+        (
+            OneOffStep::Cancel,
+            Some(Completed),
+            no(Completed, Completed),
+        ),
+        (
+            OneOffStep::Cancel,
+            Some(Resolving),
+            no(Resolving, Completed),
+        ),
+        (claim(), None, missing()),
+        (claim(), Some(Pending), no(Pending, Resolving)),
+        (claim(), Some(Running), no(Running, Resolving)),
+        (claim(), Some(Completed), Ok(Some(Resolving))),
+        (claim(), Some(Resolving), no(Resolving, Resolving)),
+        (OneOffStep::Delete, None, missing()),
+        (OneOffStep::Delete, Some(Pending), no(Pending, Resolving)),
+        (OneOffStep::Delete, Some(Running), no(Running, Resolving)),
+        (
+            OneOffStep::Delete,
+            Some(Completed),
+            no(Completed, Resolving),
+        ),
+        (OneOffStep::Delete, Some(Resolving), Ok(None)),
+        (failed, None, missing()),
+        (failed, Some(Pending), no(Pending, Completed)),
+        (failed, Some(Running), no(Running, Completed)),
+        (failed, Some(Completed), no(Completed, Completed)),
+        (failed, Some(Resolving), Ok(Some(Completed))),
+    ];
+    for (step, state, expected) in table {
+        assert_eq!(outcome(step, state), expected, "{step:?} in {state:?}");
+    }
+}
+
+#[test]
+fn a_task_is_desired_once() {
+    let mut fixture = Fixture::new();
+    let generation = LogIndex(fixture.cluster.state.applied().0 + 1);
+
+    let first = fixture.desire(GUID);
+    let again = fixture.desire(GUID);
+    let other = fixture.desire_as(GUID, "other", "");
+
+    let created = |created, eval_id| Response::OneOffDesired {
+        created,
+        generation,
+        eval_id,
+    };
+    assert!(matches!(
+        first,
+        Response::OneOffDesired { created: true, .. }
+    ));
+    assert_eq!(again, created(false, None));
+    let exists = OneOffRefusal::Exists(GUID.to_owned());
+    assert_eq!(other, Response::Rejected(Rejection::OneOff(exists)));
+}
+
+#[test]
+fn a_task_is_followed_to_its_end() {
+    let mut fixture = Fixture::at(Some(OneOffState::Pending));
+    assert_eq!(fixture.row().phase, Phase::Queued);
+    fixture.cluster.settle();
+    assert_eq!(fixture.row().phase, Phase::Preparing);
+    fixture.report(ClientStatus::Running, None);
+    assert_eq!(fixture.row().phase, Phase::Running);
+    fixture.cluster.advance(Duration::from_secs(3));
+    let end = End {
+        failed: true,
+        failure_reason: "LOG: Exited with status 1".to_owned(),
+        result: "so far".to_owned(),
+        ..End::default()
+    };
+
+    fixture.report(ClientStatus::Failed, Some(end.clone()));
+
+    let row = fixture.row();
+    assert_eq!((row.state, row.end), (OneOffState::Completed, Some(end)));
+    assert_eq!(row.first_completed_at, Some(fixture.cluster.now));
+    fixture.cluster.settle();
+    assert_eq!(fixture.cluster.state.allocs().iter().count(), 1);
+}
+
+#[test]
+fn a_cancelled_task_is_completed_when_nothing_of_it_runs() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    assert_eq!(fixture.step(OneOffStep::Cancel), None);
+    assert_eq!(fixture.row().phase, Phase::Cancelling);
+    let alloc_id = fixture.alloc();
+    let alloc = fixture.cluster.state.allocs().get(&alloc_id).unwrap();
+    assert_eq!(alloc.desired(), DesiredStatus::Stop);
+
+    fixture.report(ClientStatus::Complete, Some(End::default()));
+
+    let row = fixture.row();
+    assert_eq!(row.state, OneOffState::Completed);
+    assert_eq!(row.failure_reason(), CANCELLED);
+    // Its answer may have been lost.
+    assert_eq!(fixture.step(OneOffStep::Cancel), None);
+}
+
+#[test]
+fn a_task_that_was_placed_is_never_placed_again() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    fixture.cluster.node(node("n2").build());
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Down);
+    for _ in 0..20 {
+        fixture.cluster.settle();
+        fixture.cluster.advance(Duration::from_secs(10));
+    }
+
+    let row = fixture.row();
+    assert_eq!(row.state, OneOffState::Completed);
+    assert_eq!(row.failure_reason(), NODE_GONE);
+    assert_eq!(fixture.cluster.state.allocs().iter().count(), 1);
+    // The node comes back and tells what became of it: too late.
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Ready);
+    fixture.report(ClientStatus::Running, None);
+    assert_eq!(fixture.row(), row);
+}
+
+#[test]
+fn a_node_out_of_reach_is_waited_for() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Down);
+    fixture.cluster.settle();
+
+    fixture.cluster.advance(Duration::from_secs(20));
+    fixture.cluster.settle();
+    assert_eq!(fixture.row().state, OneOffState::Running);
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Ready);
+    fixture.report(ClientStatus::Complete, Some(End::default()));
+
+    assert_eq!(fixture.row().failure_reason(), "");
+    assert_eq!(fixture.row().state, OneOffState::Completed);
+}
+
+#[test]
+fn a_plan_that_comes_late_places_nothing_twice() {
+    let mut fixture = Fixture::new();
+    fixture.desire(GUID);
+    let first = fixture.cluster.schedule_next().unwrap();
+    let plans = |outcome: &crate::scheduler::ScheduleOutcome| Command::ApplyPlans {
+        plans: vec![outcome.plan.clone()],
+        evals: outcome.update.clone().into_iter().collect(),
+        at: Timestamp::from_millis(1_000_000),
+    };
+    fixture.cluster.apply(plans(&first));
+    let mut again = plans(&first);
+    // As if it had seen what the first one did.
+    if let Command::ApplyPlans { plans, .. } = &mut again {
+        plans[0].snapshot_index = fixture.cluster.state.applied();
+    }
+
+    let response = fixture.cluster.apply(again);
+
+    let Response::PlansApplied { outcomes } = response else {
+        panic!("{response:?}")
+    };
+    assert_eq!((outcomes[0].placed, outcomes[0].dropped), (0, 1));
+}
+
+#[test]
+fn a_task_without_room_waits_and_expires() {
+    let mut fixture = Fixture::new();
+    fixture.cluster.run(job("full").cpu_mhz(150).build());
+    fixture.desire(GUID);
+    fixture.cluster.settle();
+    fixture.cluster.advance(Duration::from_secs(59));
+    fixture.converge();
+    assert_eq!(fixture.row().phase, Phase::Queued);
+    fixture.cluster.advance(Duration::from_secs(1));
+
+    fixture.converge();
+
+    assert_eq!(fixture.row().failure_reason(), NOT_STARTED);
+    assert_eq!(fixture.row().state, OneOffState::Completed);
+    fixture.cluster.stop("full");
+    assert_eq!(
+        fixture
+            .cluster
+            .state
+            .allocs()
+            .of_job(&fixture.row().job_key())
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn room_that_comes_goes_to_the_task_that_waits() {
+    let mut fixture = Fixture::new();
+    fixture.cluster.run(job("full").cpu_mhz(150).build());
+    fixture.desire(GUID);
+    fixture.cluster.settle();
+    let full = fixture.cluster.live("full")[0].id;
+    fixture.cluster.stop("full");
+    fixture.cluster.report(full, ClientStatus::Complete);
+
+    fixture.cluster.settle();
+
+    assert_eq!(fixture.row().phase, Phase::Preparing);
+}
+
+#[test]
+fn a_claim_that_is_over_can_be_made_again() {
+    let mut fixture = Fixture::at(Some(OneOffState::Resolving));
+    let completed_at = fixture.row().first_completed_at;
+    fixture.cluster.advance(Duration::from_secs(30));
+
+    fixture.converge();
+
+    assert_eq!(fixture.row().state, OneOffState::Completed);
+    assert_eq!(fixture.row().first_completed_at, completed_at);
+    assert_eq!(fixture.step(claim()), None);
+}
+
+#[test]
+fn what_nobody_resolves_is_forgotten_with_all_below_it() {
+    let mut fixture = Fixture::at(Some(OneOffState::Completed));
+    fixture.cluster.settle();
+    fixture.cluster.advance(Duration::from_secs(59));
+    fixture.converge();
+    assert!(!fixture.cluster.state.one_offs().is_empty());
+    fixture.cluster.advance(Duration::from_secs(1));
+
+    fixture.converge();
+
+    let state = &fixture.cluster.state;
+    assert!(state.one_offs().is_empty());
+    let left = (
+        state.jobs().len(),
+        state.evals().len(),
+        state.allocs().iter().count(),
+    );
+    assert_eq!(left, (0, 0, 0));
+    assert!(
+        fixture
+            .cluster
+            .effects
+            .contains(&Effect::NodeChanged(fixture.node_id))
+    );
+}
+
+#[test]
+fn what_owes_a_callback_is_kept_until_that_is_given_up() {
+    let mut fixture = Fixture::new();
+    fixture.desire_as(GUID, "apps", "http://localhost/");
+    fixture.step(OneOffStep::Cancel);
+    fixture.cluster.advance(Duration::from_hours(1));
+    fixture.converge();
+    assert_eq!(fixture.row().state, OneOffState::Completed);
+    assert_eq!(fixture.cluster.state.one_offs().callbacks().count(), 1);
+    fixture.step(claim());
+    assert_eq!(fixture.cluster.state.one_offs().callbacks().count(), 0);
+    fixture.step(OneOffStep::CallbackFailed { next_at: None });
+
+    fixture.converge();
+
+    assert!(fixture.cluster.state.one_offs().is_empty());
+}
+
+#[test]
+fn the_job_of_a_task_is_nobody_elses() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    let key = fixture.row().job_key();
+    let at = fixture.cluster.now;
+    let row = fixture.cluster.state.jobs().get(&key).unwrap();
+    let spec = Box::new(row.current.spec.clone());
+    let commands = [
+        Command::RegisterJob {
+            spec,
+            at,
+            check_index: None,
+        },
+        Command::DeregisterJob {
+            key: key.clone(),
+            purge: true,
+            at,
+        },
+        Command::EvaluateJob {
+            key: key.clone(),
+            force_reschedule: true,
+            at,
+        },
+    ];
+    for command in commands {
+        let response = fixture.cluster.apply(command);
+        let refused = Rejection::OfOneOff(key.clone());
+        assert_eq!(response, Response::Rejected(refused));
+    }
+}
+
+#[test]
+fn a_guid_can_be_used_again_and_no_report_of_the_former_task_counts() {
+    let mut fixture = Fixture::at(Some(OneOffState::Resolving));
+    let former = fixture.alloc();
+    fixture.step(OneOffStep::Delete);
+    fixture.desire(GUID);
+    fixture.cluster.settle();
+    assert_ne!(fixture.alloc(), former);
+    let before = fixture.row();
+
+    fixture.cluster.apply(Command::ReportAllocs {
+        node_id: fixture.node_id,
+        reports: vec![AllocReport {
+            alloc_id: former,
+            client_status: ClientStatus::Failed,
+            client_description: String::new(),
+            task_states: Vec::new(),
+            healthy: None,
+            end: Some(Box::new(End::failure("former", Timestamp(0)))),
+        }],
+        at: fixture.cluster.now,
+    });
+
+    assert_eq!(fixture.row(), before);
+}
+
+#[test]
+fn an_earlier_generation_is_not_touched() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    let changes = vec![OneOffChange {
+        guid: GUID.to_owned(),
+        generation: Some(LogIndex(1)),
+        step: OneOffStep::Cancel,
+    }];
+    let at = fixture.cluster.now;
+
+    let response = fixture
+        .cluster
+        .apply(Command::ChangeOneOffs { changes, at });
+
+    let unknown = OneOffRefusal::Unknown(GUID.to_owned());
+    let outcomes = vec![Some(unknown)];
+    assert_eq!(response, Response::OneOffsChanged { outcomes });
+}

@@ -1,0 +1,155 @@
+//! One-off tasks by guid, with indexes by what is due of them.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::one_off::{OneOff, OneOffState};
+
+use super::digest::Digest;
+
+/// The table of one-off tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OneOffs {
+    rows: OrdMap<String, Arc<OneOff>>,
+    /// By domain.
+    domains: OrdMap<String, OrdSet<String>>,
+    /// By when time alone changes them: see [`due_at`].
+    due: OrdSet<(Timestamp, String)>,
+    /// Completed ones whose callback is to be delivered, by when it may be tried.
+    callbacks: OrdSet<(Timestamp, String)>,
+    index: LogIndex,
+    hash: u64,
+}
+
+impl OneOffs {
+    /// The task called so.
+    #[must_use]
+    pub fn get(&self, guid: &str) -> Option<&Arc<OneOff>> {
+        self.rows.get(guid)
+    }
+
+    /// All, by guid.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<OneOff>> {
+        self.rows.values()
+    }
+
+    /// Those of one domain, by guid.
+    pub fn of_domain(&self, domain: &str) -> impl Iterator<Item = &Arc<OneOff>> + use<'_> {
+        let guids = self.domains.get(domain).into_iter().flatten();
+        guids.filter_map(|guid| self.rows.get(guid))
+    }
+
+    /// Domains that have tasks, with how many.
+    pub fn domains(&self) -> impl Iterator<Item = (&str, usize)> {
+        let domains = self.domains.iter();
+        domains.map(|(name, guids)| (name.as_str(), guids.len()))
+    }
+
+    /// Those that time changes, the earliest first.
+    pub fn due(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
+        let due = self.due.iter();
+        due.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
+    }
+
+    /// Those whose callback is to be delivered, by when it may be tried.
+    pub fn callbacks(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
+        let callbacks = self.callbacks.iter();
+        callbacks.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The last entry that changed the table.
+    #[must_use]
+    pub fn index(&self) -> LogIndex {
+        self.index
+    }
+
+    /// The hash of its rows and its index; see [`super::StateHash`].
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(Digest::of(&self.index))
+    }
+
+    /// Writes a row.
+    pub(crate) fn put(&mut self, row: OneOff) {
+        self.index = self.index.max(row.modify_index);
+        self.hash = self.hash.wrapping_add(Digest::of(&row));
+        let row = Arc::new(row);
+        if let Some(old) = self.rows.insert(row.guid.clone(), Arc::clone(&row)) {
+            self.unindex(&old);
+        }
+        self.domains
+            .entry(row.domain.clone())
+            .or_default()
+            .insert(row.guid.clone());
+        if let Some(at) = due_at(&row) {
+            self.due.insert((at, row.guid.clone()));
+        }
+        if let Some(at) = callback_at(&row) {
+            self.callbacks.insert((at, row.guid.clone()));
+        }
+    }
+
+    /// Forgets a row.
+    pub(crate) fn remove(&mut self, guid: &str) -> Option<Arc<OneOff>> {
+        let old = self.rows.remove(guid)?;
+        self.unindex(&old);
+        Some(old)
+    }
+
+    fn unindex(&mut self, old: &OneOff) {
+        self.hash = self.hash.wrapping_sub(Digest::of(old));
+        if let Some(at) = due_at(old) {
+            self.due.remove(&(at, old.guid.clone()));
+        }
+        if let Some(at) = callback_at(old) {
+            self.callbacks.remove(&(at, old.guid.clone()));
+        }
+        let is_last = self.domains.get_mut(&old.domain).is_some_and(|guids| {
+            guids.remove(&old.guid);
+            guids.is_empty()
+        });
+        if is_last {
+            self.domains.remove(&old.domain);
+        }
+    }
+
+    pub(crate) fn set_index(&mut self, index: LogIndex) {
+        self.index = index;
+    }
+}
+
+/// When time alone changes a task: it has not started in time, a claim on it is over, or it was kept long
+/// enough. A task whose callback is owed is kept however long that takes.
+#[must_use]
+pub fn due_at(row: &OneOff) -> Option<Timestamp> {
+    let after =
+        |from: Timestamp, ms: u64| Timestamp(from.0.saturating_add(ms.saturating_mul(1_000_000)));
+    match row.state {
+        OneOffState::Pending if row.ending.is_none() => {
+            Some(after(row.created_at, row.definition.start_timeout_ms))
+        }
+        OneOffState::Pending | OneOffState::Running => None,
+        OneOffState::Completed if row.owes_callback() => None,
+        OneOffState::Completed => row
+            .first_completed_at
+            .map(|at| after(at, row.definition.retention_ms)),
+        OneOffState::Resolving => row.claimed_until,
+    }
+}
+
+fn callback_at(row: &OneOff) -> Option<Timestamp> {
+    let callback = row.callback.filter(|callback| !callback.given_up)?;
+    (row.state == OneOffState::Completed).then_some(callback.next_at)
+}
