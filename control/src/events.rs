@@ -17,6 +17,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, JobKey, LogIndex, NodeId};
 use muster_domain::job::Job;
 use muster_domain::node::Node;
+use muster_domain::one_off::OneOff;
 use muster_wire::api;
 use muster_wire::api::alloc::NodeRef;
 use muster_wire::api::event::{Event, Payload, Topic};
@@ -52,6 +53,8 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::DispatchJob { .. }
         | Command::LaunchPeriodic { .. } => "JobRegistered",
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
+        Command::DesireOneOff { .. } => "TaskDesired",
+        Command::ChangeOneOffs { .. } => "TaskUpdated",
         Command::Keyed { once: _, command } => cause(command.command()),
     }
 }
@@ -68,6 +71,8 @@ enum Row {
     AllocAlone(SavedAlloc),
     Node(Arc<Node>),
     NodeGone(NodeId),
+    Task(Arc<OneOff>),
+    TaskGone(Arc<str>),
 }
 
 /// What one entry changed.
@@ -133,6 +138,10 @@ impl Row {
                 let eval = state.evals().get(eval_id)?;
                 Some(Self::Eval(Arc::clone(eval)))
             }
+            Changed::OneOff(guid) => Some(match state.one_offs().get(guid) {
+                Some(row) => Self::Task(Arc::clone(row)),
+                None => Self::TaskGone(Arc::clone(guid)),
+            }),
             Changed::Deployment(id) => {
                 let deployment = state.deployments().get(id)?;
                 Some(Self::Deployment(Arc::clone(deployment)))
@@ -155,7 +164,8 @@ impl Row {
             Self::Eval(_) | Self::Deployment(_) | Self::Alloc(..) | Self::AllocAlone(_) => {
                 limits::EVENT_ROW_BYTES
             }
-            Self::JobGone(_) | Self::NodeGone(_) => size_of::<Self>(),
+            Self::Task(_) => limits::EVENT_TASK_BYTES,
+            Self::JobGone(_) | Self::NodeGone(_) | Self::TaskGone(_) => size_of::<Self>(),
         }
     }
 
@@ -166,6 +176,7 @@ impl Row {
             Self::Deployment(_) => Topic::Deployment,
             Self::Alloc(..) | Self::AllocAlone(_) => Topic::Allocation,
             Self::Node(_) | Self::NodeGone(_) => Topic::Node,
+            Self::Task(_) | Self::TaskGone(_) => Topic::Task,
         }
     }
 
@@ -176,7 +187,7 @@ impl Row {
             Self::Eval(eval) => &eval.job.namespace,
             Self::Deployment(deployment) => &deployment.job.namespace,
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => &alloc.job().spec.namespace,
-            Self::Node(_) | Self::NodeGone(_) => "",
+            Self::Node(_) | Self::NodeGone(_) | Self::Task(_) | Self::TaskGone(_) => "",
         }
     }
 
@@ -189,6 +200,8 @@ impl Row {
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => alloc.id().to_string(),
             Self::Node(node) => node.spec.id.to_string(),
             Self::NodeGone(node_id) => node_id.to_string(),
+            Self::Task(row) => row.guid.clone(),
+            Self::TaskGone(guid) => guid.to_string(),
         }
     }
 
@@ -198,7 +211,13 @@ impl Row {
             Self::Eval(eval) => Some(&eval.job.job_id),
             Self::Deployment(deployment) => Some(&deployment.job.job_id),
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job().spec.id),
-            Self::Job(_) | Self::JobGone(_) | Self::Node(_) | Self::NodeGone(_) => None,
+            // Found by its domain, as an allocation is by its job.
+            Self::Task(row) => Some(&row.domain),
+            Self::Job(_)
+            | Self::JobGone(_)
+            | Self::Node(_)
+            | Self::NodeGone(_)
+            | Self::TaskGone(_) => None,
         }
     }
 
@@ -211,7 +230,9 @@ impl Row {
             | Self::JobGone(_)
             | Self::Deployment(_)
             | Self::Node(_)
-            | Self::NodeGone(_) => None,
+            | Self::NodeGone(_)
+            | Self::Task(_)
+            | Self::TaskGone(_) => None,
         }
     }
 
@@ -232,6 +253,8 @@ impl Row {
             Self::AllocAlone(alloc) => alone(alloc, &NodeRef::default()),
             Self::Node(node) => Payload::Node(Some(Box::new(api::node::Node::from(&**node)))),
             Self::NodeGone(_) => Payload::Node(None),
+            Self::Task(row) => Payload::Task(Some(Box::new(api::task::Task::from(&**row)))),
+            Self::TaskGone(_) => Payload::Task(None),
         }
     }
 
@@ -239,12 +262,14 @@ impl Row {
         let event_type = match self {
             Self::NodeGone(_) => "NodeDeregistration",
             Self::JobGone(_) => "JobDeregistered",
+            Self::TaskGone(_) => "TaskDeleted",
             Self::Job(_)
             | Self::Eval(_)
             | Self::Deployment(_)
             | Self::Alloc(..)
             | Self::AllocAlone(_)
-            | Self::Node(_) => cause,
+            | Self::Node(_)
+            | Self::Task(_) => cause,
         };
         Event {
             topic: self.topic(),

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::agents::Nodes;
+use crate::callback::TasksConfig;
 use crate::clock::{self, Clock};
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
@@ -248,6 +249,7 @@ struct Shared {
     beats: mpsc::Sender<Beats>,
     duties: mpsc::Sender<DutyRequest>,
     gc: GcConfig,
+    tasks: TasksConfig,
     gc_totals: Totals,
 }
 
@@ -266,6 +268,7 @@ pub(crate) struct ControlParts {
     pub(crate) beats: mpsc::Sender<Beats>,
     pub(crate) duties: mpsc::Sender<DutyRequest>,
     pub(crate) gc: GcConfig,
+    pub(crate) tasks: TasksConfig,
 }
 
 impl Control {
@@ -282,6 +285,7 @@ impl Control {
             beats,
             duties,
             gc,
+            tasks,
         } = parts;
         let places = Semaphore::new(limits::PROPOSALS_MAX);
         Self {
@@ -299,6 +303,7 @@ impl Control {
                 beats,
                 duties,
                 gc,
+                tasks,
                 gc_totals: Totals::default(),
             }),
         }
@@ -532,6 +537,11 @@ impl Control {
     /// Intervals and thresholds of the collection.
     pub(crate) fn gc_config(&self) -> GcConfig {
         self.shared.gc
+    }
+
+    /// Times of one-off tasks, and how their callbacks are made.
+    pub(crate) fn tasks_config(&self) -> &TasksConfig {
+        &self.shared.tasks
     }
 
     /// What collections came to.

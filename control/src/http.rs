@@ -30,6 +30,7 @@ mod scheduler;
 mod search;
 mod snapshot;
 mod status;
+mod task;
 
 use std::io;
 
@@ -76,12 +77,13 @@ impl Table {
 
 /// Every route. In the order of `wire::api::route::ROUTES`.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 11] = [
+    let nouns: [fn(Table) -> Table; 12] = [
         job::routes,
         eval::routes,
         alloc::routes,
         node::routes,
         deployment::routes,
+        task::routes,
         client::routes,
         agent::routes,
         search::routes,

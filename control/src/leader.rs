@@ -8,6 +8,7 @@
 pub(crate) mod comparison;
 mod garbage;
 mod heartbeats;
+mod one_offs;
 mod periodic;
 mod scheduling;
 mod watching;
@@ -23,6 +24,7 @@ use self::comparison::Comparing;
 use self::garbage::Garbage;
 use self::heartbeats::NodeHeartbeats;
 pub(crate) use self::heartbeats::{Beats, Lease};
+use self::one_offs::OneOffs;
 use self::periodic::Periodic;
 use self::scheduling::Scheduling;
 use self::watching::Watching;
@@ -141,6 +143,7 @@ async fn lead(
             () = duties.garbage.progress() => {}
             () = duties.watching.progress() => {}
             () = duties.periodic.progress() => {}
+            () = duties.one_offs.progress() => {}
             () = duties.comparing.progress() => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -155,6 +158,7 @@ struct Duties {
     garbage: Garbage,
     watching: Watching,
     periodic: Periodic,
+    one_offs: OneOffs,
     comparing: Comparing,
 }
 
@@ -167,6 +171,7 @@ impl Duties {
             garbage: Garbage::begin(control.clone(), now),
             watching: Watching::begin(control.clone(), now),
             periodic: Periodic::begin(control.clone(), now),
+            one_offs: OneOffs::begin(control.clone(), now),
             comparing: Comparing::begin(control.clone()),
         }
     }
@@ -178,6 +183,7 @@ impl Duties {
         self.heartbeats.restart(now);
         self.watching.wake();
         self.periodic.wake(now);
+        self.one_offs.wake();
     }
 
     fn handle_effects(&mut self, effects: Vec<Effect>, now: Timestamp) {
@@ -195,7 +201,10 @@ impl Duties {
                 }
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),
-                Effect::DutiesDue => self.periodic.wake(now),
+                Effect::DutiesDue => {
+                    self.periodic.wake(now);
+                    self.one_offs.wake();
+                }
                 Effect::NodeChanged(_) => {}
             }
         }
@@ -206,6 +215,7 @@ impl Duties {
         self.garbage.advance(now);
         self.watching.advance(now);
         self.periodic.advance(now);
+        self.one_offs.advance(now);
         self.comparing.advance();
         self.scheduling.advance(now);
     }
@@ -218,6 +228,7 @@ impl Duties {
             self.garbage.poll_timeout(),
             self.watching.poll_timeout(),
             self.periodic.poll_timeout(),
+            self.one_offs.poll_timeout(),
         ]
         .into_iter()
         .flatten()

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agents;
+mod callback;
 mod clock;
 mod comparison;
 mod data_dir;

@@ -259,3 +259,21 @@ pub const SEARCH_MATCHES_MAX: usize = 20;
 /// How often periodic jobs are looked at while the next launch is further away, and after a launch that failed:
 /// the wall clock may be set meanwhile. A look costs a microsecond a job.
 pub const PERIODIC_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Bytes that an event of a one-off task holds beside the state: most definitions are below it.
+pub const EVENT_TASK_BYTES: usize = 4 * 1024;
+/// Between two looks at one-off tasks. What is due at once is then one entry and not one for each; a client that
+/// waits for its callback does not notice.
+pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
+/// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
+/// endpoint that hangs can take all.
+pub const CALLBACKS_MAX: usize = 256;
+/// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second.
+pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
+/// How long a callback may take in all: name, connection, answer. Diego's 10 s; a claim holds three times as long.
+pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
+/// Pause after a callback's first failure; it doubles from there.
+pub const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause between two tries of a callback.
+pub const CALLBACK_PAUSE_MAX: Duration = Duration::from_mins(5);
+/// Least bytes of the key that callbacks are signed with: half of what its hash has.
+pub const CALLBACK_KEY_BYTES_MIN: usize = 16;

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agents::{self, Nodes};
+pub use crate::callback::TasksConfig;
 use crate::clock::Clock;
 use crate::comparison::{self, DivergedError};
 use crate::data_dir::{DataDir, OpenDataDirError};
@@ -85,6 +86,8 @@ pub struct ServerConfig {
     pub dead_server_after: Duration,
     /// When to forget what is over.
     pub gc: GcConfig,
+    /// Times of one-off tasks, and how their callbacks are made.
+    pub tasks: TasksConfig,
 }
 
 impl ServerConfig {
@@ -105,6 +108,7 @@ impl ServerConfig {
             advertise: None,
             dead_server_after: DEFAULT_DEAD_SERVER_AFTER,
             gc: GcConfig::default(),
+            tasks: TasksConfig::default(),
         }
     }
 
@@ -382,6 +386,7 @@ impl Server {
             beats,
             duties,
             gc: config.gc,
+            tasks: config.tasks.clone(),
         });
 
         let inputs = Inputs {

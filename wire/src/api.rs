@@ -26,5 +26,6 @@ pub mod resources;
 pub mod route;
 pub mod search;
 pub mod stats;
+pub mod task;
 pub mod time;
 pub mod why;

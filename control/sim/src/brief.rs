@@ -52,6 +52,14 @@ pub fn command(command: &Command) -> String {
         Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
+        Command::DesireOneOff { task, .. } => format!("desire task {}", task.guid),
+        Command::ChangeOneOffs { changes, .. } => {
+            let each = changes.iter();
+            let words: Vec<String> = each
+                .map(|change| format!("{} {:?}", change.guid, change.step))
+                .collect();
+            format!("tasks {}", words.join(", "))
+        }
         Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),
         Command::Keyed {
             once,

@@ -294,7 +294,9 @@ async fn propose(
         | fsm::Response::Collected { .. }
         | fsm::Response::DeploymentChanged { .. }
         | fsm::Response::EvalsCreated { .. }
-        | fsm::Response::NodesReported { .. }) => {
+        | fsm::Response::NodesReported { .. }
+        | fsm::Response::OneOffDesired { .. }
+        | fsm::Response::OneOffsChanged { .. }) => {
             return Err(ApiError::Internal(format!(
                 "a command about a job was answered with {other:?}"
             )));

@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
+use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use muster_control_core::fsm::{self, Rejection};
+use muster_control_core::fsm::{self, OneOffRefusal, Rejection};
 use muster_domain::fault::Fault;
 use muster_wire::api::job::request::{self, ReadJobError};
+use muster_wire::api::task::{TaskError, kind};
 
 use crate::agents::NodeRequestError;
 use crate::handle::{ProposeError, ReadError};
@@ -91,6 +93,14 @@ pub(super) enum ApiError {
         /// What was asked for does not exist there.
         not_found: bool,
     },
+    /// What is asked about one-off tasks is refused, in Diego's manner.
+    #[error("{message}")]
+    Task {
+        /// Diego's name for the kind of error.
+        kind: &'static str,
+        /// For people.
+        message: String,
+    },
     /// A mistake of ours.
     #[error("internal error: {0}")]
     Internal(String),
@@ -121,7 +131,9 @@ fn rejection(rejection: &Rejection) -> String {
         | Rejection::Job { .. }
         | Rejection::ConfigIndex { .. }
         | Rejection::RegistrationOff
-        | Rejection::KeyReused { .. } => rejection.to_string(),
+        | Rejection::KeyReused { .. }
+        | Rejection::OneOff(_)
+        | Rejection::OfOneOff(_) => rejection.to_string(),
         Rejection::UnknownDeployment(_) => "deployment not found".to_owned(),
         Rejection::UnknownAlloc(_) => "alloc not found".to_owned(),
     }
@@ -138,6 +150,23 @@ impl ApiError {
         }
     }
 
+    /// What clients of one-off tasks are told: the kind of error, too.
+    fn task_error(&self) -> Option<TaskError> {
+        let kind = match self {
+            Self::Task { kind, .. } => kind,
+            Self::Rejected(Rejection::OneOff(refusal)) => match refusal {
+                OneOffRefusal::Exists(_) => kind::RESOURCE_EXISTS,
+                OneOffRefusal::Unknown(_) => kind::RESOURCE_NOT_FOUND,
+                OneOffRefusal::Transition { .. } => kind::INVALID_STATE_TRANSITION,
+            },
+            _ => return None,
+        };
+        Some(TaskError {
+            kind: kind.to_owned(),
+            message: self.to_string(),
+        })
+    }
+
     /// The status code.
     fn status(&self) -> StatusCode {
         match self {
@@ -147,7 +176,9 @@ impl ApiError {
                 not_found: true, ..
             } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) | Self::Task { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::SlowBody { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Unsupported { .. } => StatusCode::NOT_IMPLEMENTED,
@@ -155,8 +186,10 @@ impl ApiError {
                 Rejection::UnknownJob(_)
                 | Rejection::UnknownNode(_)
                 | Rejection::UnknownDeployment(_)
-                | Rejection::UnknownAlloc(_) => StatusCode::NOT_FOUND,
+                | Rejection::UnknownAlloc(_)
+                | Rejection::OneOff(OneOffRefusal::Unknown(_)) => StatusCode::NOT_FOUND,
                 Rejection::CheckIndex { .. }
+                | Rejection::OneOff(OneOffRefusal::Exists(_) | OneOffRefusal::Transition { .. })
                 | Rejection::ConfigIndex { .. }
                 | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
                 Rejection::RegistrationOff => StatusCode::FORBIDDEN,
@@ -164,6 +197,7 @@ impl ApiError {
                 | Rejection::Deployment { .. }
                 | Rejection::Job { .. }
                 | Rejection::NoGroups(_)
+                | Rejection::OfOneOff(_)
                 | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
             },
             Self::Propose(error) => match error {
@@ -216,7 +250,10 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.status();
         let text = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-        let mut response = (status, text, self.to_string()).into_response();
+        let mut response = match self.task_error() {
+            Some(error) => (status, Json(error)).into_response(),
+            None => (status, text, self.to_string()).into_response(),
+        };
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let seconds = HeaderValue::from(limits::RETRY_AFTER.as_secs());
             response.headers_mut().insert(header::RETRY_AFTER, seconds);

@@ -14,6 +14,7 @@ use crate::api::deployment::Deployment;
 use crate::api::eval::Evaluation;
 use crate::api::job::Job;
 use crate::api::node::Node;
+use crate::api::task::Task;
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,17 +26,20 @@ pub enum Topic {
     Deployment,
     /// Reserved: there are no services yet.
     Service,
+    /// One-off tasks. Ours.
+    Task,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Job,
         Self::Allocation,
         Self::Evaluation,
         Self::Node,
         Self::Deployment,
         Self::Service,
+        Self::Task,
     ];
 
     /// Its name.
@@ -48,6 +52,7 @@ impl Topic {
             Self::Node => "Node",
             Self::Deployment => "Deployment",
             Self::Service => "Service",
+            Self::Task => "Task",
         }
     }
 
@@ -94,6 +99,7 @@ pub enum Payload {
     Evaluation(Box<Evaluation>),
     Node(Option<Box<Node>>),
     Deployment(Box<Deployment>),
+    Task(Option<Box<Task>>),
 }
 
 /// Why a stream ends. Nomad's streams break off without a word.

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 63] = [
+pub const ROUTES: [Route; 68] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -75,6 +75,17 @@ pub const ROUTES: [Route; 63] = [
     write("/v1/deployment/fail/{deployment_id}"),
     write("/v1/deployment/pause/{deployment_id}"),
     write("/v1/deployment/promote/{deployment_id}"),
+    Route {
+        path: "/v1/tasks",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/tasks/{task_guid}",
+        methods: &["GET", "DELETE"],
+    },
+    write("/v1/tasks/{task_guid}/cancel"),
+    write("/v1/tasks/{task_guid}/resolving"),
+    read("/v1/domains"),
     read("/v1/client/stats"),
     read("/v1/client/allocation/{alloc_id}/stats"),
     read("/v1/client/allocation/{alloc_id}/checks"),

@@ -16,8 +16,9 @@ pub struct OneOffs {
     domains: OrdMap<String, OrdSet<String>>,
     /// By when time alone changes them: see [`due_at`].
     due: OrdSet<(Timestamp, String)>,
-    /// Completed ones whose callback is to be delivered, by when it may be tried.
-    callbacks: OrdSet<(Timestamp, String)>,
+    /// Completed ones whose callback is to be delivered, by where to and when it may be tried: one place that
+    /// takes none keeps no other waiting.
+    callbacks: OrdMap<String, OrdSet<(Timestamp, String)>>,
     index: LogIndex,
     hash: u64,
 }
@@ -52,9 +53,17 @@ impl OneOffs {
         due.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
     }
 
-    /// Those whose callback is to be delivered, by when it may be tried.
-    pub fn callbacks(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
-        let callbacks = self.callbacks.iter();
+    /// Places that are owed callbacks.
+    pub fn callback_places(&self) -> impl Iterator<Item = &str> {
+        self.callbacks.keys().map(String::as_str)
+    }
+
+    /// Those whose callback is to be delivered to one place, by when it may be tried.
+    pub fn callbacks(
+        &self,
+        place: &str,
+    ) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> + use<'_> {
+        let callbacks = self.callbacks.get(place).into_iter().flatten();
         callbacks.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
     }
 
@@ -97,7 +106,10 @@ impl OneOffs {
             self.due.insert((at, row.guid.clone()));
         }
         if let Some(at) = callback_at(&row) {
-            self.callbacks.insert((at, row.guid.clone()));
+            self.callbacks
+                .entry(place_of(&row.definition.completion_callback_url).to_owned())
+                .or_default()
+                .insert((at, row.guid.clone()));
         }
     }
 
@@ -114,20 +126,33 @@ impl OneOffs {
             self.due.remove(&(at, old.guid.clone()));
         }
         if let Some(at) = callback_at(old) {
-            self.callbacks.remove(&(at, old.guid.clone()));
+            let place = place_of(&old.definition.completion_callback_url);
+            take_out(&mut self.callbacks, place, &(at, old.guid.clone()));
         }
-        let is_last = self.domains.get_mut(&old.domain).is_some_and(|guids| {
-            guids.remove(&old.guid);
-            guids.is_empty()
-        });
-        if is_last {
-            self.domains.remove(&old.domain);
-        }
+        take_out(&mut self.domains, &old.domain, &old.guid);
     }
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }
+}
+
+/// Takes `item` out of the set called `name`, and the set with its last item.
+fn take_out<T: Ord + Clone>(sets: &mut OrdMap<String, OrdSet<T>>, name: &str, item: &T) {
+    let is_last = sets.get_mut(name).is_some_and(|set| {
+        set.remove(item);
+        set.is_empty()
+    });
+    if is_last {
+        sets.remove(name);
+    }
+}
+
+/// Scheme, host and port of a URL: where a callback goes to.
+fn place_of(url: &str) -> &str {
+    let from = url.find("://").map_or(0, |at| at + 3);
+    let to = url[from..].find(['/', '?', '#']);
+    to.map_or(url, |length| &url[..from + length])
 }
 
 /// When time alone changes a task: it has not started in time, a claim on it is over, or it was kept long

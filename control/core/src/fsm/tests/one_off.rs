@@ -392,14 +392,20 @@ fn what_nobody_resolves_is_forgotten_with_all_below_it() {
 #[test]
 fn what_owes_a_callback_is_kept_until_that_is_given_up() {
     let mut fixture = Fixture::new();
-    fixture.desire_as(GUID, "apps", "http://localhost/");
+    fixture.desire_as(GUID, "apps", "http://localhost/done?x=1");
     fixture.step(OneOffStep::Cancel);
     fixture.cluster.advance(Duration::from_hours(1));
     fixture.converge();
     assert_eq!(fixture.row().state, OneOffState::Completed);
-    assert_eq!(fixture.cluster.state.one_offs().callbacks().count(), 1);
+    let owed = |fixture: &Fixture| {
+        let one_offs = fixture.cluster.state.one_offs();
+        let of_place = one_offs.callbacks("http://localhost").count();
+        assert_eq!(one_offs.callback_places().count(), of_place);
+        of_place
+    };
+    assert_eq!(owed(&fixture), 1);
     fixture.step(claim());
-    assert_eq!(fixture.cluster.state.one_offs().callbacks().count(), 0);
+    assert_eq!(owed(&fixture), 0);
     fixture.step(OneOffStep::CallbackFailed { next_at: None });
 
     fixture.converge();

@@ -1,0 +1,95 @@
+//! Names into addresses, without those that a callback may not go to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::NextTimeout;
+
+/// Resolves as the machine does, and leaves addresses out. What is called is what was looked at: the name is not
+/// resolved a second time.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    /// Private ones may be called.
+    pub(super) private: bool,
+}
+
+impl Resolver for Guarded {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let all = DefaultResolver::default().resolve(uri, config, timeout)?;
+        let mut left = self.empty();
+        for address in all.iter().filter(|address| self.may_call(**address)) {
+            left.push(*address);
+        }
+        if left.is_empty() && !all.is_empty() {
+            return Err(ureq::Error::Other(
+                "its addresses are private, and the servers call none of these".into(),
+            ));
+        }
+        Ok(left)
+    }
+}
+
+impl Guarded {
+    fn may_call(&self, address: SocketAddr) -> bool {
+        // Where clouds tell a machine its secrets; no client waits for a callback there.
+        !is_link_local(address.ip()) && (self.private || !is_private(address.ip()))
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            let is_shared = first == 100 && (64..128).contains(&second);
+            ip.is_private()
+                || ip.is_loopback()
+                || ip.is_unspecified()
+                || ip.is_broadcast()
+                || is_shared
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unspecified(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_told_from_others() {
+        let private = [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.0.1",
+            "100.64.0.1",
+            "0.0.0.0",
+            "::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+        ];
+        for ip in private {
+            assert!(is_private(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "100.128.0.1"] {
+            assert!(!is_private(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254"] {
+            assert!(is_link_local(ip.parse().unwrap()), "{ip}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One-off tasks: desired, listed, looked at, cancelled, claimed, deleted.
+
+use axum::extract::{Path, State as Shared};
+use axum::response::Response;
+use axum::routing::{get, put};
+use muster_control_core::fsm::{self, Command, NewOneOff, OneOffChange, OneOffStep, Rejection};
+use muster_control_core::state::State;
+use muster_domain::eval::EvalStatus;
+use muster_domain::id::LogIndex;
+use muster_domain::one_off::{self, OneOff, OneOffState};
+use muster_wire::api::task::{
+    self as shapes, DesireResponse, Domain, Task, TaskResponse, TaskStatus, kind,
+};
+
+use super::body::RawBody;
+use super::query::Query;
+use super::status::ApiError;
+use super::{Http, Table};
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .on("/v1/tasks", get(list).put(desire).post(desire))
+        .on("/v1/tasks/{task_guid}", get(one).delete(delete))
+        .on("/v1/tasks/{task_guid}/cancel", put(cancel).post(cancel))
+        .on(
+            "/v1/tasks/{task_guid}/resolving",
+            put(resolving).post(resolving),
+        )
+        .on("/v1/domains", get(domains))
+}
+
+/// Which tasks a list shows.
+#[derive(Clone, Debug)]
+struct Wanted {
+    domain: Option<String>,
+    cell_id: Option<String>,
+    state: Option<OneOffState>,
+    prefix: String,
+}
+
+impl Wanted {
+    fn read(query: &Query) -> Result<Self, ApiError> {
+        let text = |name| query.text(name).map(ToOwned::to_owned);
+        let state = query.text("state").map(|word| {
+            OneOffState::from_word(word).ok_or_else(|| {
+                ApiError::Malformed(format!(
+                    "Invalid state: `{word}` is none of Pending, Running, Completed, Resolving"
+                ))
+            })
+        });
+        Ok(Self {
+            domain: text("domain"),
+            cell_id: text("cell_id"),
+            state: state.transpose()?,
+            prefix: query.prefix().to_owned(),
+        })
+    }
+
+    fn shows(&self, row: &OneOff) -> bool {
+        let cell = |wanted: &String| row.node_id.is_some_and(|id| id.to_string() == *wanted);
+        row.guid.starts_with(&self.prefix)
+            && self.domain.as_ref().is_none_or(|it| *it == row.domain)
+            && self.state.is_none_or(|state| state == row.state)
+            && self.cell_id.as_ref().is_none_or(cell)
+    }
+}
+
+async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let wanted = Wanted::read(&query)?;
+    let index = |state: &State| state.one_offs().index();
+    query
+        .list_state(&http, index, move |state, mut page| {
+            let mut take = |row: &OneOff| {
+                if wanted.shows(row) {
+                    page.push(&row.guid, || shape(state, row));
+                }
+            };
+            match &wanted.domain {
+                Some(domain) => state.one_offs().of_domain(domain).for_each(|row| take(row)),
+                None => state.one_offs().iter().for_each(|row| take(row)),
+            }
+            page
+        })
+        .await
+}
+
+async fn one(
+    Shared(http): Shared<Http>,
+    Path(guid): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    query
+        .read_state(
+            &http,
+            |state| {
+                let row = state.one_offs().get(&guid);
+                row.map_or(state.one_offs().index(), |row| row.modify_index)
+            },
+            |state| {
+                let row = state.one_offs().get(&guid);
+                row.map(|row| shape(state, row))
+                    .ok_or_else(|| unknown(&guid))
+            },
+        )
+        .await
+}
+
+async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let index = |state: &State| state.one_offs().index();
+    query
+        .list_state(&http, index, |state, mut page| {
+            for (name, tasks) in state.one_offs().domains() {
+                page.push(name, || Domain {
+                    domain: name.to_owned(),
+                    tasks: tasks as u64,
+                });
+            }
+            page
+        })
+        .await
+}
+
+async fn desire(
+    Shared(http): Shared<Http>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let request = shapes::read_desire(&body.0).map_err(|message| ApiError::Task {
+        kind: kind::INVALID_JSON,
+        message,
+    })?;
+    let shapes::DesireRequest {
+        task_guid: guid,
+        domain,
+        task_definition: mut definition,
+    } = request;
+    let times = http.control.tasks_config();
+    let fill = |given: &mut u64, default: std::time::Duration| {
+        if *given == 0 {
+            *given = u64::try_from(default.as_millis()).unwrap_or(u64::MAX);
+        }
+    };
+    fill(&mut definition.start_timeout_ms, times.start_timeout);
+    fill(&mut definition.retention_ms, times.retention);
+    let faults = one_off::check(&guid, &domain, &definition);
+    if !faults.is_empty() {
+        let fields = shapes::invalid_fields(faults.iter().map(|fault| fault.path.as_str()));
+        let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        return Err(ApiError::Task {
+            kind: kind::INVALID_REQUEST,
+            message: format!("{fields}: {}", why.join("; ")),
+        });
+    }
+    let command = Command::DesireOneOff {
+        task: Box::new(NewOneOff {
+            guid: guid.clone(),
+            domain,
+            definition,
+        }),
+        at: http.control.now(),
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    let fsm::Response::OneOffDesired {
+        created,
+        generation,
+        eval_id: _,
+    } = response
+    else {
+        return Err(ApiError::other_than_done(response));
+    };
+    query.json(&DesireResponse {
+        task_guid: guid,
+        created,
+        generation: generation.0,
+        index: index.0,
+    })
+}
+
+async fn cancel(
+    Shared(http): Shared<Http>,
+    Path(guid): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    change(&http, &query, guid, OneOffStep::Cancel).await
+}
+
+async fn resolving(
+    Shared(http): Shared<Http>,
+    Path(guid): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let until = http.control.now().plus(http.control.tasks_config().claim);
+    let step = OneOffStep::Claim {
+        until,
+        for_callback: false,
+    };
+    change(&http, &query, guid, step).await
+}
+
+async fn delete(
+    Shared(http): Shared<Http>,
+    Path(guid): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    change(&http, &query, guid, OneOffStep::Delete).await
+}
+
+async fn change(
+    http: &Http,
+    query: &Query,
+    guid: String,
+    step: OneOffStep,
+) -> Result<Response, ApiError> {
+    let generation = query.number("generation")?.map(LogIndex);
+    let change = OneOffChange {
+        guid,
+        generation,
+        step,
+    };
+    let command = Command::ChangeOneOffs {
+        changes: vec![change],
+        at: http.control.now(),
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    let fsm::Response::OneOffsChanged { mut outcomes } = response else {
+        return Err(ApiError::other_than_done(response));
+    };
+    match outcomes.pop().flatten() {
+        None => query.json(&TaskResponse { index: index.0 }),
+        Some(refusal) => Err(Rejection::OneOff(refusal).into()),
+    }
+}
+
+fn unknown(guid: &str) -> ApiError {
+    Rejection::OneOff(fsm::OneOffRefusal::Unknown(guid.to_owned())).into()
+}
+
+fn shape(state: &State, row: &OneOff) -> Task {
+    let rejection_reason = match row.state {
+        OneOffState::Pending if row.alloc_id.is_none() => rejection(state, row),
+        OneOffState::Pending
+        | OneOffState::Running
+        | OneOffState::Completed
+        | OneOffState::Resolving => String::new(),
+    };
+    Task {
+        definition: (*row.definition).clone(),
+        status: TaskStatus {
+            rejection_reason,
+            ..TaskStatus::new(row)
+        },
+    }
+}
+
+/// Why it waits for room, in Diego's words; empty while nobody has looked for room yet.
+fn rejection(state: &State, row: &OneOff) -> String {
+    let key = row.job_key();
+    let mut open = state.evals().open_of_job(&key);
+    let blocked = open.find(|eval| eval.status == EvalStatus::Blocked);
+    let Some(failed) = blocked.and_then(|eval| eval.failed_groups.first()) else {
+        return String::new();
+    };
+    let metrics = &failed.metrics;
+    let short: Vec<&str> = metrics
+        .dimension_exhausted
+        .iter()
+        .map(|(dimension, _)| dimension.as_str())
+        .collect();
+    if !short.is_empty() {
+        return format!("insufficient resources: {}", short.join(", "));
+    }
+    let filtered = &metrics.constraint_filtered;
+    let fails = |part: &str| filtered.iter().any(|(check, _)| check.contains(part));
+    if fails("meta.rootfs.") {
+        "found no compatible cell for required rootfs".to_owned()
+    } else if fails("meta.placement_tags") {
+        let tags = &row.definition.placement_tags;
+        let quoted: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
+        match quoted.is_empty() {
+            true => "found no compatible cell with no placement tags".to_owned(),
+            false => {
+                let tags = quoted.join(", ");
+                format!("found no compatible cell with placement tag(s) {tags}")
+            }
+        }
+    } else if filtered.is_empty() {
+        "unable to communicate to compatible cells".to_owned()
+    } else {
+        let checks: Vec<&str> = filtered.iter().map(|(check, _)| check.as_str()).collect();
+        format!("found no compatible cell: {}", checks.join(", "))
+    }
+}

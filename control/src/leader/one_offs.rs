@@ -1,0 +1,308 @@
+//! One-off tasks: what time does to them, and their callbacks.
+//!
+//! A callback is claimed in the state before it is made, so that no two servers make it at once and no client works
+//! on the same task; what came of it is written after. A leader that dies in between leaves a claim, which ends by
+//! itself, and the next leader calls again under the same idempotency key. Each place has a bounded share of the calls
+//! under way, so that one that hangs delays nobody else's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_control_core::converge;
+use muster_control_core::fsm::{Command, OneOffChange, OneOffStep, Response};
+use muster_domain::id::Timestamp;
+use muster_domain::one_off::OneOff;
+use tokio::task::JoinSet;
+
+use crate::callback::{Caller, Delivery};
+use crate::handle::{Control, ProposeError, Proposed};
+use crate::limits;
+
+/// When to look, and what is under way.
+#[derive(Debug)]
+pub(super) struct OneOffs {
+    control: Control,
+    /// `None`: callbacks are not made on this server.
+    caller: Option<Caller>,
+    /// Not before, on the monotonic clock. `None`: when something changes.
+    look_at: Option<Timestamp>,
+    looked_at: Timestamp,
+    /// What time does; at most one.
+    converging: JoinSet<Proposed>,
+    /// Callbacks being claimed; at most one entry.
+    claiming: JoinSet<(Vec<Arc<OneOff>>, Proposed)>,
+    calls: JoinSet<(Arc<OneOff>, Delivery)>,
+    /// Callbacks claimed or being made, by guid: where to.
+    under_way: BTreeMap<String, String>,
+    /// What came of calls, not yet written.
+    outcomes: Vec<OneOffChange>,
+    /// Being written; at most one entry.
+    writing: JoinSet<(Vec<String>, Proposed)>,
+}
+
+impl OneOffs {
+    pub(super) fn begin(control: Control, now: Timestamp) -> Self {
+        let caller = match Caller::open(control.tasks_config()) {
+            Ok(caller) => Some(caller),
+            Err(error) => {
+                tracing::error!(error = crate::chain(&error), "callbacks are not made");
+                None
+            }
+        };
+        Self {
+            control,
+            caller,
+            look_at: Some(now),
+            looked_at: Timestamp(0),
+            converging: JoinSet::new(),
+            claiming: JoinSet::new(),
+            calls: JoinSet::new(),
+            under_way: BTreeMap::new(),
+            outcomes: Vec::new(),
+            writing: JoinSet::new(),
+        }
+    }
+
+    /// Something changed: looks soon, but not for each of many changes.
+    pub(super) fn wake(&mut self) {
+        self.look_no_later_than(self.looked_at.plus(limits::ONE_OFFS_INTERVAL));
+    }
+
+    fn look_no_later_than(&mut self, at: Timestamp) {
+        self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        Some((self.look_at?, "one-off tasks"))
+    }
+
+    /// Looks, if it is time, and proposes what is due.
+    pub(super) fn advance(&mut self, now: Timestamp) {
+        self.write();
+        if self.look_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.looked_at = now;
+        self.look_at = None;
+        let state = self.control.state();
+        if state.one_offs().is_empty() {
+            return;
+        }
+        let wall = self.control.now();
+        if self.converging.is_empty() {
+            let due = converge::due(&state, wall);
+            if let Some(next) = due.next {
+                // The wall clock may be set while this waits: so the wait is never long.
+                let pause = next.since(wall).min(limits::PERIODIC_LOOK_INTERVAL);
+                self.look_no_later_than(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
+            }
+            for command in due.commands {
+                let control = self.control.clone();
+                self.converging
+                    .spawn(async move { control.propose(command).await });
+            }
+        }
+        if self.claiming.is_empty() && self.caller.is_some() {
+            let picked = self.pick(&state, now, wall);
+            self.claim(picked, wall);
+        }
+    }
+
+    /// Callbacks to make now: those that are due, of each place as many as may be under way there.
+    fn pick(
+        &mut self,
+        state: &muster_control_core::state::State,
+        now: Timestamp,
+        wall: Timestamp,
+    ) -> Vec<Arc<OneOff>> {
+        let mut picked = Vec::new();
+        let mut next: Option<Timestamp> = None;
+        for place in state.one_offs().callback_places() {
+            let busy = self.under_way.values().filter(|it| *it == place).count();
+            let mut left = limits::CALLBACKS_PER_PLACE_MAX.saturating_sub(busy);
+            for (at, row) in state.one_offs().callbacks(place) {
+                if at > wall {
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                    break;
+                }
+                // What is free later is looked at when a call has ended.
+                if left == 0 || self.under_way.len() >= limits::CALLBACKS_MAX {
+                    break;
+                }
+                if self.under_way.contains_key(&row.guid) {
+                    continue;
+                }
+                self.under_way.insert(row.guid.clone(), place.to_owned());
+                picked.push(Arc::clone(row));
+                left -= 1;
+            }
+        }
+        if let Some(next) = next {
+            let pause = next.since(wall).min(limits::PERIODIC_LOOK_INTERVAL);
+            self.look_no_later_than(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
+        }
+        picked
+    }
+
+    fn claim(&mut self, picked: Vec<Arc<OneOff>>, wall: Timestamp) {
+        if picked.is_empty() {
+            return;
+        }
+        let step = OneOffStep::Claim {
+            until: wall.plus(self.control.tasks_config().claim),
+            for_callback: true,
+        };
+        let changes = picked.iter().map(|row| converge::change(row, step));
+        let changes = changes.collect();
+        let control = self.control.clone();
+        self.claiming.spawn(async move {
+            let command = Command::ChangeOneOffs { changes, at: wall };
+            (picked, control.propose(command).await)
+        });
+    }
+
+    fn claimed(&mut self, picked: Vec<Arc<OneOff>>, proposed: Proposed) {
+        let outcomes = match proposed {
+            Ok((_, Response::OneOffsChanged { outcomes })) => outcomes,
+            Ok((_, other)) => {
+                tracing::error!(
+                    ?other,
+                    "claims of callbacks were answered with something else"
+                );
+                Vec::new()
+            }
+            Err(error) => {
+                self.failed(&error);
+                Vec::new()
+            }
+        };
+        let mut outcomes = outcomes.into_iter();
+        for row in picked {
+            match (outcomes.next(), &self.caller) {
+                (Some(None), Some(caller)) => {
+                    let caller = caller.clone();
+                    self.calls.spawn_blocking(move || {
+                        let delivery = caller.call(&row);
+                        (row, delivery)
+                    });
+                }
+                // A client was faster, or nobody knows.
+                _ => {
+                    self.under_way.remove(&row.guid);
+                }
+            }
+        }
+    }
+
+    fn called(&mut self, row: &OneOff, delivery: Delivery) {
+        let step = match delivery {
+            Delivery::Taken { status } => {
+                tracing::debug!(task = row.guid, status, "a callback was taken");
+                OneOffStep::Delete
+            }
+            Delivery::Failed { reason } => {
+                let next_at = self.next_try(row);
+                let url = &row.definition.completion_callback_url;
+                if next_at.is_some() {
+                    tracing::info!(task = row.guid, url, reason, "a callback is tried again");
+                } else {
+                    tracing::warn!(task = row.guid, url, reason, "a callback is given up");
+                }
+                OneOffStep::CallbackFailed { next_at }
+            }
+        };
+        self.outcomes.push(converge::change(row, step));
+    }
+
+    /// When a callback is tried again that has just failed; `None`: never.
+    fn next_try(&self, row: &OneOff) -> Option<Timestamp> {
+        let attempts = row.callback.map_or(0, |callback| callback.attempts);
+        let next = self.control.now().plus(pause_after(attempts));
+        let from = row.first_completed_at.unwrap_or(row.created_at);
+        let end = from.plus(self.control.tasks_config().callback_deadline);
+        (next <= end).then_some(next)
+    }
+
+    /// Writes what came of calls.
+    fn write(&mut self) {
+        if self.outcomes.is_empty() || !self.writing.is_empty() {
+            return;
+        }
+        let changes = std::mem::take(&mut self.outcomes);
+        let guids = changes.iter().map(|change| change.guid.clone()).collect();
+        let control = self.control.clone();
+        self.writing.spawn(async move {
+            let at = control.now();
+            let proposed = control.propose(Command::ChangeOneOffs { changes, at });
+            (guids, proposed.await)
+        });
+    }
+
+    /// Waits until something under way has ended. Cancellation safe.
+    pub(super) async fn progress(&mut self) {
+        tokio::select! {
+            Some(done) = self.converging.join_next() => {
+                if let Ok(Err(error)) = done {
+                    self.failed(&error);
+                }
+                self.wake();
+            }
+            Some(done) = self.claiming.join_next() => match done {
+                Ok((picked, proposed)) => self.claimed(picked, proposed),
+                Err(error) => self.broken(&error),
+            },
+            Some(done) = self.calls.join_next() => match done {
+                Ok((row, delivery)) => self.called(&row, delivery),
+                Err(error) => self.broken(&error),
+            },
+            Some(done) = self.writing.join_next() => match done {
+                Ok((guids, proposed)) => {
+                    for guid in guids {
+                        self.under_way.remove(&guid);
+                    }
+                    // What was not written is called again when its claim is over.
+                    if let Err(error) = proposed {
+                        self.failed(&error);
+                    }
+                    self.wake();
+                }
+                Err(error) => self.broken(&error),
+            },
+            else => std::future::pending().await,
+        }
+    }
+
+    fn failed(&mut self, error: &ProposeError) {
+        tracing::warn!(%error, "one-off tasks are looked at again");
+        let later = self.control.monotonic().plus(limits::LEADER_RETRY_PAUSE);
+        self.look_no_later_than(later);
+    }
+
+    /// A task of ours panicked: what it had under way is not known any more.
+    fn broken(&mut self, error: &tokio::task::JoinError) {
+        tracing::error!(%error, "a callback's task failed");
+        if self.calls.is_empty() && self.claiming.is_empty() {
+            self.under_way.clear();
+        }
+        self.wake();
+    }
+}
+
+/// The pause after so many failures and one more: it doubles up to its bound.
+fn pause_after(attempts: u32) -> Duration {
+    let doubled = limits::CALLBACK_PAUSE.saturating_mul(1 << attempts.min(16));
+    doubled.min(limits::CALLBACK_PAUSE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_bound() {
+        assert_eq!(pause_after(0), limits::CALLBACK_PAUSE);
+        assert_eq!(pause_after(3), limits::CALLBACK_PAUSE * 8);
+        assert_eq!(pause_after(u32::MAX), limits::CALLBACK_PAUSE_MAX);
+    }
+}

@@ -1,0 +1,320 @@
+//! One-off tasks: what `/v1/tasks` takes and shows.
+//!
+//! Names are Diego's where it has them: a task's definition is flat beside its status.
+
+use muster_domain::id::{AllocId, NodeId};
+use muster_domain::one_off::{self, Callback, Definition, End, OneOff, Phase};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What `PUT /v1/tasks` takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DesireRequest {
+    /// Its name: letters, digits, `-` and `_`.
+    pub task_guid: String,
+    /// What the client counts it to.
+    pub domain: String,
+    /// What to do.
+    pub task_definition: Definition,
+}
+
+/// What `PUT /v1/tasks` answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DesireResponse {
+    /// Its name.
+    pub task_guid: String,
+    /// False: the same task was desired before.
+    pub created: bool,
+    /// The entry that made it; tells it from an earlier task of that name.
+    pub generation: u64,
+    /// The entry that this answer is of.
+    pub index: u64,
+}
+
+/// What every change of a task answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskResponse {
+    /// The entry that changed it.
+    pub index: u64,
+}
+
+/// Why a request about tasks is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskError {
+    /// Diego's name for the kind of error.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// For people.
+    pub message: String,
+}
+
+/// A domain that has tasks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Its name.
+    pub domain: String,
+    /// Tasks in it.
+    pub tasks: u64,
+}
+
+/// A task: its definition, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// What to do.
+    #[serde(flatten)]
+    pub definition: Definition,
+    /// What became of it.
+    #[serde(flatten)]
+    pub status: TaskStatus,
+}
+
+/// What became of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskStatus {
+    /// Its name.
+    pub task_guid: String,
+    /// What the client counts it to.
+    pub domain: String,
+    /// `Pending`, `Running`, `Completed` or `Resolving`.
+    pub state: String,
+    /// What happens beside that: `queued`, `preparing`, `running`, `cancelling`, `unreachable`, `completed`,
+    /// `delivering`, `resolving`.
+    pub phase: String,
+    /// When it was desired, in nanoseconds since 1970, as all times here.
+    pub created_at: u64,
+    /// When it last changed.
+    pub updated_at: u64,
+    /// When its first process started; 0 if none has.
+    pub started_at: u64,
+    /// When it first was completed; 0 if it is not.
+    pub first_completed_at: u64,
+    /// The node that has or had it; empty if none has.
+    pub cell_id: String,
+    /// Its allocation, for `muster alloc`; empty if it has none.
+    pub alloc_id: String,
+    /// The beginning of the result file.
+    pub result: String,
+    /// There was more of it.
+    pub result_truncated: bool,
+    /// Why there is no result although one was asked for.
+    pub result_note: String,
+    /// Whether it failed.
+    pub failed: bool,
+    /// Why.
+    pub failure_reason: String,
+    /// Which action of the tree failed, such as `serial[1].run`.
+    pub failed_action: String,
+    /// Why it waits for room; empty if it does not, or is not looked at yet.
+    pub rejection_reason: String,
+    /// Exit code of the process that decided, if one did.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, if one did.
+    pub signal: Option<i32>,
+    /// It was killed because memory ran out.
+    pub out_of_memory: bool,
+    /// The memory limit in bytes, of an out-of-memory kill; 0 if unknown.
+    pub memory_limit_bytes: u64,
+    /// CPU time in nanoseconds, if it was counted.
+    pub cpu_ns: Option<u64>,
+    /// The most memory it used in bytes, if that was counted.
+    pub memory_peak_bytes: Option<u64>,
+    /// Deliveries of its callback that failed.
+    pub callback_attempts: u32,
+    /// When its callback is tried again; 0: at once, or there is none.
+    pub callback_next_at: u64,
+    /// Its callback failed too often.
+    pub callback_given_up: bool,
+    /// The entry that made it; tells it from an earlier task of that name.
+    pub generation: u64,
+    /// The last entry that changed it.
+    pub modify_index: u64,
+}
+
+/// What a completed task tells its callback. Diego's fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallbackBody {
+    /// Its name.
+    pub task_guid: String,
+    /// Whether it failed.
+    pub failed: bool,
+    /// Why.
+    pub failure_reason: String,
+    /// The beginning of the result file.
+    pub result: String,
+    /// What the client gave it.
+    pub annotation: String,
+    /// When it was desired, in nanoseconds since 1970.
+    pub created_at: u64,
+}
+
+impl From<&OneOff> for CallbackBody {
+    fn from(row: &OneOff) -> Self {
+        let end = row.end.as_ref();
+        Self {
+            task_guid: row.guid.clone(),
+            failed: end.is_some_and(|end| end.failed),
+            failure_reason: row.failure_reason().to_owned(),
+            result: end.map_or_else(String::new, |end| end.result.clone()),
+            annotation: row.definition.annotation.clone(),
+            created_at: row.created_at.0,
+        }
+    }
+}
+
+impl TaskStatus {
+    /// Of a row; `rejection_reason` is the reader's to fill in.
+    #[must_use]
+    pub fn new(row: &OneOff) -> Self {
+        let OneOff {
+            guid,
+            domain,
+            definition: _,
+            state,
+            phase,
+            ending: _,
+            alloc_id,
+            node_id,
+            started_at,
+            end,
+            first_completed_at,
+            claimed_until: _,
+            callback,
+            created_at,
+            updated_at,
+            create_index,
+            modify_index,
+        } = row;
+        let callback = callback.unwrap_or(Callback {
+            attempts: 0,
+            next_at: muster_domain::id::Timestamp(0),
+            given_up: false,
+        });
+        let status = Self {
+            task_guid: guid.clone(),
+            domain: domain.clone(),
+            state: state.word().to_owned(),
+            phase: Phase::word(*phase).to_owned(),
+            created_at: created_at.0,
+            updated_at: updated_at.0,
+            started_at: started_at.map_or(0, |at| at.0),
+            first_completed_at: first_completed_at.map_or(0, |at| at.0),
+            cell_id: node_id.as_ref().map(NodeId::to_string).unwrap_or_default(),
+            alloc_id: alloc_id
+                .as_ref()
+                .map(AllocId::to_string)
+                .unwrap_or_default(),
+            callback_attempts: callback.attempts,
+            callback_next_at: callback.next_at.0,
+            callback_given_up: callback.given_up,
+            generation: create_index.0,
+            modify_index: modify_index.0,
+            ..Self::default()
+        };
+        match end {
+            Some(end) => status.ended(end),
+            None => status,
+        }
+    }
+
+    fn ended(self, end: &End) -> Self {
+        let End {
+            failed,
+            failure_reason,
+            failed_action,
+            result,
+            result_truncated,
+            result_note,
+            exit,
+            oom,
+            usage,
+            at: _,
+        } = end;
+        let known = exit.filter(|exit| !exit.unknown);
+        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            failed: *failed,
+            failure_reason: failure_reason.clone(),
+            failed_action: failed_action.clone(),
+            result: result.clone(),
+            result_truncated: *result_truncated,
+            result_note: result_note.clone(),
+            exit_code: known.filter(|exit| exit.signal == 0).map(|exit| exit.code),
+            signal: known
+                .filter(|exit| exit.signal != 0)
+                .map(|exit| exit.signal),
+            out_of_memory: oom.is_some() || exit.is_some_and(|exit| exit.oom_killed),
+            memory_limit_bytes: oom.as_ref().map_or(0, |oom| oom.limit_bytes),
+            cpu_ns: usage.cpu.map(nanos),
+            memory_peak_bytes: usage.memory_peak_bytes,
+            ..self
+        }
+    }
+}
+
+impl From<&OneOff> for Task {
+    fn from(row: &OneOff) -> Self {
+        Self {
+            definition: (*row.definition).clone(),
+            status: TaskStatus::new(row),
+        }
+    }
+}
+
+/// Reads the body of `PUT /v1/tasks`. Fields that are `null` count as left out, as clients in Go write them.
+///
+/// # Errors
+///
+/// What is wrong with it, for people.
+pub fn read_desire(body: &[u8]) -> Result<DesireRequest, String> {
+    let mut value: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    drop_nulls(&mut value);
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Diego's word for what is wrong with the fields named: `Invalid field: rootfs, Invalid field: annotation`.
+#[must_use]
+pub fn invalid_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+    let each: Vec<String> = fields
+        .map(|field| format!("Invalid field: {field}"))
+        .collect();
+    each.join(", ")
+}
+
+/// Kinds of errors, by Diego's names.
+pub mod kind {
+    /// What was sent is not what it should be.
+    pub const INVALID_REQUEST: &str = "InvalidRequest";
+    /// The body cannot be read.
+    pub const INVALID_JSON: &str = "InvalidJSON";
+    /// The task is not in a state from which that goes.
+    pub const INVALID_STATE_TRANSITION: &str = "InvalidStateTransition";
+    /// There is another task of that guid.
+    pub const RESOURCE_EXISTS: &str = "ResourceExists";
+    /// There is no such task.
+    pub const RESOURCE_NOT_FOUND: &str = "ResourceNotFound";
+}
+
+/// The guid of whoever asks for one that is no guid; see [`one_off::is_guid`].
+#[must_use]
+pub fn is_guid(guid: &str) -> bool {
+    one_off::is_guid(guid)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What is read, what is refused by name, and how a task looks.
+
+use muster_domain::fixture::definition;
+use muster_domain::id::{LogIndex, Timestamp};
+use std::sync::Arc;
+
+use super::*;
+
+const MINIMAL: &str = r#"{"task_guid":"a","domain":"d","task_definition":
+    {"rootfs":"preloaded:host","action":{"run":{"path":"/bin/true","user":"vcap"}}}}"#;
+
+#[test]
+fn few_fields_are_enough() {
+    let read = read_desire(MINIMAL.as_bytes()).unwrap();
+
+    assert_eq!(read.task_definition.priority, 50);
+    assert_eq!(read.task_definition.memory_mb, 0);
+}
+
+#[test]
+fn null_counts_as_left_out() {
+    let text = MINIMAL.replace(
+        r#""rootfs""#,
+        r#""egress_rules":null,"env":null,"placement_tags":null,"rootfs""#,
+    );
+
+    assert_eq!(
+        read_desire(text.as_bytes()).unwrap(),
+        read_desire(MINIMAL.as_bytes()).unwrap()
+    );
+}
+
+#[test]
+fn what_is_unknown_is_named() {
+    for (from, to, named) in [
+        (
+            "\"domain\"",
+            "\"volume_mounts\":[],\"domain\"",
+            "volume_mounts",
+        ),
+        (
+            "\"rootfs\"",
+            "\"image_layers\":[{}],\"rootfs\"",
+            "image_layers",
+        ),
+        ("\"path\"", "\"nice\":1,\"path\"", "nice"),
+        ("\"run\"", "\"walk\"", "walk"),
+        ("\"/bin/true\"", "7", "integer `7`"),
+    ] {
+        let error = read_desire(MINIMAL.replace(from, to).as_bytes()).unwrap_err();
+        assert!(error.contains(named), "{named}: {error}");
+    }
+    assert!(read_desire(b"{").is_err());
+    assert!(read_desire(&[b'['; 1_000]).is_err());
+}
+
+#[test]
+fn a_task_is_flat() {
+    let row = OneOff::new(
+        "a".to_owned(),
+        "d".to_owned(),
+        Arc::new(definition()),
+        LogIndex(7),
+        Timestamp(9),
+    );
+
+    let value = serde_json::to_value(Task::from(&row)).unwrap();
+
+    assert_eq!(value["rootfs"], "preloaded:host");
+    assert_eq!(value["action"]["run"]["path"], "/bin/true");
+    assert_eq!(value["state"], "Pending");
+    assert_eq!(value["created_at"], 9);
+    assert_eq!(value["generation"], 7);
+}
+
+#[test]
+fn a_callback_tells_what_diego_tells() {
+    let mut row = OneOff::new(
+        "a".to_owned(),
+        "d".to_owned(),
+        Arc::new(definition()),
+        LogIndex(7),
+        Timestamp(9),
+    );
+    row.end = Some(End::failure("why", Timestamp(10)));
+
+    let text = serde_json::to_string(&CallbackBody::from(&row)).unwrap();
+
+    assert_eq!(
+        text,
+        r#"{"task_guid":"a","failed":true,"failure_reason":"why","result":"","annotation":"","created_at":9}"#
+    );
+}
+
+#[test]
+fn faults_are_told_as_diego_does() {
+    let text = invalid_fields(["rootfs", "annotation"].into_iter());
+
+    assert_eq!(text, "Invalid field: rootfs, Invalid field: annotation");
+}
