@@ -14,11 +14,12 @@ use crate::node::NodeCommand;
 use crate::operator::OperatorCommand;
 use crate::serve::{AgentArgs, DevArgs, DriverCommand, ServerArgs};
 use crate::system::SystemCommand;
+use crate::task::TaskCommand;
 use crate::top::TopArgs;
 use crate::why::WhyArgs;
 use crate::{
-    alloc, deployment, doctor, eval, events, exit, job, node, operator, output, serve, system, top,
-    why,
+    alloc, deployment, doctor, eval, events, exit, job, node, operator, output, serve, system,
+    task, top, why,
 };
 
 /// What every exit code means; shown by `muster --help`.
@@ -77,6 +78,12 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         command: AllocCommand,
+    },
+    /// Have one-off tasks done, and show, cancel and resolve them.
+    Task {
+        /// What to do.
+        #[command(subcommand)]
+        command: TaskCommand,
     },
     /// Show nodes, and empty them.
     Node {
@@ -137,6 +144,7 @@ pub fn run(args: &Args) -> CliResult {
         Command::Job { command } => job::run(&client, args.json, command),
         Command::Deployment { command } => deployment::run(&client, args.json, command),
         Command::Alloc { command } => alloc::run(&client, args.json, command),
+        Command::Task { command } => task::run(&client, args.json, command),
         Command::Node { command } => node::run(&client, args.json, command),
         Command::Eval { command } => eval::run(&client, args.json, command),
         Command::Why(why) => why::run(&client, args.json, why),

@@ -22,7 +22,7 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 /// Arguments of `muster events`.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// TOPIC or TOPIC:NAME; may be repeated. Topics: Job, Allocation, Evaluation, Node. NAME is an id, or the
+    /// TOPIC or TOPIC:NAME; may be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task. NAME is an id, or the
     /// job that an allocation or evaluation belongs to.
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,

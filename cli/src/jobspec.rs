@@ -31,8 +31,8 @@ use serde_json::Value;
 
 use decode::{Failure, JobFile};
 use eval::Evaluator;
-pub(crate) use fault::from_parser;
 pub use fault::{JobFileFault, ReadJobFileError};
+pub(crate) use fault::{from_parser, load};
 pub use locate::ConfigPlaces;
 pub(crate) use value::{any, span};
 pub use variable::Inputs;
@@ -43,7 +43,7 @@ pub use variable::Inputs;
 ///
 /// [`ReadJobFileError`], with every fault in the file, or the first in the values of `inputs`.
 pub fn read(path: &Path, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
-    let (name, text) = fault::load(path)?;
+    let (name, text) = load(path)?;
     parse(&name, &text, inputs)
 }
 

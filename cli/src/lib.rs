@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`jobspec`] | job files to the API's JSON |
 //! | [`client`], [`names`], [`output`], [`exit`] | what every client command shares |
-//! | [`job`], [`deployment`], [`alloc`], [`node`], [`eval`], [`events`], [`top`], [`system`], [`operator`] | a file per command family |
+//! | [`job`], [`deployment`], [`alloc`], [`node`], [`eval`], [`events`], [`task`], [`top`], [`system`], [`operator`] | a file per command family |
 //! | [`serve`] | the composition root: server, agent, dev, driver |
 //! | [`doctor`] | what this machine can do, and the fix for what it cannot |
 //!
@@ -29,6 +29,7 @@ pub mod operator;
 pub mod output;
 pub mod serve;
 pub mod system;
+pub mod task;
 pub mod top;
 pub mod usage;
 pub mod why;

@@ -269,8 +269,10 @@ pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
 pub const CALLBACKS_MAX: usize = 256;
 /// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second.
 pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
-/// How long a callback may take in all: name, connection, answer. Diego's 10 s; a claim holds three times as long.
+/// How long a callback may take in all: name, connection, answer. Diego's 10 s.
 pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
+/// How long a claim for a callback holds: the call, and the entries before and after it on a busy server. Diego's.
+pub const CALLBACK_CLAIM: Duration = Duration::from_secs(30);
 /// Pause after a callback's first failure; it doubles from there.
 pub const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of a callback.

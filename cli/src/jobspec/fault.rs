@@ -178,7 +178,7 @@ impl Diagnostic for Shown {
 }
 
 /// The name and text of the file at `path`; `-` is standard input.
-pub(super) fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
+pub(crate) fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
     let unreadable = |source| ReadJobFileError::Unreadable {
         path: path.to_owned(),
         source,

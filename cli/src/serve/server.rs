@@ -1,6 +1,7 @@
 //! `muster server`.
 
 mod gc;
+mod tasks;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use muster_link::tls::NAME_BYTES_MAX;
 use super::{SERVER_DATA_DIR, absolute, ended, host_name, logging, runtime, signals};
 use crate::exit::{CliError, CliResult, Exit};
 use gc::GcArgs;
+use tasks::TasksArgs;
 
 /// Arguments of `muster server`.
 #[derive(Debug, Args)]
@@ -55,6 +57,9 @@ pub struct ServerArgs {
     /// When it forgets what is over.
     #[command(flatten)]
     pub gc: GcArgs,
+    /// How one-off tasks are kept and told of.
+    #[command(flatten)]
+    pub tasks: TasksArgs,
 }
 
 /// Runs a server until SIGTERM or SIGINT.
@@ -81,6 +86,7 @@ pub fn run(args: &ServerArgs) -> CliResult {
     config.dead_server_after = Duration::from_secs(args.dead_server_after);
     config.heartbeat_ttl = Duration::from_secs(args.heartbeat_ttl);
     config.gc = args.gc.config();
+    config.tasks = args.tasks.config()?;
     ended(runtime()?.block_on(serve(config)))
 }
 

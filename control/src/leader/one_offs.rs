@@ -150,7 +150,8 @@ impl OneOffs {
             return;
         }
         let step = OneOffStep::Claim {
-            until: wall.plus(self.control.tasks_config().claim),
+            // A call that is under way must not be made a second time.
+            until: wall.plus(limits::CALLBACK_CLAIM),
             for_callback: true,
         };
         let changes = picked.iter().map(|row| converge::change(row, step));

@@ -15,6 +15,7 @@ use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatu
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId};
 use muster_domain::node::NodeSpec;
+use muster_domain::one_off::End;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role};
@@ -276,11 +277,14 @@ impl FakeAgent {
 
     /// The next allocation to run.
     pub(crate) async fn next_to_run(&mut self) -> DesiredAlloc {
+        self.next_wanted(DesiredStatus::Run).await
+    }
+
+    /// The next allocation of which that is wanted.
+    pub(crate) async fn next_wanted(&mut self, desired: DesiredStatus) -> DesiredAlloc {
         loop {
             if let Some(ToAgent::Desired { allocs, .. }) = self.next().await
-                && let Some(alloc) = allocs
-                    .into_iter()
-                    .find(|alloc| alloc.desired == DesiredStatus::Run)
+                && let Some(alloc) = allocs.into_iter().find(|alloc| alloc.desired == desired)
             {
                 return alloc;
             }
@@ -289,6 +293,26 @@ impl FakeAgent {
 
     /// Reports an allocation's status and waits until that is committed.
     pub(crate) async fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) {
+        self.tell(alloc_id, client_status, None).await;
+    }
+
+    /// The same of a one-off task that has ended.
+    pub(crate) async fn report_end(
+        &mut self,
+        alloc_id: AllocId,
+        client_status: ClientStatus,
+        end: End,
+    ) {
+        self.tell(alloc_id, client_status, Some(Box::new(end)))
+            .await;
+    }
+
+    async fn tell(
+        &mut self,
+        alloc_id: AllocId,
+        client_status: ClientStatus,
+        end: Option<Box<End>>,
+    ) {
         self.sequence += 1;
         let report = AllocReport {
             alloc_id,
@@ -296,7 +320,7 @@ impl FakeAgent {
             client_description: String::new(),
             task_states: Vec::new(),
             healthy: None,
-            end: None,
+            end,
         };
         let message = FromAgent::Report {
             sequence: self.sequence,

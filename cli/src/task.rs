@@ -1,0 +1,222 @@
+//! `muster task`: one-off tasks, which run at most once and bring back a result.
+
+mod file;
+mod run;
+mod show;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use muster_wire::api::task::{DesireResponse, Task, TaskResponse};
+use serde_json::json;
+
+use crate::client::{Client, escape};
+use crate::events::{self, EventsArgs};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+/// Commands about one-off tasks.
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// Have a task done, and do not wait for it.
+    ///
+    /// Example: muster task desire examples/task.hcl
+    Desire(DesireArgs),
+    /// Have a task done, wait for its end, print its result and forget it.
+    ///
+    /// Example: muster task run examples/task.hcl
+    Run(RunArgs),
+    /// Show all tasks, or some.
+    List(ListArgs),
+    /// Show a task.
+    Get {
+        /// Its guid.
+        guid: String,
+    },
+    /// End a task. It is completed when nothing of it runs.
+    Cancel {
+        /// Its guid.
+        guid: String,
+    },
+    /// Claim the result of a completed task, so that nobody else works on it.
+    Resolve {
+        /// Its guid.
+        guid: String,
+    },
+    /// Forget a task whose result was claimed.
+    Delete {
+        /// Its guid.
+        guid: String,
+        /// Claim it first.
+        #[arg(long)]
+        resolve: bool,
+    },
+    /// Follow what becomes of tasks, as it does.
+    Watch(WatchArgs),
+}
+
+/// Arguments of `muster task desire`.
+#[derive(Debug, Args)]
+pub struct DesireArgs {
+    /// The task's definition, in HCL or JSON; `-` is standard input.
+    pub file: PathBuf,
+    /// Its guid; the file's unless given, else one is made.
+    #[arg(long)]
+    pub guid: Option<String>,
+    /// Its domain; the file's unless given.
+    #[arg(long)]
+    pub domain: Option<String>,
+}
+
+/// Arguments of `muster task run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// What to do.
+    #[command(flatten)]
+    pub desire: DesireArgs,
+    /// How long to wait for its end, in seconds.
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Leave it as it is when it is completed.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Arguments of `muster task list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Only of this domain.
+    #[arg(long)]
+    pub domain: Option<String>,
+    /// Only in this state: pending, running, completed or resolving.
+    #[arg(long)]
+    pub state: Option<String>,
+    /// Only on this node, by its id.
+    #[arg(long, value_name = "NODE")]
+    pub cell: Option<String>,
+}
+
+/// Arguments of `muster task watch`.
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Only this task, or the tasks of this domain.
+    pub name: Option<String>,
+    /// From this index on; only what comes from now on unless given.
+    #[arg(long, value_name = "INDEX")]
+    pub index: Option<u64>,
+}
+
+/// Carries out `command`.
+///
+/// # Errors
+///
+/// [`CliError`].
+pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
+    match command {
+        TaskCommand::Desire(args) => desire(client, json, args),
+        TaskCommand::Run(args) => run::run(client, json, args),
+        TaskCommand::List(args) => list(client, json, args),
+        TaskCommand::Get { guid } => {
+            let task = one(client, guid)?;
+            if json {
+                output::print_json(&task)?;
+            } else {
+                show::one(&task)?;
+            }
+            Ok(Exit::Done)
+        }
+        TaskCommand::Cancel { guid } => {
+            let answer: TaskResponse = client.put(&path(guid, "/cancel"), &json!({}))?;
+            tell(json, &answer, &format!("{guid} is to end"))
+        }
+        TaskCommand::Resolve { guid } => {
+            let answer = resolve(client, guid)?;
+            tell(json, &answer, &format!("{guid} is claimed"))
+        }
+        TaskCommand::Delete {
+            guid,
+            resolve: first,
+        } => {
+            if *first {
+                resolve(client, guid)?;
+            }
+            let answer: TaskResponse = client.delete(&path(guid, ""))?;
+            tell(json, &answer, &format!("{guid} is forgotten"))
+        }
+        TaskCommand::Watch(args) => watch(client, json, args),
+    }
+}
+
+fn path(guid: &str, rest: &str) -> String {
+    format!("/v1/tasks/{}{rest}", escape(guid))
+}
+
+fn one(client: &Client, guid: &str) -> Result<Task, CliError> {
+    client.get(&path(guid, ""))
+}
+
+fn resolve(client: &Client, guid: &str) -> Result<TaskResponse, CliError> {
+    client.put(&path(guid, "/resolving"), &json!({}))
+}
+
+fn tell(json: bool, answer: &TaskResponse, words: &str) -> CliResult {
+    if json {
+        output::print_json(answer)?;
+    } else {
+        output::print(&format!("{words}\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn desired(client: &Client, args: &DesireArgs) -> Result<DesireResponse, CliError> {
+    let request = file::request(args)?;
+    client.put("/v1/tasks", &request)
+}
+
+fn desire(client: &Client, json: bool, args: &DesireArgs) -> CliResult {
+    let answer = desired(client, args)?;
+    if json {
+        output::print_json(&answer)?;
+        return Ok(Exit::Done);
+    }
+    let guid = output::clean(&answer.task_guid);
+    let before = if answer.created { "" } else { " already" };
+    output::print(&format!(
+        "{guid} is desired{before}.   follow: muster task watch {guid}   look: muster task get {guid}\n"
+    ))?;
+    Ok(Exit::Done)
+}
+
+fn list(client: &Client, json: bool, args: &ListArgs) -> CliResult {
+    let filters = [
+        ("domain", &args.domain),
+        ("state", &args.state),
+        ("cell_id", &args.cell),
+    ];
+    let mut path = "/v1/tasks?".to_owned();
+    for (name, value) in filters {
+        if let Some(value) = value {
+            path.push_str(&format!("{name}={}&", escape(value)));
+        }
+    }
+    let tasks: Vec<Task> = client.get(path.trim_end_matches(['?', '&']))?;
+    if json {
+        output::print_json(&tasks)?;
+    } else {
+        show::list(&tasks)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn watch(client: &Client, json: bool, args: &WatchArgs) -> CliResult {
+    let topic = match &args.name {
+        Some(name) => format!("Task:{name}"),
+        None => "Task".to_owned(),
+    };
+    let follow = EventsArgs {
+        topics: vec![topic],
+        namespace: "*".to_owned(),
+        index: args.index,
+    };
+    events::run(client, json, &follow)
+}

@@ -1,0 +1,75 @@
+//! Having a task done, and waiting for what comes of it. A wait always says for what.
+
+use std::time::{Duration, Instant};
+
+use muster_wire::api::task::{Task, TaskResponse};
+
+use super::{RunArgs, desired, path, resolve, show};
+use crate::client::Client;
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+/// How long one blocking query waits before it asks again.
+const POLL: Duration = Duration::from_secs(2);
+/// How often a wait without news says what it waits for.
+const REMIND: Duration = Duration::from_secs(10);
+
+pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
+    let answer = desired(client, &args.desire)?;
+    let guid = answer.task_guid;
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    let task = end(client, &guid, deadline)?;
+    if json {
+        output::print_json(&task)?;
+    } else {
+        show::result(&task)?;
+    }
+    // A task with a callback is its endpoint's to resolve.
+    if !args.keep && task.definition.completion_callback_url.is_empty() {
+        forget(client, &guid);
+    }
+    Ok(if task.status.failed {
+        Exit::Failed
+    } else {
+        Exit::Done
+    })
+}
+
+fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError> {
+    let mut index = 0;
+    let mut told = String::new();
+    let mut told_at = Instant::now();
+    loop {
+        let answer = client.get_after::<Task>(&path(guid, ""), index, POLL)?;
+        let task = answer.value;
+        let status = &task.status;
+        if matches!(status.state.as_str(), "Completed" | "Resolving") {
+            return Ok(task);
+        }
+        let now = match status.rejection_reason.as_str() {
+            "" => status.phase.clone(),
+            reason => format!("{} ({reason})", status.phase),
+        };
+        if now != told || told_at.elapsed() >= REMIND {
+            output::say(&format!("{guid}: {}", output::clean(&now)));
+            told = now;
+            told_at = Instant::now();
+        }
+        if Instant::now() >= deadline {
+            let waited = format!("{guid} is still {}", status.phase);
+            return Err(CliError::new(Exit::TimedOut, waited).help(format!(
+                "it goes on; look again with `muster task get {guid}`, end it with `muster task cancel {guid}`"
+            )));
+        }
+        index = answer.index;
+    }
+}
+
+/// Its result is on the screen: nobody needs the task any more. Where somebody else works on it, it is theirs.
+fn forget(client: &Client, guid: &str) {
+    let forgotten =
+        resolve(client, guid).and_then(|_| client.delete::<TaskResponse>(&path(guid, "")));
+    if let Err(error) = forgotten {
+        output::say(&format!("{guid} is kept: {error}"));
+    }
+}

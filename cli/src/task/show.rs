@@ -1,0 +1,144 @@
+//! Tasks for people.
+
+use std::time::Duration;
+
+use muster_wire::api::task::{Task, TaskStatus};
+
+use crate::exit::CliError;
+use crate::output;
+
+pub(super) fn list(tasks: &[Task]) -> Result<(), CliError> {
+    if tasks.is_empty() {
+        output::say("no tasks; have one done with `muster task run FILE`");
+        return Ok(());
+    }
+    let mut table = output::table(&[
+        "TASK", "DOMAIN", "STATE", "PHASE", "NODE", "CHANGED", "REASON",
+    ]);
+    for Task { status, .. } in tasks {
+        table.add_row([
+            output::clean(&status.task_guid),
+            output::clean(&status.domain),
+            status.state.clone(),
+            status.phase.clone(),
+            output::short_id(&status.cell_id).to_owned(),
+            output::ago(status.updated_at),
+            output::clean(reason(status)),
+        ]);
+    }
+    output::print_table(&table)
+}
+
+/// Why it failed, or waits.
+fn reason(status: &TaskStatus) -> &str {
+    if status.failed {
+        &status.failure_reason
+    } else {
+        &status.rejection_reason
+    }
+}
+
+pub(super) fn one(task: &Task) -> Result<(), CliError> {
+    let Task { definition, status } = task;
+    let mut text = format!(
+        "{}  domain {}  {} ({})\n",
+        output::clean(&status.task_guid),
+        output::clean(&status.domain),
+        status.state,
+        status.phase
+    );
+    let mut line = |name: &str, value: String| {
+        if !value.is_empty() {
+            text.push_str(&format!("  {name:<10} {}\n", output::clean(&value)));
+        }
+    };
+    line("desired", output::ago(status.created_at));
+    line("waits for", status.rejection_reason.clone());
+    line("node", status.cell_id.clone());
+    line("alloc", status.alloc_id.clone());
+    line("ended", ended(status));
+    line("failed", status.failure_reason.clone());
+    line("in", status.failed_action.clone());
+    line("used", used(status));
+    line("result", status.result.clone());
+    line("", status.result_note.clone());
+    if status.result_truncated {
+        line("", "the file is longer: this is its beginning".to_owned());
+    }
+    line("callback", callback(task));
+    line("annotation", definition.annotation.clone());
+    if !status.alloc_id.is_empty() {
+        let alloc = output::short_id(&status.alloc_id);
+        text.push_str(&format!("  output: muster alloc logs {alloc}\n"));
+    }
+    output::print(&text)
+}
+
+fn ended(status: &TaskStatus) -> String {
+    let how = match (status.exit_code, status.signal) {
+        (_, Some(signal)) => format!("by signal {signal}"),
+        (Some(code), None) => format!("with status {code}"),
+        (None, None) => String::new(),
+    };
+    let memory = match (status.out_of_memory, status.memory_limit_bytes) {
+        (false, _) => String::new(),
+        (true, 0) => ", out of memory".to_owned(),
+        (true, limit) => format!(", out of memory at {}", output::bytes(limit)),
+    };
+    if status.first_completed_at == 0 {
+        return String::new();
+    }
+    let when = output::ago(status.first_completed_at);
+    format!("{when} {how}{memory}").trim_end().to_owned()
+}
+
+fn used(status: &TaskStatus) -> String {
+    let cpu = status
+        .cpu_ns
+        .map(|nanos| format!("{} of CPU", output::span(Duration::from_nanos(nanos))));
+    let memory = status
+        .memory_peak_bytes
+        .map(|bytes| format!("{} of memory", output::bytes(bytes)));
+    let both: Vec<String> = cpu.into_iter().chain(memory).collect();
+    both.join(", ")
+}
+
+fn callback(task: &Task) -> String {
+    let (url, status) = (&task.definition.completion_callback_url, &task.status);
+    match (url.is_empty(), status.callback_attempts) {
+        (true, _) => String::new(),
+        (false, 0) => url.clone(),
+        (false, failed) if status.callback_given_up => {
+            format!("{url}, given up after {failed} tries")
+        }
+        (false, failed) => format!(
+            "{url}, failed {failed} times, next {}",
+            output::ahead(status.callback_next_at)
+        ),
+    }
+}
+
+/// What came of it: the result alone on standard output, everything else beside it.
+pub(super) fn result(task: &Task) -> Result<(), CliError> {
+    let status = &task.status;
+    let guid = output::clean(&status.task_guid);
+    if status.failed {
+        let why = output::clean(&status.failure_reason);
+        output::say(&format!("{guid} failed: {why}"));
+    } else {
+        output::say(&format!("{guid} is done"));
+    }
+    if !status.result_note.is_empty() {
+        output::say(&output::clean(&status.result_note));
+    }
+    if status.result_truncated {
+        output::say("the result is cut: the file is longer");
+    }
+    if !status.result.is_empty() {
+        output::print(&status.result)?;
+        if !status.result.ends_with('\n') {
+            output::print("\n")?;
+        }
+    }
+    Ok(())
+}

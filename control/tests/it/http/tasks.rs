@@ -1,0 +1,388 @@
+//! One-off tasks over HTTP: their life, every refusal, what becomes of callbacks.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use muster_control::server::{Server, TasksConfig};
+use muster_domain::alloc::{ClientStatus, DesiredStatus, Exit};
+use muster_domain::fixture::node;
+use muster_domain::one_off::{End, NAMESPACE};
+use serde_json::{Value, json};
+
+use super::Client;
+use super::events::Stream;
+use crate::fixture::{self, FakeAgent, TestServer};
+
+/// The body of a desire.
+fn body(guid: &str) -> Value {
+    json!({
+        "task_guid": guid,
+        "domain": "apps",
+        "task_definition": {
+            "rootfs": "preloaded:host",
+            "action": {"run": {"path": "/bin/true", "user": "vcap"}},
+            "memory_mb": 64,
+            "disk_mb": 10,
+            "annotation": "mine",
+            "result_file": "/tmp/result",
+        },
+    })
+}
+
+async fn desire(client: &Client, body: &Value) -> Value {
+    client.put("/v1/tasks", body).await.json()
+}
+
+async fn change(client: &Client, guid: &str, verb: &str) -> u16 {
+    let path = format!("/v1/tasks/{guid}/{verb}");
+    client.put(&path, &json!({})).await.status
+}
+
+/// What a refusal says: status and Diego's type.
+async fn refusal(
+    client: &Client,
+    method: &str,
+    path: &str,
+    body: Vec<u8>,
+) -> (u16, String, String) {
+    let answer = client.send(method, path, body).await;
+    let error: Value = serde_json::from_str(&answer.text).expect(&answer.text);
+    let text = |name: &str| error[name].as_str().unwrap().to_owned();
+    (answer.status, text("type"), text("message"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_desired_followed_and_resolved() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+
+    let answer = desire(&client, &body("a")).await;
+    let again = desire(&client, &body("a")).await;
+    assert_eq!(
+        (&answer["created"], &again["created"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(answer["generation"], again["generation"]);
+    let alloc = agent.next_to_run().await;
+    assert_eq!(alloc.job.spec.namespace, NAMESPACE);
+    agent.report(alloc.alloc_id, ClientStatus::Running).await;
+    let running = client.get("/v1/tasks/a").await.json();
+    assert_eq!(
+        (&running["state"], &running["phase"]),
+        (&json!("Running"), &json!("running"))
+    );
+    assert_eq!(running["cell_id"], json!(agent.node_id.to_string()));
+    assert_eq!(running["annotation"], "mine");
+    let end = End {
+        result: "42".to_owned(),
+        exit: Some(Exit::default()),
+        ..End::default()
+    };
+    agent
+        .report_end(alloc.alloc_id, ClientStatus::Complete, end)
+        .await;
+
+    let completed = client.get("/v1/tasks/a").await.json();
+    assert_eq!(completed["state"], "Completed");
+    assert_eq!(
+        (&completed["result"], &completed["exit_code"]),
+        (&json!("42"), &json!(0))
+    );
+    assert_eq!(completed["failed"], false);
+    let listed = client
+        .get("/v1/tasks?domain=apps&state=completed")
+        .await
+        .json();
+    assert_eq!(listed[0]["task_guid"], "a");
+    assert_eq!(client.get("/v1/tasks?domain=other").await.json(), json!([]));
+    assert_eq!(
+        client.get("/v1/domains").await.json(),
+        json!([{"domain": "apps", "tasks": 1}])
+    );
+    assert_eq!(change(&client, "a", "resolving").await, 200);
+    let deleted = client.send("DELETE", "/v1/tasks/a", Vec::new()).await;
+    assert_eq!(deleted.status, 200);
+    assert_eq!(client.get("/v1/tasks/a").await.status, 404);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_refusal_has_its_kind() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    desire(&client, &body("a")).await;
+    let put = |value: &Value| value.to_string().into_bytes();
+    let mut other = body("a");
+    other["domain"] = json!("other");
+    let mut invalid = body("b c");
+    invalid["task_definition"]["memory_mb"] = json!(-1);
+    let mut unknown = body("b");
+    unknown["task_definition"]["image_layers"] = json!([]);
+    let cases = [
+        (
+            "PUT",
+            "/v1/tasks",
+            put(&other),
+            409,
+            "ResourceExists",
+            "exists already",
+        ),
+        (
+            "PUT",
+            "/v1/tasks",
+            put(&invalid),
+            400,
+            "InvalidRequest",
+            "Invalid field: task_guid, Invalid field: memory_mb",
+        ),
+        (
+            "PUT",
+            "/v1/tasks",
+            put(&unknown),
+            400,
+            "InvalidJSON",
+            "image_layers",
+        ),
+        ("PUT", "/v1/tasks", b"{".to_vec(), 400, "InvalidJSON", "EOF"),
+        (
+            "GET",
+            "/v1/tasks/b",
+            Vec::new(),
+            404,
+            "ResourceNotFound",
+            "no task b",
+        ),
+        (
+            "PUT",
+            "/v1/tasks/b/cancel",
+            Vec::new(),
+            404,
+            "ResourceNotFound",
+            "no task b",
+        ),
+        (
+            "PUT",
+            "/v1/tasks/a/resolving",
+            Vec::new(),
+            409,
+            "InvalidStateTransition",
+            "Cannot transition from Pending to Resolving",
+        ),
+        (
+            "DELETE",
+            "/v1/tasks/a",
+            Vec::new(),
+            409,
+            "InvalidStateTransition",
+            "Cannot transition from Pending to Resolving",
+        ),
+        (
+            "PUT",
+            "/v1/tasks/a/cancel?generation=1",
+            Vec::new(),
+            404,
+            "ResourceNotFound",
+            "a",
+        ),
+    ];
+    for (method, path, body, status, kind, words) in cases {
+        let (found, found_kind, message) = refusal(&client, method, path, body).await;
+        assert_eq!(
+            (found, found_kind.as_str()),
+            (status, kind),
+            "{method} {path}: {message}"
+        );
+        assert!(message.contains(words), "{method} {path}: {message}");
+    }
+    assert_eq!(client.get("/v1/tasks?state=done").await.status, 400);
+    // Its job is not anybody's to change.
+    let job = format!("/v1/job/a?namespace={NAMESPACE}");
+    assert_eq!(client.send("DELETE", &job, Vec::new()).await.status, 400);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_says_why_it_waits_and_is_cancelled_at_once() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let _agent = FakeAgent::join(&test, node("n1").memory_mb(32).build()).await;
+    desire(&client, &body("a")).await;
+    let control = test.control();
+    test.until("it waits for room", |state| {
+        state
+            .evals()
+            .iter()
+            .any(|eval| !eval.failed_groups.is_empty())
+    })
+    .await;
+
+    let waiting = client.get("/v1/tasks/a").await.json();
+    assert_eq!(waiting["phase"], "queued");
+    assert_eq!(
+        waiting["rejection_reason"],
+        "insufficient resources: memory"
+    );
+    assert_eq!(change(&client, "a", "cancel").await, 200);
+    assert_eq!(change(&client, "a", "cancel").await, 200);
+
+    let cancelled = client.get("/v1/tasks/a").await.json();
+    assert_eq!(cancelled["state"], "Completed");
+    assert_eq!(cancelled["failure_reason"], "task was cancelled");
+    assert!(control.state().allocs().is_empty());
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_task_is_completed_when_its_node_has_ended_it() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    desire(&client, &body("a")).await;
+    let alloc = agent.next_to_run().await;
+    agent.report(alloc.alloc_id, ClientStatus::Running).await;
+    let mut events = Stream::open(&client.base, "topic=Task:a&namespace=*");
+
+    assert_eq!(change(&client, "a", "cancel").await, 200);
+
+    let cancelling = client.get("/v1/tasks/a").await.json();
+    assert_eq!(
+        (&cancelling["state"], &cancelling["phase"]),
+        (&json!("Running"), &json!("cancelling"))
+    );
+    let mut phases = Vec::new();
+    while phases.last() != Some(&json!("cancelling")) {
+        let line = events.events().await.events.into_iter();
+        phases.extend(line.map(|event| event.payload["Task"]["phase"].clone()));
+    }
+    assert_eq!(phases, ["queued", "preparing", "running", "cancelling"]);
+    let told = agent.next_wanted(DesiredStatus::Stop).await;
+    assert_eq!(told.alloc_id, alloc.alloc_id);
+    agent
+        .report_end(alloc.alloc_id, ClientStatus::Complete, End::default())
+        .await;
+    let ended = client.get("/v1/tasks/a").await.json();
+    assert_eq!(ended["failure_reason"], "task was cancelled");
+    test.server.shutdown().await;
+}
+
+/// An endpoint that gives each call the next of `answers`. Bodies of calls come out of the channel.
+fn endpoint(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/done", listener.local_addr().unwrap());
+    let (sender, bodies) = mpsc::channel();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut bytes = [0; 4096];
+            while !request.ends_with(b"}") {
+                let count = stream.read(&mut bytes).unwrap();
+                request.extend_from_slice(&bytes[..count]);
+            }
+            let text = String::from_utf8(request).unwrap();
+            let body = text.split("\r\n\r\n").nth(1).unwrap();
+            sender.send(serde_json::from_str(body).unwrap()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    (url, bodies)
+}
+
+const TAKEN: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+const BUSY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_is_made_until_it_is_taken_and_the_task_goes() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (url, bodies) = endpoint(&[BUSY, TAKEN]);
+    let mut wanted = body("a");
+    wanted["task_definition"]["completion_callback_url"] = json!(url);
+    desire(&client, &wanted).await;
+    assert_eq!(change(&client, "a", "cancel").await, 200);
+
+    test.until("the task is forgotten", |state| state.one_offs().is_empty())
+        .await;
+
+    for _ in 0..2 {
+        let body = bodies.recv_timeout(fixture::PATIENCE).unwrap();
+        assert_eq!(body["task_guid"], "a");
+        assert_eq!(body["annotation"], "mine");
+        assert_eq!(body["failure_reason"], "task was cancelled");
+    }
+    test.server.shutdown().await;
+}
+
+/// A place that takes calls and never answers holds its own tasks and nobody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_hangs_delays_nobody_else() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hangs = format!("http://{}/", hanging.local_addr().unwrap());
+    let (url, bodies) = endpoint(&[TAKEN]);
+    // More than may be under way in one place.
+    for number in 0..40 {
+        let guid = format!("hangs-{number}");
+        let mut wanted = body(&guid);
+        wanted["task_definition"]["completion_callback_url"] = json!(hangs);
+        desire(&client, &wanted).await;
+        assert_eq!(change(&client, &guid, "cancel").await, 200);
+    }
+    let mut wanted = body("a");
+    wanted["task_definition"]["completion_callback_url"] = json!(url);
+    desire(&client, &wanted).await;
+    assert_eq!(change(&client, "a", "cancel").await, 200);
+
+    let body = bodies.recv_timeout(fixture::PATIENCE).unwrap();
+
+    assert_eq!(body["task_guid"], "a");
+    let state = test
+        .until("it is forgotten", |state| {
+            state.one_offs().get("a").is_none()
+        })
+        .await;
+    assert_eq!(state.one_offs().len(), 40);
+    drop(hanging);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_wants_goes_when_its_time_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = fixture::config(dir.path());
+    config.tasks = TasksConfig {
+        start_timeout: Duration::from_millis(50),
+        retention: Duration::from_millis(50),
+        ..TasksConfig::default()
+    };
+    let server = Server::start(config).await.unwrap();
+    let test = TestServer { server, dir };
+    let client = Client::new(&test.server);
+    let mut events = Stream::open(&client.base, "topic=Task&namespace=*");
+    desire(&client, &body("a")).await;
+
+    test.until("the task is forgotten", |state| {
+        state.one_offs().is_empty() && state.applied().0 > 3
+    })
+    .await;
+
+    let mut seen = Vec::new();
+    while !seen.iter().any(Value::is_null) {
+        let line = events.events().await;
+        seen.extend(
+            line.events
+                .into_iter()
+                .map(|event| event.payload["Task"].clone()),
+        );
+    }
+    let reasons: Vec<&Value> = seen.iter().map(|task| &task["failure_reason"]).collect();
+    assert!(
+        reasons.contains(&&json!("not started within time limit")),
+        "{reasons:?}"
+    );
+    test.server.shutdown().await;
+}
