@@ -53,7 +53,16 @@ pub fn report_bytes(report: &AllocReport) -> usize {
     const EVENT: usize = 96;
     let events = report.task_states.iter().flat_map(|task| &task.events);
     let messages: usize = events.map(|event| EVENT + event.message.len()).sum();
-    (1 + report.task_states.len()) * PART + report.client_description.len() + messages
+    let end = report.end.as_ref().map_or(0, |end| {
+        let texts = [
+            &end.failure_reason,
+            &end.failed_action,
+            &end.result,
+            &end.result_note,
+        ];
+        PART + texts.iter().map(|text| text.len()).sum::<usize>()
+    });
+    (1 + report.task_states.len()) * PART + report.client_description.len() + messages + end
 }
 
 /// To an agent, on its session stream.

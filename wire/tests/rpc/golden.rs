@@ -12,6 +12,7 @@ use muster_domain::alloc::{
 };
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
+use muster_domain::one_off::{End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
@@ -78,7 +79,34 @@ fn report() -> AllocReport {
         client_description: "a task failed".to_owned(),
         task_states: vec![state],
         healthy: Some(false),
-        end: None,
+        end: Some(Box::new(end())),
+    }
+}
+
+fn end() -> End {
+    End {
+        failed: true,
+        failure_reason: "LOG: Exited with status 3 (out of memory)".to_owned(),
+        failed_action: "serial[1].run".to_owned(),
+        result: "r".to_owned(),
+        result_truncated: true,
+        result_note: "n".to_owned(),
+        exit: Some(Exit {
+            code: 3,
+            signal: 0,
+            oom_killed: true,
+            unknown: false,
+        }),
+        oom: Some(Oom {
+            limit_bytes: 64 << 20,
+            peak_bytes: 63 << 20,
+            process: "sh".to_owned(),
+        }),
+        usage: Usage {
+            cpu: Some(Duration::from_millis(7)),
+            memory_peak_bytes: Some(63 << 20),
+        },
+        at: Timestamp(9),
     }
 }
 
