@@ -195,7 +195,7 @@ impl Duties {
             match effect {
                 Effect::EnqueueEval(eval_id) => self.scheduling.enqueue(&state, eval_id, now),
                 Effect::BlockEval(eval_id) => self.scheduling.block(&state, eval_id, now),
-                Effect::ForgetEval(eval_id) => self.scheduling.forget(eval_id),
+                Effect::ForgetEval(eval_id) => self.scheduling.forget(&state, eval_id, now),
                 Effect::CapacityFreed { node_id } => {
                     self.scheduling.handle_capacity(&state, node_id, now);
                 }

@@ -106,6 +106,17 @@ impl Amount {
         }
     }
 
+    /// `self` so many times.
+    #[must_use]
+    pub fn times(self, count: u32) -> Self {
+        let count = u64::from(count);
+        Self {
+            cpu_mhz: self.cpu_mhz.saturating_mul(count),
+            memory_mb: self.memory_mb.saturating_mul(count),
+            disk_mb: self.disk_mb.saturating_mul(count),
+        }
+    }
+
     /// `self` without `other`, never below zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {

@@ -2,26 +2,65 @@
 //!
 //! Memory of the leader only. One for each job, which the state sees to. Room that came free between the
 //! snapshot of an evaluation and its arrival here is remembered, so that none is woken never.
+//!
+//! A node that has more room is *offered* to those that wait, the most important and oldest first: to as many as its
+//! room is enough for, and to the next ones when these have been looked at. So a long queue costs what is placed, not
+//! what waits, and nobody is passed over, because an offer goes on until it was made to all.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, LogIndex, NodeId};
+use muster_domain::one_off::NAMESPACE;
+use muster_domain::resources::Amount;
 
 use crate::limits;
 use crate::scheduler;
 use crate::state::State;
 
+/// The most important first, then the oldest.
+pub(crate) type WaitKey = (Reverse<u8>, LogIndex, EvalId);
+
+/// Where an evaluation stands among others. A one-off task keeps its age however often it was looked at.
+pub(crate) fn wait_key(eval: &Evaluation) -> WaitKey {
+    let age = if eval.job.namespace == NAMESPACE {
+        eval.job_modify_index
+    } else {
+        eval.create_index
+    };
+    (Reverse(eval.priority), age, eval.id)
+}
+
 /// Evaluations that wait for room.
 #[derive(Debug, Default)]
 pub struct BlockedEvals {
-    evals: BTreeMap<EvalId, Arc<Evaluation>>,
+    evals: BTreeMap<WaitKey, Arc<Evaluation>>,
+    keys: BTreeMap<EvalId, WaitKey>,
+    /// Room that is being offered.
+    offers: BTreeMap<NodeId, Offer>,
+    /// Whom it was offered to, until they have been looked at.
+    woken: BTreeMap<EvalId, NodeId>,
+    /// Offers that go on.
+    due: Vec<NodeId>,
     /// Nodes with more room, oldest first.
     recent: VecDeque<(LogIndex, NodeId)>,
     /// Room that came free up to here may be forgotten.
     forgotten: LogIndex,
 }
+
+/// The room of one node on its way through those that wait.
+#[derive(Debug, Default)]
+struct Offer {
+    /// Who was woken for it and has not been looked at, and what each may take.
+    pending: BTreeMap<EvalId, Amount>,
+    /// Who comes next; `None`: all had it.
+    next: Option<WaitKey>,
+}
+
+/// Before everybody.
+const FIRST: WaitKey = (Reverse(u8::MAX), LogIndex(0), EvalId([0; 16]));
 
 impl BlockedEvals {
     /// Begins anew: nothing is known of room that came free up to `applied`.
@@ -43,13 +82,15 @@ impl BlockedEvals {
                 .take_while(|(index, _)| *index > seen)
                 .any(|(_, node_id)| scheduler::could_help(state, eval, node_id));
         if !missed {
-            self.evals.insert(eval.id, Arc::clone(eval));
+            let key = wait_key(eval);
+            self.keys.insert(eval.id, key);
+            self.evals.insert(key, Arc::clone(eval));
         }
         missed
     }
 
-    /// Node `node_id` has more room since `index`. Gives back, and lets go of, evaluations it could help,
-    /// the most important first.
+    /// Node `node_id` has more room since `index`. Gives back, and lets go of, evaluations it could help, as many
+    /// as it may have room for, the most important first.
     pub fn handle_capacity(
         &mut self,
         state: &State,
@@ -62,22 +103,38 @@ impl BlockedEvals {
         {
             self.forgotten = self.forgotten.max(oldest);
         }
-        let mut woken: Vec<Arc<Evaluation>> = self
-            .evals
-            .values()
-            .filter(|eval| scheduler::could_help(state, eval, &node_id))
-            .map(Arc::clone)
-            .collect();
-        for eval in &woken {
-            self.evals.remove(&eval.id);
+        if self.evals.is_empty() {
+            return Vec::new();
         }
-        woken.sort_by_key(|eval| (std::cmp::Reverse(eval.priority), eval.create_index, eval.id));
-        woken
+        self.offers.entry(node_id).or_default().next = Some(FIRST);
+        self.offer(state, node_id)
     }
 
-    /// An evaluation has ended, or is looked at again for another reason.
+    /// Gives back, and lets go of, those to whom offers go on, because the ones before them have been looked at.
+    pub fn go_on(&mut self, state: &State) -> Vec<Arc<Evaluation>> {
+        let due = std::mem::take(&mut self.due);
+        let woken = due.into_iter().map(|node_id| self.offer(state, node_id));
+        woken.collect::<Vec<_>>().concat()
+    }
+
+    /// An evaluation that was woken has been looked at, or has ended: what it did not take is for others.
+    pub fn release(&mut self, eval_id: &EvalId) {
+        let Some(node_id) = self.woken.remove(eval_id) else {
+            return;
+        };
+        if let Some(offer) = self.offers.get_mut(&node_id) {
+            offer.pending.remove(eval_id);
+            if offer.pending.is_empty() {
+                self.due.push(node_id);
+            }
+        }
+    }
+
+    /// An evaluation does not wait any more.
     pub fn forget(&mut self, eval_id: &EvalId) {
-        self.evals.remove(eval_id);
+        if let Some(key) = self.keys.remove(eval_id) {
+            self.evals.remove(&key);
+        }
     }
 
     /// How many wait.
@@ -91,6 +148,50 @@ impl BlockedEvals {
     pub fn is_empty(&self) -> bool {
         self.evals.is_empty()
     }
+
+    /// Takes the offer of `node_id` on: wakes those that come next and for whom its room is enough.
+    fn offer(&mut self, state: &State, node_id: NodeId) -> Vec<Arc<Evaluation>> {
+        let Some(offer) = self.offers.get_mut(&node_id) else {
+            return Vec::new();
+        };
+        let mut free = free(state, &node_id);
+        for ask in offer.pending.values() {
+            free = free.minus(*ask);
+        }
+        let mut woken = Vec::new();
+        let waiting = offer.next.take().map(|next| self.evals.range(next..));
+        for (key, eval) in waiting.into_iter().flatten() {
+            if !scheduler::could_help(state, eval, &node_id) {
+                continue;
+            }
+            let ask = scheduler::waits_for(state, eval);
+            let is_enough = ask.exceeds(free).is_none();
+            // One that is more than the room is for, such as by taking the place of others, goes alone.
+            if !is_enough && !(woken.is_empty() && offer.pending.is_empty()) {
+                offer.next = Some(*key);
+                break;
+            }
+            free = free.minus(ask);
+            offer.pending.insert(eval.id, ask);
+            woken.push(Arc::clone(eval));
+        }
+        if offer.pending.is_empty() {
+            self.offers.remove(&node_id);
+        }
+        for eval in &woken {
+            self.forget(&eval.id);
+            self.woken.insert(eval.id, node_id);
+        }
+        woken
+    }
+}
+
+/// What nobody uses of a node.
+fn free(state: &State, node_id: &NodeId) -> Amount {
+    let nodes = state.nodes();
+    let number = nodes.number(node_id);
+    let column = number.and_then(|number| nodes.column_at(number));
+    column.map_or_else(Amount::default, |column| column.total.minus(column.used))
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 //!
 //! Deliberately absent: scheduling, writing. [`Broker::take_updates`] says what must be written.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
 
 use crate::applier::Settled;
-use crate::blocked::BlockedEvals;
+use crate::blocked::{BlockedEvals, WaitKey, wait_key};
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::State;
@@ -87,15 +86,13 @@ struct JobQueue {
     queued: BTreeSet<(LogIndex, EvalId)>,
 }
 
-type ReadyKey = (Reverse<u8>, LogIndex, EvalId);
-
 /// The evaluation broker.
 #[derive(Debug, Default)]
 pub struct Broker {
     config: BrokerConfig,
     entries: BTreeMap<EvalId, Entry>,
     jobs: BTreeMap<JobKey, JobQueue>,
-    ready: BTreeSet<ReadyKey>,
+    ready: BTreeSet<WaitKey>,
     /// Deadlines of deliveries and ends of delays.
     timers: BTreeSet<(Timestamp, EvalId)>,
     blocked: BlockedEvals,
@@ -131,7 +128,11 @@ impl Broker {
 
     /// Takes an evaluation, unless it is here already or has ended.
     pub fn enqueue(&mut self, eval: &Arc<Evaluation>, now: Timestamp) {
-        if self.entries.contains_key(&eval.id) || eval.status.is_terminal() {
+        if self.entries.contains_key(&eval.id) {
+            return;
+        }
+        if eval.status.is_terminal() {
+            self.blocked.release(&eval.id);
             return;
         }
         self.blocked.forget(&eval.id);
@@ -179,7 +180,8 @@ impl Broker {
     /// The evaluation is done with.
     pub fn ack(&mut self, eval_id: &EvalId, token: u64) {
         if self.is_current(eval_id, token) {
-            self.forget(eval_id);
+            self.blocked.forget(eval_id);
+            self.drop_entry(eval_id);
         }
     }
 
@@ -208,7 +210,7 @@ impl Broker {
         entry.deliveries -= 1;
         entry.place = Place::Ready;
         self.timers.remove(&(deadline, *eval_id));
-        let key = ready_key(&entry.eval);
+        let key = wait_key(&entry.eval);
         self.ready.insert(key);
     }
 
@@ -223,6 +225,7 @@ impl Broker {
         for (eval_id, seen) in &settled.waiting {
             self.block(state, *eval_id, *seen, now);
         }
+        self.go_on(state, now);
     }
 
     /// Lets an evaluation wait for room. `seen` is the snapshot in which there was none: if room came
@@ -248,12 +251,21 @@ impl Broker {
         for eval in self.blocked.handle_capacity(state, node_id, index) {
             self.enqueue(&eval, now);
         }
+        self.go_on(state, now);
     }
 
     /// An evaluation has ended.
-    pub fn forget(&mut self, eval_id: &EvalId) {
+    pub fn forget(&mut self, state: &State, eval_id: &EvalId, now: Timestamp) {
         self.blocked.forget(eval_id);
         self.drop_entry(eval_id);
+        self.go_on(state, now);
+    }
+
+    /// Room that those who were woken for it did not take is offered to the next ones.
+    fn go_on(&mut self, state: &State, now: Timestamp) {
+        for eval in self.blocked.go_on(state) {
+            self.enqueue(&eval, now);
+        }
     }
 
     /// Deadlines passed and delays ended.
@@ -326,7 +338,7 @@ impl Broker {
         } else {
             entry.place = Place::Ready;
             job.active = Some(eval_id);
-            self.ready.insert(ready_key(&entry.eval));
+            self.ready.insert(wait_key(&entry.eval));
         }
     }
 
@@ -365,6 +377,7 @@ impl Broker {
     }
 
     fn drop_entry(&mut self, eval_id: &EvalId) {
+        self.blocked.release(eval_id);
         if self.entries.contains_key(eval_id) {
             self.leave(eval_id);
             self.entries.remove(eval_id);
@@ -384,7 +397,7 @@ impl Broker {
                 self.timers.remove(&(until, *eval_id));
             }
             Place::Ready => {
-                self.ready.remove(&ready_key(&eval));
+                self.ready.remove(&wait_key(&eval));
             }
             Place::Out { deadline, .. } => {
                 self.timers.remove(&(deadline, *eval_id));
@@ -413,10 +426,6 @@ impl Broker {
             self.queue(newest);
         }
     }
-}
-
-fn ready_key(eval: &Evaluation) -> ReadyKey {
-    (Reverse(eval.priority), eval.create_index, eval.id)
 }
 
 fn ending(eval_id: EvalId, status: EvalStatus, why: &str, next: NextEval) -> EvalUpdate {

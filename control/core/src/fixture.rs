@@ -76,7 +76,9 @@ impl Cluster {
                     self.broker
                         .block(&self.state, eval_id, seen.unwrap_or_default(), self.now);
                 }
-                Effect::ForgetEval(eval_id) => self.broker.forget(&eval_id),
+                Effect::ForgetEval(eval_id) => {
+                    self.broker.forget(&self.state, &eval_id, self.now);
+                }
                 Effect::CapacityFreed { node_id } => {
                     self.broker
                         .handle_capacity(&self.state, node_id, index, self.now);

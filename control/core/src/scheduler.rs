@@ -28,6 +28,7 @@ use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::JobType;
 use muster_domain::plan::Plan;
+use muster_domain::resources::Amount;
 
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
@@ -161,6 +162,18 @@ pub fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOut
 #[must_use]
 pub fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
     generic::could_help(state, eval, node_id)
+}
+
+/// What all that waits with `eval` takes of a node at most.
+#[must_use]
+pub fn waits_for(state: &State, eval: &Evaluation) -> Amount {
+    let job = state.jobs().get(&eval.job);
+    let queued = eval.queued.iter();
+    let asks = queued.filter_map(|(name, count)| {
+        let group = job?.current.spec.group(name)?;
+        Some(group.ask().times(*count))
+    });
+    asks.fold(Amount::default(), Amount::plus)
 }
 
 /// Whether an allocation that ended well counts as one that failed, because its job runs for ever.

@@ -1,6 +1,7 @@
 //! Users: programs that register, update and stop jobs, and read. Each has one request under way at a
 //! time, asks again under the same key when no answer comes, and asks another server each time.
 
+use muster_control_core::fsm::{NewOneOff, OneOffChange, OneOffStep};
 use muster_domain::fixture;
 use muster_domain::id::{JobKey, NodeId, Timestamp, WriteKey};
 use muster_domain::job::{JobSpec, JobType};
@@ -121,13 +122,15 @@ impl Client {
         if dice.chance(60) {
             return Ask::ReadLinearizable;
         }
-        let wish = match dice.below(20) {
+        let wish = match dice.below(26) {
             0..=9 => Wish::Register(Box::new(job(dice))),
             10..=12 => Wish::Deregister {
                 key: some_job(dice),
                 purge: dice.chance(25),
             },
             13..=15 => Wish::Evaluate(some_job(dice)),
+            20..=22 => Wish::Desire(Box::new(task(dice))),
+            23..=25 => Wish::Task(step(dice)),
             _ => Wish::SetEligibility {
                 node_id: dice.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
                 eligibility: if dice.chance(75) {
@@ -140,6 +143,39 @@ impl Client {
         let text = format!("{}-{}", self.at, self.next);
         let key = WriteKey::new(text).expect("the key is short");
         Ask::Write { key, wish }
+    }
+}
+
+fn guid(dice: &mut Dice) -> String {
+    format!("task-{}", dice.below(4))
+}
+
+fn task(dice: &mut Dice) -> NewOneOff {
+    let mut definition = fixture::definition();
+    definition.start_timeout_ms = u64::from(dice.between(5, 60)) * 1_000;
+    definition.retention_ms = u64::from(dice.between(5, 30)) * 1_000;
+    definition.memory_mb = i32::try_from(dice.between(1, 8) * 64).unwrap_or(64);
+    NewOneOff {
+        guid: guid(dice),
+        domain: "apps".to_owned(),
+        definition,
+    }
+}
+
+fn step(dice: &mut Dice) -> OneOffChange {
+    let step = match dice.below(3) {
+        0 => OneOffStep::Cancel,
+        // Over before anybody looks, or when the storm is.
+        1 => OneOffStep::Claim {
+            until: Timestamp(u64::from(dice.between(0, 1)) * (u64::MAX >> 1)),
+            for_callback: false,
+        },
+        _ => OneOffStep::Delete,
+    };
+    OneOffChange {
+        guid: guid(dice),
+        generation: None,
+        step,
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use muster_control_core::applier::{self, Merged};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
+use muster_control_core::converge;
 use muster_control_core::fsm::{Command, Effect, Response};
 use muster_control_core::gc::{Collector, GcConfig};
 use muster_control_core::heartbeat::{Beat, HeartbeatConfig, Heartbeats};
@@ -30,6 +31,8 @@ pub enum Purpose {
     Down(NodeId),
     /// The collection goes on with its next slice.
     Garbage(Box<Command>),
+    /// Time has changed one-off tasks.
+    Converge,
 }
 
 /// The duties of one reign.
@@ -48,6 +51,7 @@ pub struct Duties {
     busy: usize,
     garbage: VecDeque<Command>,
     collecting: bool,
+    converging: bool,
     looked_at: Timestamp,
 }
 
@@ -81,6 +85,7 @@ impl Duties {
             busy: 0,
             garbage: VecDeque::new(),
             collecting: false,
+            converging: false,
             looked_at: env.now,
         };
         duties.broker.lead(state, env.now);
@@ -120,7 +125,7 @@ impl Duties {
                         self.broker.block(state, eval_id, eval.snapshot_index, now);
                     }
                 }
-                Effect::ForgetEval(eval_id) => self.broker.forget(&eval_id),
+                Effect::ForgetEval(eval_id) => self.broker.forget(state, &eval_id, now),
                 Effect::CapacityFreed { node_id } => {
                     let index = state.applied();
                     self.broker.handle_capacity(state, node_id, index, now);
@@ -144,6 +149,7 @@ impl Duties {
     pub fn settle(&mut self, purpose: Purpose, response: &Response, state: &State, now: Timestamp) {
         match purpose {
             Purpose::Down(_) => {}
+            Purpose::Converge => self.converging = false,
             Purpose::Garbage(command) => {
                 self.collecting = false;
                 if let Some(next) = Collector::next_slice(&command, response, now) {
@@ -203,6 +209,12 @@ impl Duties {
         {
             self.collecting = true;
             return Some((command.clone(), Purpose::Garbage(Box::new(command))));
+        }
+        if !self.converging
+            && let Some(command) = converge::due(state, at).commands.pop()
+        {
+            self.converging = true;
+            return Some((command, Purpose::Converge));
         }
         if self.applying {
             return None;

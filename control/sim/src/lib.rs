@@ -105,6 +105,8 @@ pub struct Report {
     pub placed: u64,
     /// Objects that collections have freed.
     pub collected: u64,
+    /// One-off tasks that began.
+    pub one_offs: usize,
     /// Elections won.
     pub terms: usize,
     /// Writes acknowledged to users.

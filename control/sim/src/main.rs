@@ -40,6 +40,7 @@ struct Sum {
     entries: u64,
     placed: u64,
     collected: u64,
+    one_offs: usize,
     terms: usize,
     promises: usize,
     reads: u64,
@@ -52,6 +53,7 @@ impl Sum {
         self.entries += report.entries;
         self.placed += report.placed;
         self.collected += report.collected;
+        self.one_offs += report.one_offs;
         self.terms += report.terms;
         self.promises += report.promises;
         self.reads += report.reads;
@@ -134,12 +136,13 @@ fn main() -> ExitCode {
     }
     eprintln!();
     println!(
-        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} objects collected, {} writes and {} reads of users; at rest within {} s of virtual time",
+        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} one-off tasks begun, {} objects collected, {} writes and {} reads of users; at rest within {} s of virtual time",
         args.seeds,
         sum.events,
         sum.entries,
         sum.terms,
         sum.placed,
+        sum.one_offs,
         sum.collected,
         sum.promises,
         sum.reads,

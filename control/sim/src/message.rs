@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Command, NewOneOff, OneOffChange, Response};
 use muster_domain::id::{JobKey, LogIndex, NodeId, WriteKey};
 use muster_domain::job::JobSpec;
 use muster_domain::node::Eligibility;
@@ -223,6 +223,10 @@ pub enum Wish {
         /// Whether.
         eligibility: Eligibility,
     },
+    /// Have a one-off task done.
+    Desire(Box<NewOneOff>),
+    /// Do something with a one-off task.
+    Task(OneOffChange),
 }
 
 /// What a client is answered.

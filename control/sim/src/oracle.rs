@@ -12,6 +12,7 @@ use muster_control_core::state::StateHash;
 use muster_domain::id::{JobKey, LogIndex, NodeId, WriteKey};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
+use muster_domain::one_off;
 
 use crate::disk::Image;
 use crate::log::{Entry, Payload, Position};
@@ -55,6 +56,8 @@ pub struct Oracle {
     promised: BTreeMap<WriteKey, u64>,
     /// The jobs as users left them.
     pub jobs: BTreeMap<JobKey, Wanted>,
+    /// One-off tasks by their job and the entry that made it: how often each began.
+    one_offs: BTreeMap<(JobKey, LogIndex), u32>,
     /// Instances placed.
     pub placed: u64,
     /// Objects that collections have freed.
@@ -79,6 +82,7 @@ impl Oracle {
             writes: BTreeMap::new(),
             promised: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            one_offs: BTreeMap::new(),
             placed: 0,
             collected: 0,
             reads: 0,
@@ -257,6 +261,24 @@ impl Oracle {
         }
     }
 
+    /// A process of a one-off task begins: the job that runs it, and the entry that made that. Whatever happens, it is
+    /// the only one.
+    pub fn one_off_starts(&mut self, key: JobKey, generation: LogIndex) {
+        let guid = key.job_id.clone();
+        let starts = self.one_offs.entry((key, generation)).or_default();
+        *starts += 1;
+        if *starts > 1 {
+            let starts = *starts;
+            self.fault(&format!("task {guid} has begun {starts} times"));
+        }
+    }
+
+    /// One-off tasks that began.
+    #[must_use]
+    pub fn one_offs(&self) -> usize {
+        self.one_offs.len()
+    }
+
     fn line(&mut self, index: u64) -> Option<&mut Line> {
         let at = usize::try_from(index.checked_sub(1)?).ok()?;
         self.ledger.get_mut(at)
@@ -345,6 +367,7 @@ impl Oracle {
         for job in jobs
             .iter()
             .filter(|job| !self.jobs.contains_key(&job.key()))
+            .filter(|job| job.current.spec.namespace != one_off::NAMESPACE)
         {
             faults.push(format!("nobody asked for job {}", job.key()));
         }

@@ -85,6 +85,7 @@ impl World {
             entries: self.env.oracle.committed_index(),
             placed: self.env.oracle.placed,
             collected: self.env.oracle.collected,
+            one_offs: self.env.oracle.one_offs(),
             terms: self.env.oracle.terms(),
             promises: self.env.oracle.promises(),
             reads: self.env.oracle.reads,

@@ -84,8 +84,8 @@ impl Scheduling {
         }
     }
 
-    pub(super) fn forget(&mut self, eval_id: EvalId) {
-        self.broker.forget(&eval_id);
+    pub(super) fn forget(&mut self, state: &State, eval_id: EvalId, now: Timestamp) {
+        self.broker.forget(state, &eval_id, now);
     }
 
     pub(super) fn handle_capacity(&mut self, state: &State, node_id: NodeId, now: Timestamp) {

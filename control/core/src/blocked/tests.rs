@@ -103,3 +103,89 @@ fn eligibility_is_capacity() {
 
     assert_eq!(cluster.live("web").len(), 1);
 }
+
+/// A queue of jobs of 400 MHz each, the oldest first, on a cluster without nodes.
+fn queue(count: usize) -> (Cluster, Vec<Arc<Evaluation>>) {
+    let mut cluster = Cluster::new();
+    for number in 0..count {
+        cluster.run(job(&format!("job-{number}")).cpu_mhz(400).build());
+    }
+    let evals = (0..count).map(|number| {
+        let key = JobKey::in_default(format!("job-{number}"));
+        Arc::clone(cluster.state.evals().open_of_job(&key).next().unwrap())
+    });
+    let evals = evals.collect();
+    (cluster, evals)
+}
+
+/// A node for two wakes two of five; what they leave goes to the next ones.
+#[test]
+fn room_is_offered_to_as_many_as_it_is_enough_for() {
+    let (mut cluster, evals) = queue(5);
+    let mut blocked = BlockedEvals::default();
+    for eval in &evals {
+        blocked.block(&cluster.state, eval, cluster.state.applied());
+    }
+    let node_id = cluster.node(spec(1_000, "a"));
+    let state = &cluster.state;
+    let ids =
+        |evals: Vec<Arc<Evaluation>>| -> Vec<EvalId> { evals.iter().map(|eval| eval.id).collect() };
+    let all = ids(evals);
+
+    let first = ids(blocked.handle_capacity(state, node_id, state.applied()));
+    assert_eq!(first, all[..2]);
+    blocked.release(&first[0]);
+    assert_eq!(ids(blocked.go_on(state)), []);
+    // Neither took any of it.
+    blocked.release(&first[1]);
+    let second = ids(blocked.go_on(state));
+    assert_eq!(second, all[2..4]);
+    second.iter().for_each(|eval_id| blocked.release(eval_id));
+    assert_eq!(ids(blocked.go_on(state)), all[4..]);
+    blocked.release(&all[4]);
+    assert_eq!(ids(blocked.go_on(state)), []);
+    assert!(blocked.is_empty());
+}
+
+/// While two are being looked at, the node gets more room: only what is not spoken for is offered.
+#[test]
+fn more_room_is_offered_beside_what_is_spoken_for() {
+    let (mut cluster, evals) = queue(4);
+    let mut blocked = BlockedEvals::default();
+    for eval in &evals {
+        blocked.block(&cluster.state, eval, cluster.state.applied());
+    }
+    let node_id = cluster.node(spec(1_000, "a"));
+    let woken = blocked.handle_capacity(&cluster.state, node_id, LogIndex(1));
+    assert_eq!(woken.len(), 2);
+
+    let none = blocked.handle_capacity(&cluster.state, node_id, LogIndex(2));
+    cluster.node(spec(1_200, "a"));
+    let one = blocked.handle_capacity(&cluster.state, node_id, LogIndex(3));
+
+    assert_eq!((none.len(), one.len()), (0, 1));
+    assert_eq!(one[0].id, evals[2].id);
+}
+
+/// However small the steps in which room comes, all that fits is placed, the oldest first.
+#[test]
+fn a_long_queue_is_served_in_order_without_looking_at_all_of_it() {
+    let (mut cluster, _) = queue(50);
+    let placed = |cluster: &Cluster| -> Vec<usize> {
+        let live = (0..50).filter(|number| !cluster.live(&format!("job-{number}")).is_empty());
+        live.collect()
+    };
+    cluster.node(node("n0").cpu_mhz(4_000).build());
+    let before = cluster.state.applied().0;
+    cluster.settle();
+    assert_eq!(placed(&cluster), (0..10).collect::<Vec<_>>());
+    // Ten plans and their updates, not fifty looks.
+    assert!(cluster.state.applied().0 - before < 30);
+    let done = cluster.live("job-3")[0].id;
+    cluster.stop("job-3");
+    cluster.report(done, muster_domain::alloc::ClientStatus::Complete);
+    cluster.settle();
+
+    assert!(placed(&cluster).contains(&10));
+    assert_eq!(placed(&cluster).len(), 10);
+}

@@ -1,10 +1,13 @@
 //! What the runners want, carried out with a mock driver.
 
+use std::sync::Arc;
+
 use muster_agent_core::alloc::{Effect, Event as AllocEvent};
 use muster_agent_core::task::{TaskEffect, TaskInput};
 use muster_domain::alloc::Exit;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::JobType;
+use muster_domain::one_off;
 
 use crate::env::{Env, Event};
 use crate::host::{Host, HostEvent, Process, TaskKey};
@@ -220,6 +223,11 @@ impl Host {
                 "host {}: a second process for task {task_at} of {alloc_id}",
                 self.at
             ));
+        }
+        let runner = self.agent.as_ref().and_then(|it| it.runners.get(&alloc_id));
+        let job = runner.map(|runner| Arc::clone(&runner.desired.job));
+        if let Some(job) = job.filter(|job| job.spec.namespace == one_off::NAMESPACE) {
+            env.oracle.one_off_starts(job.spec.key(), job.create_index);
         }
         if self.over.contains(&alloc_id) {
             env.oracle.fault(&format!(

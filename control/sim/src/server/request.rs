@@ -421,5 +421,10 @@ fn command(wish: Wish, at: Timestamp) -> Command {
             eligibility,
             at,
         },
+        Wish::Desire(task) => Command::DesireOneOff { task, at },
+        Wish::Task(change) => Command::ChangeOneOffs {
+            changes: vec![change],
+            at,
+        },
     }
 }
