@@ -35,6 +35,9 @@ use crate::task::NativeTask;
 use failure::Failure;
 use hands::NativeHands;
 
+/// Why actions failed that went well and have no result. Diego's.
+const NO_RESULT: &str = "failed to fetch result";
+
 /// A tree that is carried out, as its task sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
@@ -110,7 +113,7 @@ pub(crate) fn begin(task: &NativeTask, spawns: &Arc<Semaphore>) {
         let read = tokio::task::spawn_blocking(move || outcome(&config, &native, ended)).await;
         tree.end(read.unwrap_or_else(|_panic| Outcome {
             code: 1,
-            end: ActionsEnd::failure("failed to fetch result"),
+            end: ActionsEnd::failure(NO_RESULT),
         }));
         if let Err(error) = life.kill_all() {
             warn!(pid = life.process.pid, %error, "cannot kill what actions left running");
@@ -161,7 +164,7 @@ fn outcome(config: &TaskConfig, native: &NativeConfig, ended: Result<(), Failure
             if native.result_required && code == 0 {
                 code = 1;
                 end.exited = false;
-                end.failure_reason = "failed to fetch result".to_owned();
+                NO_RESULT.clone_into(&mut end.failure_reason);
             }
         }
     }
