@@ -35,6 +35,9 @@ use crate::task::NativeTask;
 use failure::Failure;
 use hands::NativeHands;
 
+/// Why actions failed whose processes somebody else killed.
+const KILLED: &str = "the task was killed";
+
 /// Why actions failed that went well and have no result. Diego's.
 const NO_RESULT: &str = "failed to fetch result";
 
@@ -182,6 +185,11 @@ impl Tree {
         self.gone.store(true, Ordering::SeqCst);
     }
 
+    /// Whether the first process is gone.
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
     /// Sends a signal to the processes of all actions that run.
     pub(crate) fn signal(&self, signal: Signal) -> std::io::Result<()> {
         for process in self.lock().values() {
@@ -200,7 +208,7 @@ impl Tree {
         };
         let outcome = outcome.unwrap_or_else(|| Outcome {
             code: 1,
-            end: ActionsEnd::failure("its processes were killed"),
+            end: ActionsEnd::failure(KILLED),
         });
         ExitResult {
             oom_killed: first.oom_killed,
@@ -236,7 +244,7 @@ impl Tree {
             guard: Some(guard),
         };
         // Looked at after it was entered: whoever says so later kills what is there.
-        (!self.gone.load(Ordering::SeqCst)).then_some(entered)
+        (!self.is_gone()).then_some(entered)
     }
 }
 

@@ -1,7 +1,5 @@
 //! One-off tasks: what they do is done at most once, and what came of it is reported.
 
-use std::time::Duration;
-
 use muster_domain::alloc::{ClientStatus, TaskPhase};
 use muster_domain::id::AllocId;
 use muster_domain::one_off::{Definition, End};
@@ -142,6 +140,40 @@ async fn an_end_outlives_the_agent() {
     agent.kill();
 }
 
+/// It ended, nobody heard of it, and the store is lost: its directories are proof enough that it ran.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_is_no_second_start() {
+    if !privileged("a_lost_store_is_no_second_start") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    server.node(|node| node.has_driver("native")).await;
+    server.mute(true);
+    let tree = run("echo ran >> /local/log; echo > /local/done");
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "")).build())
+        .await;
+    let local = machine.alloc_dir(alloc_id).join("task/local");
+    eventually("its end", async || {
+        let cgroup = machine.tree().join(alloc_id.to_string());
+        (local.join("done").exists() && !cgroup.join("task").exists()).then_some(())
+    })
+    .await;
+
+    agent.kill();
+    std::fs::write(machine.data().join("agent.redb"), "garbage").unwrap();
+    server.mute(false);
+    let agent = machine.killable_agent(&server);
+    let end = end(&server, alloc_id).await;
+
+    let reason = "the agent's store was lost, and no process of the task was found";
+    assert_eq!((end.failure_reason.as_str(), end.failed), (reason, true));
+    assert_eq!(std::fs::read_to_string(local.join("log")).unwrap(), "ran\n");
+    agent.kill();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_dies_ends_its_one_off_tasks() {
     if !privileged("a_driver_that_dies_ends_its_one_off_tasks") {
@@ -156,7 +188,13 @@ async fn a_driver_that_dies_ends_its_one_off_tasks() {
         .await;
     let running = |task: &muster_domain::alloc::TaskState, _| task.phase == TaskPhase::Running;
     server.reported(alloc_id, "running", running).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let noted = machine.alloc_dir(alloc_id).join("task/.action");
+    eventually("the first action", async || {
+        std::fs::read(&noted)
+            .is_ok_and(|text| !text.is_empty())
+            .then_some(())
+    })
+    .await;
 
     machine.kill_driver().await;
 

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::failure::{Failure, OUT_OF_MEMORY};
 use super::tree::{Hands, Output, Step};
-use super::{Entered, Tree};
+use super::{Entered, KILLED, Tree};
 use crate::command::{Beside, Launch, StartProcessError, Streams, start_beside};
 use crate::config::NativeConfig;
 use crate::isolation::task_dir;
@@ -82,7 +82,8 @@ impl NativeHands {
         let at = step.at.as_str();
         let entered = match self.start(run, at, stop).await {
             Ok(Some(entered)) => entered,
-            Ok(None) => return Err(Failure::cancelled(at)),
+            Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(at)),
+            Ok(None) => return Err(Failure::plain(at, KILLED)),
             Err(reason) => {
                 self.tell(run, &format!("failed-creating-process: {reason}"))
                     .await;
@@ -226,6 +227,25 @@ impl Work {
 
     /// Starts the process of an action. Blocks until its program is loaded.
     fn start(&self, run: &Run, at: &str) -> Result<Option<Entered>, StartProcessError> {
+        if self.is_over() {
+            return Ok(None);
+        }
+        match self.start_beside_first(run, at) {
+            Err(_) if self.is_over() => Ok(None),
+            started => started,
+        }
+    }
+
+    /// Whether the first process has ended, so that nothing may be started beside it.
+    fn is_over(&self) -> bool {
+        self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
+    }
+
+    fn start_beside_first(
+        &self,
+        run: &Run,
+        at: &str,
+    ) -> Result<Option<Entered>, StartProcessError> {
         note(&self.config, at);
         let (config, native) = self.configured(run);
         let streams = if run.suppress_log_output {

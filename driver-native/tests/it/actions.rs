@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use muster_driver::{ActionsEnd, ExitResult, TaskDriver, TaskState};
 use serde_json::{Value, json};
 
-use crate::fixture::{Cgroups, DEADLINE, Task, allowing_driver, started};
+use crate::fixture::{Cgroups, DEADLINE, Task, allowing_driver, pid_of, skipped, started};
 
 /// A run action.
 fn run(script: &str) -> Value {
@@ -284,31 +284,61 @@ async fn a_result_that_is_too_long_is_cut() {
 
 /// Actions come and go in the namespaces of the task's first process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn contained_actions_share_one_view() {
-    let mut task = task(
-        &json!({"serial": {"actions": [
-            run("sleep 600 & echo $! > /tmp/left; id -u > uid; echo $HOSTNAME"),
-            run("kill -0 $(cat /tmp/left) && ps -o comm= 1 2>/dev/null; cat /proc/1/comm > first"),
-            run("exec 3<>/dev/null; cat /tmp/left uid first > /local/result"),
-        ]}}),
-        json!({"isolation": "contained", "result_file": "/local/result"}),
-    );
-    if !nix::unistd::geteuid().is_root() || task.config.cgroup.is_none() {
-        crate::fixture::skipped(
-            "contained_actions_share_one_view",
-            "needs root and a v2 cgroup",
+async fn isolated_actions_share_one_view() {
+    let tree = json!({"serial": {"actions": [
+        run("sleep 600 & echo $! > /tmp/left; id -u > uid"),
+        run("kill -0 $(cat /tmp/left); cat /proc/1/comm > first"),
+        run("cat uid first > /local/result; ls /proc/self/ns >> /local/result"),
+    ]}});
+    for level in ["contained", "strict"] {
+        let mut task = task(
+            &tree,
+            json!({"isolation": level, "result_file": "/local/result"}),
         );
-        return;
+        if !nix::unistd::geteuid().is_root() || task.config.cgroup.is_none() {
+            skipped(
+                "isolated_actions_share_one_view",
+                "needs root and a v2 cgroup",
+            );
+            return;
+        }
+        task.config.alloc_dir = task.path("alloc");
+        std::fs::create_dir(task.path("alloc")).unwrap();
+
+        let (result, actions) = ended(&task).await;
+
+        assert_eq!(result.exit_code, 0, "{level}: {actions:?}");
+        let lines: Vec<&str> = actions.result.lines().collect();
+        assert_ne!(lines[0], "0", "{level}: vcap is nobody's root");
+        assert_eq!(lines[1], "muster-init", "{level}");
     }
-    task.config.alloc_dir = task.path("alloc");
-    std::fs::create_dir(task.path("alloc")).unwrap();
+}
 
-    let (result, actions) = ended(&task).await;
+/// The first process dies, as by an out-of-memory kill: what runs dies with it, and nothing more begins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_begins_after_a_kill_from_outside() {
+    let tree = json!({"serial": {"actions": [
+        {"try": {"action": run("echo > begun; sleep 600")}}, run("touch no"),
+    ]}});
+    let task = task(&tree, json!({}));
+    let driver = started(&task).await;
+    task.read("begun");
 
-    assert_eq!(result.exit_code, 0, "{actions:?}");
-    let lines: Vec<&str> = actions.result.lines().collect();
-    assert_ne!(lines[1], "0", "vcap is nobody's root");
-    assert_eq!(lines[2], "muster-init");
+    let first = nix::unistd::Pid::from_raw(pid_of(&driver, task.id()).await);
+    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGKILL).unwrap();
+
+    let waiting = driver.wait_task(task.id());
+    let result = tokio::time::timeout(DEADLINE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
+    let actions = result.actions.unwrap();
+    assert_eq!(
+        (result.exit_code, actions.failure_reason.as_str()),
+        (1, "the task was killed")
+    );
+    assert_eq!(actions.failed_action, "serial[1].run");
+    assert!(!task.path("no").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
