@@ -41,6 +41,7 @@ pub async fn finished(
                 input: muster_agent_core::task::TaskInput::Exited {
                     exit: muster_domain::alloc::Exit::default(),
                     detail: String::new(),
+                    end: None,
                 },
             };
             runner.handle_event(task, Timestamp::from_millis(4));

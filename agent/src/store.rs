@@ -19,6 +19,7 @@ use std::time::Instant;
 use muster_agent_core::alloc::AllocSnapshot;
 use muster_domain::alloc::{DesiredAlloc, Exit};
 use muster_domain::id::{AllocId, NodeId};
+use muster_domain::one_off::End;
 use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ pub(crate) use writer::{Pending, Store, Write};
 
 /// The version of tables and records. A database of a higher one is refused, of a lower one converted
 /// ([`convert`]).
-pub(crate) const SCHEMA: u32 = 2;
+pub(crate) const SCHEMA: u32 = 3;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";
@@ -62,8 +63,19 @@ pub(crate) struct TaskRecord {
     pub(crate) boot_id: String,
     /// The driver's handle.
     pub(crate) handle: Vec<u8>,
-    /// How it ended, once that is known, and more about it for people.
-    pub(crate) ended: Option<(Exit, String)>,
+    /// How it ended, once that is known.
+    pub(crate) ended: Option<Ended>,
+}
+
+/// What is recorded of the end of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ended {
+    /// How its process ended.
+    pub(crate) exit: Exit,
+    /// More about that, for people.
+    pub(crate) detail: String,
+    /// How the work of a one-off task ended.
+    pub(crate) end: Option<Box<End>>,
 }
 
 /// What was found in the store.

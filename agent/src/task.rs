@@ -8,6 +8,7 @@
 
 mod begin;
 mod end;
+mod one_off;
 mod recover;
 mod streams;
 

@@ -2,7 +2,8 @@
 //!
 //! Runs the program as its child, forwards every signal to it, reaps whatever dies, and ends with the
 //! child's exit code, or 128 and the number of the signal that ended it. As the first process of a pid
-//! namespace it takes all others with it when it ends.
+//! namespace it takes all others with it when it ends. Without a place to look for a program it has no child: it
+//! reaps what others leave, ignores every signal and lasts until it is killed.
 //!
 //! Static, without a standard library and without memory of its own: a few KiB that cannot fail for
 //! want of anything. Arguments: the number of places to look for the program in, those places, and the
@@ -43,6 +44,8 @@ const PR_SET_CHILD_SUBREAPER: usize = 36;
 const NAME: &core::ffi::CStr = c"muster-init";
 const EINTR: i64 = -4;
 const EACCES: i64 = -13;
+/// No process has this number, and no failed call this result.
+const NO_CHILD: i64 = i64::MIN;
 /// What shells exit with when there is no program, and when it may not be run.
 const NOT_FOUND: usize = 127;
 const NOT_RUN: usize = 126;
@@ -86,16 +89,22 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
     unsafe { call(SYS_PRCTL, [PR_SET_NAME, NAME.as_ptr() as usize, 0, 0]) };
     // Outside of a pid namespace orphans come here by this. SAFETY: no pointers.
     unsafe { call(SYS_PRCTL, [PR_SET_CHILD_SUBREAPER, 1, 0, 0]) };
-    // SAFETY: no pointers; the child is a copy.
-    let child = unsafe { call(SYS_FORK, [0; 4]) };
+    // SAFETY: the arguments are as the driver made them.
+    let places = unsafe { places(args) };
+    let child = if places == 0 {
+        NO_CHILD
+    } else {
+        // SAFETY: no pointers; the child is a copy.
+        unsafe { call(SYS_FORK, [0; 4]) }
+    };
     if child == 0 {
         let set = [SIG_SETMASK, &raw const before as usize, 0, SIGSET_BYTES];
         // SAFETY: the set has the kernel's size.
         unsafe { call(SYS_RT_SIGPROCMASK, set) };
         // SAFETY: the arguments are as the driver made them.
-        unsafe { run(args, envp) }
+        unsafe { run(args, places, envp) }
     }
-    if child < 0 {
+    if child < 0 && child != NO_CHILD {
         complain(b"muster-init: the kernel made no process\n");
         exit(NOT_RUN);
     }
@@ -104,7 +113,7 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
         let wait = [&raw const all as usize, 0, 0, SIGSET_BYTES];
         // SAFETY: the set has the kernel's size; information and timeout are not asked for.
         let signal = unsafe { call(SYS_RT_SIGTIMEDWAIT, wait) };
-        if signal > 0 && signal != SIGCHLD {
+        if signal > 0 && signal != SIGCHLD && child != NO_CHILD {
             // SAFETY: no pointers. The child is not reaped, or this process would have ended.
             unsafe { call(SYS_KILL, [child as usize, signal as usize, 0, 0]) };
         }
@@ -135,13 +144,12 @@ fn reap(child: i64) {
     }
 }
 
-/// Runs the program at the first place where there is one.
+/// How many places there are to look for the program in.
 ///
 /// # Safety
 ///
-/// `args` and `envp` are null-terminated; `args` begins with this program's name and the number of
-/// places.
-unsafe fn run(args: *const usize, envp: *const usize) -> ! {
+/// `args` begins with this program's name and that number.
+unsafe fn places(args: *const usize) -> usize {
     // SAFETY: see above.
     let mut digit = unsafe { *args.wrapping_add(1) } as *const u8;
     let mut places = 0;
@@ -154,6 +162,16 @@ unsafe fn run(args: *const usize, envp: *const usize) -> ! {
         places = places * 10 + usize::from(byte - b'0');
         digit = digit.wrapping_add(1);
     }
+    places
+}
+
+/// Runs the program at the first place where there is one.
+///
+/// # Safety
+///
+/// `args` and `envp` are null-terminated; `args` begins with this program's name and the number of
+/// places.
+unsafe fn run(args: *const usize, places: usize, envp: *const usize) -> ! {
     let argv = args.wrapping_add(2 + places);
     let mut code = NOT_FOUND;
     let mut place = 0;

@@ -147,6 +147,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) native: &'a NativeConfig,
     pub(crate) node: &'a Node,
     pub(crate) cgroup: Option<&'a TaskCgroup>,
+    /// Empty: the reaper alone, which lasts until it is killed.
     pub(crate) command: &'a str,
     pub(crate) args: &'a [String],
     pub(crate) streams: &'a Streams,
@@ -210,11 +211,20 @@ pub(crate) fn start_task(
     Ok((spawned, range))
 }
 
-/// Starts a command beside the task's first process: in its namespaces, as its user, with no more
-/// rights than it has.
+/// What is started beside a task's first process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// A command that somebody wants to be run in the task: it has no more rights than the task has.
+    Command,
+    /// A part of the task's own work, with a user of its own: the node's policy decides its rights.
+    Action,
+}
+
+/// Starts a process beside the task's first one, in its namespaces.
 pub(crate) fn start_beside(
     launch: &Launch<'_>,
     first: &Process,
+    what: Beside,
 ) -> Result<Spawned, StartProcessError> {
     let Launch {
         config,
@@ -222,12 +232,18 @@ pub(crate) fn start_beside(
         node,
         ..
     } = launch;
-    // What was allowed when the task started is allowed to what runs in it; the kernel knows what it
-    // can have at most.
-    let policy = node.policy().of_running_task();
-    let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
-    let bounding = Capabilities::bounding_of(first.pid);
-    confinement.capabilities = confinement.capabilities.both(bounding);
+    let mut confinement = match what {
+        // What was allowed when the task started is allowed to what runs in it; the kernel knows what
+        // it can have at most.
+        Beside::Command => {
+            let policy = node.policy().of_running_task();
+            let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
+            let bounding = Capabilities::bounding_of(first.pid);
+            confinement.capabilities = confinement.capabilities.both(bounding);
+            confinement
+        }
+        Beside::Action => Confinement::of(config, native, &node.policy(), node.open_files)?,
+    };
     confinement.init = false;
     let mut script = Script::default();
     if confinement.level == Level::Raw {
@@ -362,6 +378,9 @@ impl Launch<'_> {
         path_variable: Option<&str>,
         raw: bool,
     ) -> Result<Vec<CString>, StartProcessError> {
+        if command.is_empty() {
+            return Ok(Vec::new());
+        }
         let places = if raw {
             vec![paths::find_command(
                 command,

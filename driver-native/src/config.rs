@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use muster_domain::one_off::Action;
 use muster_driver::Spec;
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::actions;
 use crate::isolation::rlimits::{self, Limit, LimitError};
 use crate::limits;
 use crate::policy::is_plain_absolute;
@@ -63,8 +65,24 @@ pub(crate) struct BindMount {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NativeConfig {
     /// Program to run: absolute, relative to the task's directory if it has a slash, or a name
-    /// looked for in the task's directory and in `PATH`.
+    /// looked for in the task's directory and in `PATH`. Empty with `actions`.
+    #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) command: String,
+    /// A tree of actions to carry out in place of a command, as JSON text.
+    #[serde(default, deserialize_with = "tree")]
+    pub(crate) actions: Option<Action>,
+    /// What the lines and failures of actions are named by that do not say.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) log_source: String,
+    /// A file, as the task sees it, whose beginning is the result of the actions.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) result_file: String,
+    /// Without that file, actions that went well have failed.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) result_required: bool,
+    /// Processes and threads at once. Whoever makes the cgroup sets it; the driver knows the field.
+    #[serde(default)]
+    pub(crate) pids_max: Option<serde_json::Number>,
     /// Its arguments.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) args: Vec<String>,
@@ -129,9 +147,15 @@ pub(crate) enum ConfigError {
     /// A field is missing, unknown or of another type.
     #[error("read the task's config block (fields: {FIELDS})")]
     Shape(#[from] serde_json::Error),
-    /// No program is named.
-    #[error("the task's config.command is empty; name a program")]
+    /// Nothing is to be done.
+    #[error("the task's config.command is empty; name a program, or give config.actions")]
     EmptyCommand,
+    #[error("config.command and config.actions exclude each other; leave one out")]
+    CommandAndActions,
+    #[error("config.{field} has a meaning with config.actions only; leave it out")]
+    NeedsActions { field: &'static str },
+    #[error("config.actions: {0}")]
+    Actions(String),
     #[error("config.rlimits: {0}")]
     Limit(#[from] LimitError),
     #[error(
@@ -173,7 +197,7 @@ pub(crate) enum ConfigError {
 }
 
 /// For errors.
-const FIELDS: &str = "command, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
+const FIELDS: &str = "command, actions, log_source, result_file, result_required, pids_max, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
 
 /// What the driver itself mounts, or what would hide it.
 const RESERVED: [&str; 7] = [
@@ -183,18 +207,43 @@ const RESERVED: [&str; 7] = [
 impl NativeConfig {
     pub(crate) fn read(config: &Value) -> Result<Self, ConfigError> {
         let config: Self = serde_json::from_value(config.clone())?;
-        if config.command.is_empty() {
-            return Err(ConfigError::EmptyCommand);
-        }
+        config.check_work()?;
         config.check_level()?;
         config.check_names()?;
         config.limits()?;
         Ok(config)
     }
 
+    /// Whether a reaper is the task's first process. Actions come and go beside it.
+    pub(crate) fn has_init(&self) -> bool {
+        self.init || self.actions.is_some()
+    }
+
     /// The limits of the process.
     pub(crate) fn limits(&self) -> Result<Vec<Limit>, ConfigError> {
         Ok(rlimits::read(&self.rlimits)?)
+    }
+
+    /// Either a command or actions, and nothing that belongs to the other.
+    fn check_work(&self) -> Result<(), ConfigError> {
+        let Some(tree) = &self.actions else {
+            if self.command.is_empty() {
+                return Err(ConfigError::EmptyCommand);
+            }
+            let fields = [
+                ("log_source", !self.log_source.is_empty()),
+                ("result_file", !self.result_file.is_empty()),
+                ("result_required", self.result_required),
+            ];
+            return match fields.into_iter().find(|(_, given)| *given) {
+                Some((field, _)) => Err(ConfigError::NeedsActions { field }),
+                None => Ok(()),
+            };
+        };
+        if !self.command.is_empty() || !self.args.is_empty() {
+            return Err(ConfigError::CommandAndActions);
+        }
+        actions::check(tree).map_err(ConfigError::Actions)
     }
 
     /// What contradicts the level.
@@ -261,7 +310,12 @@ impl NativeConfig {
             ("readonly", Spec::optional("readonly", "bool")),
         ]);
         Spec::object([
-            ("command", Spec::required("command", "string")),
+            optional("command", "string"),
+            optional("actions", "string"),
+            optional("log_source", "string"),
+            optional("result_file", "string"),
+            optional("result_required", "bool"),
+            optional("pids_max", "number"),
             optional("args", "list(string)"),
             optional("work_dir", "string"),
             optional("no_new_privs", "bool"),
@@ -348,6 +402,19 @@ where
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
+/// A tree of actions, as text: a block's schema has no words for a tree.
+fn tree<'de, D>(from: D) -> Result<Option<Action>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    let Some(text) = Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let tree = serde_json::from_str(&text);
+    tree.map(Some)
+        .map_err(|error| serde::de::Error::custom(format!("config.actions: {error}")))
+}
+
 /// A block that stands once is an object, one that stands more often a list.
 fn one_or_many<'de, D>(from: D) -> Result<Vec<BindMount>, D::Error>
 where
@@ -405,6 +472,55 @@ mod tests {
     fn missing_command_is_refused() {
         assert!(NativeConfig::read(&Value::Null).is_err());
         assert!(NativeConfig::read(&json!({"command": ""})).is_err());
+    }
+
+    #[test]
+    fn actions_stand_in_for_a_command() {
+        let run = json!({"run": {"path": "/bin/true", "user": "vcap"}}).to_string();
+        let read = NativeConfig::read(&json!({"actions": run, "command": null, "pids_max": 7}));
+        assert!(matches!(read.unwrap().actions, Some(Action::Run(_))));
+
+        let cases = [
+            (
+                json!({"actions": run, "command": "x"}),
+                "exclude each other",
+            ),
+            (json!({"actions": run, "args": ["x"]}), "exclude each other"),
+            (
+                json!({"command": "x", "result_file": "r"}),
+                "config.result_file",
+            ),
+            (
+                json!({"command": "x", "log_source": "r"}),
+                "config.log_source",
+            ),
+            (
+                json!({"command": "", "actions": ""}),
+                "config.command is empty",
+            ),
+        ];
+        for (config, words) in cases {
+            let message = refusal(config.clone());
+            assert!(message.contains(words), "{config}: {message}");
+        }
+    }
+
+    #[test]
+    fn actions_that_cannot_be_read_are_refused() {
+        let deep = (0..17).fold(
+            json!({"run": {"path": "x", "user": "u"}}),
+            |inner, _| json!({"try": {"action": inner}}),
+        );
+        for (tree, words) in [
+            (json!({"run": {"path": "x"}}), "missing field `user`"),
+            (json!({"walk": {}}), "unknown variant `walk`"),
+            (json!({"serial": {"actions": []}}), "serial"),
+            (deep, "levels"),
+        ] {
+            let error = NativeConfig::read(&json!({"actions": tree.to_string()})).unwrap_err();
+            let message = crate::node::chain(&error);
+            assert!(message.contains(words), "{tree}: {message}");
+        }
     }
 
     fn refusal(config: Value) -> String {

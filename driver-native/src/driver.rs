@@ -40,7 +40,7 @@ pub struct NativeDriver {
 struct Shared {
     tasks: Mutex<HashMap<String, Slot>>,
     events: broadcast::Sender<TaskEvent>,
-    spawns: Semaphore,
+    spawns: Arc<Semaphore>,
     open_files: Option<OpenFiles>,
     node: OnceLock<Arc<Node>>,
     /// Told when the node's allowances change.
@@ -74,7 +74,7 @@ impl NativeDriver {
             shared: Arc::new(Shared {
                 tasks: Mutex::default(),
                 events: broadcast::Sender::new(limits::EVENTS_MAX),
-                spawns: Semaphore::new(limits::SPAWNS_MAX),
+                spawns: Arc::new(Semaphore::new(limits::SPAWNS_MAX)),
                 open_files,
                 node: OnceLock::new(),
                 configured: watch::Sender::new(()),
@@ -96,7 +96,8 @@ impl NativeDriver {
             let task_name = config.task_name.clone();
             run_blocking(move || {
                 let node = reservation.shared.node().map_err(StartProcessError::Look)?;
-                let task = NativeTask::start(config, node)?;
+                let spawns = &reservation.shared.spawns;
+                let task = NativeTask::start(config, node, spawns)?;
                 let handle = task.handle.clone();
                 reservation.fill(task);
                 Ok(handle)
@@ -138,9 +139,15 @@ impl NativeDriver {
         if task.life.end().is_some() {
             return Ok(());
         }
-        task.life
-            .signal(signal)
-            .map_err(|error| failed(format!("send {name} to task {task_id}: {error}")))?;
+        match &task.life.tree {
+            // Which signal its processes get is not for the task to say: a client knows one.
+            Some(tree) => tree.stop(),
+            None => {
+                task.life
+                    .signal(signal)
+                    .map_err(|error| failed(format!("send {name} to task {task_id}: {error}")))?;
+            }
+        }
         if tokio::time::timeout(timeout, task.life.ended())
             .await
             .is_err()

@@ -10,7 +10,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::command::{Launch, Streams, start_beside};
+use crate::command::{Beside, Launch, Streams, start_beside};
 use crate::limits;
 use crate::paths;
 use crate::process::{Ended, Process};
@@ -48,7 +48,7 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         args,
         streams: &streams,
     };
-    let spawned = start_beside(&launch, &task.life.process)
+    let spawned = start_beside(&launch, &task.life.process, Beside::Command)
         .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
     let process = Process::started(&spawned).map_err(|error| {
         spawned.abandon();
@@ -82,7 +82,7 @@ impl Running {
             stdout,
             stderr,
         } = self;
-        let guard = KillOnDrop(Some(process));
+        let guard = KillOnDrop::new(process);
         let io = |error: io::Error| failed(format!("follow a command in the task: {error}"));
         let mut stdout = Output::new(stdout).map_err(io)?;
         let mut stderr = Output::new(stderr).map_err(io)?;
@@ -136,10 +136,15 @@ impl Running {
     }
 }
 
-/// The command's process, killed with its group and reaped when nobody waits any more.
-struct KillOnDrop(Option<Process>);
+/// A process beside the task's first one, killed with its group and reaped when nobody waits any more.
+#[derive(Debug)]
+pub(crate) struct KillOnDrop(Option<Process>);
 
 impl KillOnDrop {
+    pub(crate) fn new(process: Process) -> Self {
+        Self(Some(process))
+    }
+
     fn process(&self) -> io::Result<&Process> {
         self.0
             .as_ref()
@@ -151,7 +156,7 @@ impl KillOnDrop {
     }
 
     /// Waits for the end and leaves it to be reaped.
-    async fn wait(&self) -> io::Result<ExitResult> {
+    pub(crate) async fn wait(&self) -> io::Result<ExitResult> {
         let process = self.process()?;
         let pidfd = watch_pidfd(process.pidfd())?;
         loop {
@@ -167,7 +172,8 @@ impl KillOnDrop {
         }
     }
 
-    fn done(mut self) {
+    /// Takes what [`Self::wait`] left.
+    pub(crate) fn done(mut self) {
         if let Some(process) = self.0.take() {
             // It has ended, so that this does not wait.
             if let Err(error) = process.reap() {

@@ -192,7 +192,7 @@ impl Confinement {
             limits,
             hostname: hostname(config, native),
             no_new_privs: native.no_new_privs.0,
-            init: native.init,
+            init: native.has_init(),
         })
     }
 }

@@ -9,6 +9,7 @@
 //! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
 //! starts no thread and no process of its own for a task: one epoll waits for all of them.
 //!
+//! - `actions` carries out a tree of actions in place of a program.
 //! - `isolation` decides how much a task is kept from its node and writes the calls that do it,
 //!   `policy` is what the node allows, `node` what it can, `init` the reaper for tasks that ask for one.
 //!
@@ -17,6 +18,7 @@
 
 pub mod limits;
 
+mod actions;
 mod cgroup;
 mod command;
 mod config;

@@ -87,3 +87,18 @@ pub const MOUNTS_MAX: usize = 64;
 pub(crate) const READ_ONLY_ATTEMPTS_MAX: u32 = 200;
 /// The pause between two of them.
 pub(crate) const READ_ONLY_PAUSE: Duration = Duration::from_millis(5);
+
+/// From SIGKILL to a process of an action to giving it up, as Diego has it. Only a process stuck in the kernel
+/// takes that long.
+pub const ACTION_EXIT_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long a line about an action waits for room in the task's output. Longer means that nobody reads, and an
+/// action must not stand still for that.
+pub const ACTION_LINE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long the end of a tree is awaited once everything of it was killed: half of [`KILL_DEADLINE`], so that
+/// whoever waits for the kill hears of it.
+pub const ACTIONS_END_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Bytes of the note of which action runs: a path through the deepest tree has some 300.
+pub(crate) const ACTION_NOTE_BYTES_MAX: u64 = 4 << 10;

@@ -6,6 +6,7 @@
 //! every place in a root that a job names: `openat2` beneath a directory that is open, and no link on
 //! the way. What was opened is used by its descriptor, never by its path again.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -190,6 +191,60 @@ pub(crate) fn open_own_dir(
         path: name.into(),
         source: source.into(),
     })
+}
+
+/// A file of the driver's own in a directory that a task may write to, made anew.
+pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
+    open_file(dir, Path::new(name), flags, NO_LINKS)
+}
+
+/// Such a file, to be read.
+pub(crate) fn open_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
+    open_file(
+        dir,
+        Path::new(name),
+        OFlags::RDONLY | OFlags::NONBLOCK,
+        NO_LINKS,
+    )
+}
+
+/// A file that a task wrote, to be read: beneath `dir`, wherever links on the way point.
+pub(crate) fn open_beneath(dir: &Path, path: &Path) -> Result<File, PathError> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    open_file(dir, path, OFlags::RDONLY | OFlags::NONBLOCK, resolve)
+}
+
+/// Regular files only: anything else may have no end, or do something when it is opened for good.
+fn open_file(
+    dir: &Path,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Result<File, PathError> {
+    let what = "file of the task";
+    let failed = |source: rustix::io::Errno| PathError::Open {
+        what,
+        path: path.to_owned(),
+        source: source.into(),
+    };
+    let base = open_dir("the task's directory", dir)?;
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mode = if flags.contains(OFlags::CREATE) {
+        Mode::RUSR | Mode::WUSR
+    } else {
+        Mode::empty()
+    };
+    let file = rustix::fs::openat2(&base, path, flags, mode, resolve).map_err(failed)?;
+    let stat = rustix::fs::fstat(&file).map_err(failed)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(file.into()),
+        other => Err(PathError::Kind {
+            what,
+            path: path.to_owned(),
+            found: describe(other),
+        }),
+    }
 }
 
 /// Beneath a directory, without a link on the way.

@@ -16,10 +16,11 @@ use muster_driver::{
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
+use crate::actions::{self, Tree};
 use crate::cgroup::TaskCgroup;
 use crate::command::{HeldOutput, Launch, StartProcessError, Streams, start_task};
 use crate::config::{Level, NativeConfig};
@@ -74,6 +75,8 @@ impl Drop for NativeTask {
 pub(crate) struct Life {
     pub(crate) process: Process,
     pub(crate) cgroup: Option<TaskCgroup>,
+    /// What the task carries out beside its first process.
+    pub(crate) tree: Option<Arc<Tree>>,
     exit: watch::Sender<Option<End>>,
     /// It is the first process of its pid namespace: the kernel keeps signals from it that it does not
     /// handle.
@@ -94,7 +97,13 @@ pub(crate) struct End {
 
 impl NativeTask {
     /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered.
-    pub(crate) fn start(config: TaskConfig, node: &Arc<Node>) -> Result<Self, StartProcessError> {
+    ///
+    /// The actions of a task that has some are begun when nothing can fail any more.
+    pub(crate) fn start(
+        config: TaskConfig,
+        node: &Arc<Node>,
+        spawns: &Arc<Semaphore>,
+    ) -> Result<Self, StartProcessError> {
         let native = NativeConfig::read(&config.config)?;
         let cgroup = match &config.cgroup {
             Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
@@ -112,10 +121,13 @@ impl NativeTask {
         })?;
         // A process that cannot be followed must not be left behind.
         let output = Some(streams.into_held());
-        Self::adopt(config, native, node, cgroup, &spawned, (output, ids)).map_err(|error| {
+        let adopted = Self::adopt(config, native, node, cgroup, &spawned, (output, ids));
+        let task = adopted.map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
-        })
+        })?;
+        actions::begin(&task, spawns);
+        Ok(task)
     }
 
     /// Takes charge of a process that was just started.
@@ -211,8 +223,10 @@ impl NativeTask {
         };
         let ids = state.id_range.map(|ordinal| node.ranges.retake(ordinal));
         let held = (output, ids);
-        Self::follow(node, handle, native, started_at, (process, cgroup), held)
-            .map_err(|error| failed_recovery(&error))
+        let task = Self::follow(node, handle, native, started_at, (process, cgroup), held)
+            .map_err(|error| failed_recovery(&error))?;
+        actions::interrupt(&task);
+        Ok(task)
     }
 
     fn follow(
@@ -227,8 +241,9 @@ impl NativeTask {
         let life = Arc::new(Life {
             process,
             cgroup,
+            tree: native.actions.as_ref().map(|_| Arc::default()),
             exit: watch::Sender::new(None),
-            is_first: native.isolation != Level::Raw && !native.init,
+            is_first: native.isolation != Level::Raw && !native.has_init(),
             meant: AtomicI32::new(0),
             reaped: Mutex::new(false),
         });
@@ -263,7 +278,12 @@ impl Life {
     /// The first process of a pid namespace gets no signal that it has no handler for, so that a
     /// program that was not written to be one could only be killed. A signal that would end it does:
     /// SIGKILL is sent in its place, and the end is told as the signal's.
+    ///
+    /// Of a task with actions all their processes get the signal.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<bool> {
+        if let Some(tree) = &self.tree {
+            return tree.signal(signal).map(|()| true);
+        }
         if self.is_first
             && signal != Signal::KILL
             && signal::ends_by_default(signal)
@@ -298,6 +318,10 @@ impl Life {
             let ready = pidfd.readable().await;
             match self.take_end() {
                 Ok(Some(result)) => {
+                    let result = match &self.tree {
+                        Some(tree) => tree.result(result).await,
+                        None => result,
+                    };
                     debug!(pid = self.process.pid, ?result, "task ended");
                     self.exit.send_replace(Some(End {
                         result,
@@ -334,6 +358,10 @@ impl Life {
         let Some(ended) = self.process.ended()? else {
             return Ok(None);
         };
+        if let Some(tree) = &self.tree {
+            tree.first_is_gone();
+            tree.signal(Signal::KILL)?;
+        }
         match &self.cgroup {
             Some(cgroup) => {
                 if let Err(error) = cgroup.kill() {
@@ -368,6 +396,9 @@ impl Life {
     /// Kills the task with all it started, and waits until it is gone.
     pub(crate) async fn kill(&self) -> Result<(), TaskError> {
         let pid = self.process.pid;
+        if let Some(tree) = &self.tree {
+            tree.stop();
+        }
         self.kill_all()
             .map_err(|error| failed(format!("kill process {pid}: {error}")))?;
         if tokio::time::timeout(limits::KILL_DEADLINE, self.ended())
@@ -379,7 +410,8 @@ impl Life {
         self.emptied().await
     }
 
-    fn kill_all(&self) -> io::Result<()> {
+    /// Sends SIGKILL to everything of the task.
+    pub(crate) fn kill_all(&self) -> io::Result<()> {
         let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.cgroup {
             Some(cgroup) => cgroup.kill()?,
@@ -387,6 +419,9 @@ impl Life {
             // look and the kill it would have to end and its number to go round.
             None if !*reaped && self.process.ended()?.is_none() => self.process.kill_group()?,
             None => {}
+        }
+        if let Some(tree) = &self.tree {
+            tree.signal(Signal::KILL)?;
         }
         // Where there is no cgroup, or the task moved out of it.
         self.process.signal(Signal::KILL)?;

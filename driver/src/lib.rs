@@ -44,7 +44,7 @@ pub use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkO
 pub use crate::schema::{ConfigFault, Schema, SchemaError, Spec, without_nulls};
 pub use crate::stats::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskStats, TaskUsage};
 pub use crate::task::{
-    CgroupPlacement, Device, Dns, ExitResult, HandleDecodeError, LinuxResources, Mount,
+    ActionsEnd, CgroupPlacement, Device, Dns, ExitResult, HandleDecodeError, LinuxResources, Mount,
     PortMapping, StartedTask, TaskConfig, TaskHandle, TaskResources, TaskState, TaskStatus,
 };
 pub use crate::task_driver::{

@@ -249,6 +249,36 @@ pub struct ExitResult {
     pub status_known: bool,
     /// What went wrong in the driver, if anything did.
     pub err: Option<String>,
+    /// What came of the actions of a task that had some in place of a program.
+    pub actions: Option<Box<ActionsEnd>>,
+}
+
+/// What came of a task's actions. The exit code beside it is that of the process that decided, else 1 of a
+/// failure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActionsEnd {
+    /// Why they failed; empty if they did not.
+    pub failure_reason: String,
+    /// Which of them failed, such as `serial[1].timeout.run`; empty if none did.
+    pub failed_action: String,
+    /// The exit code is that of a process.
+    pub exited: bool,
+    /// The beginning of the result file.
+    pub result: String,
+    /// There was more of it.
+    pub result_truncated: bool,
+    /// Why there is no result although one was asked for; empty otherwise.
+    pub result_note: String,
+}
+
+impl ActionsEnd {
+    /// A failure that no action is to blame for.
+    pub fn failure(reason: &str) -> Self {
+        Self {
+            failure_reason: reason.to_owned(),
+            ..Self::default()
+        }
+    }
 }
 
 impl ExitResult {
@@ -260,6 +290,7 @@ impl ExitResult {
             oom_killed: false,
             status_known: true,
             err: None,
+            actions: None,
         }
     }
 

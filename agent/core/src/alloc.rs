@@ -17,6 +17,7 @@ use muster_domain::alloc::{
     AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskEventKind, TaskPhase, TaskState,
 };
 use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::one_off;
 use serde::{Deserialize, Serialize};
 
 use crate::health::{Condition, Health, HealthSnapshot};
@@ -173,11 +174,15 @@ fn policies(desired: &DesiredAlloc) -> Result<Vec<(String, TaskPolicy)>, Malform
     let group = desired
         .group()
         .ok_or(MalformedAllocError::Group { alloc_id, group_at })?;
-    let job_type = desired.job.spec.job_type;
+    let spec = &desired.job.spec;
+    let policy = |task| TaskPolicy {
+        once: spec.namespace == one_off::NAMESPACE,
+        ..TaskPolicy::of(spec.job_type, task)
+    };
     Ok(group
         .tasks
         .iter()
-        .map(|task| (task.name.clone(), TaskPolicy::of(job_type, task)))
+        .map(|task| (task.name.clone(), policy(task)))
         .collect())
 }
 
@@ -428,8 +433,15 @@ impl AllocRunner {
             client_description: self.description(),
             task_states: self.task_states().cloned().collect(),
             healthy: self.health.healthy(),
-            end: None,
+            end: self.end(),
         }
+    }
+
+    /// How the work of a one-off task ended, once nothing of it runs.
+    fn end(&self) -> Option<Box<one_off::End>> {
+        let mut ends = self.tasks.iter().filter_map(TaskRunner::end);
+        let end = ends.next().filter(|_| self.is_terminal())?;
+        Some(Box::new(end.clone()))
     }
 
     /// What must survive the agent.

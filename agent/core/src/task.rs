@@ -13,6 +13,7 @@ use std::time::Duration;
 use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
 use muster_domain::id::Timestamp;
 use muster_domain::job::{JobType, RestartPolicy, Task};
+use muster_domain::one_off::End;
 use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::{Role, Sibling};
@@ -37,6 +38,8 @@ pub struct TaskPolicy {
     pub role: Role,
     /// Whether the others end with it.
     pub leader: bool,
+    /// It is a one-off task: it runs at most once, and how its work ended is reported.
+    pub once: bool,
 }
 
 impl TaskPolicy {
@@ -52,6 +55,7 @@ impl TaskPolicy {
             shutdown_delay: task.shutdown_delay.min(limits::KILL_TIMEOUT_MAX),
             role,
             leader: task.leader,
+            once: false,
         }
     }
 }
@@ -107,6 +111,8 @@ pub enum TaskInput {
         exit: Exit,
         /// More for people, such as the limit of an out-of-memory kill; may be empty.
         detail: String,
+        /// How the work of a one-off task ended; `None` of everything else.
+        end: Option<Box<End>>,
     },
     /// A recovery found its process running.
     Recovered,
@@ -203,6 +209,8 @@ pub struct TaskSnapshot {
     pub stop: Option<StopCause>,
     /// Since when its newest process runs.
     pub running_since: Option<Timestamp>,
+    /// How the work of a one-off task ended, once it has.
+    pub end: Option<Box<End>>,
 }
 
 /// Runs one task.
@@ -215,6 +223,7 @@ pub struct TaskRunner {
     tracker: RestartTracker,
     stop: Option<StopCause>,
     running_since: Option<Timestamp>,
+    end: Option<Box<End>>,
     /// It waits for others of its allocation; follows from their states, and is not saved.
     held: bool,
     effects: VecDeque<TaskEffect>,
@@ -234,6 +243,7 @@ impl TaskRunner {
             tracker: RestartTracker::default(),
             stop: None,
             running_since: None,
+            end: None,
             held: false,
             effects: VecDeque::new(),
             changes: 0,
@@ -252,6 +262,7 @@ impl TaskRunner {
             tracker,
             stop,
             running_since,
+            end,
         } = snapshot;
         let mut runner = Self {
             policy,
@@ -261,6 +272,7 @@ impl TaskRunner {
             tracker,
             stop,
             running_since,
+            end,
             held: false,
             effects: VecDeque::new(),
             changes: 0,
@@ -332,7 +344,7 @@ impl TaskRunner {
             TaskInput::StartFailed { reason, retryable } => {
                 self.start_failed(&reason, retryable, now);
             }
-            TaskInput::Exited { exit, detail } => self.exited(exit, &detail, now),
+            TaskInput::Exited { exit, detail, end } => self.exited(exit, &detail, end, now),
             TaskInput::Recovered => self.recovered(now),
             TaskInput::NeverStarted => self.never_started(now),
             TaskInput::Lost { reason } => self.lost(&reason, now),
@@ -354,7 +366,7 @@ impl TaskRunner {
         match self.life {
             Life::Waiting { .. } => {
                 self.event(TaskEventKind::Killed, "stopped while no process ran", now);
-                self.die(false, now);
+                self.die(false, STOPPED_EARLY, now);
             }
             // After a start or recovery, the answer on its way decides what there is to stop.
             Life::Starting
@@ -372,7 +384,7 @@ impl TaskRunner {
         match self.life {
             Life::Waiting { .. } => {
                 self.event(TaskEventKind::DriverFailure, reason, now);
-                self.die(true, now);
+                self.die(true, &not_created(reason), now);
             }
             Life::Starting
             | Life::Recovering
@@ -404,6 +416,12 @@ impl TaskRunner {
     #[must_use]
     pub fn state(&self) -> &TaskState {
         &self.state
+    }
+
+    /// How the work of a one-off task ended, once it has.
+    #[must_use]
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_deref()
     }
 
     /// Where it is in its life.
@@ -456,6 +474,7 @@ impl TaskRunner {
             tracker: self.tracker,
             stop: self.stop,
             running_since: self.running_since,
+            end: self.end.clone(),
         }
     }
 
@@ -516,7 +535,12 @@ impl TaskRunner {
             return;
         }
         if self.stop.is_some() {
-            self.die(false, now);
+            self.die(false, STOPPED_EARLY, now);
+            return;
+        }
+        if self.policy.once {
+            // Nobody has seen a process, which is no proof: whatever is not recorded may have run.
+            self.lost("the agent ended while it was being started", now);
             return;
         }
         // The start that never happened is counted when it happens.
@@ -533,21 +557,22 @@ impl TaskRunner {
             return;
         }
         self.event(TaskEventKind::DriverFailure, reason, now);
+        let why = not_created(reason);
         if self.stop.is_some() {
-            self.die(false, now);
+            self.die(false, &why, now);
         } else if retryable {
-            self.restart_or_give_up(now);
+            self.restart_or_give_up(&why, now);
         } else {
             self.event(
                 TaskEventKind::NotRestarting,
                 "the driver says that a retry cannot help",
                 now,
             );
-            self.die(true, now);
+            self.die(true, &why, now);
         }
     }
 
-    fn exited(&mut self, exit: Exit, detail: &str, now: Timestamp) {
+    fn exited(&mut self, exit: Exit, detail: &str, end: Option<Box<End>>, now: Timestamp) {
         match self.life {
             Life::Running
             | Life::Closing { .. }
@@ -558,18 +583,18 @@ impl TaskRunner {
         }
         // The clock of the report: a process that was found ended did run once.
         self.state.started_at.get_or_insert(now);
-        self.event(
-            TaskEventKind::Terminated(exit),
-            &exit_message(exit, detail),
-            now,
-        );
+        let message = exit_message(exit, detail);
+        self.event(TaskEventKind::Terminated(exit), &message, now);
+        if self.policy.once {
+            self.end = Some(end.unwrap_or_else(|| Box::new(end_of(exit, &message, now))));
+        }
         if self.stop.is_some() {
             self.event(TaskEventKind::Killed, "the task was stopped", now);
-            self.die(false, now);
+            self.die(false, &message, now);
         } else if exit.success() && !self.policy.restart_on_success {
-            self.die(false, now);
+            self.die(false, &message, now);
         } else {
-            self.restart_or_give_up(now);
+            self.restart_or_give_up(&message, now);
         }
     }
 
@@ -583,7 +608,7 @@ impl TaskRunner {
         };
         self.event(TaskEventKind::Terminated(exit), reason, now);
         let failed = self.stop.is_none();
-        self.die(failed, now);
+        self.die(failed, reason, now);
     }
 
     fn stop_failed(&mut self, reason: &str, now: Timestamp) {
@@ -651,7 +676,13 @@ impl TaskRunner {
         self.effects.push_back(TaskEffect::Force);
     }
 
-    fn restart_or_give_up(&mut self, now: Timestamp) {
+    fn restart_or_give_up(&mut self, reason: &str, now: Timestamp) {
+        if self.policy.once {
+            let why = "it is a one-off task, which runs at most once";
+            self.event(TaskEventKind::NotRestarting, why, now);
+            self.die(true, reason, now);
+            return;
+        }
         match self.tracker.decide(&self.policy.restart, now) {
             Decision::Restart { at, why } => {
                 self.event(
@@ -668,12 +699,17 @@ impl TaskRunner {
             }
             Decision::GiveUp { why } => {
                 self.event(TaskEventKind::NotRestarting, &why, now);
-                self.die(true, now);
+                self.die(true, reason, now);
             }
         }
     }
 
-    fn die(&mut self, failed: bool, now: Timestamp) {
+    /// It will not be started again. The work of a one-off task of which nothing better is known failed for
+    /// `reason`.
+    fn die(&mut self, failed: bool, reason: &str, now: Timestamp) {
+        if self.policy.once && self.end.is_none() {
+            self.end = Some(Box::new(End::failure(reason, now)));
+        }
         self.state.phase = TaskPhase::Dead;
         self.state.failed = failed;
         self.state.finished_at = Some(now);
@@ -693,6 +729,30 @@ impl TaskRunner {
             kind,
             message: shortened(message),
         });
+    }
+}
+
+/// Why the work of a one-off task failed that was stopped before anything of it ran.
+const STOPPED_EARLY: &str = "stopped-before-running";
+
+/// Why the work of a one-off task failed that could not be started.
+fn not_created(reason: &str) -> String {
+    format!("failed to create container: {reason}")
+}
+
+/// How work ended of which its process is all that is known.
+fn end_of(exit: Exit, message: &str, at: Timestamp) -> End {
+    let exit_known = (!exit.unknown).then_some(exit);
+    if exit.success() {
+        return End {
+            exit: exit_known,
+            at,
+            ..End::default()
+        };
+    }
+    End {
+        exit: exit_known,
+        ..End::failure(message, at)
     }
 }
 

@@ -12,6 +12,7 @@ use muster_agent_core::node::{Change, Desired, News};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
+use muster_domain::one_off;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -274,7 +275,9 @@ impl Node {
         match change {
             // One that was found here runs already: its start was recorded in a store that is lost, and
             // its first report has not been committed.
-            Change::Start(desired) if !self.found.contains(&desired.alloc_id) => {
+            Change::Start(desired)
+                if !self.found.contains(&desired.alloc_id) && !self.may_have_run(&desired) =>
+            {
                 let runner = AllocRunner::new(&desired, now());
                 self.run_alloc(
                     *desired,
@@ -302,6 +305,13 @@ impl Node {
                 self.tell(alloc_id, Input::Destroy);
             }
         }
+    }
+
+    /// Whether a one-off task of which nothing is recorded was here: its directories are, and the store that
+    /// would know more was lost. It runs at most once.
+    fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
+        desired.job.spec.namespace == one_off::NAMESPACE
+            && self.facilities.data.alloc(desired.alloc_id).alloc.exists()
     }
 
     /// Never waits: a runner whose inbox is full may be waiting for this loop.

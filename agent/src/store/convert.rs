@@ -3,14 +3,23 @@
 //! | format | what it lacks |
 //! |---|---|
 //! | 1 | the boot of a leftover; the whole table, if its agent did not know of leftovers |
+//! | 2 | the ends of one-off tasks, in the records of tasks and in snapshots |
 
 use std::cmp::Ordering;
 
+use muster_agent_core::alloc::{AllocSnapshot, Stopping};
+use muster_agent_core::health::HealthSnapshot;
+use muster_agent_core::task::{Life, RestartTracker, StopCause, TaskSnapshot};
+use muster_domain::alloc::{Exit, TaskState};
+use muster_domain::id::Timestamp;
 use muster_wire::codec;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _};
-use serde::Deserialize;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use super::{LEFTOVERS, META, META_SCHEMA, ReadError, SCHEMA, decoded};
+use super::{
+    Ended, LEFTOVERS, META, META_SCHEMA, ReadError, SCHEMA, SNAPSHOTS, TASKS, TaskRecord, decoded,
+};
 use crate::gc::Leftover;
 
 /// A leftover in format 1.
@@ -40,6 +49,108 @@ impl From<LeftoverOf1> for Leftover {
     }
 }
 
+/// A record of a task in formats 1 and 2.
+#[derive(Debug, Deserialize)]
+pub(super) struct TaskRecordOf2 {
+    attempt: u32,
+    driver: String,
+    task_id: String,
+    cgroup_id: u64,
+    boot_id: String,
+    handle: Vec<u8>,
+    ended: Option<(Exit, String)>,
+}
+
+impl From<TaskRecordOf2> for TaskRecord {
+    fn from(record: TaskRecordOf2) -> Self {
+        let TaskRecordOf2 {
+            attempt,
+            driver,
+            task_id,
+            cgroup_id,
+            boot_id,
+            handle,
+            ended,
+        } = record;
+        let ended = ended.map(|(exit, detail)| Ended {
+            exit,
+            detail,
+            end: None,
+        });
+        Self {
+            attempt,
+            driver,
+            task_id,
+            cgroup_id,
+            boot_id,
+            handle,
+            ended,
+        }
+    }
+}
+
+/// A snapshot of an allocation in formats 1 and 2.
+#[derive(Debug, Deserialize)]
+pub(super) struct AllocSnapshotOf2 {
+    prepared: bool,
+    destroying: bool,
+    stopping: Option<Stopping>,
+    health: HealthSnapshot,
+    tasks: Vec<TaskSnapshotOf2>,
+}
+
+/// Its tasks.
+#[derive(Debug, Deserialize)]
+struct TaskSnapshotOf2 {
+    state: TaskState,
+    life: Life,
+    attempt: u32,
+    tracker: RestartTracker,
+    stop: Option<StopCause>,
+    running_since: Option<Timestamp>,
+}
+
+impl From<AllocSnapshotOf2> for AllocSnapshot {
+    fn from(snapshot: AllocSnapshotOf2) -> Self {
+        let AllocSnapshotOf2 {
+            prepared,
+            destroying,
+            stopping,
+            health,
+            tasks,
+        } = snapshot;
+        Self {
+            prepared,
+            destroying,
+            stopping,
+            health,
+            tasks: tasks.into_iter().map(TaskSnapshot::from).collect(),
+        }
+    }
+}
+
+impl From<TaskSnapshotOf2> for TaskSnapshot {
+    fn from(snapshot: TaskSnapshotOf2) -> Self {
+        let TaskSnapshotOf2 {
+            state,
+            life,
+            attempt,
+            tracker,
+            stop,
+            running_since,
+        } = snapshot;
+        Self {
+            state,
+            life,
+            attempt,
+            tracker,
+            stop,
+            running_since,
+            end: None,
+        }
+    }
+}
+
 /// Converts a database of an earlier format; refuses one of a later.
 pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
     let found = format(database)?;
@@ -49,24 +160,36 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
         Ordering::Greater => return Err(ReadError::Newer(found)),
     }
     let transaction = database.begin_write()?;
-    {
-        let mut table = transaction.open_table(LEFTOVERS)?;
-        let mut leftovers = Vec::new();
-        for row in table.iter()? {
-            let (key, value) = row?;
-            let leftover: LeftoverOf1 = decoded(value.value())?;
-            leftovers.push((key.value().to_vec(), Leftover::from(leftover)));
-        }
-        for (key, leftover) in leftovers {
-            let bytes = codec::encode(&leftover)
-                .map_err(|error| ReadError::Unreadable(error.to_string()))?;
-            table.insert(key.as_slice(), bytes.as_slice())?;
-        }
-        let mut meta = transaction.open_table(META)?;
-        meta.insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;
+    if found < 2 {
+        convert_rows::<LeftoverOf1, Leftover>(transaction.open_table(LEFTOVERS)?)?;
     }
+    convert_rows::<TaskRecordOf2, TaskRecord>(transaction.open_table(TASKS)?)?;
+    convert_rows::<AllocSnapshotOf2, AllocSnapshot>(transaction.open_table(SNAPSHOTS)?)?;
+    transaction
+        .open_table(META)?
+        .insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;
     transaction.commit()?;
     tracing::info!(format = SCHEMA, "the agent's store was converted");
+    Ok(())
+}
+
+fn convert_rows<Old, New>(mut table: Table<'_, &[u8], &[u8]>) -> Result<(), ReadError>
+where
+    Old: DeserializeOwned + Into<New>,
+    New: Serialize,
+{
+    let mut rows = Vec::new();
+    for row in table.iter()? {
+        let (key, value) = row?;
+        let old: Old = decoded(value.value())?;
+        rows.push((key.value().to_vec(), old.into()));
+    }
+    for (key, new) in rows {
+        let new: New = new;
+        let bytes =
+            codec::encode(&new).map_err(|error| ReadError::Unreadable(error.to_string()))?;
+        table.insert(key.as_slice(), bytes.as_slice())?;
+    }
     Ok(())
 }
 

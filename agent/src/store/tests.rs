@@ -4,6 +4,7 @@ use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::resources::Holding;
 
+use super::convert::{AllocSnapshotOf2, TaskRecordOf2};
 use super::*;
 
 fn desired(name: u32) -> DesiredAlloc {
@@ -30,13 +31,14 @@ fn record() -> TaskRecord {
         cgroup_id: 7,
         boot_id: "boot".into(),
         handle: vec![1, 2, 3],
-        ended: Some((
-            Exit {
+        ended: Some(Ended {
+            exit: Exit {
                 code: 42,
                 ..Exit::default()
             },
-            "detail".into(),
-        )),
+            detail: "detail".into(),
+            end: Some(Box::new(End::failure("why", Timestamp(7)))),
+        }),
     }
 }
 
@@ -162,7 +164,7 @@ async fn a_newer_format_is_refused_and_kept() {
     let refused = open(dir.path()).unwrap_err().to_string();
 
     assert!(
-        refused.contains("format 3") && refused.contains("newer muster"),
+        refused.contains("format 4") && refused.contains("newer muster"),
         "{refused}"
     );
     assert!(dir.path().join(FILE).exists());
@@ -230,7 +232,7 @@ async fn a_database_of_format_1_is_converted() {
         ..leftover()
     };
     for leftovers in [Some("leftover"), None] {
-        become_format_1(dir.path(), alloc_id, leftovers);
+        become_format(1, dir.path(), alloc_id, leftovers);
         for _opening in 0..2 {
             let (_store, loaded) = open(dir.path()).unwrap();
 
@@ -242,9 +244,29 @@ async fn a_database_of_format_1_is_converted() {
     }
 }
 
-/// Makes the store one of format 1, with this row of its golden file in the table of leftovers, or without that
-/// table.
-fn become_format_1(dir: &Path, alloc_id: AllocId, leftover: Option<&str>) {
+/// Records of format 2 get what one-off tasks need, and lose nothing.
+#[tokio::test]
+async fn a_database_of_format_2_is_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let alloc_id = AllocId::at(LogIndex(1), 1);
+    become_format(2, dir.path(), alloc_id, Some("leftover"));
+    let mut without_end = record();
+    without_end.ended.as_mut().unwrap().end = None;
+
+    for _opening in 0..2 {
+        let (_store, loaded) = open(dir.path()).unwrap();
+
+        assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], without_end);
+        assert_eq!(loaded.allocs[&alloc_id].1, Some(snapshot()));
+        assert_eq!(loaded.leftovers[&alloc_id]["a/b/00000002"], leftover());
+        assert_eq!((loaded.allocs.len(), loaded.fresh), (2, false));
+    }
+}
+
+/// Makes the store one of an earlier format: with the rows of its golden file, of leftovers this one, or without
+/// their table.
+fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&str>) {
     let (database, _) = open_once_closed(&dir.join(FILE), true).ok().unwrap();
     let transaction = database.begin_write().unwrap();
     transaction.delete_table(LEFTOVERS).unwrap();
@@ -252,12 +274,20 @@ fn become_format_1(dir: &Path, alloc_id: AllocId, leftover: Option<&str>) {
         let mut table = transaction.open_table(LEFTOVERS).unwrap();
         let (key, row) = (
             task_key(alloc_id, "a/b/00000002"),
-            bytes_of(&golden(1), name),
+            bytes_of(&golden(format), name),
         );
         table.insert(key.as_slice(), row.as_slice()).unwrap();
     }
+    for (table, key, name) in [
+        (TASKS, task_key(alloc_id, "main"), "task"),
+        (SNAPSHOTS, alloc_id.0.to_vec(), "snapshot"),
+    ] {
+        let mut table = transaction.open_table(table).unwrap();
+        let row = bytes_of(&golden(format), name);
+        table.insert(key.as_slice(), row.as_slice()).unwrap();
+    }
     let mut meta = transaction.open_table(META).unwrap();
-    meta.insert(META_SCHEMA, 1_u32.to_le_bytes().as_slice())
+    meta.insert(META_SCHEMA, format.to_le_bytes().as_slice())
         .unwrap();
     drop(meta);
     transaction.commit().unwrap();
@@ -266,7 +296,7 @@ fn become_format_1(dir: &Path, alloc_id: AllocId, leftover: Option<&str>) {
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_2_keep_their_bytes() {
+fn records_of_format_3_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -276,29 +306,33 @@ fn records_of_format_2_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-2.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-3.txt"].assert_eq(&text);
 }
 
-/// Format 1 differs in its leftovers alone.
 #[test]
 fn records_of_each_format_are_read() {
-    for format in [1, SCHEMA] {
+    let mut without_end = record();
+    without_end.ended.as_mut().unwrap().end = None;
+    for format in [1, 2] {
         let bytes = |name| bytes_of(&golden(format), name);
-        assert_eq!(
-            codec::decode::<DesiredAlloc>(&bytes("desired")).unwrap(),
-            desired(1)
-        );
-        assert_eq!(
-            codec::decode::<AllocSnapshot>(&bytes("snapshot")).unwrap(),
-            snapshot()
-        );
-        assert_eq!(
-            codec::decode::<TaskRecord>(&bytes("task")).unwrap(),
-            record()
-        );
+        assert_eq!(decode::<DesiredAlloc>(&bytes("desired")), desired(1));
+        let found: AllocSnapshot = decode::<AllocSnapshotOf2>(&bytes("snapshot")).into();
+        assert_eq!(found, snapshot());
+        let found: TaskRecord = decode::<TaskRecordOf2>(&bytes("task")).into();
+        assert_eq!(found, without_end);
     }
-    let bytes = bytes_of(&golden(SCHEMA), "leftover");
-    assert_eq!(codec::decode::<Leftover>(&bytes).unwrap(), leftover());
+    let bytes = |name| bytes_of(&golden(SCHEMA), name);
+    assert_eq!(decode::<DesiredAlloc>(&bytes("desired")), desired(1));
+    assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
+    assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
+    for format in [2, SCHEMA] {
+        let bytes = bytes_of(&golden(format), "leftover");
+        assert_eq!(decode::<Leftover>(&bytes), leftover());
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> T {
+    codec::decode(bytes).unwrap()
 }
 
 /// The golden file of a format.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use muster_domain::job::{NetworkMode as GroupNetworkMode, TaskGroup};
 use muster_driver::{
-    CgroupPlacement, LinuxResources, MountConfigs, PortMapping, StartTaskError, StartedTask,
-    TaskConfig, TaskHandle, TaskResources,
+    CgroupPlacement, LinuxResources, MountConfigs, NetworkIsolation, NetworkMode, PortMapping,
+    StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
@@ -162,7 +163,7 @@ fn create_cgroup(
         memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
         // A reservation is only of use below a limit that is higher.
         memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
-        pids_max: TASK_PIDS_MAX,
+        pids_max: pids_max(&task.task().config_json),
         ..Limits::default()
     };
     let alloc = task.alloc_id().to_string();
@@ -174,6 +175,16 @@ fn create_cgroup(
     match task.cores() {
         Some(own) => create(own.ids.clone()),
         None => cores.shared(tree, create),
+    }
+}
+
+/// How many processes and threads a task may have: what its block says, within what any may.
+fn pids_max(config_json: &str) -> u64 {
+    let config: serde_json::Value = serde_json::from_str(config_json).unwrap_or_default();
+    match config["pids_max"].as_u64() {
+        // The process that actions run beside is not theirs.
+        Some(asked) if asked > 0 => asked.saturating_add(1).min(TASK_PIDS_MAX),
+        Some(_) | None => TASK_PIDS_MAX,
     }
 }
 
@@ -358,7 +369,7 @@ fn task_config(
             .map_or_else(String::new, |launched| launched.parent_id.clone()),
         node_id: spec.id.to_string(),
         node_name: spec.name.clone(),
-        config: env.interpolate_config(config),
+        config: interpolated(&env, config),
         resources: task_resources(task, &spec.address),
         user: description.user.clone(),
         alloc_dir: alloc_dir(&dirs),
@@ -367,10 +378,34 @@ fn task_config(
         stderr_path: fifo(LogStream::Stderr),
         kill_signal: Some(description.kill_signal.clone()),
         mounts,
+        network: network(group),
         env: env.vars,
         ..TaskConfig::default()
     })
 }
+
+/// The task's block with its references resolved. A tree of actions stays as it is: what stands there is for
+/// shells, and a client that wants a node's value finds it in the environment.
+fn interpolated(env: &TaskEnv, mut config: serde_json::Value) -> serde_json::Value {
+    let tree = config.get_mut(ACTIONS).map(serde_json::Value::take);
+    let mut config = env.interpolate_config(config);
+    if let (Some(tree), Some(fields)) = (tree, config.as_object_mut()) {
+        fields.insert(ACTIONS.to_owned(), tree);
+    }
+    config
+}
+
+/// The network of a group that is to have none. Every other one has the host's.
+fn network(group: &TaskGroup) -> Option<NetworkIsolation> {
+    let mode = group.network.as_ref()?.mode;
+    (mode == GroupNetworkMode::None).then(|| NetworkIsolation {
+        mode: NetworkMode::None,
+        ..NetworkIsolation::default()
+    })
+}
+
+/// The field of the native driver's block that holds a tree of actions.
+const ACTIONS: &str = "actions";
 
 fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
     dirs.alloc.clone()
@@ -435,3 +470,22 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Pause before a driver is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_says_how_many_processes() {
+        let cases = [
+            (r#"{"pids_max": 7}"#, 8),
+            (r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
+            (r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
+            ("{}", TASK_PIDS_MAX),
+            ("", TASK_PIDS_MAX),
+        ];
+        for (config, expected) in cases {
+            assert_eq!(pids_max(config), expected, "{config}");
+        }
+    }
+}

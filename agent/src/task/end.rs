@@ -8,18 +8,20 @@ use std::time::Instant;
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
+use muster_domain::one_off::Oom;
 use muster_driver::{ExitResult, RecoverTaskError};
 
 use super::begin::{RETRY_PAUSE, chain, kill};
+use super::one_off::{self, Seen};
 use super::streams::remove_fifos;
 use super::{Inputs, LiveTask, TaskAt, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::DriverSlot;
-use crate::facilities::Facilities;
+use crate::facilities::{Facilities, now};
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
-use crate::store::TaskRecord;
+use crate::store::{Ended, TaskRecord};
 
 /// Who knows that the task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +42,18 @@ pub(super) async fn end(
     known: Known,
     inputs: &Inputs,
 ) {
-    let exit = wait(facilities, live, known, inputs).await;
-    let (exit, mut detail) = with_memory(facilities, task, live, exit);
+    let seen = wait(facilities, live, known, inputs).await;
+    let (exit, mut detail, oom) = with_memory(facilities, task, live, seen.exit);
+    let end = task.is_one_off().then(|| {
+        let usage = one_off::usage(live.cgroup.as_ref());
+        Box::new(one_off::end(seen, exit, oom, usage, now()))
+    });
     let mut record = live.record.clone();
-    record.ended = Some((exit, detail.clone()));
+    record.ended = Some(Ended {
+        exit,
+        detail: detail.clone(),
+        end: end.clone(),
+    });
     store_record(facilities, task, &record).await;
 
     if let Some(cgroup) = &live.cgroup {
@@ -58,7 +68,7 @@ pub(super) async fn end(
     }
     clean_up(facilities, task, &live.slot, &record, live.cgroup.as_ref()).await;
     facilities.live.remove(task.alloc_id(), task.name());
-    inputs.send(TaskInput::Exited { exit, detail }).await;
+    inputs.send(TaskInput::Exited { exit, detail, end }).await;
 }
 
 /// Removes what may be left of a start that is known to have ended.
@@ -126,7 +136,7 @@ async fn clean_up(
 }
 
 /// Waits until the task has ended, through any number of deaths of its driver.
-async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs: &Inputs) -> Exit {
+async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs: &Inputs) -> Seen {
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
     loop {
@@ -160,7 +170,7 @@ async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs
             }
         }
         match driver.wait_task(&live.record.task_id).await {
-            Ok(result) if result.status_known => return exit_of(&result),
+            Ok(result) if result.status_known => return seen_by_driver(result),
             Ok(_unknown) => return from_ledger(facilities, live).await,
             Err(error) => {
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
@@ -172,17 +182,29 @@ async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs
     }
 }
 
-fn exit_of(result: &ExitResult) -> Exit {
-    Exit {
-        code: result.exit_code,
-        signal: result.signal,
-        oom_killed: result.oom_killed,
-        unknown: false,
+fn seen_by_driver(result: ExitResult) -> Seen {
+    Seen {
+        exit: Exit {
+            code: result.exit_code,
+            signal: result.signal,
+            oom_killed: result.oom_killed,
+            unknown: false,
+        },
+        actions: result.actions,
+        by_driver: true,
     }
 }
 
 /// What the kernel recorded of a task whose end its driver did not see.
-async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
+async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Seen {
+    Seen {
+        exit: exit_in_ledger(facilities, live).await,
+        actions: None,
+        by_driver: false,
+    }
+}
+
+async fn exit_in_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
     if let Some(cgroup) = &live.cgroup {
         // Children that outlived the main process; with it the driver would have ended them.
         kill(cgroup).await;
@@ -228,7 +250,7 @@ fn with_memory(
     task: &TaskAt,
     live: &LiveTask,
     exit: Exit,
-) -> (Exit, String) {
+) -> (Exit, String, Option<Oom>) {
     let count = live
         .cgroup
         .as_ref()
@@ -240,8 +262,10 @@ fn with_memory(
             .flatten()
     });
     let resources = &task.task().resources;
-    let asked = resources.memory_max.unwrap_or(resources.memory);
-    judge_memory(exit, count, record, asked.bytes())
+    let asked = resources.memory_max.unwrap_or(resources.memory).bytes();
+    let oom = one_off::oom(count, record.as_ref(), asked);
+    let (exit, detail) = judge_memory(exit, count, record, asked);
+    (exit, detail, exit.oom_killed.then_some(oom))
 }
 
 fn judge_memory(

@@ -11,7 +11,7 @@ use crate::allocdir::owner_named;
 use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
-use crate::store::TaskRecord;
+use crate::store::{Ended, TaskRecord};
 use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id};
 
 /// What the absence of a record means when no process is found either.
@@ -48,10 +48,10 @@ pub(super) async fn recover(
     let Some(record) = record.filter(|record| record.attempt == attempt) else {
         return unrecorded_task(facilities, task, slot, attempt, unrecorded).await;
     };
-    if let Some((exit, detail)) = record.ended.clone() {
+    if let Some(Ended { exit, detail, end }) = record.ended.clone() {
         // It was known to have ended, but perhaps not everything of it was removed.
         end::clean_up_ended(facilities, task, &slot, &record).await;
-        return Found::Nothing(TaskInput::Exited { exit, detail });
+        return Found::Nothing(TaskInput::Exited { exit, detail, end });
     }
     if record.boot_id != facilities.boot_id {
         remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
@@ -141,6 +141,7 @@ fn missing(unrecorded: Unrecorded) -> TaskInput {
                 ..Exit::default()
             },
             detail: "the agent's record of it was lost".to_owned(),
+            end: None,
         },
         Unrecorded::Lost => TaskInput::Lost {
             reason: "the agent's store was lost, and no process of the task was found".to_owned(),

@@ -13,6 +13,8 @@ mod lifecycle;
 #[cfg(test)]
 mod mock;
 #[cfg(test)]
+mod one_off;
+#[cfg(test)]
 mod plugin;
 #[cfg(test)]
 mod pressure;

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 pub(crate) use agent::{KilledAgent, Machine, ended, kill, start_ticks};
-pub(crate) use alloc::{AllocBuilder, batch, service};
+pub(crate) use alloc::{AllocBuilder, batch, one_off, service};
 pub(crate) use server::FakeServer;
 
 /// Longest wait for something that takes milliseconds on an idle machine.

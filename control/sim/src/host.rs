@@ -207,6 +207,7 @@ impl Host {
             let input = muster_agent_core::task::TaskInput::Exited {
                 exit,
                 detail: String::new(),
+                end: None,
             };
             let what = HostEvent::Answered { life, task, input };
             let host = self.at;

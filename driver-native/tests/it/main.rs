@@ -7,6 +7,7 @@
     reason = "everything here is a test, also what stands outside of test functions"
 )]
 
+mod actions;
 mod cgroup;
 mod conformance;
 mod fixture;

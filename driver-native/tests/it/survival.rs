@@ -142,6 +142,46 @@ async fn killed_driver_loses_no_task() {
     driver.kill();
 }
 
+/// The rest of a tree is never begun by another driver, and nothing of it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn actions_end_with_their_driver() {
+    let (_dir, socket) = socket();
+    let cgroups = Cgroups::new();
+    let script =
+        |script: &str| json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}});
+    let tree = json!({"serial": {"actions": [
+        script("true"),
+        {"try": {"action": script("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo r > r")}},
+        script("touch no"),
+    ]}});
+    let config = json!({"actions": tree.to_string(), "result_file": "r"});
+    let task = with_cgroup(config, cgroups.as_ref());
+    let driver = DriverProcess::start(&socket).await;
+    let handle = start(&driver.client, &task).await;
+    let pid: i32 = task.read("pid").parse().unwrap();
+
+    driver.kill();
+    assert!(is_alive(pid));
+    let driver = DriverProcess::start(&socket).await;
+    driver.client.recover_task(handle).await.unwrap();
+    let result = driver.client.wait_task(task.id()).await.unwrap();
+
+    let actions = result.actions.unwrap();
+    let reason = "the driver was started again while serial[1].try.run ran";
+    assert_eq!(
+        (result.exit_code, actions.failure_reason.as_str()),
+        (1, reason)
+    );
+    assert_eq!(actions.failed_action, "serial[1].try.run");
+    assert!(actions.result_note.starts_with("r: "), "{actions:?}");
+    driver.client.destroy_task(task.id(), false).await.unwrap();
+    if cgroups.is_some() {
+        until("the action's process is dead", || !is_alive(pid));
+    }
+    assert!(!task.path("no").exists());
+    driver.kill();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_caller_learns_that_the_driver_died() {
     let (_dir, socket) = socket();

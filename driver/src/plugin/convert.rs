@@ -13,7 +13,7 @@ use crate::event::TaskEvent;
 use crate::network::{NetworkIsolation, NetworkMode, NetworkOverride};
 use crate::plugin::proto::drivers;
 use crate::schema::whole;
-use crate::task::{ExitResult, TaskHandle, TaskState, TaskStatus};
+use crate::task::{ActionsEnd, ExitResult, TaskHandle, TaskState, TaskStatus};
 
 mod capabilities;
 mod config;
@@ -215,6 +215,7 @@ pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
         oom_killed,
         status_known,
         err,
+        actions,
     } = result;
     drivers::ExitResult {
         exit_code: *exit_code,
@@ -222,6 +223,45 @@ pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
         oom_killed: *oom_killed,
         status_unknown: !status_known,
         err: err.clone().unwrap_or_default(),
+        actions: actions.as_deref().map(actions_to_proto),
+    }
+}
+
+fn actions_to_proto(end: &ActionsEnd) -> drivers::ActionsEnd {
+    let ActionsEnd {
+        failure_reason,
+        failed_action,
+        exited,
+        result,
+        result_truncated,
+        result_note,
+    } = end.clone();
+    drivers::ActionsEnd {
+        failure_reason,
+        failed_action,
+        exited,
+        result,
+        result_truncated,
+        result_note,
+    }
+}
+
+fn actions_from_proto(message: drivers::ActionsEnd) -> ActionsEnd {
+    let drivers::ActionsEnd {
+        failure_reason,
+        failed_action,
+        exited,
+        result,
+        result_truncated,
+        result_note,
+    } = message;
+    ActionsEnd {
+        failure_reason,
+        failed_action,
+        exited,
+        result,
+        result_truncated,
+        result_note,
     }
 }
 
@@ -232,6 +272,7 @@ pub(crate) fn exit_from_proto(message: drivers::ExitResult) -> ExitResult {
         oom_killed: message.oom_killed,
         status_known: !message.status_unknown,
         err: Some(message.err).filter(|err| !err.is_empty()),
+        actions: message.actions.map(|end| Box::new(actions_from_proto(end))),
     }
 }
 

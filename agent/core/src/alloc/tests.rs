@@ -89,6 +89,7 @@ fn event(desired: &DesiredAlloc, words: &[&str]) -> Event {
             ..Exit::default()
         },
         detail: String::new(),
+        end: None,
     };
     match words {
         ["run"] => Event::DesiredChanged(DesiredStatus::Run),
@@ -117,6 +118,7 @@ fn event(desired: &DesiredAlloc, words: &[&str]) -> Event {
                     ..Exit::default()
                 },
                 detail: String::new(),
+                end: None,
             },
         ),
         [name, "lost"] => task(

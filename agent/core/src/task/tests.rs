@@ -35,6 +35,7 @@ fn input(words: &[&str]) -> TaskInput {
     let exit = |exit| TaskInput::Exited {
         exit,
         detail: String::new(),
+        end: None,
     };
     match words {
         ["started"] => TaskInput::Started {
@@ -689,4 +690,94 @@ fn a_process_that_ends_within_the_delay_gets_no_signal() {
             12 timer => dead restarts=0 | Killed: the task was stopped
         "]],
     );
+}
+
+/// A one-off task with a policy that would start it again, and how its work ended after each line.
+fn ends(script: &str) -> Vec<String> {
+    let policy = TaskPolicy {
+        once: true,
+        ..policy(JobType::Batch, 3, RestartMode::Delay)
+    };
+    let mut runner = TaskRunner::new("main", policy, at(0));
+    let mut starts = 0;
+    let lines = script.lines().map(|line| {
+        let (time, rest) = line.split_once(' ').unwrap();
+        let now = at(time.parse().unwrap());
+        match rest.split(' ').collect::<Vec<_>>().as_slice() {
+            ["timer"] => runner.handle_timeout(now),
+            ["stop"] => runner.handle_stop(StopCause::Asked, now),
+            ["unrunnable"] => runner.handle_unrunnable("no space left", now),
+            ["reload"] => runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot()),
+            words => runner.handle_input(input(words), now),
+        }
+        starts += drain(&mut runner).matches("start#").count();
+        let failed = |end: &End| if end.failed { "failed" } else { "well" };
+        runner.end().map_or("none".to_owned(), |end| {
+            format!(
+                "{}s {}: {}",
+                seconds(end.at),
+                failed(end),
+                end.failure_reason
+            )
+        })
+    });
+    let ends = lines.collect();
+    assert!(starts <= 1, "{script}");
+    ends
+}
+
+#[test]
+fn one_off_task_is_never_started_twice() {
+    for script in [
+        "0 timer\n1 started\n5 exit 1\n99 timer",
+        "0 timer\n1 fails retryable\n99 timer",
+        "0 timer\n1 reload\n2 never-started\n99 timer",
+        "0 timer\n1 started\n2 reload\n3 lost\n99 timer",
+    ] {
+        assert!(ends(script).last().unwrap().contains("failed"), "{script}");
+    }
+}
+
+#[test]
+fn every_end_of_a_one_off_task_has_a_reason() {
+    let cases = [
+        ("0 timer\n1 started\n5 exit 0", "5s well: "),
+        ("0 timer\n1 started\n5 exit 4", "5s failed: exit code 4"),
+        ("0 stop", "0s failed: stopped-before-running"),
+        (
+            "0 unrunnable",
+            "0s failed: failed to create container: no space left",
+        ),
+        (
+            "0 timer\n1 fails fatal",
+            "1s failed: failed to create container: no such file",
+        ),
+        (
+            "0 timer\n1 fails retryable",
+            "1s failed: failed to create container: busy",
+        ),
+        (
+            "0 timer\n1 started\n2 lost",
+            "2s failed: the machine was rebooted",
+        ),
+        (
+            "0 timer\n1 reload\n2 never-started",
+            "2s failed: the agent ended while it was being started",
+        ),
+        (
+            "0 timer\n1 started\n2 reload\n3 exit 4\n4 reload",
+            "3s failed: exit code 4",
+        ),
+    ];
+    for (script, expected) in cases {
+        let ends = ends(script);
+        assert_eq!(ends.last().unwrap(), expected, "{script}");
+        assert_eq!(
+            ends[..ends.len().saturating_sub(2)]
+                .iter()
+                .filter(|end| *end != "none")
+                .count(),
+            0
+        );
+    }
 }

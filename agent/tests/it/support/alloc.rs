@@ -7,6 +7,7 @@ use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::fixture;
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
 use muster_domain::job::{JobSpec, JobType, JobVersion, Lifecycle, RestartMode, RestartPolicy};
+use muster_domain::one_off::Definition;
 use muster_domain::resources::{AllocatedPort, Holding, Mb};
 
 /// Builds an allocation of one task `main`.
@@ -26,6 +27,16 @@ pub(crate) fn service(name: u32, script: &str) -> AllocBuilder {
 /// A batch job that runs `script` and is never restarted.
 pub(crate) fn batch(name: u32, script: &str) -> AllocBuilder {
     AllocBuilder::new(name, JobType::Batch, script)
+}
+
+/// The one allocation of a one-off task.
+pub(crate) fn one_off(name: u32, definition: &Definition) -> AllocBuilder {
+    AllocBuilder {
+        name,
+        spec: muster_domain::one_off::job(&format!("task-{name}"), "it", definition),
+        holding: Holding::default(),
+        deployment: None,
+    }
 }
 
 impl AllocBuilder {

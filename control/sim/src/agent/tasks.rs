@@ -260,6 +260,7 @@ impl Host {
                 Some(exit) => TaskInput::Exited {
                     exit,
                     detail: String::new(),
+                    end: None,
                 },
                 None => {
                     process.watched = Some((life, answered_at));
@@ -270,6 +271,7 @@ impl Host {
             None if siblings => TaskInput::Exited {
                 exit: UNKNOWN,
                 detail: String::new(),
+                end: None,
             },
             None => TaskInput::Lost {
                 reason: "nothing of it was found".to_owned(),

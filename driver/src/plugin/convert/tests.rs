@@ -128,6 +128,23 @@ fn status_is_known_unless_said_otherwise() {
 }
 
 #[test]
+fn an_end_of_actions_is_carried_whole() {
+    let result = ExitResult {
+        actions: Some(Box::new(ActionsEnd {
+            failure_reason: "why".to_owned(),
+            failed_action: "serial[1].run".to_owned(),
+            exited: true,
+            result: "r".to_owned(),
+            result_truncated: true,
+            result_note: "note".to_owned(),
+        })),
+        ..ExitResult::exited(3)
+    };
+
+    assert_eq!(exit_from_proto(exit_to_proto(&result)), result);
+}
+
+#[test]
 fn schema_keeps_every_kind_of_node() {
     let attr = || Box::new(Spec::required("a", "list(string)"));
     let spec = Spec::object([

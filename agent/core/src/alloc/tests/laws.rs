@@ -232,7 +232,12 @@ impl World {
             ..Exit::default()
         };
         let detail = String::new();
-        self.input(task_at, Process::None, TaskInput::Exited { exit, detail });
+        let end = None;
+        self.input(
+            task_at,
+            Process::None,
+            TaskInput::Exited { exit, detail, end },
+        );
     }
 
     fn timer(&mut self) {

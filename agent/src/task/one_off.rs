@@ -1,0 +1,228 @@
+//! How the work of a one-off task ended, put together from all that know a part of it.
+//!
+//! The driver knows the actions, the cgroup counts what was used, and the eBPF programs name the victim of an
+//! out-of-memory kill. What nobody knows stays empty.
+
+use std::time::Duration;
+
+use muster_domain::alloc::Exit;
+use muster_domain::id::Timestamp;
+use muster_domain::one_off::{End, NAMESPACE, Oom, Usage, reason};
+use muster_driver::ActionsEnd;
+
+use super::TaskAt;
+use crate::bpf::OomRecord;
+use crate::cgroup::{OomCount, TaskCgroup};
+
+/// Why a task failed whose driver died with the rest of its actions.
+const DRIVER_DIED: &str =
+    "the driver was started again while the task ran, and its end was not seen";
+
+/// What a driver says of a process in a task that was out of memory. Diego's.
+const OUT_OF_MEMORY: &str = " (out of memory)";
+
+/// How a task was seen to end.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) exit: Exit,
+    /// From its driver, if it had actions.
+    pub(super) actions: Option<Box<ActionsEnd>>,
+    /// Its driver saw the end.
+    pub(super) by_driver: bool,
+}
+
+impl TaskAt {
+    /// Whether it runs at most once, and its end is reported.
+    pub(super) fn is_one_off(&self) -> bool {
+        self.desired.job.spec.namespace == NAMESPACE
+    }
+}
+
+/// The end of a task that was seen to end so. `exit` knows of memory what `seen` does not.
+pub(super) fn end(seen: Seen, exit: Exit, oom: Option<Oom>, usage: Usage, at: Timestamp) -> End {
+    let end = match seen.actions {
+        Some(actions) => of_actions(*actions, exit),
+        None if seen.by_driver && exit.success() => End {
+            exit: Some(exit),
+            ..End::default()
+        },
+        None if seen.by_driver => End {
+            exit: Some(exit),
+            ..End::failure(&muster_agent_core::task::exit_message(exit, ""), at)
+        },
+        // The ledger saw the process that actions run beside, which says nothing of them.
+        None => End::failure(DRIVER_DIED, at),
+    };
+    End {
+        oom,
+        usage,
+        at,
+        ..end
+    }
+}
+
+fn of_actions(actions: ActionsEnd, exit: Exit) -> End {
+    let ActionsEnd {
+        failure_reason,
+        failed_action,
+        exited,
+        result,
+        result_truncated,
+        result_note,
+    } = actions;
+    // A driver sees no kill in a cgroup of version 1; its words are added where it would have said them.
+    let memory = if exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY) {
+        OUT_OF_MEMORY
+    } else {
+        ""
+    };
+    End {
+        failed: !exit.success(),
+        failure_reason: reason(&format!("{failure_reason}{memory}")),
+        failed_action,
+        result,
+        result_truncated,
+        result_note,
+        exit: exited.then_some(exit),
+        ..End::default()
+    }
+}
+
+/// What is known of an out-of-memory kill.
+pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_bytes: u64) -> Oom {
+    let counted = count.unwrap_or_default();
+    Oom {
+        limit_bytes: counted.limit_bytes.unwrap_or(asked_bytes),
+        peak_bytes: counted.peak_bytes.unwrap_or(0),
+        process: record.map_or_else(String::new, |record| record.process.clone()),
+    }
+}
+
+/// What a task used, as far as its cgroup counted.
+pub(super) fn usage(cgroup: Option<&TaskCgroup>) -> Usage {
+    let Some(Ok(stats)) = cgroup.map(TaskCgroup::stats) else {
+        return Usage::default();
+    };
+    Usage {
+        cpu: stats
+            .cpu
+            .and_then(|cpu| cpu.usage_us)
+            .map(Duration::from_micros),
+        memory_peak_bytes: stats.memory.and_then(|memory| memory.peak_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(seen: Seen) -> End {
+        let exit = seen.exit;
+        end(seen, exit, None, Usage::default(), Timestamp(7))
+    }
+
+    fn code(code: i32) -> Exit {
+        Exit {
+            code,
+            ..Exit::default()
+        }
+    }
+
+    #[test]
+    fn actions_tell_their_own_end() {
+        let actions = ActionsEnd {
+            failure_reason: "x".repeat(2_000),
+            failed_action: "serial[1].run".to_owned(),
+            exited: true,
+            result: "r".to_owned(),
+            ..ActionsEnd::default()
+        };
+
+        let end = ended(Seen {
+            exit: code(3),
+            actions: Some(Box::new(actions)),
+            by_driver: true,
+        });
+
+        assert!(end.failed && end.failure_reason.ends_with("(truncated)"));
+        assert_eq!(end.failure_reason.len(), 1_024);
+        assert_eq!(
+            (end.failed_action.as_str(), end.result.as_str()),
+            ("serial[1].run", "r")
+        );
+        assert_eq!((end.exit, end.at), (Some(code(3)), Timestamp(7)));
+    }
+
+    #[test]
+    fn actions_without_a_deciding_process_have_no_exit() {
+        let end = ended(Seen {
+            exit: code(1),
+            actions: Some(Box::new(ActionsEnd::failure("exceeded 2s timeout"))),
+            by_driver: true,
+        });
+
+        assert_eq!((end.failed, end.exit), (true, None));
+        assert_eq!(end.failure_reason, "exceeded 2s timeout");
+    }
+
+    #[test]
+    fn a_kill_that_the_driver_did_not_see_is_told_once() {
+        let exit = Exit {
+            oom_killed: true,
+            ..code(137)
+        };
+        for text in [
+            "LOG: Exited with status 137",
+            "LOG: Exited with status 137 (out of memory)",
+        ] {
+            let actions = ActionsEnd {
+                exited: true,
+                ..ActionsEnd::failure(text)
+            };
+            let end = ended(Seen {
+                exit,
+                actions: Some(Box::new(actions)),
+                by_driver: true,
+            });
+            assert_eq!(
+                end.failure_reason,
+                "LOG: Exited with status 137 (out of memory)"
+            );
+        }
+    }
+
+    /// An exit of zero in the ledger is that of the process beside the actions.
+    #[test]
+    fn an_end_that_no_driver_saw_is_no_success() {
+        let end = ended(Seen {
+            exit: code(0),
+            actions: None,
+            by_driver: false,
+        });
+
+        assert_eq!((end.failed, end.exit), (true, None));
+        assert_eq!(end.failure_reason, DRIVER_DIED);
+    }
+
+    #[test]
+    fn a_task_without_actions_ends_as_its_process() {
+        let seen = |exit| Seen {
+            exit,
+            actions: None,
+            by_driver: true,
+        };
+
+        assert!(!ended(seen(code(0))).failed);
+        assert_eq!(ended(seen(code(4))).failure_reason, "exit code 4");
+    }
+
+    #[test]
+    fn what_is_not_counted_of_a_kill_is_zero() {
+        let oom = oom(None, None, 64);
+
+        assert_eq!(
+            (oom.limit_bytes, oom.peak_bytes, oom.process.as_str()),
+            (64, 0, "")
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! One-off tasks: what they do is done at most once, and what came of it is reported.
+
+use muster_domain::alloc::{ClientStatus, TaskPhase};
+use muster_domain::id::AllocId;
+use muster_domain::one_off::{Definition, End};
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, Machine, eventually, one_off, privileged};
+
+fn run(script: &str) -> Value {
+    json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
+}
+
+fn definition(action: &Value, result_file: &str) -> Definition {
+    let definition = json!({
+        "rootfs": "preloaded:host", "action": action, "log_source": "VIZ",
+        "result_file": result_file, "memory_mb": 64, "max_pids": 50,
+        "env": [{"name": "WHO", "value": "me"}],
+    });
+    serde_json::from_value(definition).unwrap()
+}
+
+/// The end that was reported with the allocation's last status.
+async fn end(server: &FakeServer, alloc_id: AllocId) -> End {
+    eventually("an end", async || {
+        let report = server.report(alloc_id)?;
+        assert!(report.end.is_none() || report.client_status.is_terminal());
+        report.end.map(|end| *end)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_off_task_reports_its_result() {
+    if !privileged("a_one_off_task_reports_its_result") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let tree = json!({"serial": {"actions": [
+        run("echo ${WHO} ${NOMAD_TASK_NAME} > /tmp/r"), run("cat /proc/net/dev | wc -l >> /tmp/r"),
+    ]}});
+
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "/tmp/r")).build())
+        .await;
+    let end = end(&server, alloc_id).await;
+
+    server.status(alloc_id, ClientStatus::Complete).await;
+    assert!(!end.failed, "{end:?}");
+    // Two lines of headings and `lo`: nothing may go out that is not asked for.
+    assert_eq!(end.result, "me task\n3\n");
+    assert_eq!(end.exit.map(|exit| exit.code), Some(0));
+    assert!(end.usage.cpu.is_some() && end.at.0 > 0, "{end:?}");
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_one_off_tasks_say_why() {
+    if !privileged("failures_of_one_off_tasks_say_why") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let place = async |name, tree: Value| {
+        let alloc_id = server
+            .place(one_off(name, &definition(&tree, "")).build())
+            .await;
+        end(&server, alloc_id).await
+    };
+
+    let failed = place(
+        1,
+        json!({"serial": {"actions": [run("true"), run("exit 7")]}}),
+    )
+    .await;
+    assert_eq!(failed.failure_reason, "VIZ: Exited with status 7");
+    assert_eq!(failed.failed_action, "serial[1].run");
+    assert_eq!(failed.exit.map(|exit| exit.code), Some(7));
+
+    let eater = place(2, run("head -c 200000000 /dev/zero | tail")).await;
+    assert!(
+        eater.failure_reason.ends_with("(out of memory)"),
+        "{eater:?}"
+    );
+    assert_eq!(eater.oom.map(|oom| oom.limit_bytes), Some(64 << 20));
+
+    let download = json!({"download": {"from": "http://x/", "to": "/tmp", "user": "vcap"}});
+    let refused = place(3, download).await;
+    let reason = "failed to create container: ";
+    assert!(refused.failure_reason.starts_with(reason), "{refused:?}");
+    assert_eq!((refused.failed, refused.exit), (true, None));
+    agent.end().await;
+}
+
+/// The agent is killed while the task runs, and again when it has ended: the same end each time, and each
+/// action once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_outlives_the_agent() {
+    if !privileged("an_end_outlives_the_agent") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let tree = json!({"serial": {"actions": [
+        run("echo one >> /local/log; while [ ! -e /local/go ]; do sleep 0.05; done"),
+        run("echo two >> /local/log; exit 3"),
+    ]}});
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "log")).build())
+        .await;
+    let local = machine.alloc_dir(alloc_id).join("task/local");
+    eventually("the first action", async || {
+        std::fs::read(local.join("log")).is_ok().then_some(())
+    })
+    .await;
+
+    agent.kill();
+    let agent = machine.killable_agent(&server);
+    std::fs::write(local.join("go"), "").unwrap();
+    let first = end(&server, alloc_id).await;
+    agent.kill();
+    let before = server.messages().len();
+    let agent = machine.killable_agent(&server);
+    eventually("a report of the third agent", async || {
+        let messages = server.messages();
+        let later = messages.get(before..)?;
+        later
+            .iter()
+            .any(|(_, ids)| ids.contains(&alloc_id))
+            .then_some(())
+    })
+    .await;
+
+    assert_eq!((first.result.as_str(), first.failed), ("one\ntwo\n", true));
+    assert_eq!(end(&server, alloc_id).await, first);
+    agent.kill();
+}
+
+/// It ended, nobody heard of it, and the store is lost: its directories are proof enough that it ran.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_is_no_second_start() {
+    if !privileged("a_lost_store_is_no_second_start") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    server.node(|node| node.has_driver("native")).await;
+    server.mute(true);
+    let tree = run("echo ran >> /local/log; echo > /local/done");
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "")).build())
+        .await;
+    let local = machine.alloc_dir(alloc_id).join("task/local");
+    eventually("its end", async || {
+        let cgroup = machine.tree().join(alloc_id.to_string());
+        (local.join("done").exists() && !cgroup.join("task").exists()).then_some(())
+    })
+    .await;
+
+    agent.kill();
+    std::fs::write(machine.data().join("agent.redb"), "garbage").unwrap();
+    server.mute(false);
+    let agent = machine.killable_agent(&server);
+    let end = end(&server, alloc_id).await;
+
+    let reason = "the agent's store was lost, and no process of the task was found";
+    assert_eq!((end.failure_reason.as_str(), end.failed), (reason, true));
+    assert_eq!(std::fs::read_to_string(local.join("log")).unwrap(), "ran\n");
+    agent.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_dies_ends_its_one_off_tasks() {
+    if !privileged("a_driver_that_dies_ends_its_one_off_tasks") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let tree = json!({"serial": {"actions": [run("sleep 600"), run("echo > /local/no")]}});
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "")).build())
+        .await;
+    let running = |task: &muster_domain::alloc::TaskState, _| task.phase == TaskPhase::Running;
+    server.reported(alloc_id, "running", running).await;
+    let noted = machine.alloc_dir(alloc_id).join("task/.action");
+    eventually("the first action", async || {
+        std::fs::read(&noted)
+            .is_ok_and(|text| !text.is_empty())
+            .then_some(())
+    })
+    .await;
+
+    machine.kill_driver().await;
+
+    let end = end(&server, alloc_id).await;
+    let reason = "the driver was started again while serial[0].run ran";
+    assert_eq!(end.failure_reason, reason);
+    assert!(!machine.alloc_dir(alloc_id).join("task/local/no").exists());
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_one_off_task_was_cancelled() {
+    if !privileged("a_stopped_one_off_task_was_cancelled") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let tree = run("trap 'echo term > r; exit 0' TERM; echo > begun; sleep 600 & wait");
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "r")).build())
+        .await;
+    let local = machine.alloc_dir(alloc_id).join("task/local");
+    eventually("the action", async || {
+        std::fs::read(local.join("begun")).is_ok().then_some(())
+    })
+    .await;
+    let running = |task: &muster_domain::alloc::TaskState, _| task.phase == TaskPhase::Running;
+    server.reported(alloc_id, "running", running).await;
+
+    server.stop(alloc_id).await;
+
+    let end = end(&server, alloc_id).await;
+    assert_eq!(
+        (end.failure_reason.as_str(), end.failed),
+        ("cancelled", true)
+    );
+    assert_eq!(end.result, "term\n");
+    agent.end().await;
+}

@@ -1,0 +1,279 @@
+//! Carries out a tree of actions as one task.
+//!
+//! The task's first process is the reaper of `init`, which does nothing else: its namespaces and its view are
+//! those of every action, and a task with a tree is followed, found, measured and killed by it like any other.
+//! `tree` is what the kinds of actions mean, `hands` starts their processes, `failure` is how they fail,
+//! `result` reads what the client gets.
+//!
+//! When the tree has ended, whatever is left in the cgroup is killed, and only then has the task ended. A tree
+//! lives in its driver: when that dies, no further action is ever begun. A driver that finds such a task ends
+//! it, and says so.
+
+mod failure;
+mod hands;
+mod result;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::future::FutureExt;
+use muster_domain::one_off::{ACTION_DEPTH_MAX, ACTIONS_MAX, Action};
+use muster_driver::{ActionsEnd, ExitResult, TaskConfig};
+use rustix::process::Signal;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::config::NativeConfig;
+use crate::exec::KillOnDrop;
+use crate::limits;
+use crate::process::Process;
+use crate::task::NativeTask;
+use failure::Failure;
+use hands::NativeHands;
+
+/// Why actions failed whose processes somebody else killed.
+const KILLED: &str = "the task was killed";
+
+/// Why actions failed that went well and have no result. Diego's.
+const NO_RESULT: &str = "failed to fetch result";
+
+/// A tree that is carried out, as its task sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    /// Nothing more is to be begun, and what runs is to end.
+    stop: CancellationToken,
+    /// The task's first process ended, and everything in the cgroup was or will be killed.
+    gone: AtomicBool,
+    /// Processes of actions, by the order of their starts.
+    running: Mutex<BTreeMap<u64, Process>>,
+    next: AtomicU64,
+    outcome: watch::Sender<Option<Outcome>>,
+}
+
+/// How a tree ended.
+#[derive(Clone, Debug)]
+struct Outcome {
+    code: i32,
+    end: ActionsEnd,
+}
+
+/// What is wrong with a tree, if anything is.
+pub(crate) fn check(tree: &Action) -> Result<(), String> {
+    let mut count = 0;
+    let mut level = vec![(tree, 1_usize)];
+    while let Some((action, depth)) = level.pop() {
+        count += 1;
+        if depth > ACTION_DEPTH_MAX || count > ACTIONS_MAX {
+            return Err(format!(
+                "more than {ACTION_DEPTH_MAX} levels or {ACTIONS_MAX} actions"
+            ));
+        }
+        let word = action.word();
+        match action {
+            Action::Download(_) | Action::Upload(_) => {
+                return Err(format!(
+                    "{word} actions are not carried out by this driver; fetch or send files in a run action"
+                ));
+            }
+            Action::Run(run) if run.path.is_empty() => {
+                return Err("a run action has no path".to_owned());
+            }
+            Action::Parallel(all) | Action::Serial(all) | Action::Codependent(all)
+                if all.actions.is_empty() =>
+            {
+                return Err(format!("a {word} action has no actions"));
+            }
+            Action::Run(_)
+            | Action::Timeout(_)
+            | Action::EmitProgress(_)
+            | Action::Try(_)
+            | Action::Parallel(_)
+            | Action::Serial(_)
+            | Action::Codependent(_) => {}
+        }
+        level.extend(action.children().iter().map(|child| (child, depth + 1)));
+    }
+    Ok(())
+}
+
+/// Begins the task's tree, if it has one. Needs a runtime to be entered.
+pub(crate) fn begin(task: &NativeTask, spawns: &Arc<Semaphore>) {
+    let (Some(action), Some(tree)) = (task.native.actions.clone(), task.life.tree.clone()) else {
+        return;
+    };
+    let hands = NativeHands::new(task, Arc::clone(&tree), Arc::clone(spawns));
+    let (config, native) = (task.handle.config.clone(), task.native.clone());
+    let life = Arc::clone(&task.life);
+    tokio::spawn(async move {
+        let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
+        let ended = AssertUnwindSafe(carried_out).catch_unwind().await;
+        let ended = ended.unwrap_or_else(|_panic| Err(Failure::plain("", "the driver failed")));
+        debug!(task = config.id, ?ended, "the actions of a task ended");
+        let read = tokio::task::spawn_blocking(move || outcome(&config, &native, ended)).await;
+        tree.end(read.unwrap_or_else(|_panic| Outcome {
+            code: 1,
+            end: ActionsEnd::failure(NO_RESULT),
+        }));
+        if let Err(error) = life.kill_all() {
+            warn!(pid = life.process.pid, %error, "cannot kill what actions left running");
+        }
+    });
+}
+
+/// Ends the tree of a task whose driver died while it was carried out.
+pub(crate) fn interrupt(task: &NativeTask) {
+    let Some(tree) = &task.life.tree else {
+        return;
+    };
+    tree.stop.cancel();
+    let config = &task.handle.config;
+    let at = hands::noted(config);
+    let action = if at.is_empty() { "an action" } else { &at };
+    let text = format!("the driver was started again while {action} ran");
+    let failure = Failure::plain(&at, text);
+    tree.end(outcome(config, &task.native, Err(failure)));
+    if let Err(error) = task.life.kill_all() {
+        warn!(task = config.id, %error, "cannot kill a task whose driver died");
+    }
+}
+
+/// What a client is told of a tree that ended so. Reads its result file.
+fn outcome(config: &TaskConfig, native: &NativeConfig, ended: Result<(), Failure>) -> Outcome {
+    let mut end = ActionsEnd::default();
+    let mut code = 0;
+    match ended {
+        Ok(()) => end.exited = true,
+        Err(failure) => {
+            end.failure_reason = failure.text;
+            end.failed_action = failure.at;
+            end.exited = failure.code.is_some();
+            code = failure.code.unwrap_or(1);
+        }
+    }
+    if native.result_file.is_empty() {
+        return Outcome { code, end };
+    }
+    match result::read(config, native) {
+        Ok(found) => {
+            end.result = found.text;
+            end.result_truncated = found.truncated;
+        }
+        Err(error) => {
+            end.result_note = format!("{}: {}", native.result_file, crate::node::chain(&error));
+            if native.result_required && code == 0 {
+                code = 1;
+                end.exited = false;
+                NO_RESULT.clone_into(&mut end.failure_reason);
+            }
+        }
+    }
+    Outcome { code, end }
+}
+
+impl Tree {
+    /// Nothing more is begun, and what runs is asked to end.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Nothing more is begun, because the first process is gone.
+    pub(crate) fn first_is_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the first process is gone.
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Sends a signal to the processes of all actions that run.
+    pub(crate) fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        for process in self.lock().values() {
+            process.signal(signal)?;
+        }
+        Ok(())
+    }
+
+    /// How the task ended, given how its first process did: as its tree, which knows soon after.
+    pub(crate) async fn result(&self, first: ExitResult) -> ExitResult {
+        let mut outcome = self.outcome.subscribe();
+        let ended = outcome.wait_for(Option::is_some);
+        let outcome = match tokio::time::timeout(limits::ACTIONS_END_DEADLINE, ended).await {
+            Ok(Ok(ended)) => ended.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let outcome = outcome.unwrap_or_else(|| Outcome {
+            code: 1,
+            end: ActionsEnd::failure(KILLED),
+        });
+        ExitResult {
+            oom_killed: first.oom_killed,
+            actions: Some(Box::new(outcome.end)),
+            ..ExitResult::exited(outcome.code)
+        }
+    }
+
+    /// The first end stands.
+    fn end(&self, outcome: Outcome) {
+        self.outcome.send_if_modified(|known| {
+            let first = known.is_none();
+            if first {
+                *known = Some(outcome);
+            }
+            first
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Process>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a process among those that run, unless the task is over: then it is killed.
+    fn enter(self: &Arc<Self>, process: Process) -> Option<Entered> {
+        let guard = KillOnDrop::new(process.clone());
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.lock().insert(number, process.clone());
+        let entered = Entered {
+            tree: Arc::clone(self),
+            number,
+            process,
+            guard: Some(guard),
+        };
+        // Looked at after it was entered: whoever says so later kills what is there.
+        (!self.is_gone()).then_some(entered)
+    }
+}
+
+/// A process of an action, killed when nobody waits for it.
+#[derive(Debug)]
+struct Entered {
+    tree: Arc<Tree>,
+    number: u64,
+    process: Process,
+    guard: Option<KillOnDrop>,
+}
+
+impl Entered {
+    async fn wait(&self) -> std::io::Result<ExitResult> {
+        match &self.guard {
+            Some(guard) => guard.wait().await,
+            None => Err(std::io::Error::other("the process was reaped")),
+        }
+    }
+
+    fn done(mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.done();
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.tree.lock().remove(&self.number);
+    }
+}

@@ -1,0 +1,322 @@
+//! Starts the processes of actions, waits for them and ends them.
+//!
+//! Which action was begun last is noted in a file of the task's directory before its process is made, so that a
+//! driver that finds the task after another one died can say what ran.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use muster_domain::one_off::{GRACE, Run, go_duration};
+use muster_driver::{ExitResult, TaskConfig};
+use rustix::process::Signal;
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::failure::{Failure, OUT_OF_MEMORY};
+use super::tree::{Hands, Output, Step};
+use super::{Entered, KILLED, Tree};
+use crate::command::{Beside, Launch, StartProcessError, Streams, start_beside};
+use crate::config::NativeConfig;
+use crate::isolation::task_dir;
+use crate::node::{Node, chain};
+use crate::process::Process;
+use crate::task::{Life, NativeTask};
+use crate::{limits, paths};
+
+/// The user that means the driver's default one, as in Diego's cells.
+const DEFAULT_USER: &str = "vcap";
+/// Holds the place of the action that was begun last.
+const NOTE: &str = ".action";
+
+/// Carries out the leaves of a task's tree as processes beside its first one.
+pub(crate) struct NativeHands {
+    work: Arc<Work>,
+    spawns: Arc<Semaphore>,
+    stdout: Option<Sender>,
+    stderr: Option<Sender>,
+}
+
+/// What a start needs, also when nobody waits for it any more.
+struct Work {
+    config: TaskConfig,
+    native: NativeConfig,
+    node: Arc<Node>,
+    life: Arc<Life>,
+    tree: Arc<Tree>,
+}
+
+impl NativeHands {
+    /// Hands for `task`. Needs a runtime to be entered.
+    pub(crate) fn new(task: &NativeTask, tree: Arc<Tree>, spawns: Arc<Semaphore>) -> Self {
+        let config = &task.handle.config;
+        Self {
+            stdout: voice(paths::open_output(
+                "stdout of the task",
+                &config.stdout_path,
+            )),
+            stderr: voice(paths::open_output(
+                "stderr of the task",
+                &config.stderr_path,
+            )),
+            work: Arc::new(Work {
+                config: config.clone(),
+                native: task.native.clone(),
+                node: Arc::clone(&task.node),
+                life: Arc::clone(&task.life),
+                tree,
+            }),
+            spawns,
+        }
+    }
+
+    async fn run_to_end(
+        &self,
+        run: &Run,
+        step: &Step,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        let at = step.at.as_str();
+        let entered = match self.start(run, at, stop).await {
+            Ok(Some(entered)) => entered,
+            Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(at)),
+            Ok(None) => return Err(Failure::plain(at, KILLED)),
+            Err(reason) => {
+                self.tell(run, &format!("failed-creating-process: {reason}"))
+                    .await;
+                return Err(Failure::plain(at, reason));
+            }
+        };
+        let lost = |error: io::Error| Failure::plain(at, format!("follow {}: {error}", run.path));
+        tokio::select! {
+            biased;
+            ended = entered.wait() => {
+                let code = self.ended(run, entered, ended.map_err(lost)?, "").await;
+                match code {
+                    0 => Ok(()),
+                    code => Err(Failure::exited(at, &step.source, code, self.work.out_of_memory())),
+                }
+            }
+            () = stop.cancelled() => self.end(run, entered, at).await.map_err(lost)?,
+        }
+    }
+
+    /// Starts the process; `None` if it is stopped before it is there, or the task is over.
+    async fn start(
+        &self,
+        run: &Run,
+        at: &str,
+        stop: &CancellationToken,
+    ) -> Result<Option<Entered>, String> {
+        let starting = async {
+            let _permit = self.spawns.acquire().await;
+            let (work, run, at) = (Arc::clone(&self.work), run.clone(), at.to_owned());
+            // Goes on when nobody waits: what it has started is killed then.
+            let started = tokio::task::spawn_blocking(move || work.start(&run, &at)).await;
+            match started {
+                Ok(started) => started.map_err(|error| chain(&error)),
+                Err(_panic) => Err("the driver failed".to_owned()),
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(None),
+            started = starting => started,
+        }
+    }
+
+    /// Asks the process to end, and kills it when it does not.
+    async fn end(&self, run: &Run, entered: Entered, at: &str) -> io::Result<Result<(), Failure>> {
+        entered.process.signal(Signal::TERM)?;
+        if let Ok(ended) = tokio::time::timeout(GRACE, entered.wait()).await {
+            self.ended(run, entered, ended?, "").await;
+            return Ok(Err(Failure::cancelled(at)));
+        }
+        entered.process.kill_group()?;
+        let killed = tokio::time::timeout(limits::ACTION_EXIT_DEADLINE, entered.wait()).await;
+        let Ok(ended) = killed else {
+            return Ok(Err(Failure::plain(at, "process did not exit")));
+        };
+        let late = format!(
+            " (exceeded {} graceful shutdown interval)",
+            go_duration(GRACE)
+        );
+        self.ended(run, entered, ended?, &late).await;
+        Ok(Err(Failure::overstayed(at)))
+    }
+
+    /// Takes and tells the exit code; that of a process that died by a signal is as a shell has it.
+    async fn ended(&self, run: &Run, entered: Entered, result: ExitResult, more: &str) -> i32 {
+        entered.done();
+        let code = match result.signal {
+            0 => result.exit_code,
+            signal => 128 + signal,
+        };
+        let memory = if code != 0 && self.work.out_of_memory() {
+            OUT_OF_MEMORY
+        } else {
+            ""
+        };
+        self.tell(run, &format!("Exit status {code}{more}{memory}"))
+            .await;
+        code
+    }
+
+    async fn tell(&self, run: &Run, line: &str) {
+        if !run.suppress_log_output {
+            self.say(Output::Stdout, line).await;
+        }
+    }
+}
+
+impl Hands for NativeHands {
+    fn run<'a>(
+        &'a self,
+        run: &'a Run,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.run_to_end(run, &step, &stop).await }.boxed()
+    }
+
+    /// A line that finds no room for a while is lost: nobody reads, and the work goes on.
+    fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
+        let to = match output {
+            Output::Stdout => self.stdout.as_ref(),
+            Output::Stderr => self.stderr.as_ref(),
+        };
+        async move {
+            let Some(to) = to else { return };
+            let line = format!("{line}\n");
+            let writing = write_all(to, line.as_bytes());
+            match tokio::time::timeout(limits::ACTION_LINE_DEADLINE, writing).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => warn!(%error, "a line of an action is lost"),
+                Err(_elapsed) => warn!("a line of an action is lost: the task's output is full"),
+            }
+        }
+        .boxed()
+    }
+}
+
+async fn write_all(to: &Sender, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What writes to a FIFO of the task. The null device needs no writer.
+fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
+    Sender::from_owned_fd(output.ok()?).ok()
+}
+
+impl Work {
+    fn out_of_memory(&self) -> bool {
+        let cgroup = self.life.cgroup.as_ref();
+        cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0)
+    }
+
+    /// Starts the process of an action. Blocks until its program is loaded.
+    fn start(&self, run: &Run, at: &str) -> Result<Option<Entered>, StartProcessError> {
+        if self.is_over() {
+            return Ok(None);
+        }
+        match self.start_beside_first(run, at) {
+            Err(_) if self.is_over() => Ok(None),
+            started => started,
+        }
+    }
+
+    /// Whether the first process has ended, so that nothing may be started beside it.
+    fn is_over(&self) -> bool {
+        self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
+    }
+
+    fn start_beside_first(
+        &self,
+        run: &Run,
+        at: &str,
+    ) -> Result<Option<Entered>, StartProcessError> {
+        note(&self.config, at);
+        let (config, native) = self.configured(run);
+        let streams = if run.suppress_log_output {
+            Streams {
+                stdin: paths::open_null()?,
+                stdout: paths::open_null()?,
+                stderr: paths::open_null()?,
+            }
+        } else {
+            Streams::of_task(&config)?
+        };
+        let launch = Launch {
+            config: &config,
+            native: &native,
+            node: &self.node,
+            cgroup: self.life.cgroup.as_ref(),
+            command: &run.path,
+            args: &run.args,
+            streams: &streams,
+        };
+        let spawned = start_beside(&launch, &self.life.process, Beside::Action)?;
+        let process = Process::started(&spawned).map_err(|error| {
+            spawned.abandon();
+            StartProcessError::Look(error)
+        })?;
+        Ok(self.tree.enter(process))
+    }
+
+    /// The task's configuration with what the action has of its own.
+    fn configured(&self, run: &Run) -> (TaskConfig, NativeConfig) {
+        let (mut config, mut native) = (self.config.clone(), self.native.clone());
+        let env = run.env.iter();
+        config
+            .env
+            .extend(env.map(|var| (var.name.clone(), var.value.clone())));
+        config.user.clear();
+        native.user = (run.user != DEFAULT_USER).then(|| run.user.clone());
+        if !run.dir.is_empty() {
+            native.work_dir = Some(run.dir.clone());
+        }
+        if let Some(nofile) = run.resource_limits.and_then(|limits| limits.nofile) {
+            native
+                .rlimits
+                .insert("nofile".to_owned(), nofile.to_string());
+        }
+        (config, native)
+    }
+}
+
+/// Notes where in its tree the task is. Without a note the end of a dead driver's task names no action.
+fn note(config: &TaskConfig, at: &str) {
+    let Some(dir) = task_dir(config) else { return };
+    let noted = paths::create_own_file(&dir, NOTE)
+        .map_err(io::Error::other)
+        .and_then(|mut file| file.write_all(at.as_bytes()));
+    if let Err(error) = noted {
+        warn!(task = config.id, %error, "the action that runs is not noted");
+    }
+}
+
+/// What was noted last; empty if nothing can be read.
+pub(crate) fn noted(config: &TaskConfig) -> String {
+    let mut text = String::new();
+    let file = task_dir(config).map(|dir| paths::open_own_file(&dir, NOTE));
+    if let Some(Ok(file)) = file {
+        let read = file
+            .take(limits::ACTION_NOTE_BYTES_MAX)
+            .read_to_string(&mut text);
+        if read.is_err() {
+            text.clear();
+        }
+    }
+    text
+}

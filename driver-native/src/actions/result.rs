@@ -1,0 +1,144 @@
+//! Reads a task's result file: the one place where the driver reads what a task wrote.
+//!
+//! The path is the task's word, and so is everything on the way: it is opened beneath one of the task's own
+//! directories, which no link leads out of, without waiting for anybody, and only a regular file is read.
+
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use muster_domain::one_off::RESULT_BYTES_MAX;
+use muster_driver::TaskConfig;
+use thiserror::Error;
+
+use crate::config::{Level, NativeConfig};
+use crate::isolation::task_dir;
+use crate::paths::{self, PathError};
+
+/// The beginning of a result file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) text: String,
+    /// There was more.
+    pub(crate) truncated: bool,
+}
+
+/// Why there is no result.
+#[derive(Debug, Error)]
+pub(crate) enum ReadResultError {
+    #[error("is in none of the task's directories /local, /tmp, /alloc and /secrets")]
+    Elsewhere,
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("read it")]
+    Io(#[from] std::io::Error),
+}
+
+/// Reads the result file of `config`.
+pub(crate) fn read(config: &TaskConfig, native: &NativeConfig) -> Result<Found, ReadResultError> {
+    let (dir, rest) = place(config, native).ok_or(ReadResultError::Elsewhere)?;
+    let mut bytes = Vec::new();
+    paths::open_beneath(&dir, &rest)?
+        .take(RESULT_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(cut(&bytes))
+}
+
+/// The directory of the host that the file is beneath, and the way from there.
+fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
+    let named = Path::new(&native.result_file);
+    let task_dir = task_dir(config);
+    if native.isolation == Level::Raw {
+        let task_dir = task_dir?;
+        let path = task_dir
+            .join(native.work_dir.as_deref().unwrap_or_default())
+            .join(named);
+        let rest = path.strip_prefix(&task_dir).ok()?.to_owned();
+        return Some((task_dir, rest));
+    }
+    let path = Path::new("/local")
+        .join(native.work_dir.as_deref().unwrap_or_default())
+        .join(named);
+    let mut parts = path.strip_prefix("/").ok()?.components();
+    let Some(Component::Normal(first)) = parts.next() else {
+        return None;
+    };
+    let dir = match first.to_str()? {
+        name @ ("local" | "tmp" | "secrets") => task_dir?.join(name),
+        "alloc" if !config.alloc_dir.as_os_str().is_empty() => config.alloc_dir.join("alloc"),
+        _ => return None,
+    };
+    Some((dir, parts.as_path().to_owned()))
+}
+
+/// At most as much as a result may have, whole characters.
+fn cut(bytes: &[u8]) -> Found {
+    let mut truncated = bytes.len() > RESULT_BYTES_MAX;
+    let mut kept = &bytes[..bytes.len().min(RESULT_BYTES_MAX)];
+    if truncated
+        && let Err(error) = str::from_utf8(kept)
+        && error.error_len().is_none()
+    {
+        // The cut went through a character.
+        kept = &kept[..error.valid_up_to()];
+    }
+    // What stands for a byte that is no text has three.
+    let mut text = String::from_utf8_lossy(kept).into_owned();
+    if text.len() > RESULT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(RESULT_BYTES_MAX));
+        truncated = true;
+    }
+    Found { text, truncated }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_cut_between_characters() {
+        let long = "x".repeat(RESULT_BYTES_MAX - 1);
+        let cases = [
+            (long.clone(), long.len(), false),
+            (format!("{long}é"), long.len(), true),
+            (format!("{long}yz"), RESULT_BYTES_MAX, true),
+        ];
+        for (text, kept, truncated) in cases {
+            let found = cut(text.as_bytes());
+            assert_eq!((found.text.len(), found.truncated), (kept, truncated));
+            assert!(text.starts_with(&found.text));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_never_make_it_longer() {
+        let found = cut(&[0xff; RESULT_BYTES_MAX]);
+
+        assert!(found.text.len() <= RESULT_BYTES_MAX && found.truncated);
+        assert!(found.text.chars().all(|c| c == char::REPLACEMENT_CHARACTER));
+        assert_eq!(cut(b"a\xffb").text, "a\u{fffd}b");
+    }
+
+    #[test]
+    fn places_are_those_that_the_task_sees() {
+        let config = TaskConfig {
+            task_dir: "/h/a/t".into(),
+            alloc_dir: "/h/a".into(),
+            ..TaskConfig::default()
+        };
+        let at = |file: &str| {
+            let native = NativeConfig {
+                result_file: file.to_owned(),
+                ..NativeConfig::default()
+            };
+            place(&config, &native)
+                .map(|(dir, rest)| format!("{} {}", dir.display(), rest.display()))
+        };
+
+        assert_eq!(at("r").unwrap(), "/h/a/t/local r");
+        assert_eq!(at("/tmp/a/r").unwrap(), "/h/a/t/tmp a/r");
+        assert_eq!(at("/alloc/r").unwrap(), "/h/a/alloc r");
+        assert_eq!(at("/secrets/r").unwrap(), "/h/a/t/secrets r");
+        assert_eq!(at("/etc/passwd"), None);
+        assert_eq!(at("/local/../../x").unwrap(), "/h/a/t/local ../../x");
+    }
+}

@@ -1,0 +1,259 @@
+//! What the kinds of actions mean, apart from processes and files, which are [`Hands`].
+//!
+//! Every action ends: by itself, or some time after it was told to. Who is stopped says so
+//! ([`Failure::cancelled`]), and nothing above takes that for a success: neither a `try` nor a `serial` goes
+//! on after it.
+
+use futures::future::{BoxFuture, FutureExt, join_all};
+use futures::stream::{FuturesUnordered, StreamExt};
+use muster_domain::one_off::{Action, Actions, EmitProgress, GRACE, Run, Timeout, go_duration};
+use tokio_util::sync::CancellationToken;
+
+use super::failure::{Failure, Kind};
+use crate::limits;
+
+/// Where a line goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Stdout,
+    Stderr,
+}
+
+/// An action's place in its tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// Such as `serial[1].timeout.run`.
+    pub(crate) at: String,
+    /// What its lines and failures are named by.
+    pub(crate) source: String,
+}
+
+/// What carries out the leaves of a tree.
+pub(crate) trait Hands: Send + Sync {
+    /// Runs a program to its end, or to some time after `stop`. Whoever drops this kills it.
+    fn run<'a>(
+        &'a self,
+        run: &'a Run,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Writes a line for people.
+    fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
+}
+
+/// Carries out a whole tree.
+pub(crate) async fn carry_out(
+    hands: &dyn Hands,
+    tree: &Action,
+    log_source: &str,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let root = Step {
+        at: tree.word().to_owned(),
+        source: if log_source.is_empty() {
+            DEFAULT_SOURCE.to_owned()
+        } else {
+            log_source.to_owned()
+        },
+    };
+    step(hands, tree, root, stop.clone()).await
+}
+
+/// What lines are named by that nobody named. Diego's.
+const DEFAULT_SOURCE: &str = "LOG";
+
+fn step<'a>(
+    hands: &'a dyn Hands,
+    action: &'a Action,
+    parent: Step,
+    stop: CancellationToken,
+) -> BoxFuture<'a, Result<(), Failure>> {
+    let named = source_of(action);
+    let mut here = parent;
+    if !named.is_empty() {
+        named.clone_into(&mut here.source);
+    }
+    async move {
+        if stop.is_cancelled() {
+            return Err(Failure::cancelled(&here.at));
+        }
+        match action {
+            Action::Run(run) => hands.run(run, here, stop).await,
+            Action::Timeout(bounded) => timeout(hands, bounded, &here, &stop).await,
+            Action::EmitProgress(watched) => emit_progress(hands, watched, &here, stop).await,
+            Action::Try(tried) => {
+                let ended = step(
+                    hands,
+                    &tried.action,
+                    here.child(&tried.action),
+                    stop.clone(),
+                )
+                .await;
+                // What was stopped did not just fail.
+                if stop.is_cancelled() { ended } else { Ok(()) }
+            }
+            Action::Parallel(all) => parallel(hands, all, &here, &stop).await,
+            Action::Serial(all) => serial(hands, all, &here, &stop).await,
+            Action::Codependent(all) => codependent(hands, all, &here, &stop).await,
+            // Refused before anything starts.
+            Action::Download(_) | Action::Upload(_) => {
+                let text = format!("{} actions are not carried out", action.word());
+                Err(Failure::plain(&here.at, text))
+            }
+        }
+    }
+    .boxed()
+}
+
+fn source_of(action: &Action) -> &str {
+    match action {
+        Action::Download(it) => &it.log_source,
+        Action::Upload(it) => &it.log_source,
+        Action::Run(it) => &it.log_source,
+        Action::Timeout(it) => &it.log_source,
+        Action::EmitProgress(it) => &it.log_source,
+        Action::Try(it) => &it.log_source,
+        Action::Parallel(it) | Action::Serial(it) | Action::Codependent(it) => &it.log_source,
+    }
+}
+
+impl Step {
+    fn child(&self, action: &Action) -> Self {
+        Self {
+            at: format!("{}.{}", self.at, action.word()),
+            source: self.source.clone(),
+        }
+    }
+
+    fn nth(&self, index: usize, action: &Action) -> Self {
+        Self {
+            at: format!("{}[{index}].{}", self.at, action.word()),
+            source: self.source.clone(),
+        }
+    }
+}
+
+/// Stops the action when its time is over, and waits for it as long as a stop may take. What is not gone then
+/// is killed by being dropped.
+async fn timeout(
+    hands: &dyn Hands,
+    bounded: &Timeout,
+    here: &Step,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let bound = bounded.bound();
+    let inner_stop = stop.child_token();
+    let mut inner = step(
+        hands,
+        &bounded.action,
+        here.child(&bounded.action),
+        inner_stop.clone(),
+    );
+    if let Ok(ended) = tokio::time::timeout(bound, &mut inner).await {
+        return ended;
+    }
+    let stopped_before = stop.is_cancelled();
+    inner_stop.cancel();
+    let ended = tokio::time::timeout(GRACE + limits::ACTION_EXIT_DEADLINE, inner).await;
+    match ended {
+        Ok(ended) if stopped_before => ended,
+        Err(_elapsed) if stopped_before => Err(Failure::cancelled(&here.at)),
+        Ok(Err(failure)) if failure.kind == Kind::Shown => {
+            let text = format!("exceeded {} timeout; {}", go_duration(bound), failure.text);
+            Err(Failure::shown(&here.at, text))
+        }
+        Ok(_) | Err(_) => {
+            let text = format!("exceeded {} timeout", go_duration(bound));
+            Err(Failure::shown(&here.at, text))
+        }
+    }
+}
+
+async fn emit_progress(
+    hands: &dyn Hands,
+    watched: &EmitProgress,
+    here: &Step,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    if !watched.start_message.is_empty() {
+        hands.say(Output::Stdout, &watched.start_message).await;
+    }
+    let ended = step(hands, &watched.action, here.child(&watched.action), stop).await;
+    let prefix = &watched.failure_message_prefix;
+    match &ended {
+        Ok(()) if !watched.success_message.is_empty() => {
+            hands.say(Output::Stdout, &watched.success_message).await;
+        }
+        Err(failure) if !prefix.is_empty() => {
+            let line = match failure.kind {
+                Kind::Shown => format!("{prefix}: {}", failure.text),
+                Kind::Plain | Kind::Overstayed | Kind::Cancelled => prefix.clone(),
+            };
+            hands.say(Output::Stderr, &line).await;
+        }
+        Ok(()) | Err(_) => {}
+    }
+    ended
+}
+
+/// All at once, and all are waited for.
+async fn parallel(
+    hands: &dyn Hands,
+    all: &Actions,
+    here: &Step,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let children = all.actions.iter().enumerate();
+    let children =
+        children.map(|(index, action)| step(hands, action, here.nth(index, action), stop.clone()));
+    let failures = join_all(children).await.into_iter().filter_map(Result::err);
+    Failure::all(failures.collect()).map_or(Ok(()), Err)
+}
+
+/// One after another, up to the first that fails.
+async fn serial(
+    hands: &dyn Hands,
+    all: &Actions,
+    here: &Step,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    for (index, action) in all.actions.iter().enumerate() {
+        step(hands, action, here.nth(index, action), stop.clone()).await?;
+    }
+    Ok(())
+}
+
+/// All at once; the first to end stops the others, and its end is a failure however it ended.
+async fn codependent(
+    hands: &dyn Hands,
+    all: &Actions,
+    here: &Step,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let stop_all = stop.child_token();
+    let mut children: FuturesUnordered<_> = all
+        .actions
+        .iter()
+        .enumerate()
+        .map(|(index, action)| {
+            let here = here.nth(index, action);
+            let at = here.at.clone();
+            step(hands, action, here, stop_all.clone()).map(move |ended| (at, ended))
+        })
+        .collect();
+    let mut failures = Vec::new();
+    while let Some((at, ended)) = children.next().await {
+        match ended {
+            Err(failure) => failures.push(failure),
+            Ok(()) if stop_all.is_cancelled() => {}
+            Ok(()) => failures.push(Failure::shown(&at, "Codependent step exited")),
+        }
+        stop_all.cancel();
+    }
+    // Nothing is left to say of actions that all ended well after they were told to stop.
+    Err(Failure::all(failures).unwrap_or_else(|| Failure::cancelled(&here.at)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! Trees in words, on moved time: each leaf is a program that takes its seconds and exits with its code.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::*;
+
+/// Runs programs that are their names: `3 ok` ends well after three seconds, `1 fail 7` with code 7 after one,
+/// `deaf` does not heed a stop, `stuck` not even a kill.
+struct Actor {
+    began: Instant,
+    log: Mutex<Vec<String>>,
+}
+
+impl Actor {
+    fn write(&self, what: &str) {
+        let at = self.began.elapsed().as_secs();
+        self.log.lock().unwrap().push(format!("{at} {what}"));
+    }
+
+    async fn act(&self, run: &Run, step: &Step, stop: &CancellationToken) -> Result<(), Failure> {
+        let (at, words) = (step.at.as_str(), run.path.split(' ').collect::<Vec<_>>());
+        self.write(&format!("begin {at}"));
+        if words == ["stuck"] {
+            std::future::pending::<()>().await;
+        }
+        let seconds = words[0].parse().unwrap_or(1_000);
+        let ended = tokio::time::timeout(Duration::from_secs(seconds), stop.cancelled());
+        if ended.await.is_ok() {
+            if words == ["deaf"] {
+                tokio::time::sleep(GRACE).await;
+                return Err(Failure::overstayed(at));
+            }
+            return Err(Failure::cancelled(at));
+        }
+        match words[1..] {
+            ["ok"] => Ok(()),
+            ["fail", code] => Err(Failure::exited(
+                at,
+                &step.source,
+                code.parse().unwrap(),
+                false,
+            )),
+            ["missing"] => Err(Failure::plain(at, "no such program")),
+            _ => panic!("{}", run.path),
+        }
+    }
+}
+
+impl Hands for Actor {
+    fn run<'a>(
+        &'a self,
+        run: &'a Run,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.act(run, &step, &stop).await }.boxed()
+    }
+
+    fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
+        self.write(&format!("{output:?} {line}"));
+        async {}.boxed()
+    }
+}
+
+fn run(path: &str) -> Value {
+    json!({"run": {"path": path, "user": "vcap"}})
+}
+
+fn all<const N: usize>(kind: &str, paths: [&str; N]) -> Value {
+    json!({kind: {"actions": paths.map(run).to_vec()}})
+}
+
+fn within(seconds: u64, action: Value) -> Value {
+    json!({"timeout": {"action": action, "timeout_ms": seconds * 1_000}})
+}
+
+/// What a tree comes to: seconds, place and text of its failure or `ok`.
+struct Told {
+    end: String,
+    log: Vec<String>,
+}
+
+async fn tell(tree: Value, stop_after: Option<u64>) -> Told {
+    let tree: Action = serde_json::from_value(tree).unwrap();
+    let actor = Actor {
+        began: Instant::now(),
+        log: Mutex::default(),
+    };
+    let stop = CancellationToken::new();
+    let stopping = async {
+        if let Some(seconds) = stop_after {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            stop.cancel();
+        }
+        std::future::pending::<()>().await;
+    };
+    let ended = tokio::select! {
+        biased;
+        () = stopping => unreachable!("it waits for ever"),
+        ended = carry_out(&actor, &tree, "", &stop) => ended,
+    };
+    let at = actor.began.elapsed().as_secs();
+    let end = match ended {
+        Ok(()) => format!("{at} ok"),
+        Err(Failure {
+            text,
+            at: place,
+            code,
+            ..
+        }) => {
+            let code = code.map_or(String::new(), |code| format!(" code {code}"));
+            format!("{at} {place}{code}: {text}")
+        }
+    };
+    Told {
+        end,
+        log: actor.log.into_inner().unwrap(),
+    }
+}
+
+async fn check(cases: impl IntoIterator<Item = (Value, &str)>) {
+    for (tree, expected) in cases {
+        let told = tell(tree.clone(), None).await;
+        assert_eq!(told.end, expected, "{tree}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_its_program() {
+    check([
+        (run("3 ok"), "3 ok"),
+        (run("1 fail 7"), "1 run code 7: LOG: Exited with status 7"),
+        (run("0 missing"), "0 run: no such program"),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_serial_ends_with_the_first_failure() {
+    check([
+        (all("serial", ["1 ok", "2 ok"]), "3 ok"),
+        (
+            all("serial", ["1 ok", "1 fail 2", "9 ok"]),
+            "2 serial[1].run code 2: LOG: Exited with status 2",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parallel_waits_for_all() {
+    check([
+        (all("parallel", ["1 ok", "5 ok"]), "5 ok"),
+        (
+            all("parallel", ["1 fail 2", "5 ok"]),
+            "5 parallel[0].run code 2: LOG: Exited with status 2",
+        ),
+        (
+            all("parallel", ["4 fail 2", "1 missing", "1 ok", "2 fail 3"]),
+            "4 parallel[0].run code 2: LOG: Exited with status 2; no such program; LOG: Exited with status 3",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_stops_and_says_so() {
+    check([
+        (within(2, run("1 ok")), "1 ok"),
+        (
+            within(2, run("1 fail 4")),
+            "1 timeout.run code 4: LOG: Exited with status 4",
+        ),
+        (within(2, run("9 ok")), "2 timeout: exceeded 2s timeout"),
+        (
+            within(90, run("deaf")),
+            "100 timeout: exceeded 1m30s timeout",
+        ),
+        (within(2, run("stuck")), "13 timeout: exceeded 2s timeout"),
+        (
+            within(2, all("parallel", ["1 fail 4", "9 ok"])),
+            "2 timeout: exceeded 2s timeout; LOG: Exited with status 4",
+        ),
+        (
+            within(2, all("parallel", ["1 missing", "9 ok"])),
+            "2 timeout: exceeded 2s timeout",
+        ),
+        (
+            within(9, within(2, run("3 ok"))),
+            "2 timeout.timeout: exceeded 2s timeout",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_goes_on() {
+    let tried = json!({"try": {"action": run("1 fail 3")}});
+    let then = |action: &Value| json!({"serial": {"actions": [action, run("1 ok")]}});
+    check([(then(&tried), "2 ok"), (tried, "1 ok")]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_codependent_never_succeeds() {
+    check([
+        (
+            all("codependent", ["9 ok", "1 ok"]),
+            "1 codependent[1].run: Codependent step exited",
+        ),
+        (
+            all("codependent", ["1 fail 3", "9 ok"]),
+            "1 codependent[0].run code 3: LOG: Exited with status 3",
+        ),
+        (
+            all("codependent", ["deaf", "1 ok"]),
+            "11 codependent[1].run: Codependent step exited",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_told_where_there_is_a_word_for_it() {
+    let emit = |path: &str, prefix: &str| {
+        json!({"emit_progress": {"action": run(path), "start_message": "go",
+            "success_message": "done", "failure_message_prefix": prefix}})
+    };
+    let log = |told: Told| told.log.join(", ");
+
+    let at = "begin emit_progress.run";
+    let told = log(tell(emit("1 ok", "no"), None).await);
+    assert_eq!(told, format!("0 Stdout go, 0 {at}, 1 Stdout done"));
+    let told = log(tell(emit("1 fail 3", "no"), None).await);
+    assert_eq!(
+        told,
+        format!("0 Stdout go, 0 {at}, 1 Stderr no: LOG: Exited with status 3")
+    );
+    let told = log(tell(emit("1 missing", "no"), None).await);
+    assert_eq!(told, format!("0 Stdout go, 0 {at}, 1 Stderr no"));
+    let told = log(tell(emit("1 fail 3", ""), None).await);
+    assert_eq!(told, format!("0 Stdout go, 0 {at}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nearest_source_names_a_failure() {
+    let named = json!({"timeout": {"timeout_ms": 9_000, "log_source": "VIZ", "action":
+        {"parallel": {"actions": [run("1 fail 1"),
+            {"run": {"path": "1 fail 2", "user": "vcap", "log_source": "OWN"}}]}}}});
+
+    let told = tell(named, None).await;
+
+    let text = "VIZ: Exited with status 1; OWN: Exited with status 2";
+    assert_eq!(
+        told.end,
+        format!("1 timeout.parallel[0].run code 1: {text}")
+    );
+}
+
+/// No tree takes a stop for a success, and none goes on after it.
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_every_tree() {
+    let tried = json!({"try": {"action": run("9 ok")}});
+    let cases = [
+        (run("9 ok"), "3 run: cancelled"),
+        (run("deaf"), "13 run: exceeded graceful shutdown interval"),
+        (
+            all("serial", ["9 ok", "1 ok"]),
+            "3 serial[0].run: cancelled",
+        ),
+        (
+            all("parallel", ["9 ok", "9 ok"]),
+            "3 parallel[0].run: cancelled",
+        ),
+        (
+            all("parallel", ["9 ok", "1 fail 2"]),
+            "3 parallel[1].run code 2: LOG: Exited with status 2",
+        ),
+        (
+            json!({"serial": {"actions": [tried, run("1 ok")]}}),
+            "3 serial[0].try.run: cancelled",
+        ),
+        (within(5, run("9 ok")), "3 timeout.run: cancelled"),
+        // The timer within the grace period changes nothing.
+        (
+            within(5, run("deaf")),
+            "13 timeout.run: exceeded graceful shutdown interval",
+        ),
+        (within(5, run("stuck")), "16 timeout: cancelled"),
+        (
+            all("codependent", ["9 ok", "9 ok"]),
+            "3 codependent[0].run: cancelled",
+        ),
+        (
+            json!({"emit_progress": {"action": run("9 ok")}}),
+            "3 emit_progress.run: cancelled",
+        ),
+    ];
+    for (tree, expected) in cases {
+        let told = tell(tree.clone(), Some(3)).await;
+        assert_eq!(told.end, expected, "{tree}");
+        assert!(
+            !told.log.iter().any(|line| line.contains("begin serial[1]")),
+            "{tree}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_that_is_stopped_first_begins_nothing() {
+    let told = tell(all("parallel", ["1 ok", "1 ok"]), Some(0)).await;
+
+    assert_eq!(told.end, "0 parallel: cancelled");
+    assert_eq!(told.log, Vec::<String>::new());
+}

@@ -1,0 +1,360 @@
+//! Tasks that carry out a tree of actions in place of a program.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use muster_driver::{ActionsEnd, ExitResult, TaskDriver, TaskState};
+use serde_json::{Value, json};
+
+use crate::fixture::{Cgroups, DEADLINE, Task, allowing_driver, pid_of, skipped, started};
+
+/// A run action.
+fn run(script: &str) -> Value {
+    json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
+}
+
+/// A task with a tree.
+struct TreeTask {
+    task: Task,
+    /// Where one can be had.
+    _cgroups: Option<Cgroups>,
+}
+
+impl Deref for TreeTask {
+    type Target = Task;
+
+    fn deref(&self) -> &Task {
+        &self.task
+    }
+}
+
+impl DerefMut for TreeTask {
+    fn deref_mut(&mut self) -> &mut Task {
+        &mut self.task
+    }
+}
+
+fn task(tree: &Value, more: Value) -> TreeTask {
+    let mut config = more;
+    config["actions"] = json!(tree.to_string());
+    let mut task = Task::new(config);
+    let cgroups = Cgroups::new();
+    task.config.cgroup = cgroups.as_ref().map(Cgroups::placement);
+    TreeTask {
+        task,
+        _cgroups: cgroups,
+    }
+}
+
+async fn ended(task: &Task) -> (ExitResult, ActionsEnd) {
+    let driver = started(task).await;
+    let waiting = driver.wait_task(task.id());
+    let result = tokio::time::timeout(DEADLINE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
+    driver.destroy_task(task.id(), false).await.unwrap();
+    let actions = result.actions.as_deref().unwrap().clone();
+    (result, actions)
+}
+
+fn output(reader: OwnedFd) -> String {
+    let mut text = [0; 4_096];
+    let read = File::from(reader).read(&mut text).unwrap();
+    String::from_utf8_lossy(&text[..read]).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_runs_in_order_and_its_result_is_read() {
+    let tree = json!({"serial": {"actions": [
+        run("echo one >> log; echo out"), run("echo two >> log; cp log result"),
+    ]}});
+    let mut task = task(&tree, json!({"result_file": "result"}));
+    let reader = task.with_stdout();
+
+    let (result, actions) = ended(&task).await;
+
+    assert_eq!((result.exit_code, result.successful()), (0, true));
+    let expected = ActionsEnd {
+        exited: true,
+        result: "one\ntwo\n".to_owned(),
+        ..ActionsEnd::default()
+    };
+    assert_eq!(actions, expected);
+    assert_eq!(output(reader), "out\nExit status 0\nExit status 0\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_names_its_action_and_has_its_code() {
+    let tree = json!({"serial": {"actions": [
+        run("true"), {"timeout": {"action": run("exit 7"), "timeout_ms": 60_000}}, run("touch no"),
+    ]}});
+    let task = task(&tree, json!({"log_source": "VIZ"}));
+
+    let (result, actions) = ended(&task).await;
+
+    assert_eq!(result.exit_code, 7);
+    assert_eq!(actions.failure_reason, "VIZ: Exited with status 7");
+    assert_eq!(actions.failed_action, "serial[1].timeout.run");
+    assert!(actions.exited);
+    assert!(!task.path("no").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_action_has_directory_environment_and_limits_of_its_own() {
+    let tree = json!({"run": {
+        "path": "/bin/sh", "args": ["-c", "echo $PWD $A $B $(ulimit -n) > ../seen"], "user": "vcap",
+        "dir": "sub", "env": [{"name": "B", "value": "own"}], "resource_limits": {"nofile": 99},
+        "suppress_log_output": true}});
+    let mut task = task(&tree, json!({}));
+    std::fs::create_dir(task.path("sub")).unwrap();
+    task.config.env.insert("A".to_owned(), "a".to_owned());
+    task.config.env.insert("B".to_owned(), "b".to_owned());
+    let reader = task.with_stdout();
+
+    let (result, _) = ended(&task).await;
+
+    assert_eq!(result.exit_code, 0);
+    assert_eq!(
+        task.read("seen"),
+        format!("{} a own 99", task.path("sub").display())
+    );
+    assert_eq!(output(reader), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_is_missing_is_a_failure_of_its_action() {
+    let tree = json!({"run": {"path": "/no/such", "user": "vcap"}});
+
+    let (result, actions) = ended(&task(&tree, json!({}))).await;
+
+    assert_eq!((result.exit_code, actions.exited), (1, false));
+    assert_eq!(actions.failed_action, "run");
+    assert!(actions.failure_reason.contains("/no/such"), "{actions:?}");
+}
+
+/// What an action leaves running lasts as long as the tree and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_a_tree_outlives_it() {
+    let tree = json!({"serial": {"actions": [
+        run("setsid sleep 600 & echo $! > left"), run("kill -0 $(cat left)"),
+    ]}});
+    let task = task(&tree, json!({}));
+    if task.config.cgroup.is_none() {
+        return;
+    }
+
+    let (result, actions) = ended(&task).await;
+
+    assert_eq!(result.exit_code, 0, "{actions:?}");
+    let left = task.read("left");
+    let gone = |stat: std::io::Result<String>| stat.map_or(true, |stat| stat.contains(") Z "));
+    assert!(gone(std::fs::read_to_string(format!("/proc/{left}/stat"))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_is_sigterm_and_begins_nothing_more() {
+    let tree = json!({"serial": {"actions": [
+        {"try": {"action": run("trap 'echo term > ended; exit 0' TERM; echo > begun; sleep 600 & wait")}},
+        run("touch no"),
+    ]}});
+    let task = task(&tree, json!({}));
+    let driver = started(&task).await;
+    task.read("begun");
+    assert_eq!(
+        driver.inspect_task(task.id()).await.unwrap().state,
+        TaskState::Running
+    );
+
+    driver
+        .stop_task(task.id(), DEADLINE, "SIGINT")
+        .await
+        .unwrap();
+
+    let result = driver.wait_task(task.id()).await.unwrap();
+    let actions = result.actions.unwrap();
+    assert_eq!(task.read("ended"), "term");
+    assert_eq!(
+        (result.exit_code, actions.failure_reason.as_str()),
+        (1, "cancelled")
+    );
+    assert_eq!(actions.failed_action, "serial[0].try.run");
+    assert!(!task.path("no").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_ends_the_tree_at_once() {
+    let tree = json!({"try": {"action": run("trap '' TERM; echo > begun; sleep 600")}});
+    let task = task(&tree, json!({}));
+    let driver = started(&task).await;
+    task.read("begun");
+    let began = Instant::now();
+
+    driver
+        .stop_task(task.id(), Duration::ZERO, "SIGKILL")
+        .await
+        .unwrap();
+
+    let actions = driver.wait_task(task.id()).await.unwrap().actions.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(!actions.failure_reason.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_reaches_the_processes_of_all_actions() {
+    let wait = |name: &str| {
+        run(&format!(
+            "trap 'echo > {name}.got; exit 0' USR1; echo > {name}; sleep 600 & wait"
+        ))
+    };
+    let task = task(
+        &json!({"parallel": {"actions": [wait("a"), wait("b")]}}),
+        json!({}),
+    );
+    let driver = started(&task).await;
+    task.read("a");
+    task.read("b");
+
+    // A program may run before its driver has heard that it was loaded.
+    while !(task.path("a.got").exists() && task.path("b.got").exists()) {
+        if driver.signal_task(task.id(), "SIGUSR1").await.is_err() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+
+    let result = driver.wait_task(task.id()).await.unwrap();
+    assert_eq!(result.exit_code, 0);
+    assert!(task.path("a.got").exists() && task.path("b.got").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_ends_its_process() {
+    let tree =
+        json!({"timeout": {"action": run("echo $$ > pid; exec sleep 600"), "timeout_ms": 500}});
+    let task = task(&tree, json!({}));
+
+    let (result, actions) = ended(&task).await;
+
+    assert_eq!((result.exit_code, actions.exited), (1, false));
+    assert_eq!(actions.failure_reason, "exceeded 500ms timeout");
+    assert_eq!(actions.failed_action, "timeout");
+}
+
+/// A FIFO, a directory, a way out: none blocks or is read, and none makes a failure but on demand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn result_files_that_cannot_be_read_are_noted() {
+    let cases = ["fifo", "missing", "out", ".", "../x", "/etc/passwd"];
+    for file in cases {
+        let tree = run("mkfifo fifo; ln -s /etc/passwd out");
+        let (result, actions) = ended(&task(&tree, json!({"result_file": file}))).await;
+        assert_eq!(
+            (result.exit_code, actions.result.as_str()),
+            (0, ""),
+            "{file}"
+        );
+        assert!(actions.result_note.starts_with(file), "{file}: {actions:?}");
+
+        let more = json!({"result_file": file, "result_required": true});
+        let (result, actions) = ended(&task(&tree, more.clone())).await;
+        assert_eq!((result.exit_code, actions.exited), (1, false), "{file}");
+        assert_eq!(actions.failure_reason, "failed to fetch result");
+
+        let (_, actions) = ended(&task(&run("exit 3"), more)).await;
+        assert_eq!(actions.failure_reason, "LOG: Exited with status 3");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_is_too_long_is_cut() {
+    let tree =
+        json!({"serial": {"actions": [run("head -c 20000 /dev/zero | tr '\\0' x > r; exit 1")]}});
+
+    let (_, actions) = ended(&task(&tree, json!({"result_file": "r"}))).await;
+
+    assert_eq!(
+        (actions.result.len(), actions.result_truncated),
+        (10 * 1024, true)
+    );
+    assert_eq!(actions.failed_action, "serial[0].run");
+}
+
+/// Actions come and go in the namespaces of the task's first process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn isolated_actions_share_one_view() {
+    let tree = json!({"serial": {"actions": [
+        run("sleep 600 & echo $! > /tmp/left; id -u > uid"),
+        run("kill -0 $(cat /tmp/left); cat /proc/1/comm > first"),
+        run("cat uid first > /local/result; ls /proc/self/ns >> /local/result"),
+    ]}});
+    for level in ["contained", "strict"] {
+        let mut task = task(
+            &tree,
+            json!({"isolation": level, "result_file": "/local/result"}),
+        );
+        if !nix::unistd::geteuid().is_root() || task.config.cgroup.is_none() {
+            skipped(
+                "isolated_actions_share_one_view",
+                "needs root and a v2 cgroup",
+            );
+            return;
+        }
+        task.config.alloc_dir = task.path("alloc");
+        std::fs::create_dir(task.path("alloc")).unwrap();
+
+        let (result, actions) = ended(&task).await;
+
+        assert_eq!(result.exit_code, 0, "{level}: {actions:?}");
+        let lines: Vec<&str> = actions.result.lines().collect();
+        assert_ne!(lines[0], "0", "{level}: vcap is nobody's root");
+        assert_eq!(lines[1], "muster-init", "{level}");
+    }
+}
+
+/// The first process dies, as by an out-of-memory kill: what runs dies with it, and nothing more begins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_begins_after_a_kill_from_outside() {
+    let tree = json!({"serial": {"actions": [
+        {"try": {"action": run("echo > begun; sleep 600")}}, run("touch no"),
+    ]}});
+    let task = task(&tree, json!({}));
+    let driver = started(&task).await;
+    task.read("begun");
+
+    let first = nix::unistd::Pid::from_raw(pid_of(&driver, task.id()).await);
+    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGKILL).unwrap();
+
+    let waiting = driver.wait_task(task.id());
+    let result = tokio::time::timeout(DEADLINE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
+    let actions = result.actions.unwrap();
+    assert_eq!(
+        (result.exit_code, actions.failure_reason.as_str()),
+        (1, "the task was killed")
+    );
+    assert_eq!(actions.failed_action, "serial[1].run");
+    assert!(!task.path("no").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn downloads_are_refused_by_name() {
+    let tree = json!({"try": {"action": {"download": {"from": "http://x", "to": "/tmp", "user": "vcap"}}}});
+    let driver = allowing_driver().await;
+
+    let error = driver
+        .start_task(task(&tree, json!({})).config.clone())
+        .await
+        .unwrap_err();
+
+    assert!(
+        error
+            .to_string()
+            .contains("download actions are not carried out"),
+        "{error}"
+    );
+}
