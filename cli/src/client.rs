@@ -8,6 +8,7 @@ use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use muster_wire::api::task::TaskError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Response};
@@ -443,10 +444,11 @@ fn refusal(path: &str, status: u16, text: &str) -> CliError {
         504 => Exit::TimedOut,
         _ => Exit::Failed,
     };
-    let text = if text.is_empty() {
-        "no reason given"
-    } else {
-        text
+    let task = serde_json::from_str::<TaskError>(text);
+    let text = match &task {
+        Ok(error) => error.message.as_str(),
+        Err(_) if text.is_empty() => "no reason given",
+        Err(_) => text,
     };
     CliError::new(exit, format!("{text} ({path} answered {status})"))
 }

@@ -44,13 +44,14 @@ pub fn job(client: &Client, name: &str) -> Result<String, CliError> {
 /// Not found, ambiguous, or no server.
 pub fn alloc(client: &Client, name: &str) -> Result<AllocListStub, CliError> {
     if may_be_id(name) {
-        let found: Vec<AllocListStub> =
-            client.get(&format!("/v1/allocations?prefix={}", escape(name)))?;
+        let path = format!("/v1/allocations?namespace=*&prefix={}", escape(name));
+        let found: Vec<AllocListStub> = client.get(&path)?;
         if !found.is_empty() {
             return one("allocation", name, labelled(found), "muster job status JOB");
         }
     }
-    let all: Vec<AllocListStub> = client.get("/v1/allocations")?;
+    // One-off tasks have a namespace of their own.
+    let all: Vec<AllocListStub> = client.get("/v1/allocations?namespace=*")?;
     let mut matching: Vec<AllocListStub> = all
         .into_iter()
         .filter(|alloc| is_called(alloc, name))

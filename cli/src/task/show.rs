@@ -60,7 +60,7 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
     line("failed", status.failure_reason.clone());
     line("in", status.failed_action.clone());
     line("used", used(status));
-    line("result", status.result.clone());
+    line("result", status.result.trim_end().to_owned());
     line("", status.result_note.clone());
     if status.result_truncated {
         line("", "the file is longer: this is its beginning".to_owned());

@@ -12,3 +12,4 @@ mod operator;
 mod plugin;
 #[cfg(test)]
 mod support;
+mod tasks;

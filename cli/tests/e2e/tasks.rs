@@ -1,0 +1,285 @@
+//! One-off tasks with the commands a user has, and that each begins once whatever dies.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::dev::dev;
+use crate::support::{PATIENCE, Process, ask, muster, skipped, stderr, stdout, until};
+
+fn needs_root(name: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        skipped(name, "the agent needs root");
+    }
+    is_root
+}
+
+fn file(dir: &Path, definition: &Value) -> PathBuf {
+    let path = dir.join("task.json");
+    std::fs::write(&path, definition.to_string()).unwrap();
+    path
+}
+
+fn shell(script: &str) -> Value {
+    json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
+}
+
+fn get(address: &str, guid: &str) -> Value {
+    let answer = ask(address, &["--json", "task", "get", guid]);
+    serde_json::from_slice(&answer.stdout).unwrap_or(Value::Null)
+}
+
+#[test]
+fn a_task_brings_its_result_or_its_reason() {
+    if !needs_root("a_task_brings_its_result_or_its_reason") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/task.hcl");
+
+    let done = ask(&address, &["task", "run", example]);
+
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    let result = stdout(&done);
+    assert!(
+        result.starts_with("Linux ") && result.lines().count() == 2,
+        "{result}"
+    );
+    let gone = ask(&address, &["task", "get", "hello"]);
+    assert_eq!(gone.status.code(), Some(4), "{}", stderr(&gone));
+    assert!(
+        stderr(&gone).contains("there is no task hello"),
+        "{}",
+        stderr(&gone)
+    );
+
+    let serial = json!({"serial": {"actions": [shell("exit 0"), shell("echo no; exit 3"), shell("echo never")]}});
+    let definition = json!({
+        "task_guid": "fails", "rootfs": "preloaded:host", "log_source": "APP",
+        "memory_mb": 32, "disk_mb": 10, "action": serial,
+    });
+    let path = file(dir.path(), &definition);
+    let failed = ask(&address, &["task", "run", "--keep", path.to_str().unwrap()]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(
+        stderr(&failed).contains("APP: Exited with status 3"),
+        "{}",
+        stderr(&failed)
+    );
+    let task = get(&address, "fails");
+    assert_eq!(
+        (&task["exit_code"], &task["failed_action"]),
+        (&json!(3), &json!("serial[1].run"))
+    );
+    let alloc = task["alloc_id"].as_str().unwrap();
+    let logs = until("its output", || {
+        let logs = stdout(&ask(&address, &["alloc", "logs", alloc]));
+        logs.contains("no\n").then_some(logs)
+    });
+    assert!(!logs.contains("never"), "{logs}");
+    let deleted = ask(&address, &["task", "delete", "--resolve", "fails"]);
+    assert_eq!(deleted.status.code(), Some(0), "{}", stderr(&deleted));
+
+    let endless = json!({"rootfs": "preloaded:host", "memory_mb": 32, "disk_mb": 10, "action": shell("sleep 1000")});
+    let path = file(dir.path(), &endless);
+    let desired = ask(
+        &address,
+        &[
+            "task",
+            "desire",
+            "--guid",
+            "endless",
+            path.to_str().unwrap(),
+        ],
+    );
+    assert_eq!(desired.status.code(), Some(0), "{}", stderr(&desired));
+    until("the task to run", || {
+        (get(&address, "endless")["phase"] == "running").then_some(())
+    });
+    let again = ask(&address, &["task", "resolve", "endless"]);
+    assert_eq!(again.status.code(), Some(5), "{}", stderr(&again));
+    assert_eq!(
+        ask(&address, &["task", "cancel", "endless"]).status.code(),
+        Some(0)
+    );
+    let ended = until("the task to end", || {
+        let task = get(&address, "endless");
+        (task["state"] == "Completed").then_some(task)
+    });
+    assert_eq!(ended["failure_reason"], "task was cancelled");
+}
+
+/// Counts how often each task said its name.
+#[derive(Clone, Debug, Default)]
+struct Witness(Arc<Mutex<BTreeMap<String, u32>>>);
+
+impl Witness {
+    fn listen() -> (Self, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let witness = Self::default();
+        let seen = Arc::clone(&witness.0);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut name = String::new();
+                let mut stream = stream.unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                // One that breaks off before its name counts for nothing.
+                if stream.read_to_string(&mut name).is_ok() && !name.trim().is_empty() {
+                    *seen
+                        .lock()
+                        .unwrap()
+                        .entry(name.trim().to_owned())
+                        .or_default() += 1;
+                }
+            }
+        });
+        (witness, port)
+    }
+
+    fn seen(&self) -> BTreeMap<String, u32> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// What an agent leaves running, which its data directory knows.
+struct Left(PathBuf);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let cleaned = muster()
+            .args(["agent", "clean", "--force", "--data-dir"])
+            .arg(&self.0)
+            .output();
+        drop(cleaned);
+    }
+}
+
+/// A server and an agent, each a process of its own, on addresses that stay when they are started again.
+struct Pair {
+    dir: PathBuf,
+    server: Process,
+    agent: Process,
+    http: String,
+    quic: String,
+}
+
+impl Pair {
+    fn start(dir: &Path) -> Self {
+        let server = Self::server(dir, "127.0.0.1:0", "127.0.0.1:0");
+        let text = until("the server's address", || {
+            std::fs::read_to_string(dir.join("server/server.json")).ok()
+        });
+        let info: Value = serde_json::from_str(&text).unwrap();
+        let text = |name: &str| info[name].as_str().unwrap().to_owned();
+        let (http, quic) = (text("http"), text("quic"));
+        let agent = Self::agent(dir, &quic);
+        Self {
+            dir: dir.to_owned(),
+            server,
+            agent,
+            http,
+            quic,
+        }
+    }
+
+    fn server(dir: &Path, http: &str, quic: &str) -> Process {
+        let mut command = muster();
+        command.args(["server", "--http", http, "--quic", quic, "--data-dir"]);
+        Process::start(command.arg(dir.join("server")), &dir.join("server.log"))
+    }
+
+    fn agent(dir: &Path, quic: &str) -> Process {
+        let mut command = muster();
+        command.args(["agent", "--servers", quic, "--tls-dir"]);
+        command.arg(dir.join("server/tls")).arg("--data-dir");
+        Process::start(command.arg(dir.join("agent")), &dir.join("agent.log"))
+    }
+
+    fn kill_server(&mut self) {
+        self.server.end(Signal::SIGKILL);
+        self.server = Self::server(&self.dir, &self.http, &self.quic);
+    }
+
+    fn kill_agent(&mut self) {
+        self.agent.end(Signal::SIGKILL);
+        self.agent = Self::agent(&self.dir, &self.quic);
+    }
+}
+
+/// Forty tasks of one to three seconds, and six deaths among them. Each task begins once and ends well.
+#[test]
+fn tasks_begin_once_whatever_dies() {
+    if !needs_root("tasks_begin_once_whatever_dies") {
+        return;
+    }
+    const TASKS: usize = 40;
+    // Short, for the sake of the driver's socket.
+    let dir = tempfile::Builder::new()
+        .prefix("mt")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let _left = Left(dir.path().join("agent"));
+    let mut pair = Pair::start(dir.path());
+    let address = format!("http://{}", pair.http);
+    let (witness, port) = Witness::listen();
+    let guids: Vec<String> = (0..TASKS).map(|number| format!("task-{number}")).collect();
+    for (number, guid) in guids.iter().enumerate() {
+        let says = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; echo {guid} >&3; exec 3>&-; sleep {}",
+            1 + number % 3
+        );
+        let definition = json!({
+            "rootfs": "preloaded:host", "memory_mb": 16, "disk_mb": 10,
+            "egress_rules": [{"protocol": "all", "destinations": ["0.0.0.0/0"]}],
+            "action": {"run": {"path": "/bin/bash", "args": ["-c", says], "user": "vcap"}},
+        });
+        let path = file(dir.path(), &definition);
+        let arguments = ["task", "desire", "--guid", guid, path.to_str().unwrap()];
+        // While no server is there, it is asked again: the same task is desired once.
+        until("the task to be desired", || {
+            let desired = ask(&address, &arguments);
+            desired.status.success().then_some(())
+        });
+        match number {
+            5 | 20 => pair.kill_agent(),
+            10 | 30 => pair.kill_server(),
+            15 => {
+                pair.kill_agent();
+                pair.kill_server();
+            }
+            _ => {}
+        }
+    }
+
+    let ended = until("all tasks to end", || {
+        let answer = ask(&address, &["--json", "task", "list"]);
+        let tasks: Vec<Value> = serde_json::from_slice(&answer.stdout).ok()?;
+        tasks
+            .iter()
+            .all(|task| task["state"] == "Completed")
+            .then_some(tasks)
+    });
+
+    assert_eq!(ended.len(), TASKS);
+    for task in &ended {
+        assert_eq!(task["failure_reason"], "", "{task}");
+    }
+    // The last names may be on their way.
+    until("all names", || {
+        (witness.seen().len() == TASKS).then_some(())
+    });
+    assert!(
+        witness.seen().values().all(|count| *count == 1),
+        "{:?}",
+        witness.seen()
+    );
+    pair.agent.end(Signal::SIGTERM);
+}
