@@ -113,6 +113,8 @@ pub(crate) fn begin(task: &NativeTask, spawns: &Arc<Semaphore>) {
         let ended = AssertUnwindSafe(carried_out).catch_unwind().await;
         let ended = ended.unwrap_or_else(|_panic| Err(Failure::plain("", "the driver failed")));
         debug!(task = config.id, ?ended, "the actions of a task ended");
+        // Nothing of it holds the task's output open once the task has ended.
+        drop(hands);
         let read = tokio::task::spawn_blocking(move || outcome(&config, &native, ended)).await;
         tree.end(read.unwrap_or_else(|_panic| Outcome {
             code: 1,

@@ -1,9 +1,11 @@
-//! The reaper that a task with `init = true` has as its first process.
+//! The reaper that a task with `init = true` has as its first process, and every task with actions.
 //!
 //! A program that is the first process of its pid namespace has to reap what others leave, and gets no
 //! signal that it has no handler for. Most are not written for that. The reaper is: a static program of
 //! a few KiB, in `../init`, built with this crate and kept in a sealed file in memory, so that no task
 //! can change what the next one runs.
+//!
+//! Beside actions it has no program of its own: it keeps the task's namespaces while actions come and go.
 //!
 //! This is the one exception to "no process of ours beside a task", and only a task that asks has it.
 

@@ -7,9 +7,10 @@
 //!   any other, `cgroup` reaches all of it, `paths` opens what a task could have tampered with.
 //!
 //! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
-//! starts no thread and no process of its own for a task: one epoll waits for all of them.
+//! starts no thread and, but for the reaper of `init`, no process of its own for a task: one epoll waits
+//! for all of them.
 //!
-//! - `actions` carries out a tree of actions in place of a program.
+//! - `actions` carries out a tree of actions in place of a program, in processes beside a reaper.
 //! - `isolation` decides how much a task is kept from its node and writes the calls that do it,
 //!   `policy` is what the node allows, `node` what it can, `init` the reaper for tasks that ask for one.
 //!

@@ -88,8 +88,8 @@ pub(crate) const READ_ONLY_ATTEMPTS_MAX: u32 = 200;
 /// The pause between two of them.
 pub(crate) const READ_ONLY_PAUSE: Duration = Duration::from_millis(5);
 
-/// From SIGKILL to a process of an action to giving it up, as Diego has it. Only a process stuck in the kernel
-/// takes that long.
+/// From SIGKILL to a process of an action to giving it up, as Diego has it; and from a stop to giving up a program
+/// that is being loaded. Only a process stuck in the kernel takes that long.
 pub const ACTION_EXIT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// How long a line about an action waits for room in the task's output. Longer means that nobody reads, and an

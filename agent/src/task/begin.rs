@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_domain::job::{NetworkMode as GroupNetworkMode, TaskGroup};
+use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_driver::{
     CgroupPlacement, LinuxResources, MountConfigs, NetworkIsolation, NetworkMode, PortMapping,
     StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
@@ -12,7 +12,7 @@ use super::streams::{Streams, remove_fifos, stream_name};
 use super::{LiveTask, TaskAt, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup, core_list};
-use crate::drivers::{DriverSlot, TaskConfigError};
+use crate::drivers::{DriverSlot, TaskConfigError, native};
 use crate::facilities::Facilities;
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
@@ -163,7 +163,7 @@ fn create_cgroup(
         memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
         // A reservation is only of use below a limit that is higher.
         memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
-        pids_max: pids_max(&task.task().config_json),
+        pids_max: pids_max(task.task()),
         ..Limits::default()
     };
     let alloc = task.alloc_id().to_string();
@@ -178,9 +178,13 @@ fn create_cgroup(
     }
 }
 
-/// How many processes and threads a task may have: what its block says, within what any may.
-fn pids_max(config_json: &str) -> u64 {
-    let config: serde_json::Value = serde_json::from_str(config_json).unwrap_or_default();
+/// How many processes and threads a task may have: what its block says, within what any may. The block is the
+/// native driver's; what another's means is for that driver to know.
+fn pids_max(task: &Task) -> u64 {
+    if task.driver != native::NAME {
+        return TASK_PIDS_MAX;
+    }
+    let config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap_or_default();
     match config["pids_max"].as_u64() {
         // The process that actions run beside is not theirs.
         Some(asked) if asked > 0 => asked.saturating_add(1).min(TASK_PIDS_MAX),
@@ -478,14 +482,18 @@ mod tests {
     #[test]
     fn a_block_says_how_many_processes() {
         let cases = [
-            (r#"{"pids_max": 7}"#, 8),
-            (r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
-            (r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
-            ("{}", TASK_PIDS_MAX),
-            ("", TASK_PIDS_MAX),
+            ("native", r#"{"pids_max": 7}"#, 8),
+            ("docker", r#"{"pids_max": 7}"#, TASK_PIDS_MAX),
+            ("native", r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
+            ("native", r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
+            ("native", "{}", TASK_PIDS_MAX),
+            ("native", "", TASK_PIDS_MAX),
         ];
-        for (config, expected) in cases {
-            assert_eq!(pids_max(config), expected, "{config}");
+        for (driver, config, expected) in cases {
+            let mut task = muster_domain::fixture::task("main");
+            driver.clone_into(&mut task.driver);
+            config.clone_into(&mut task.config_json);
+            assert_eq!(pids_max(&task), expected, "{driver} {config}");
         }
     }
 }

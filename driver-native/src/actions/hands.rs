@@ -111,20 +111,25 @@ impl NativeHands {
         at: &str,
         stop: &CancellationToken,
     ) -> Result<Option<Entered>, String> {
-        let starting = async {
-            let _permit = self.spawns.acquire().await;
-            let (work, run, at) = (Arc::clone(&self.work), run.clone(), at.to_owned());
-            // Goes on when nobody waits: what it has started is killed then.
-            let started = tokio::task::spawn_blocking(move || work.start(&run, &at)).await;
-            match started {
-                Ok(started) => started.map_err(|error| chain(&error)),
-                Err(_panic) => Err("the driver failed".to_owned()),
-            }
+        let permit = stop.run_until_cancelled(self.spawns.acquire()).await;
+        if permit.is_none() {
+            return Ok(None);
+        }
+        let (work, run, at) = (Arc::clone(&self.work), run.clone(), at.to_owned());
+        // Goes on when nobody waits: what it has started is killed then.
+        let starting = tokio::task::spawn_blocking(move || work.start(&run, &at));
+        // A program that runs already is asked to end like any other, and most are loaded in a millisecond.
+        let patience = async {
+            stop.cancelled().await;
+            tokio::time::sleep(limits::ACTION_EXIT_DEADLINE).await;
         };
         tokio::select! {
             biased;
-            () = stop.cancelled() => Ok(None),
-            started = starting => started,
+            started = starting => match started {
+                Ok(started) => started.map_err(|error| chain(&error)),
+                Err(_panic) => Err("the driver failed".to_owned()),
+            },
+            () = patience => Ok(None),
         }
     }
 

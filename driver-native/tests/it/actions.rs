@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use muster_driver::{ActionsEnd, ExitResult, TaskDriver, TaskState};
 use serde_json::{Value, json};
 
@@ -312,6 +313,47 @@ async fn isolated_actions_share_one_view() {
         assert_ne!(lines[0], "0", "{level}: vcap is nobody's root");
         assert_eq!(lines[1], "muster-init", "{level}");
     }
+}
+
+/// What the host may ask of any task it may ask of one with actions: between two of them, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_can_be_looked_at_while_it_runs() {
+    let tree = json!({"parallel": {"actions": [
+        run("echo > begun; while [ ! -e go ]; do sleep 0.01; done"), run("exit 4"),
+    ]}});
+    let task = task(&tree, json!({}));
+    let driver = started(&task).await;
+    task.read("begun");
+
+    let listed = driver.list_tasks().await.unwrap();
+    let command = ["/bin/sh", "-c", "cat begun; exit 5"].map(str::to_owned);
+    let executed = driver
+        .exec_task(task.id(), command.to_vec(), DEADLINE)
+        .await
+        .unwrap();
+    let stats = driver
+        .task_stats(task.id(), DEADLINE)
+        .await
+        .unwrap()
+        .next()
+        .await;
+    std::fs::write(task.path("go"), "").unwrap();
+    let first = driver.wait_task(task.id()).await.unwrap();
+    let second = driver.wait_task(task.id()).await.unwrap();
+    let status = driver.inspect_task(task.id()).await.unwrap();
+
+    assert_eq!(listed.len(), 1);
+    assert_eq!(
+        (executed.result.exit_code, executed.stdout.as_slice()),
+        (5, &b"\n"[..])
+    );
+    assert!(stats.is_some());
+    assert_eq!((first.exit_code, &first), (4, &second));
+    assert_eq!(
+        (status.state, status.result),
+        (TaskState::Exited, Some(first))
+    );
+    assert!(driver.signal_task(task.id(), "SIGUSR1").await.is_err());
 }
 
 /// The first process dies, as by an out-of-memory kill: what runs dies with it, and nothing more begins.
