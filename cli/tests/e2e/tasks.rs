@@ -214,7 +214,7 @@ impl Pair {
     }
 }
 
-/// Forty tasks of one to three seconds, and six deaths among them. Each task begins once and ends well.
+/// Forty tasks of one to three seconds, and six deaths among them. Each task begins at most once, and what ended well began once.
 #[test]
 fn tasks_begin_once_whatever_dies() {
     if !needs_root("tasks_begin_once_whatever_dies") {
@@ -269,17 +269,29 @@ fn tasks_begin_once_whatever_dies() {
     });
 
     assert_eq!(ended.len(), TASKS);
-    for task in &ended {
-        assert_eq!(task["failure_reason"], "", "{task}");
+    // Whether one began that was being started when its agent died, or with an agent that died before it had a store,
+    // nobody can know: it is not started again.
+    let (well, unknown): (Vec<&Value>, Vec<&Value>) =
+        ended.iter().partition(|task| task["failed"] == false);
+    for task in unknown {
+        let reason = task["failure_reason"].as_str().unwrap();
+        let why = [
+            "the agent ended while it was being started",
+            "the agent's store was lost, and no process of the task was found",
+        ];
+        assert!(why.contains(&reason), "{task}");
     }
+    let name = |task: &&Value| task["task_guid"].as_str().unwrap().to_owned();
+    let well: Vec<String> = well.iter().map(name).collect();
+    assert!(well.len() > TASKS / 2, "{well:?}");
     // The last names may be on their way.
-    until("all names", || {
-        (witness.seen().len() == TASKS).then_some(())
+    until("the names of all that ended well", || {
+        let seen = witness.seen();
+        well.iter()
+            .all(|guid| seen.contains_key(guid))
+            .then_some(())
     });
-    assert!(
-        witness.seen().values().all(|count| *count == 1),
-        "{:?}",
-        witness.seen()
-    );
+    let seen = witness.seen();
+    assert!(seen.values().all(|count| *count == 1), "{seen:?}");
     pair.agent.end(Signal::SIGTERM);
 }
