@@ -165,9 +165,9 @@ impl BlockedEvals {
                 continue;
             }
             let ask = scheduler::waits_for(state, eval);
-            let is_enough = ask.exceeds(free).is_none();
             // One that is more than the room is for, such as by taking the place of others, goes alone.
-            if !is_enough && !(woken.is_empty() && offer.pending.is_empty()) {
+            let is_first = woken.is_empty() && offer.pending.is_empty();
+            if ask.exceeds(free).is_some() && !is_first {
                 offer.next = Some(*key);
                 break;
             }

@@ -27,11 +27,11 @@ pub fn due(state: &State, now: Timestamp) -> Due {
         }
         changes.push(change(row, OneOffStep::Converge));
     }
-    let commands = match changes.is_empty() {
-        true => Vec::new(),
-        false => vec![Command::ChangeOneOffs { changes, at: now }],
-    };
-    Due { commands, next }
+    let some = (!changes.is_empty()).then_some(Command::ChangeOneOffs { changes, at: now });
+    Due {
+        commands: some.into_iter().collect(),
+        next,
+    }
 }
 
 /// A step of this very task, and not of another one of its guid.

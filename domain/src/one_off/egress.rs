@@ -145,7 +145,7 @@ impl EgressRule {
             let mut each = rule.destinations.iter().flat_map(|list| list.split(','));
             rule.protocol == "all"
                 && each.any(|text| {
-                    Destination::read(text.trim()).is_some_and(|it| it.is_all_of_ipv4())
+                    Destination::read(text.trim()).is_some_and(Destination::is_all_of_ipv4)
                 })
         };
         if rules.iter().any(everything) {

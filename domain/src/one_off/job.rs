@@ -75,83 +75,6 @@ impl Root {
 /// The job that runs the task.
 #[must_use]
 pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
-    let or = |value: i32, default: u32| match value.unsigned_abs() {
-        0 => Mb(default),
-        value => Mb(value),
-    };
-    let cpu = match definition.cpu_weight {
-        0 => 100,
-        weight => weight,
-    };
-    let restart = RestartPolicy {
-        attempts: 0,
-        mode: RestartMode::Fail,
-        ..RestartPolicy::default_for(JobType::Batch)
-    };
-    let env = definition.env.iter();
-    let task = Task {
-        name: TASK.to_owned(),
-        driver: "native".to_owned(),
-        config_json: config(definition).to_string(),
-        user: String::new(),
-        env: env
-            .map(|var| (var.name.clone(), var.value.clone()))
-            .collect(),
-        resources: TaskResources {
-            cpu: CpuMhz(cpu),
-            memory: or(definition.memory_mb, DEFAULT_MEMORY_MB),
-            ..TaskResources::default()
-        },
-        constraints: Vec::new(),
-        affinities: Vec::new(),
-        restart,
-        lifecycle: None,
-        leader: false,
-        payload_file: String::new(),
-        volume_mounts: Vec::new(),
-        shutdown_delay: Duration::ZERO,
-        kill_timeout: GRACE,
-        kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
-        logs: LogConfig::default(),
-        meta: BTreeMap::new(),
-    };
-    let group = TaskGroup {
-        name: GROUP.to_owned(),
-        count: 1,
-        constraints: Vec::new(),
-        affinities: Vec::new(),
-        spreads: Vec::new(),
-        restart,
-        reschedule: ReschedulePolicy {
-            attempts: 0,
-            unlimited: false,
-            ..ReschedulePolicy::default_for(JobType::Batch)
-        },
-        update: None,
-        migrate: None,
-        disconnect: Disconnect {
-            lost_after: Some(LOST_AFTER),
-            stop_on_client_after: Some(STOP_AFTER),
-            replace: false,
-            ..Disconnect::default()
-        },
-        scaling: None,
-        volumes: BTreeMap::new(),
-        shutdown_delay: Duration::ZERO,
-        ephemeral_disk: EphemeralDisk {
-            size: or(definition.disk_mb, DEFAULT_DISK_MB).max(Mb(DISK_MB_MIN)),
-            ..EphemeralDisk::default()
-        },
-        network: Some(GroupNetwork {
-            mode: match EgressRule::reach(&definition.egress_rules) {
-                Reach::Nothing | Reach::Some => NetworkMode::None,
-                Reach::Everything => NetworkMode::Host,
-            },
-            ports: Vec::new(),
-        }),
-        meta: BTreeMap::new(),
-        tasks: vec![task],
-    };
     JobSpec {
         namespace: NAMESPACE.to_owned(),
         id: guid.to_owned(),
@@ -174,7 +97,96 @@ pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
         parameterized: None,
         launched: None,
         meta: BTreeMap::from([("domain".to_owned(), domain.to_owned())]),
-        groups: vec![group],
+        groups: vec![group(definition)],
+    }
+}
+
+/// What is placed: once, and nowhere else afterwards.
+fn group(definition: &Definition) -> TaskGroup {
+    TaskGroup {
+        name: GROUP.to_owned(),
+        count: 1,
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+        spreads: Vec::new(),
+        restart: no_restart(),
+        reschedule: ReschedulePolicy {
+            attempts: 0,
+            unlimited: false,
+            ..ReschedulePolicy::default_for(JobType::Batch)
+        },
+        update: None,
+        migrate: None,
+        disconnect: Disconnect {
+            lost_after: Some(LOST_AFTER),
+            stop_on_client_after: Some(STOP_AFTER),
+            replace: false,
+            ..Disconnect::default()
+        },
+        scaling: None,
+        volumes: BTreeMap::new(),
+        shutdown_delay: Duration::ZERO,
+        ephemeral_disk: EphemeralDisk {
+            size: mb_or(definition.disk_mb, DEFAULT_DISK_MB).max(Mb(DISK_MB_MIN)),
+            ..EphemeralDisk::default()
+        },
+        network: Some(GroupNetwork {
+            mode: match EgressRule::reach(&definition.egress_rules) {
+                Reach::Nothing | Reach::Some => NetworkMode::None,
+                Reach::Everything => NetworkMode::Host,
+            },
+            ports: Vec::new(),
+        }),
+        meta: BTreeMap::new(),
+        tasks: vec![task(definition)],
+    }
+}
+
+fn task(definition: &Definition) -> Task {
+    let env = definition.env.iter();
+    Task {
+        name: TASK.to_owned(),
+        driver: "native".to_owned(),
+        config_json: config(definition).to_string(),
+        user: String::new(),
+        env: env
+            .map(|var| (var.name.clone(), var.value.clone()))
+            .collect(),
+        resources: TaskResources {
+            cpu: CpuMhz(match definition.cpu_weight {
+                0 => 100,
+                weight => weight,
+            }),
+            memory: mb_or(definition.memory_mb, DEFAULT_MEMORY_MB),
+            ..TaskResources::default()
+        },
+        constraints: Vec::new(),
+        affinities: Vec::new(),
+        restart: no_restart(),
+        lifecycle: None,
+        leader: false,
+        payload_file: String::new(),
+        volume_mounts: Vec::new(),
+        shutdown_delay: Duration::ZERO,
+        kill_timeout: GRACE,
+        kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
+        logs: LogConfig::default(),
+        meta: BTreeMap::new(),
+    }
+}
+
+fn no_restart() -> RestartPolicy {
+    RestartPolicy {
+        attempts: 0,
+        mode: RestartMode::Fail,
+        ..RestartPolicy::default_for(JobType::Batch)
+    }
+}
+
+fn mb_or(value: i32, default: u32) -> Mb {
+    match value.unsigned_abs() {
+        0 => Mb(default),
+        value => Mb(value),
     }
 }
 

@@ -48,32 +48,23 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
 }
 
 fn check_definition(definition: &Definition, faults: &mut Vec<Fault>) {
+    let mut wrong = |field: &str, reason: String| faults.push(Fault::new(field, reason));
+    check_root_and_limits(definition, &mut wrong);
+    check_rest(definition, &mut wrong);
+}
+
+/// Where and with how much it runs.
+fn check_root_and_limits(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     let Definition {
         rootfs,
         env,
-        action,
         disk_mb,
         memory_mb,
         cpu_weight,
         max_pids,
         privileged,
-        log_source: _,
-        log_guid: _,
-        metrics_guid: _,
-        result_file: _,
-        completion_callback_url,
-        annotation,
-        egress_rules,
-        placement_tags,
-        priority,
-        start_timeout_ms: _,
-        retention_ms: _,
-        datacenters: _,
-        node_pool: _,
-        constraints,
-        result_required: _,
+        ..
     } = definition;
-    let mut wrong = |field: &str, reason: String| faults.push(Fault::new(field, reason));
     if let Err(reason) = Root::read(rootfs) {
         wrong("rootfs", reason);
     }
@@ -103,6 +94,20 @@ fn check_definition(definition: &Definition, faults: &mut Vec<Fault>) {
         let reason = "true is not carried out: tasks share the kernel; leave it out";
         wrong("privileged", reason.to_owned());
     }
+}
+
+/// What it does, and what is told of it.
+fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
+    let Definition {
+        action,
+        completion_callback_url,
+        annotation,
+        egress_rules,
+        placement_tags,
+        priority,
+        constraints,
+        ..
+    } = definition;
     if !completion_callback_url.is_empty() && !is_http(completion_callback_url) {
         wrong(
             "completion_callback_url",
@@ -118,7 +123,7 @@ fn check_definition(definition: &Definition, faults: &mut Vec<Fault>) {
             ),
         );
     }
-    check_egress(egress_rules, &mut wrong);
+    check_egress(egress_rules, wrong);
     if placement_tags.iter().any(|tag| tag.contains(',')) {
         wrong("placement_tags", "a tag has a comma".to_owned());
     }
@@ -142,7 +147,7 @@ fn check_definition(definition: &Definition, faults: &mut Vec<Fault>) {
             Some(_) => {}
         }
     }
-    check_tree(action, &mut wrong);
+    check_tree(action, wrong);
     if serde_json::to_string(definition).map_or(usize::MAX, |text| text.len())
         > DEFINITION_BYTES_MAX
     {

@@ -74,6 +74,10 @@ pub struct Task {
 /// What became of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, as JSON shows it"
+)]
 pub struct TaskStatus {
     /// Its name.
     pub task_guid: String,

@@ -140,7 +140,9 @@ fn room_is_offered_to_as_many_as_it_is_enough_for() {
     blocked.release(&first[1]);
     let second = ids(blocked.go_on(state));
     assert_eq!(second, all[2..4]);
-    second.iter().for_each(|eval_id| blocked.release(eval_id));
+    for eval_id in &second {
+        blocked.release(eval_id);
+    }
     assert_eq!(ids(blocked.go_on(state)), all[4..]);
     blocked.release(&all[4]);
     assert_eq!(ids(blocked.go_on(state)), []);

@@ -51,9 +51,10 @@ pub(crate) fn admit(
         }
     }
     let seen = plan.snapshot_index;
-    let placements_max = match super::is_placed_one_off(state, &plan.job) {
-        true => 0,
-        false => placements_max,
+    let placements_max = if super::is_placed_one_off(state, &plan.job) {
+        0
+    } else {
+        placements_max
     };
     let mut dropped = 0;
     let mut left = placements_max;

@@ -152,6 +152,7 @@ impl History {
         self.cluster.apply(command);
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm a step, no more in it")]
     fn take(&mut self, step: Step) {
         let at = self.cluster.now;
         let node_id = |number: u8| node(&format!("n{number}")).build().id;
@@ -223,31 +224,17 @@ impl History {
                 task,
                 domain,
                 callback,
-            } => {
-                let mut definition = definition();
-                if callback {
-                    "http://localhost/".clone_into(&mut definition.completion_callback_url);
-                }
-                let task = Box::new(NewOneOff {
-                    guid: format!("task{task}"),
-                    domain: format!("domain{domain}"),
-                    definition,
-                });
-                self.apply(Command::DesireOneOff { task, at });
-            }
+            } => self.desire(task, domain, callback),
             Step::Task { task, step } => {
-                let guid = format!("task{task}");
-                let change = OneOffChange {
-                    guid,
+                let changes = vec![OneOffChange {
+                    guid: format!("task{task}"),
                     generation: None,
                     step,
-                };
-                let changes = vec![change];
+                }];
                 self.apply(Command::ChangeOneOffs { changes, at });
             }
             Step::Converge => {
-                let due = crate::converge::due(&self.cluster.state, at);
-                for command in due.commands {
+                for command in crate::converge::due(&self.cluster.state, at).commands {
                     self.apply(command);
                 }
             }
@@ -261,6 +248,20 @@ impl History {
                 }
             }
         }
+    }
+
+    fn desire(&mut self, task: u8, domain: u8, callback: bool) {
+        let mut definition = definition();
+        if callback {
+            "http://localhost/".clone_into(&mut definition.completion_callback_url);
+        }
+        let task = Box::new(NewOneOff {
+            guid: format!("task{task}"),
+            domain: format!("domain{domain}"),
+            definition,
+        });
+        let at = self.cluster.now;
+        self.apply(Command::DesireOneOff { task, at });
     }
 
     fn stop(&mut self, job: u8, purge: bool) {

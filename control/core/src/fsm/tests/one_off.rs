@@ -52,10 +52,11 @@ impl Fixture {
         };
         let at = self.cluster.now;
         let changes = vec![change];
-        match self.cluster.apply(Command::ChangeOneOffs { changes, at }) {
-            Response::OneOffsChanged { mut outcomes } => outcomes.remove(0),
-            other => panic!("{other:?}"),
-        }
+        let response = self.cluster.apply(Command::ChangeOneOffs { changes, at });
+        let Response::OneOffsChanged { mut outcomes } = response else {
+            panic!("{response:?}")
+        };
+        outcomes.remove(0)
     }
 
     fn report(&mut self, status: ClientStatus, end: Option<End>) {
