@@ -62,7 +62,7 @@ async fn a_one_off_task_reports_its_result() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
     let tree = json!({"serial": {"actions": [
-        run("echo ${WHO} ${NOMAD_TASK_NAME} > /tmp/r"), run("cat /proc/net/dev | wc -l >> /tmp/r"),
+        run("echo $WHO > /tmp/r; WHO=you; echo ${WHO} ${NOMAD_TASK_NAME} >> /tmp/r"), run("cat /proc/net/dev | wc -l >> /tmp/r"),
     ]}});
 
     let alloc_id = server
@@ -73,7 +73,7 @@ async fn a_one_off_task_reports_its_result() {
     server.status(alloc_id, ClientStatus::Complete).await;
     assert!(!end.failed, "{end:?}");
     // Two lines of headings and `lo`: nothing may go out that is not asked for.
-    assert_eq!(end.result, "me task\n3\n");
+    assert_eq!(end.result, "me\nyou task\n3\n");
     assert_eq!(end.exit.map(|exit| exit.code), Some(0));
     assert!(end.usage.cpu.is_some() && end.at.0 > 0, "{end:?}");
     agent.end().await;
