@@ -193,13 +193,12 @@ fn list(client: &Client, json: bool, args: &ListArgs) -> CliResult {
         ("state", &args.state),
         ("cell_id", &args.cell),
     ];
-    let mut path = "/v1/tasks?".to_owned();
-    for (name, value) in filters {
-        if let Some(value) = value {
-            path.push_str(&format!("{name}={}&", escape(value)));
-        }
-    }
-    let tasks: Vec<Task> = client.get(path.trim_end_matches(['?', '&']))?;
+    let given = filters.iter().filter_map(|(name, value)| {
+        let value = value.as_ref()?;
+        Some(format!("{name}={}", escape(value)))
+    });
+    let query: Vec<String> = given.collect();
+    let tasks: Vec<Task> = client.get(&format!("/v1/tasks?{}", query.join("&")))?;
     if json {
         output::print_json(&tasks)?;
     } else {

@@ -49,7 +49,7 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
     );
     let mut line = |name: &str, value: String| {
         if !value.is_empty() {
-            text.push_str(&format!("  {name:<10} {}\n", output::clean(&value)));
+            text += &format!("  {name:<10} {}\n", output::clean(&value));
         }
     };
     line("desired", output::ago(status.created_at));
@@ -69,7 +69,7 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
     line("annotation", definition.annotation.clone());
     if !status.alloc_id.is_empty() {
         let alloc = output::short_id(&status.alloc_id);
-        text.push_str(&format!("  output: muster alloc logs {alloc}\n"));
+        text += &format!("  output: muster alloc logs {alloc}\n");
     }
     output::print(&text)
 }

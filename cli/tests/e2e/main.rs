@@ -12,4 +12,5 @@ mod operator;
 mod plugin;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
 mod tasks;

@@ -9,7 +9,7 @@
 //! | [`broker`], [`blocked`] | which evaluation goes next; which wait for room |
 //! | [`applier`] | plans checked and merged into one command |
 //! | [`dry_run`] | what registering a job would do |
-//! | [`heartbeat`], [`gc`], [`watch`], [`periodic`] | leader duties |
+//! | [`heartbeat`], [`gc`], [`watch`], [`periodic`], [`converge`] | leader duties |
 //! | [`limits`] | bounds, each with its reason |
 //!
 //! Deliberately absent: I/O, clocks, random numbers, async, threads, hash maps with random order. Time

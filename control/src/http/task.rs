@@ -276,12 +276,11 @@ fn rejection(state: &State, row: &OneOff) -> String {
     } else if fails("meta.placement_tags") {
         let tags = &row.definition.placement_tags;
         let quoted: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-        match quoted.is_empty() {
-            true => "found no compatible cell with no placement tags".to_owned(),
-            false => {
-                let tags = quoted.join(", ");
-                format!("found no compatible cell with placement tag(s) {tags}")
-            }
+        if quoted.is_empty() {
+            "found no compatible cell with no placement tags".to_owned()
+        } else {
+            let tags = quoted.join(", ");
+            format!("found no compatible cell with placement tag(s) {tags}")
         }
     } else if filtered.is_empty() {
         "unable to communicate to compatible cells".to_owned()

@@ -127,6 +127,11 @@ fn each_field_has_its_rule() {
             json!({"action": {"upload": {"from": "/x", "to": "", "user": "u"}}}),
             "to",
         ),
+        // Well formed, and not carried out.
+        (
+            json!({"action": {"download": {"from": "http://x", "to": "/tmp", "user": "u"}}}),
+            "action",
+        ),
         (tcp(json!({})), "egress_rules"),
         (tcp(json!({"ports": [0]})), "egress_rules"),
         (tcp(json!({"ports": [65536]})), "egress_rules"),

@@ -33,6 +33,12 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
         ));
     }
     check_definition(definition, &mut faults);
+    if faults.is_empty() && has_transfer(&definition.action) {
+        faults.push(Fault::new(
+            "action",
+            "download and upload actions are not carried out: let a run action do it with a program of the root, such as curl",
+        ));
+    }
     if faults.is_empty() {
         // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node
         // without a server and being waited for go together only where nothing is ever replaced.
@@ -184,6 +190,19 @@ fn check_egress(rules: &[EgressRule], wrong: &mut impl FnMut(&str, String)) {
              {\"protocol\": \"all\", \"destinations\": [\"0.0.0.0/0\"]} (everything does)"
                 .to_owned(),
         );
+    }
+}
+
+fn has_transfer(action: &Action) -> bool {
+    match action {
+        Action::Download(_) | Action::Upload(_) => true,
+        Action::Run(_)
+        | Action::Timeout(_)
+        | Action::EmitProgress(_)
+        | Action::Try(_)
+        | Action::Parallel(_)
+        | Action::Serial(_)
+        | Action::Codependent(_) => action.children().iter().any(has_transfer),
     }
 }
 
