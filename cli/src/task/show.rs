@@ -40,16 +40,16 @@ fn reason(status: &TaskStatus) -> &str {
 
 pub(super) fn one(task: &Task) -> Result<(), CliError> {
     let Task { definition, status } = task;
-    let mut text = format!(
-        "{}  domain {}  {} ({})\n",
+    let mut lines = vec![format!(
+        "{}  domain {}  {} ({})",
         output::clean(&status.task_guid),
         output::clean(&status.domain),
         status.state,
         status.phase
-    );
+    )];
     let mut line = |name: &str, value: String| {
         if !value.is_empty() {
-            text += &format!("  {name:<10} {}\n", output::clean(&value));
+            lines.push(format!("  {name:<10} {}", output::clean(&value)));
         }
     };
     line("desired", output::ago(status.created_at));
@@ -69,9 +69,9 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
     line("annotation", definition.annotation.clone());
     if !status.alloc_id.is_empty() {
         let alloc = output::short_id(&status.alloc_id);
-        text += &format!("  output: muster alloc logs {alloc}\n");
+        lines.push(format!("  output: muster alloc logs {alloc}"));
     }
-    output::print(&text)
+    output::print(&format!("{}\n", lines.join("\n")))
 }
 
 fn ended(status: &TaskStatus) -> String {

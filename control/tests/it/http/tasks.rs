@@ -110,6 +110,7 @@ async fn a_task_is_desired_followed_and_resolved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a table, a row a refusal")]
 async fn every_refusal_has_its_kind() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
@@ -272,7 +273,7 @@ async fn a_running_task_is_completed_when_its_node_has_ended_it() {
 fn endpoint(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/done", listener.local_addr().unwrap());
-    let (sender, bodies) = mpsc::channel();
+    let (sender, bodies) = mpsc::sync_channel(answers.len());
     std::thread::spawn(move || {
         for answer in answers {
             let (mut stream, _) = listener.accept().unwrap();
