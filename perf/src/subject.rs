@@ -10,6 +10,7 @@ mod raft_commit;
 mod schedule;
 mod state_memory;
 mod task_start;
+mod tasks;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -33,6 +34,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("raft_commit", raft_commit::run),
     ("raft_cluster", raft_cluster::run),
     ("task_start", task_start::run),
+    ("tasks", tasks::run),
     ("log_throughput", log_throughput::run),
     ("gc", gc::run),
     ("gc_node", gc_node::run),

@@ -34,6 +34,12 @@ impl Client {
         .await
     }
 
+    /// Deletes, and waits for the answer, which must be 200.
+    pub(super) async fn delete(&mut self, path: &str) -> anyhow::Result<()> {
+        self.ask(format!("DELETE {path} HTTP/1.1\r\nHost: muster\r\n\r\n"))
+            .await
+    }
+
     /// The answer's text, which must be 200.
     pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<String> {
         self.ask(format!("GET {path} HTTP/1.1\r\nHost: muster\r\n\r\n"))

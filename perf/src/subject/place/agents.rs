@@ -18,6 +18,7 @@ use muster_domain::alloc::{
 };
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
+use muster_domain::one_off::{self, End};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
@@ -114,7 +115,7 @@ async fn session(
         other => bail!("the registration was answered with {other:?}"),
     };
     drop(place);
-    let news = News::default();
+    let news = Arc::new(News::default());
     tokio::select! {
         ended = read(receiver, &news) => ended,
         ended = write(sender, &news, ttl / 3) => ended,
@@ -128,8 +129,17 @@ struct News {
     there: Notify,
 }
 
-/// Takes in what the node is to run, and runs it at once.
-async fn read(mut receiver: FrameReceiver, news: &News) -> anyhow::Result<()> {
+impl News {
+    fn put(&self, reports: impl Iterator<Item = AllocReport>) {
+        let mut all = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(reports);
+        drop(all);
+        self.there.notify_one();
+    }
+}
+
+/// Takes in what the node is to run, and runs it at once. One-off tasks end soon.
+async fn read(mut receiver: FrameReceiver, news: &Arc<News>) -> anyhow::Result<()> {
     while let Some(message) = receiver.recv::<ToAgent>().await? {
         match message {
             ToAgent::Desired { allocs, .. } => {
@@ -137,10 +147,19 @@ async fn read(mut receiver: FrameReceiver, news: &News) -> anyhow::Result<()> {
                     alloc.desired == DesiredStatus::Run
                         && alloc.client_status == ClientStatus::Pending
                 });
-                let mut reports = news.reports.lock().unwrap_or_else(PoisonError::into_inner);
-                reports.extend(starting.map(running));
-                drop(reports);
-                news.there.notify_one();
+                let starting: Vec<&DesiredAlloc> = starting.collect();
+                news.put(starting.iter().map(|alloc| running(alloc)));
+                let ending = starting
+                    .iter()
+                    .filter(|alloc| alloc.job.spec.namespace == one_off::NAMESPACE);
+                let ending: Vec<AllocReport> = ending.map(|alloc| completed(alloc)).collect();
+                if !ending.is_empty() {
+                    let news = Arc::clone(news);
+                    tokio::spawn(async move {
+                        tokio::time::sleep(REPORT_DELAY).await;
+                        news.put(ending.into_iter());
+                    });
+                }
             }
             ToAgent::Refused { reason } | ToAgent::TryElsewhere { reason, .. } => bail!(reason),
             ToAgent::Registered { .. }
@@ -189,7 +208,8 @@ async fn gathered(news: &News) {
 /// What an agent says of an allocation that it has started.
 fn running(alloc: &DesiredAlloc) -> AllocReport {
     let now = now();
-    let mut task = TaskState::pending("main");
+    let name = alloc.group().map_or("main", |group| &group.tasks[0].name);
+    let mut task = TaskState::pending(name);
     task.phase = TaskPhase::Running;
     task.started_at = Some(now);
     for (kind, message) in [
@@ -213,6 +233,27 @@ fn running(alloc: &DesiredAlloc) -> AllocReport {
         task_states: vec![task],
         healthy: None,
         end: None,
+    }
+}
+
+/// What an agent says of a one-off task that has ended well.
+fn completed(alloc: &DesiredAlloc) -> AllocReport {
+    let running = running(alloc);
+    let now = now();
+    let mut task_states = running.task_states;
+    for task in &mut task_states {
+        task.phase = TaskPhase::Dead;
+        task.finished_at = Some(now);
+    }
+    AllocReport {
+        client_status: ClientStatus::Complete,
+        client_description: "all tasks have ended".to_owned(),
+        task_states,
+        end: Some(Box::new(End {
+            at: now,
+            ..End::default()
+        })),
+        ..running
     }
 }
 

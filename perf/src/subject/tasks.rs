@@ -1,0 +1,278 @@
+//! `tasks`: one-off tasks from being desired to being deleted, end to end.
+//!
+//! One real server in this process, its log on this disk with `fdatasync`, and 200 simulated nodes in a child process, the
+//! ones of `place`: each reports a task running as soon as it has it, and completed 200 ms later. Clients desire
+//! tasks over 128 keep-alive connections, and when all are completed they claim and delete each over the same. In each
+//! round, on a new server:
+//!
+//! 1. 200 tasks, one after the other, over one connection: from the request until the state says that it runs. The
+//!    nodes gather news for 200 ms, as agents do while they are busy; so that much of it is theirs.
+//! 2. Many at once: the rate from the first request to the last deletion, and what the log grows by.
+//! 3. As many that find no room: what the queue takes of memory, and how long one more takes to be desired beside it.
+//!
+//! What is not here: processes (`task_start`), callbacks, three servers.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use muster_control::handle::Control;
+use muster_control::server::{Server, ServerConfig};
+use muster_control_core::state::State;
+use muster_domain::node::NodeStatus;
+use muster_domain::one_off::OneOffState;
+use tokio::runtime::{Builder, Runtime};
+
+use super::client::Client;
+use super::place;
+use super::state_memory::resident;
+use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::subject::child_command;
+
+/// Simulated nodes: room for a thousand tasks each.
+const NODES: u32 = 200;
+/// Connections of clients.
+const CONNECTIONS: u32 = 128;
+/// Longest wait for anything.
+const DEADLINE: Duration = Duration::from_mins(5);
+/// A pause between two looks at something that is not timed.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let mut tally = Tally::default();
+    for _ in 0..context.pick(3, 1) {
+        let runtime = Builder::new_multi_thread().enable_all().build()?;
+        let dir = context.subdir()?;
+        let mut config = ServerConfig::new(dir.path().join("server"));
+        config.http_addr = ([127, 0, 0, 1], 0).into();
+        config.quic_addr = ([127, 0, 0, 1], 0).into();
+        config.heartbeat_ttl = Duration::from_secs(30);
+        // Nothing is forgotten while it is measured.
+        config.tasks.retention = DEADLINE * 2;
+        let server = runtime.block_on(Server::start(config))?;
+        let round = Round {
+            runtime: &runtime,
+            control: server.control().clone(),
+            addr: server.info().http_addr,
+        };
+        let nodes = Nodes::start(&server)?;
+        round.until("all nodes are ready", |state| {
+            ready(state) == NODES as usize
+        })?;
+        round.latency(&mut tally)?;
+        round.rate(context.pick(50_000, 5_000), &mut tally)?;
+        round.queue(context.pick(100_000, 10_000), &mut tally)?;
+        drop(nodes);
+        runtime.block_on(server.shutdown());
+    }
+    Ok(tally.finish())
+}
+
+/// The process with the nodes; ends with this.
+struct Nodes(Child);
+
+impl Nodes {
+    fn start(server: &Server) -> anyhow::Result<Self> {
+        let info = server.info();
+        let tls = info.data_dir.join("tls");
+        let (addr, count) = (info.quic_addr.to_string(), NODES.to_string());
+        let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
+        let child = child_command(place::CHILD, args)?
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        child.map(Self).context("start the nodes")
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// A server with nodes.
+struct Round<'a> {
+    runtime: &'a Runtime,
+    control: Control,
+    addr: SocketAddr,
+}
+
+impl Round<'_> {
+    fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while !reached(&self.control.state()) {
+            ensure!(
+                begun.elapsed() < DEADLINE,
+                "{what}: not within {DEADLINE:?}"
+            );
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// One task after the other, until it runs.
+    fn latency(&self, tally: &mut Tally) -> anyhow::Result<()> {
+        let mut latencies = Latencies::new()?;
+        let control = self.control.clone();
+        self.runtime.block_on(async {
+            let mut client = Client::connect(self.addr).await?;
+            for number in 0..200 {
+                let guid = format!("alone-{number}");
+                let mut applied = control.applied();
+                let begun = Instant::now();
+                client.put("/v1/tasks", &task(&guid, 16)).await?;
+                let runs = async {
+                    let is_pending = |state: &State| {
+                        let row = state.one_offs().get(&guid);
+                        row.is_none_or(|row| row.state == OneOffState::Pending)
+                    };
+                    while is_pending(&control.state()) {
+                        applied.changed().await?;
+                    }
+                    anyhow::Ok(())
+                };
+                tokio::time::timeout(DEADLINE, runs).await??;
+                latencies.add(begun.elapsed());
+            }
+            anyhow::Ok(())
+        })?;
+        tally.ours("running_p50", "µs", latencies.micros(0.5));
+        tally.ours("running_p99", "µs", latencies.micros(0.99));
+        Ok(())
+    }
+
+    /// Many at once, to the end of each.
+    fn rate(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+        let before = self.control.last_log_index().0;
+        let begun = Instant::now();
+        self.each(tasks, Step::Desire)?;
+        let desired = begun.elapsed();
+        let is_over = |state: &State| {
+            let mut rows = state.one_offs().of_domain("perf");
+            rows.all(|row| row.state == OneOffState::Completed)
+        };
+        self.until("all tasks are completed", is_over)?;
+        let completed = begun.elapsed();
+        self.each(tasks, Step::Finish)?;
+        let finished = begun.elapsed();
+        let rate = |took: Duration| f64::from(tasks) / took.as_secs_f64();
+        tally.ours("desired", "tasks/s", rate(desired));
+        tally.ours("completed", "tasks/s", rate(completed));
+        tally.ours("resolved", "tasks/s", rate(finished));
+        let entries = self.control.last_log_index().0 - before;
+        tally.ours("entries", "entries/task", entries as f64 / f64::from(tasks));
+        Ok(())
+    }
+
+    /// A queue of tasks that are larger than any node.
+    fn queue(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+        let before = resident()?;
+        self.each(tasks, Step::Wait)?;
+        let is_blocked = |state: &State| {
+            let evals = state.evals().pending();
+            evals.filter(|eval| !eval.failed_groups.is_empty()).count() >= tasks as usize
+        };
+        self.until("all tasks wait for room", is_blocked)?;
+        let bytes = resident()?.saturating_sub(before) as f64;
+        tally.ours("pending", "bytes/task", bytes / f64::from(tasks));
+        let mut latencies = Latencies::new()?;
+        self.runtime.block_on(async {
+            let mut client = Client::connect(self.addr).await?;
+            for number in 0..200 {
+                let begun = Instant::now();
+                client
+                    .put("/v1/tasks", &task(&format!("more-{number}"), HUGE_MB))
+                    .await?;
+                latencies.add(begun.elapsed());
+            }
+            anyhow::Ok(())
+        })?;
+        tally.ours("one_more_p50", "µs", latencies.micros(0.5));
+        tally.ours("one_more_p99", "µs", latencies.micros(0.99));
+        Ok(())
+    }
+
+    /// Does `step` with each task, over all connections.
+    fn each(&self, tasks: u32, step: Step) -> anyhow::Result<()> {
+        let addr = self.addr;
+        let connections: Vec<_> = (0..CONNECTIONS)
+            .map(|connection| {
+                self.runtime
+                    .spawn(connection_of(addr, tasks, connection, step))
+            })
+            .collect();
+        self.runtime.block_on(async {
+            for connection in connections {
+                connection.await??;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What clients do with tasks.
+#[derive(Clone, Copy)]
+enum Step {
+    Desire,
+    /// Claim and delete.
+    Finish,
+    /// Desire what finds no room.
+    Wait,
+}
+
+/// More memory than a node has, in MiB.
+const HUGE_MB: u32 = 1_000_000;
+
+async fn connection_of(
+    addr: SocketAddr,
+    tasks: u32,
+    connection: u32,
+    step: Step,
+) -> anyhow::Result<()> {
+    let mut client = Client::connect(addr).await?;
+    for number in (connection..tasks).step_by(CONNECTIONS as usize) {
+        match step {
+            Step::Desire => {
+                client
+                    .put("/v1/tasks", &task(&format!("t-{number}"), 16))
+                    .await?
+            }
+            Step::Wait => {
+                client
+                    .put("/v1/tasks", &task(&format!("w-{number}"), HUGE_MB))
+                    .await?
+            }
+            Step::Finish => {
+                let path = format!("/v1/tasks/t-{number}");
+                client.put(&format!("{path}/resolving"), "{}").await?;
+                client.delete(&path).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A task as a client writes it. Those that are timed one by one are in a domain of their own.
+fn task(guid: &str, memory_mb: u32) -> String {
+    let domain = if guid.starts_with("t-") {
+        "perf"
+    } else {
+        "other"
+    };
+    format!(
+        r#"{{"task_guid":"{guid}","domain":"{domain}","task_definition":{{"rootfs":"preloaded:host","cpu_weight":10,
+"memory_mb":{memory_mb},"disk_mb":10,"action":{{"run":{{"path":"/bin/true","user":"vcap"}}}}}}}}"#
+    )
+}
+
+fn ready(state: &State) -> usize {
+    let nodes = state.nodes().iter();
+    nodes
+        .filter(|node| node.status == NodeStatus::Ready)
+        .count()
+}
