@@ -184,6 +184,11 @@ fn count(state: &State) -> Vec<Sample> {
         "Deployments by status.",
         &mut state.deployments().iter().map(|row| row.status.word()),
     );
+    table(
+        "muster_tasks",
+        "One-off tasks by what happens to them.",
+        &mut state.one_offs().iter().map(|row| row.phase.word()),
+    );
     samples.push(Sample::one(
         "muster_nodes_draining",
         "Nodes that are being emptied.",

@@ -92,6 +92,9 @@ async fn a_task_is_desired_followed_and_resolved() {
         (&json!("42"), &json!(0))
     );
     assert_eq!(completed["failed"], false);
+    let metrics = client.get("/v1/metrics?format=prometheus").await.text;
+    let counted = "muster_tasks{status=\"completed\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
     let listed = client
         .get("/v1/tasks?domain=apps&state=completed")
         .await
