@@ -1,4 +1,5 @@
-//! What every way to one-off tasks shares: what a request comes to as a command, and why a task waits.
+//! What every way to one-off tasks shares, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`): what a request
+//! comes to as a command, and why a task waits.
 //!
 //! Deliberately absent: words for refusals. Each way has its clients' own.
 
@@ -106,12 +107,11 @@ fn rejection(state: &State, row: &OneOff) -> String {
     } else if fails("meta.placement_tags") {
         let tags = &row.definition.placement_tags;
         let quoted: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-        match quoted.is_empty() {
-            true => "found no compatible cell with no placement tags".to_owned(),
-            false => {
-                let tags = quoted.join(", ");
-                format!("found no compatible cell with placement tag(s) {tags}")
-            }
+        if quoted.is_empty() {
+            "found no compatible cell with no placement tags".to_owned()
+        } else {
+            let tags = quoted.join(", ");
+            format!("found no compatible cell with placement tag(s) {tags}")
         }
     } else if filtered.is_empty() {
         "unable to communicate to compatible cells".to_owned()
