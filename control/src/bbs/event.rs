@@ -202,3 +202,127 @@ fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
     });
     futures::StreamExt::chain(first, rest)
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::fsm::{self, Command, NewOneOff, OneOffChange, OneOffStep};
+    use muster_control_core::state::State;
+    use muster_domain::fixture;
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    /// What the entry at `index` changed.
+    fn applied(state: &mut State, index: u64, command: Command) -> Batch {
+        let applied = fsm::apply(state, LogIndex(index), command);
+        Batch::capture(LogIndex(index), "test", state, &applied.changed).unwrap()
+    }
+
+    fn desire(state: &mut State, index: u64) -> Batch {
+        let task = NewOneOff {
+            guid: "a".to_owned(),
+            domain: "apps".to_owned(),
+            definition: fixture::definition(),
+        };
+        let command = Command::DesireOneOff {
+            task: Box::new(task),
+            at: Timestamp(index),
+        };
+        applied(state, index, command)
+    }
+
+    fn change(state: &mut State, index: u64, step: OneOffStep) -> Batch {
+        let change = OneOffChange {
+            guid: "a".to_owned(),
+            generation: None,
+            step,
+        };
+        let command = Command::ChangeOneOffs {
+            changes: vec![change],
+            at: Timestamp(index),
+        };
+        applied(state, index, command)
+    }
+
+    /// A task is desired, cancelled, claimed, deleted and desired again. Each entry's batch, and the rows after it.
+    fn life() -> Vec<(Batch, HashMap<String, Arc<OneOff>>)> {
+        let mut state = State::default();
+        let claim = OneOffStep::Claim {
+            until: Timestamp(100),
+            for_callback: false,
+        };
+        let mut all = Vec::new();
+        for index in 1..6 {
+            let batch = match index {
+                2 => change(&mut state, index, OneOffStep::Cancel),
+                3 => change(&mut state, index, claim),
+                4 => change(&mut state, index, OneOffStep::Delete),
+                _ => desire(&mut state, index),
+            };
+            let rows = state.one_offs().iter();
+            let rows = rows.map(|row| (row.guid.clone(), Arc::clone(row)));
+            all.push((batch, rows.collect()));
+        }
+        all
+    }
+
+    /// The names of the events that a reader is told who begins with `rows`, of all batches.
+    fn told(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
+        let mut told = Told { rows, next_id: 0 };
+        let text: String = life().iter().map(|(batch, _)| told.events(batch)).collect();
+        let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
+        names.map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_life_is_told_from_its_beginning() {
+        let all = [
+            "task_created",
+            "task_changed",
+            "task_changed",
+            "task_removed",
+            "task_created",
+        ];
+
+        assert_eq!(told(HashMap::new()), all);
+    }
+
+    /// The rows may be newer than the place in the ring that a reader begins at.
+    #[test]
+    fn what_a_reader_begins_with_is_not_told_again() {
+        let rows = life().into_iter().map(|(_, rows)| told(rows));
+        let names: Vec<Vec<String>> = rows.collect();
+
+        assert_eq!(
+            names[0],
+            [
+                "task_changed",
+                "task_changed",
+                "task_removed",
+                "task_created"
+            ]
+        );
+        assert_eq!(names[1], ["task_changed", "task_removed", "task_created"]);
+        assert_eq!(names[2], ["task_removed", "task_created"]);
+        assert_eq!(names[4], Vec::<String>::new());
+    }
+
+    #[test]
+    fn events_are_numbered_and_stand_apart() {
+        let mut told = Told::default();
+        let batches = life();
+
+        let first = told.events(&batches[0].0);
+        let second = told.events(&batches[1].0);
+
+        assert!(
+            first.starts_with("id: 0\nevent: task_created\ndata: "),
+            "{first}"
+        );
+        assert!(
+            second.starts_with("id: 1\nevent: task_changed\ndata: "),
+            "{second}"
+        );
+        assert!(first.ends_with("\n\n"), "{first}");
+    }
+}

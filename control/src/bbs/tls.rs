@@ -127,3 +127,103 @@ fn stamps(dir: &Path) -> [Option<(i64, i64, u64, u64)>; 3] {
         Some((found.mtime(), found.mtime_nsec(), found.size(), found.ino()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+    use tempfile::TempDir;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::http::listen::{self, Door};
+
+    fn certificates() -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::generate("diego").unwrap();
+        authority.save(dir.path()).unwrap();
+        let server = Subject::Server {
+            name: "bbs",
+            hosts: &[],
+        };
+        authority
+            .issue(dir.path(), server, CERTIFICATE_LIFE)
+            .unwrap();
+        dir
+    }
+
+    /// Where a door stands that one connection can come through at a time.
+    async fn narrow_door() -> (std::net::SocketAddr, CancellationToken) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = load(certificates().path()).unwrap();
+        let door = Door {
+            connections_max: 1,
+            per_address_max: 1,
+            tls: Some(watch::Sender::new(config).subscribe()),
+        };
+        let shutdown = CancellationToken::new();
+        tokio::spawn(listen::accept(
+            listener,
+            door,
+            Router::new(),
+            shutdown.clone(),
+        ));
+        (address, shutdown)
+    }
+
+    async fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.unwrap();
+        all
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_holds_something_else_is_named() {
+        for name in [AUTHORITY, CHAIN, KEY] {
+            let dir = certificates();
+            std::fs::write(dir.path().join(name), "nothing").unwrap();
+            let empty = load(dir.path()).unwrap_err().to_string();
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+            let missing = load(dir.path()).unwrap_err().to_string();
+
+            for error in [empty, missing] {
+                assert!(error.contains(name), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_told() {
+        let (dir, other) = (certificates(), certificates());
+        std::fs::copy(other.path().join(KEY), dir.path().join(KEY)).unwrap();
+
+        let error = load(dir.path()).unwrap_err();
+
+        assert!(matches!(error, BbsTlsError::Unfit { .. }), "{error:?}");
+    }
+
+    /// Time is moved: the ten seconds pass as soon as everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_does_not_begin_ends_its_connection() {
+        let (address, _shutdown) = narrow_door().await;
+
+        let silent = TcpStream::connect(address).await.unwrap();
+
+        assert!(read_to_end(silent).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_connection_too_many_is_cut_and_a_handshake_holds_no_shutdown_up() {
+        let (address, shutdown) = narrow_door().await;
+        let first = TcpStream::connect(address).await.unwrap();
+
+        let second = TcpStream::connect(address).await.unwrap();
+        assert!(read_to_end(second).await.is_empty());
+
+        shutdown.cancel();
+        assert!(read_to_end(first).await.is_empty());
+    }
+}
