@@ -50,7 +50,7 @@ pub enum Command {
     /// Run a whole cluster in one process: one server, one agent, no configuration.
     Dev(DevArgs),
     /// Run a server of the control plane.
-    Server(ServerArgs),
+    Server(Box<ServerArgs>),
     /// Run the agent of this machine, or clean up after one.
     Agent(AgentArgs),
     /// Run a task driver. Started by the agent.

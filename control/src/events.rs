@@ -116,11 +116,36 @@ impl Batch {
         self.rows.len()
     }
 
+    /// What became of one-off tasks.
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskChange<'_>> {
+        self.rows.iter().filter_map(|row| match row {
+            Row::Task(row) => Some(TaskChange::Now(row)),
+            Row::TaskGone(guid) => Some(TaskChange::Gone(guid)),
+            Row::Job(_)
+            | Row::JobGone(_)
+            | Row::Eval(_)
+            | Row::Deployment(_)
+            | Row::Alloc(..)
+            | Row::AllocAlone(_)
+            | Row::Node(_)
+            | Row::NodeGone(_) => None,
+        })
+    }
+
     /// Events of the rows that `wanted` wants.
     pub(crate) fn events(&self, wanted: &Filter) -> Vec<Event<Payload>> {
         let rows = self.rows.iter().filter(|row| wanted.takes(row));
         rows.map(|row| row.event(self.index, self.cause)).collect()
     }
+}
+
+/// What became of a one-off task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TaskChange<'a> {
+    /// It is there, and like this.
+    Now(&'a Arc<OneOff>),
+    /// It was deleted.
+    Gone(&'a str),
 }
 
 impl Row {

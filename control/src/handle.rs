@@ -41,6 +41,8 @@ pub struct ServerInfo {
     pub http_addr: SocketAddr,
     /// Where it speaks QUIC.
     pub quic_addr: SocketAddr,
+    /// Where it speaks to Diego's clients, if it does.
+    pub bbs_addr: Option<SocketAddr>,
     /// Muster's version.
     pub version: &'static str,
     /// When the process started to serve.

@@ -9,7 +9,7 @@
 mod agent;
 mod alloc;
 mod answer;
-mod body;
+pub(crate) mod body;
 mod check;
 mod client;
 mod deployment;
@@ -17,7 +17,7 @@ mod eval;
 mod event;
 mod garbage;
 mod job;
-mod listen;
+pub(crate) mod listen;
 mod logs;
 mod metrics;
 mod node;
@@ -29,7 +29,7 @@ mod raft;
 mod scheduler;
 mod search;
 mod snapshot;
-mod status;
+pub(crate) mod status;
 mod task;
 
 use std::io;
@@ -122,7 +122,7 @@ pub async fn serve(
         control,
         shutdown: shutdown.clone(),
     });
-    listen::accept(listener, router, shutdown).await;
+    listen::accept(listener, listen::Door::plain(), router, shutdown).await;
     Ok(())
 }
 

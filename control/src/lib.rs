@@ -8,6 +8,8 @@
 //! | `leader` | duties of the leader: scheduling, heartbeats, garbage |
 //! | [`agents`] | QUIC sessions of nodes |
 //! | [`http`] | the HTTP API |
+//! | `bbs` | Diego's own wire for one-off tasks, where it is asked for |
+//! | `one_off` | what every way to one-off tasks shares |
 //! | `events` | what the last entries changed, for the event stream |
 //! | `listen` | takes QUIC connections and tells agents from servers |
 //! | [`peers`] | other servers: connections to them, requests among them, joining |
@@ -24,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agents;
+mod bbs;
 mod callback;
 mod clock;
 mod comparison;
@@ -35,6 +38,7 @@ pub mod http;
 mod leader;
 pub mod limits;
 mod listen;
+mod one_off;
 pub mod peers;
 mod published;
 mod raft;

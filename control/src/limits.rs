@@ -279,3 +279,22 @@ pub const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 pub const CALLBACK_PAUSE_MAX: Duration = Duration::from_mins(5);
 /// Least bytes of the key that callbacks are signed with: half of what its hash has.
 pub const CALLBACK_KEY_BYTES_MIN: usize = 16;
+
+/// How long a TLS handshake may take; then the connection is cut.
+pub const TLS_HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// Connections of Diego's clients; the next one is cut before its handshake, and they try again. A third of the API's:
+/// they come out of the same file descriptors, and a client keeps a few.
+pub const BBS_CONNECTIONS_MAX: usize = 256;
+/// Those of one address, most of all while they have not shown a certificate.
+pub const BBS_CONNECTIONS_PER_ADDRESS_MAX: usize = 64;
+/// Streams of task events; the next one gets 503. Each keeps a pointer and a name for every task there is.
+pub const BBS_STREAMS_MAX: usize = 64;
+/// Between two signs of life of such a stream: comments, which clients skip. A dead client is noticed after one.
+pub const BBS_STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
+/// Tasks of a list that are encoded at once: at most 3 MiB of definitions.
+pub const BBS_TASKS_CHUNK: usize = 16;
+/// Domains that a server remembers as fresh; the next one is refused. Diego's installations have two or three.
+pub const BBS_DOMAINS_MAX: usize = 1024;
+/// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
+/// request; most processes end within milliseconds of a signal.
+pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);

@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agents::{self, Nodes};
+use crate::bbs::Bbs;
+pub use crate::bbs::{BbsConfig, BbsTlsError, OpenBbsError};
 pub use crate::callback::TasksConfig;
 use crate::clock::Clock;
 use crate::comparison::{self, DivergedError};
@@ -88,6 +90,8 @@ pub struct ServerConfig {
     pub gc: GcConfig,
     /// Times of one-off tasks, and how their callbacks are made.
     pub tasks: TasksConfig,
+    /// Where Diego's clients are answered on their own wire. `None`: nowhere.
+    pub bbs: Option<BbsConfig>,
 }
 
 impl ServerConfig {
@@ -109,6 +113,7 @@ impl ServerConfig {
             dead_server_after: DEFAULT_DEAD_SERVER_AFTER,
             gc: GcConfig::default(),
             tasks: TasksConfig::default(),
+            bbs: None,
         }
     }
 
@@ -120,6 +125,7 @@ impl ServerConfig {
             server_id: data_dir.server_id(),
             http_addr,
             quic_addr,
+            bbs_addr: None,
             version: env!("CARGO_PKG_VERSION"),
             started_at: Timestamp(0),
             data_dir: data_dir.path().to_owned(),
@@ -238,6 +244,9 @@ pub enum StartServerError {
     /// The address for QUIC is taken.
     #[error(transparent)]
     BindQuic(#[from] OpenEndpointError),
+    /// Diego's clients cannot be answered as configured.
+    #[error(transparent)]
+    Bbs(#[from] OpenBbsError),
     /// Threads cannot be started.
     #[error("the threads for the agents' sessions cannot be started")]
     Threads(#[source] io::Error),
@@ -254,6 +263,8 @@ pub enum StartServerError {
 struct AddressFile<'a> {
     http: SocketAddr,
     quic: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bbs: Option<SocketAddr>,
     cluster: &'a str,
     name: &'a str,
     pid: u32,
@@ -353,6 +364,7 @@ impl Server {
         let certificates = Certificates::load(&tls_dir, Role::Server)?;
         let (sessions, on_sessions) = SessionThreads::start()?;
         let (listener, quic) = bind(&config, &identity).await?;
+        let bbs = Bbs::open(config.bbs.as_ref()).await?;
         let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
         let me = Known {
@@ -369,6 +381,7 @@ impl Server {
         let info = ServerInfo {
             log_bytes_cut: raft.log_bytes_cut(),
             started_at: clock.started_at(),
+            bbs_addr: bbs.as_ref().map(Bbs::addr),
             ..config.info(&data_dir, http_addr, quic_addr)
         };
         let (beats, beat_inbox) = mpsc::channel(limits::BEATS_MAX);
@@ -398,7 +411,7 @@ impl Server {
         let servers = ServersConfig {
             dead_after: config.dead_server_after,
         };
-        let parts = vec![
+        let mut parts = vec![
             Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
             Part::start("agents", |stop| agents::run(control.clone(), stop)),
             Part::start("certificates", |stop| {
@@ -413,6 +426,7 @@ impl Server {
                 autopilot::run(control.clone(), servers, stop)
             }),
         ];
+        parts.extend(bbs.map(|bbs| Part::start("bbs", |stop| bbs.serve(control.clone(), stop))));
         let server = Self {
             control,
             data_dir,
@@ -490,6 +504,7 @@ impl Server {
         let addresses = AddressFile {
             http: info.http_addr,
             quic: info.quic_addr,
+            bbs: info.bbs_addr,
             cluster: &info.cluster,
             name: &info.name,
             pid: std::process::id(),

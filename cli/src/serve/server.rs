@@ -1,5 +1,6 @@
 //! `muster server`.
 
+mod bbs;
 mod gc;
 mod tasks;
 
@@ -13,6 +14,7 @@ use muster_link::tls::NAME_BYTES_MAX;
 
 use super::{SERVER_DATA_DIR, absolute, ended, host_name, logging, runtime, signals};
 use crate::exit::{CliError, CliResult, Exit};
+use bbs::BbsArgs;
 use gc::GcArgs;
 use tasks::TasksArgs;
 
@@ -60,6 +62,9 @@ pub struct ServerArgs {
     /// How one-off tasks are kept and told of.
     #[command(flatten)]
     pub tasks: TasksArgs,
+    /// Where Diego's clients are answered.
+    #[command(flatten)]
+    pub bbs: BbsArgs,
 }
 
 /// Runs a server until SIGTERM or SIGINT.
@@ -87,6 +92,7 @@ pub fn run(args: &ServerArgs) -> CliResult {
     config.heartbeat_ttl = Duration::from_secs(args.heartbeat_ttl);
     config.gc = args.gc.config();
     config.tasks = args.tasks.config()?;
+    config.bbs = args.bbs.config()?;
     ended(runtime()?.block_on(serve(config)))
 }
 

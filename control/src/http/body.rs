@@ -27,18 +27,22 @@ pub(super) async fn read_whole(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let (parts, body) = request.into_parts();
-    let waited = limits::HTTP_BODY_WAIT;
-    let read = match tokio::time::timeout(waited, gather(&parts, body)).await {
-        Ok(read) => read,
-        Err(_) => Err(ApiError::SlowBody { waited }),
-    };
-    match read {
+    match whole(&parts, body).await {
         Ok(bytes) => {
             let mut request = Request::from_parts(parts, Body::empty());
             request.extensions_mut().insert(RawBody(bytes));
             next.run(request).await
         }
         Err(error) => error.into_response(),
+    }
+}
+
+/// All of a body.
+pub(crate) async fn whole(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
+    let waited = limits::HTTP_BODY_WAIT;
+    match tokio::time::timeout(waited, gather(parts, body)).await {
+        Ok(read) => read,
+        Err(_) => Err(ApiError::SlowBody { waited }),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Accepts connections and bounds them: in number, per address, and in the time a header may take.
+//! Accepts connections and bounds them: in number, per address, and in the time a handshake or header may take.
+//! Plain ones for the API, ones with TLS for Diego's clients (`bbs`).
 //!
 //! A listener of our own, because the framework's installs no timer, without which a client that sends its
 //! header a byte a minute holds a connection for ever.
@@ -12,7 +13,11 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +28,28 @@ const TOO_MANY: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\n\
 Connection: close\r\nRetry-After: 1\r\nContent-Length: 46\r\n\r\n\
 too many connections: close some and try again";
+
+/// How connections come in, and how many may.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    /// Connections at once.
+    pub(crate) connections_max: usize,
+    /// Those of one address that is not this machine's own.
+    pub(crate) per_address_max: usize,
+    /// What a handshake is made with, for connections from then on. `None`: there is none.
+    pub(crate) tls: Option<watch::Receiver<Arc<rustls::ServerConfig>>>,
+}
+
+impl Door {
+    /// Of the API.
+    pub(super) fn plain() -> Self {
+        Self {
+            connections_max: limits::HTTP_CONNECTIONS_MAX,
+            per_address_max: limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX,
+            tls: None,
+        }
+    }
+}
 
 /// Connections by address. Local ones are only counted in the sum: whoever opens those is on this machine.
 #[derive(Debug, Default)]
@@ -39,13 +66,13 @@ struct Place {
 }
 
 impl Place {
-    fn take(census: &Arc<Mutex<Census>>, address: IpAddr) -> Option<Self> {
+    fn take(census: &Arc<Mutex<Census>>, door: &Door, address: IpAddr) -> Option<Self> {
         let mut counts = census.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.all >= limits::HTTP_CONNECTIONS_MAX {
+        if counts.all >= door.connections_max {
             return None;
         }
         let of_address = counts.by_address.entry(address).or_default();
-        if *of_address >= limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX && !address.is_loopback() {
+        if *of_address >= door.per_address_max && !address.is_loopback() {
             return None;
         }
         *of_address += 1;
@@ -72,7 +99,12 @@ impl Drop for Place {
 }
 
 /// Serves `router` until `shutdown` is cancelled, then waits for requests in flight, a bounded time.
-pub(super) async fn accept(listener: TcpListener, router: Router, shutdown: CancellationToken) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    door: Door,
+    router: Router,
+    shutdown: CancellationToken,
+) {
     let census = Arc::new(Mutex::new(Census::default()));
     let tasks = TaskTracker::new();
     loop {
@@ -81,9 +113,20 @@ pub(super) async fn accept(listener: TcpListener, router: Router, shutdown: Canc
             () = shutdown.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer)) => match Place::take(&census, peer.ip()) {
+            Ok((stream, _)) if unusable(&stream) => {}
+            Ok((stream, peer)) => match Place::take(&census, &door, peer.ip()) {
                 Some(place) => {
-                    tasks.spawn(converse(stream, router.clone(), shutdown.clone(), place));
+                    let tls = door.tls.as_ref().map(|tls| Arc::clone(&tls.borrow()));
+                    tasks.spawn(welcome(
+                        stream,
+                        tls,
+                        router.clone(),
+                        shutdown.clone(),
+                        place,
+                    ));
+                }
+                None if door.tls.is_some() => {
+                    tracing::debug!("a connection is cut before its handshake: too many");
                 }
                 None => refuse(&stream),
             },
@@ -104,17 +147,63 @@ pub(super) async fn accept(listener: TcpListener, router: Router, shutdown: Canc
     }
 }
 
+/// Whether a connection was lost at once. Answers are sent as they are written.
+fn unusable(stream: &TcpStream) -> bool {
+    let set = stream.set_nodelay(true);
+    if let Err(error) = &set {
+        tracing::debug!(%error, "an http connection was lost at once");
+    }
+    set.is_err()
+}
+
 /// Tells a client, if it listens, that there is no place. It is not waited for.
 fn refuse(stream: &TcpStream) {
     let written = stream.try_write(TOO_MANY);
     tracing::debug!(?written, "an http connection is refused: too many");
 }
 
-async fn converse(stream: TcpStream, router: Router, shutdown: CancellationToken, place: Place) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "an http connection was lost at once");
-        return;
+async fn welcome(
+    stream: TcpStream,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    router: Router,
+    shutdown: CancellationToken,
+    place: Place,
+) {
+    match tls {
+        None => converse(stream, router, shutdown, place).await,
+        Some(tls) => {
+            if let Some(Some(stream)) = shutdown.run_until_cancelled(greet(stream, tls)).await {
+                converse(stream, router, shutdown, place).await;
+            }
+        }
     }
+}
+
+/// Carries out the handshake. `None` if it fails, or takes longer than it may.
+async fn greet(
+    stream: TcpStream,
+    tls: Arc<rustls::ServerConfig>,
+) -> Option<Box<TlsStream<TcpStream>>> {
+    let greeted = TlsAcceptor::from(tls).accept(stream);
+    match tokio::time::timeout(limits::TLS_HANDSHAKE_WAIT, greeted).await {
+        Ok(Ok(stream)) => Some(Box::new(stream)),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a client is not let in");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a client did not finish its handshake in time");
+            None
+        }
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    shutdown: CancellationToken,
+    place: Place,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HTTP_HEADER_WAIT)
@@ -161,7 +250,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let router = Router::new().route("/", get(|| async { "here" }));
-        tokio::spawn(accept(listener, router, shutdown.clone()));
+        tokio::spawn(accept(listener, Door::plain(), router, shutdown.clone()));
         (TcpStream::connect(address).await.unwrap(), shutdown)
     }
 
@@ -228,13 +317,15 @@ mod tests {
     #[test]
     fn one_address_cannot_take_every_place() {
         let census = Arc::new(Mutex::new(Census::default()));
+        let door = Door::plain();
         let greedy = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
         let other = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 
-        let places: Vec<Place> = std::iter::from_fn(|| Place::take(&census, greedy)).collect();
+        let places: Vec<Place> =
+            std::iter::from_fn(|| Place::take(&census, &door, greedy)).collect();
 
         assert_eq!(places.len(), limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX);
-        assert!(Place::take(&census, other).is_some());
+        assert!(Place::take(&census, &door, other).is_some());
         drop(places);
         assert_eq!(census.lock().unwrap().all, 0);
         assert!(census.lock().unwrap().by_address.is_empty());
@@ -243,9 +334,11 @@ mod tests {
     #[test]
     fn places_are_bounded_for_all() {
         let census = Arc::new(Mutex::new(Census::default()));
+        let door = Door::plain();
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-        let places: Vec<Place> = std::iter::from_fn(|| Place::take(&census, local)).collect();
+        let places: Vec<Place> =
+            std::iter::from_fn(|| Place::take(&census, &door, local)).collect();
 
         assert_eq!(places.len(), limits::HTTP_CONNECTIONS_MAX);
     }

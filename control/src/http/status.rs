@@ -21,7 +21,7 @@ use crate::snapshot::RestoreSnapshotError;
 
 /// Why a request is not answered as asked.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ApiError {
+pub(crate) enum ApiError {
     /// The path is none.
     #[error("there is no such path in this API")]
     UnknownRoute,

@@ -3,11 +3,11 @@
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, put};
-use muster_control_core::fsm::{self, Command, NewOneOff, OneOffChange, OneOffStep, Rejection};
+use muster_control_core::fsm::{self, OneOffStep, Rejection};
 use muster_control_core::state::State;
-use muster_domain::eval::EvalStatus;
+use muster_domain::fault::Fault;
 use muster_domain::id::LogIndex;
-use muster_domain::one_off::{self, OneOff, OneOffState};
+use muster_domain::one_off::{OneOff, OneOffState};
 use muster_wire::api::task::{
     self as shapes, DesireResponse, Domain, Task, TaskResponse, TaskStatus, kind,
 };
@@ -132,33 +132,10 @@ async fn desire(
     let shapes::DesireRequest {
         task_guid: guid,
         domain,
-        task_definition: mut definition,
+        task_definition: definition,
     } = request;
-    let times = http.control.tasks_config();
-    let fill = |given: &mut u64, default: std::time::Duration| {
-        if *given == 0 {
-            *given = u64::try_from(default.as_millis()).unwrap_or(u64::MAX);
-        }
-    };
-    fill(&mut definition.start_timeout_ms, times.start_timeout);
-    fill(&mut definition.retention_ms, times.retention);
-    let faults = one_off::check(&guid, &domain, &definition);
-    if !faults.is_empty() {
-        let fields = shapes::invalid_fields(faults.iter().map(|fault| fault.path.as_str()));
-        let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        return Err(ApiError::Task {
-            kind: kind::INVALID_REQUEST,
-            message: format!("{fields}: {}", why.join("; ")),
-        });
-    }
-    let command = Command::DesireOneOff {
-        task: Box::new(NewOneOff {
-            guid: guid.clone(),
-            domain,
-            definition,
-        }),
-        at: http.control.now(),
-    };
+    let desired = crate::one_off::desire(&http.control, guid.clone(), domain, definition);
+    let command = desired.map_err(|faults| invalid(&faults))?;
     let (index, response) = http.control.propose(query.once(command)).await?;
     let fsm::Response::OneOffDesired {
         created,
@@ -189,11 +166,7 @@ async fn resolving(
     Path(guid): Path<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    let until = http.control.now().plus(http.control.tasks_config().claim);
-    let step = OneOffStep::Claim {
-        until,
-        for_callback: false,
-    };
+    let step = crate::one_off::claim(&http.control);
     change(&http, &query, guid, step).await
 }
 
@@ -212,15 +185,7 @@ async fn change(
     step: OneOffStep,
 ) -> Result<Response, ApiError> {
     let generation = query.number("generation")?.map(LogIndex);
-    let change = OneOffChange {
-        guid,
-        generation,
-        step,
-    };
-    let command = Command::ChangeOneOffs {
-        changes: vec![change],
-        at: http.control.now(),
-    };
+    let command = crate::one_off::change(&http.control, guid, generation, step);
     let (index, response) = http.control.propose(query.once(command)).await?;
     let fsm::Response::OneOffsChanged { mut outcomes } = response else {
         return Err(ApiError::other_than_done(response));
@@ -231,61 +196,25 @@ async fn change(
     }
 }
 
+fn invalid(faults: &[Fault]) -> ApiError {
+    let fields = shapes::invalid_fields(faults.iter().map(|fault| fault.path.as_str()));
+    let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    ApiError::Task {
+        kind: kind::INVALID_REQUEST,
+        message: format!("{fields}: {}", why.join("; ")),
+    }
+}
+
 fn unknown(guid: &str) -> ApiError {
     Rejection::OneOff(fsm::OneOffRefusal::Unknown(guid.to_owned())).into()
 }
 
 fn shape(state: &State, row: &OneOff) -> Task {
-    let rejection_reason = match row.state {
-        OneOffState::Pending if row.alloc_id.is_none() => rejection(state, row),
-        OneOffState::Pending
-        | OneOffState::Running
-        | OneOffState::Completed
-        | OneOffState::Resolving => String::new(),
-    };
     Task {
         definition: (*row.definition).clone(),
         status: TaskStatus {
-            rejection_reason,
+            rejection_reason: crate::one_off::rejection_reason(state, row),
             ..TaskStatus::new(row)
         },
-    }
-}
-
-/// Why it waits for room, in Diego's words; empty while nobody has looked for room yet.
-fn rejection(state: &State, row: &OneOff) -> String {
-    let key = row.job_key();
-    let mut open = state.evals().open_of_job(&key);
-    let blocked = open.find(|eval| eval.status == EvalStatus::Blocked);
-    let Some(failed) = blocked.and_then(|eval| eval.failed_groups.first()) else {
-        return String::new();
-    };
-    let metrics = &failed.metrics;
-    let short: Vec<&str> = metrics
-        .dimension_exhausted
-        .iter()
-        .map(|(dimension, _)| dimension.as_str())
-        .collect();
-    if !short.is_empty() {
-        return format!("insufficient resources: {}", short.join(", "));
-    }
-    let filtered = &metrics.constraint_filtered;
-    let fails = |part: &str| filtered.iter().any(|(check, _)| check.contains(part));
-    if fails("meta.rootfs.") {
-        "found no compatible cell for required rootfs".to_owned()
-    } else if fails("meta.placement_tags") {
-        let tags = &row.definition.placement_tags;
-        let quoted: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-        if quoted.is_empty() {
-            "found no compatible cell with no placement tags".to_owned()
-        } else {
-            let tags = quoted.join(", ");
-            format!("found no compatible cell with placement tag(s) {tags}")
-        }
-    } else if filtered.is_empty() {
-        "unable to communicate to compatible cells".to_owned()
-    } else {
-        let checks: Vec<&str> = filtered.iter().map(|(check, _)| check.as_str()).collect();
-        format!("found no compatible cell: {}", checks.join(", "))
     }
 }

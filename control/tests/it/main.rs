@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod agents;
 #[cfg(test)]
+mod bbs;
+#[cfg(test)]
 mod cluster;
 #[cfg(test)]
 mod crash;

@@ -1,0 +1,38 @@
+//! Where a server answers clients of Diego's BBS on their own wire, if it does.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use muster_control::server::BbsConfig;
+
+use super::super::absolute;
+use crate::exit::CliError;
+
+/// Diego's own wire for one-off tasks; off unless both are given.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Diego's clients")]
+pub struct BbsArgs {
+    /// Where clients of Diego's BBS are answered, by HTTPS with client certificates.
+    #[arg(long, value_name = "ADDR", requires = "bbs_tls_dir")]
+    pub bbs: Option<SocketAddr>,
+    /// The directory with ca.pem, which their certificates come from, server.pem and server.key. It may be another
+    /// authority than the cluster's: whoever has a certificate of it may do everything.
+    #[arg(long, value_name = "DIR", requires = "bbs")]
+    pub bbs_tls_dir: Option<PathBuf>,
+}
+
+impl BbsArgs {
+    /// The configuration; `None` if it is off.
+    ///
+    /// # Errors
+    ///
+    /// If the working directory is gone.
+    pub(super) fn config(&self) -> Result<Option<BbsConfig>, CliError> {
+        let (Some(addr), Some(dir)) = (self.bbs, &self.bbs_tls_dir) else {
+            return Ok(None);
+        };
+        let tls_dir = absolute(dir)?;
+        Ok(Some(BbsConfig { addr, tls_dir }))
+    }
+}

@@ -1,0 +1,252 @@
+//! Diego's own wire for one-off tasks: protobuf over HTTPS, as clients of its BBS speak it. Off unless configured.
+//!
+//! Whoever shows a certificate of the authority may do everything, as with Diego. Every answer has status 200 and an
+//! embedded error where there is one; `answer` decides which. What a request does is what the JSON API does
+//! ([`crate::one_off`]), but a task is desired once: the same again exists already.
+//!
+//! What differs from Diego's: a cancelled task is completed when nothing of it runs, so a cancellation waits for that
+//! a while before it is answered, and one that is repeated is answered like the first. A list or a task is as new as
+//! what the leader has. Events come in the order of the log.
+//!
+//! Deliberately absent: what only cells say (`task` refuses it), LRPs (their list is empty), and domains' freshness
+//! beyond this server ([`domain`]).
+
+mod answer;
+mod cell;
+mod convert;
+mod domain;
+mod event;
+mod proto;
+mod task;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::{Request, State as Shared};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::post;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::handle::Control;
+use crate::http::listen::{self, Door};
+use crate::limits;
+
+use answer::Answer;
+use domain::Domains;
+use proto::{DesiredLrpsResponse, Error, PingResponse};
+pub use tls::BbsTlsError;
+
+/// Where and how Diego's clients are answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BbsConfig {
+    /// The address; port 0 takes a free one.
+    pub addr: SocketAddr,
+    /// The directory with `ca.pem` (which clients' certificates come from), `server.pem` and `server.key`.
+    pub tls_dir: PathBuf,
+}
+
+/// Why Diego's clients cannot be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenBbsError {
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] BbsTlsError),
+    /// The address is taken.
+    #[error(
+        "TCP {addr} cannot be bound: another process may hold it; choose another with --bbs, or see `ss -ltnp`"
+    )]
+    Bind {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The socket, bound.
+#[derive(Debug)]
+pub(crate) struct Bbs {
+    listener: TcpListener,
+    addr: SocketAddr,
+    tls_dir: PathBuf,
+    shown: watch::Sender<Arc<rustls::ServerConfig>>,
+}
+
+impl Bbs {
+    /// As configured; `None` if it is not.
+    pub(crate) async fn open(config: Option<&BbsConfig>) -> Result<Option<Self>, OpenBbsError> {
+        let Some(config) = config else {
+            return Ok(None);
+        };
+        let shown = watch::Sender::new(tls::load(&config.tls_dir)?);
+        let bind = |source| OpenBbsError::Bind {
+            addr: config.addr,
+            source,
+        };
+        let listener = TcpListener::bind(config.addr).await.map_err(bind)?;
+        let addr = listener.local_addr().map_err(bind)?;
+        Ok(Some(Self {
+            listener,
+            addr,
+            tls_dir: config.tls_dir.clone(),
+            shown,
+        }))
+    }
+
+    /// Where it listens.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Answers until `stop` is cancelled, then lets requests in flight end.
+    pub(crate) async fn serve(self, control: Control, stop: CancellationToken) {
+        let Self {
+            listener,
+            addr,
+            tls_dir,
+            shown,
+        } = self;
+        tracing::info!(address = %addr, "diego's clients are answered");
+        let door = Door {
+            connections_max: limits::BBS_CONNECTIONS_MAX,
+            per_address_max: limits::BBS_CONNECTIONS_PER_ADDRESS_MAX,
+            tls: Some(shown.subscribe()),
+        };
+        let context = Context {
+            control,
+            shutdown: stop.clone(),
+            domains: Arc::default(),
+            streams: Arc::new(Semaphore::new(limits::BBS_STREAMS_MAX)),
+        };
+        let router = table().router.with_state(context);
+        tokio::join!(
+            listen::accept(listener, door, router, stop.clone()),
+            stop.run_until_cancelled(tls::follow(&tls_dir, &shown)),
+        );
+    }
+}
+
+/// What every handler has.
+#[derive(Clone, Debug)]
+struct Context {
+    control: Control,
+    /// Streams end when it is cancelled.
+    shutdown: CancellationToken,
+    domains: Arc<Mutex<Domains>>,
+    /// Places of streams.
+    streams: Arc<Semaphore>,
+}
+
+/// The routes as they are put together.
+#[derive(Debug, Default)]
+struct Table {
+    router: Router<Context>,
+    paths: Vec<&'static str>,
+}
+
+impl Table {
+    /// `path` takes a message and answers one.
+    fn on<Q, A, F>(self, path: &'static str, handler: fn(Context, Q) -> F) -> Self
+    where
+        Q: Message + Default + 'static,
+        A: Answer + 'static,
+        F: Future<Output = Result<A, Error>> + Send + 'static,
+    {
+        self.raw(path, move |context, request| async move {
+            let answered = match answer::read(request).await {
+                Ok(request) => handler(context, request).await,
+                Err(error) => Err(error),
+            };
+            answer::reply(answered)
+        })
+    }
+
+    /// `path` answers in its own way.
+    fn raw<F>(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(Context, Request) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        let handle =
+            move |Shared(context): Shared<Context>, request: Request| handler(context, request);
+        self.router = self.router.route(path, post(handle));
+        self.paths.push(path);
+        self
+    }
+}
+
+/// Every route, with and without the revisions that clients in the field ask for.
+fn table() -> Table {
+    let nouns: [fn(Table) -> Table; 4] =
+        [task::routes, event::routes, cell::routes, domain::routes];
+    let mut table = nouns
+        .into_iter()
+        .fold(Table::default(), |table, noun| noun(table))
+        .on("/v1/desired_lrps/list", desired_lrps)
+        .on("/v1/desired_lrps/list.r2", desired_lrps)
+        .on("/v1/desired_lrps/list.r3", desired_lrps)
+        .on("/v1/ping", ping);
+    table.router = table.router.fallback(|| async { StatusCode::NOT_FOUND });
+    table
+}
+
+/// Whether changes would be taken: a passive BBS would not answer at all.
+async fn ping(context: Context, _: proto::Anything) -> Result<PingResponse, Error> {
+    Ok(PingResponse {
+        available: context.control.leader().is_some(),
+    })
+}
+
+/// Whatever is asked for: there are none.
+async fn desired_lrps(_: Context, _: proto::Anything) -> Result<DesiredLrpsResponse, Error> {
+    Ok(DesiredLrpsResponse::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Diego's paths, written down a second time.
+    #[test]
+    fn every_path_of_diegos_clients_is_served() {
+        let paths = table().paths;
+
+        for path in [
+            "/v1/tasks/list.r3",
+            "/v1/tasks/list.r2",
+            "/v1/tasks/get_by_task_guid.r3",
+            "/v1/tasks/get_by_task_guid.r2",
+            "/v1/tasks/desire.r2",
+            "/v1/tasks/cancel",
+            "/v1/tasks/resolving",
+            "/v1/tasks/delete",
+            "/v1/tasks/start",
+            "/v1/tasks/complete",
+            "/v1/tasks/reject",
+            "/v1/tasks/fail",
+            "/v1/events/tasks.r1",
+            "/v1/events/tasks",
+            "/v1/cells/list.r1",
+            "/v1/domains/list",
+            "/v1/domains/upsert",
+            "/v1/desired_lrps/list",
+            "/v1/desired_lrps/list.r2",
+            "/v1/desired_lrps/list.r3",
+            "/v1/ping",
+        ] {
+            assert!(paths.contains(&path), "{path}");
+        }
+    }
+}

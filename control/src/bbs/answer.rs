@@ -1,0 +1,149 @@
+//! Messages in and out, and what every failure is called. Status 200 whatever comes of a request: that is Diego's
+//! manner, and its clients look for the error in the body.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use muster_control_core::fsm::{self, OneOffRefusal, Rejection};
+use muster_domain::fault::Fault;
+use muster_wire::api::task::invalid_fields;
+use prost::Message;
+
+use super::proto::error::Kind;
+use super::proto::{
+    CellsResponse, DesiredLrpsResponse, DomainsResponse, Error, PingResponse, StartTaskResponse,
+    TaskLifecycleResponse, TaskResponse, TasksResponse, UpsertDomainResponse,
+};
+use crate::handle::{ProposeError, ReadError};
+use crate::http::body;
+
+/// A message that can tell of an error.
+pub(super) trait Answer: Message + Default {
+    /// Makes it tell of `error`.
+    fn tell(&mut self, error: Error);
+
+    /// One that tells of `error` and nothing else.
+    fn failed(error: Error) -> Self {
+        let mut answer = Self::default();
+        answer.tell(error);
+        answer
+    }
+}
+
+macro_rules! answers {
+    ($($name:ident),* $(,)?) => {
+        $(impl Answer for $name {
+            fn tell(&mut self, error: Error) {
+                self.error = Some(error);
+            }
+        })*
+    };
+}
+
+answers!(
+    CellsResponse,
+    DesiredLrpsResponse,
+    DomainsResponse,
+    StartTaskResponse,
+    TaskLifecycleResponse,
+    TaskResponse,
+    TasksResponse,
+    UpsertDomainResponse,
+);
+
+impl Answer for PingResponse {
+    fn tell(&mut self, _: Error) {
+        self.available = false;
+    }
+}
+
+/// The message that a request carries. A body that is none is told as Diego does.
+pub(super) async fn read<Q: Message + Default>(request: Request) -> Result<Q, Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::whole(&parts, body)
+        .await
+        .map_err(|error| Error::of(Kind::InvalidRequest, error))?;
+    Q::decode(bytes).map_err(|error| {
+        tracing::debug!(%error, "a body is no message");
+        Error::of(Kind::InvalidRequest, "the request received is invalid")
+    })
+}
+
+/// The answer to a request.
+pub(super) fn reply<A: Answer>(answered: Result<A, Error>) -> Response {
+    let message = answered.unwrap_or_else(A::failed);
+    stream(Body::from(message.encode_to_vec()))
+}
+
+/// An answer whose message is `body`.
+pub(super) fn stream(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, "application/x-protobuf")], body).into_response()
+}
+
+impl Error {
+    /// Of that kind, which says that.
+    pub(super) fn of(kind: Kind, message: impl ToString) -> Self {
+        Self {
+            kind: kind.into(),
+            message: message.to_string(),
+        }
+    }
+
+    /// The fields named are not what they must be.
+    pub(super) fn invalid(faults: &[Fault]) -> Self {
+        // Clients compare the message, so the reasons are for the operator alone.
+        tracing::debug!(?faults, "a request is invalid");
+        let fields = faults.iter().map(|fault| fault.path.as_str());
+        Self::of(Kind::InvalidRequest, invalid_fields(fields))
+    }
+
+    /// For a response that is not what the command answers with when it is carried out.
+    pub(super) fn other_than_done(response: fsm::Response) -> Self {
+        match response {
+            fsm::Response::Rejected(Rejection::OneOff(refusal)) => refusal.into(),
+            fsm::Response::Rejected(rejection) => Self::of(Kind::Unknown, rejection),
+            response => Self::of(
+                Kind::Unknown,
+                format!("internal error: a command was answered with {response:?}"),
+            ),
+        }
+    }
+}
+
+impl From<OneOffRefusal> for Error {
+    fn from(refusal: OneOffRefusal) -> Self {
+        match refusal {
+            OneOffRefusal::Exists(_) => Self::of(
+                Kind::ResourceExists,
+                "the requested resource already exists",
+            ),
+            OneOffRefusal::Unknown(_) => Self::of(
+                Kind::ResourceNotFound,
+                "the requested resource could not be found",
+            ),
+            OneOffRefusal::Transition { .. } => Self::of(Kind::InvalidStateTransition, refusal),
+        }
+    }
+}
+
+impl From<ProposeError> for Error {
+    fn from(error: ProposeError) -> Self {
+        let kind = match error {
+            ProposeError::Timeout { .. } => Kind::Timeout,
+            ProposeError::Overloaded { .. }
+            | ProposeError::NotLeader { .. }
+            | ProposeError::TooLarge { .. }
+            | ProposeError::Encode(_)
+            | ProposeError::DiskFull { .. }
+            | ProposeError::Stopped { .. } => Kind::Unknown,
+        };
+        Self::of(kind, crate::chain(&error))
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        Self::of(Kind::Unknown, crate::chain(&error))
+    }
+}

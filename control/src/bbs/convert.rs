@@ -1,0 +1,49 @@
+//! Between Diego's messages and our nouns.
+//!
+//! What Muster does not carry out is refused by name. Three fields say nothing about what a task does and are passed
+//! over, as newer versions of Diego do with the first two: `nproc`, a time limit in nanoseconds beside the one in
+//! milliseconds, and a download's cache key. What is given back has them at zero.
+
+mod action;
+mod definition;
+
+use muster_domain::id::NodeId;
+use muster_domain::one_off::{OneOff, OneOffState};
+
+use super::proto::{Task, task::State};
+
+pub(super) use definition::definition;
+
+/// A task as Diego's clients see it.
+pub(super) fn task(row: &OneOff, rejection_reason: String) -> Task {
+    let (state, cell) = match row.state {
+        OneOffState::Pending => (State::Pending, row.node_id),
+        OneOffState::Running => (State::Running, row.node_id),
+        // Diego forgets the cell of a task that is over.
+        OneOffState::Completed => (State::Completed, None),
+        OneOffState::Resolving => (State::Resolving, None),
+    };
+    let end = row.end.as_ref();
+    Task {
+        definition: Some(definition::message(&row.definition)),
+        task_guid: row.guid.clone(),
+        domain: row.domain.clone(),
+        created_at: nanos(row.created_at.0),
+        updated_at: nanos(row.updated_at.0),
+        first_completed_at: nanos(row.first_completed_at.map_or(0, |at| at.0)),
+        state: state.into(),
+        cell_id: cell.as_ref().map(NodeId::to_string).unwrap_or_default(),
+        result: end.map(|end| end.result.clone()).unwrap_or_default(),
+        failed: end.is_some_and(|end| end.failed),
+        failure_reason: row.failure_reason().to_owned(),
+        rejection_count: 0,
+        rejection_reason,
+    }
+}
+
+fn nanos(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! Events of tasks, as a stream of server-sent events in the order of the log.
+//!
+//! A stream begins with what comes after it was asked for, and is cut when its reader falls so far behind that the
+//! ring has lost its place: Diego's clients then subscribe, list and merge anew. It keeps what it last sent of every
+//! task, because a change is told with what was before it.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::{Stream, stream};
+use muster_domain::id::LogIndex;
+use muster_domain::one_off::OneOff;
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::proto::{TaskChangedEvent, TaskCreatedEvent, TaskRemovedEvent};
+use super::{Context, Table, convert};
+use crate::events::{Batch, TaskChange};
+use crate::handle::Control;
+use crate::limits;
+
+/// A comment: readers skip it.
+const SIGN_OF_LIFE: &str = ":\n\n";
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .raw("/v1/events/tasks.r1", follow)
+        .raw("/v1/events/tasks", follow)
+}
+
+async fn follow(context: Context, _: Request) -> Response {
+    let Ok(place) = Arc::clone(&context.streams).try_acquire_owned() else {
+        let wait = [(header::RETRY_AFTER, "1")];
+        return (StatusCode::SERVICE_UNAVAILABLE, wait, "too many streams").into_response();
+    };
+    let reader = Reader::start(context, place);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache, no-store, must-revalidate"),
+    ];
+    (headers, Body::from_stream(events(reader))).into_response()
+}
+
+/// What a reader was told of each task that is there.
+#[derive(Debug, Default)]
+struct Told {
+    rows: HashMap<String, Arc<OneOff>>,
+    /// The number of the next event.
+    next_id: u64,
+}
+
+impl Told {
+    /// The events of one entry, as they are sent; empty if it has none for the reader.
+    fn events(&mut self, batch: &Batch) -> String {
+        let mut text = String::new();
+        for change in batch.tasks() {
+            match change {
+                TaskChange::Now(row) => self.now(row, &mut text),
+                TaskChange::Gone(guid) => self.gone(guid, batch.index(), &mut text),
+            }
+        }
+        text
+    }
+
+    fn now(&mut self, row: &Arc<OneOff>, text: &mut String) {
+        let task = |row: &OneOff| Some(convert::task(row, String::new()));
+        let before = self.rows.get(&row.guid);
+        // The rows that a reader begins with are as new as they are, the ring may be behind them.
+        if before.is_some_and(|before| before.modify_index >= row.modify_index) {
+            return;
+        }
+        let before = self.rows.insert(row.guid.clone(), Arc::clone(row));
+        let after = task(row);
+        match before.map(|before| task(&before)) {
+            None => self.write("task_created", &TaskCreatedEvent { task: after }, text),
+            // What only Muster tells apart is no event.
+            Some(before) if before == after => {}
+            Some(before) => self.write("task_changed", &TaskChangedEvent { before, after }, text),
+        }
+    }
+
+    fn gone(&mut self, guid: &str, index: LogIndex, text: &mut String) {
+        let older = |row: &Arc<OneOff>| row.modify_index < index;
+        if !self.rows.get(guid).is_some_and(older) {
+            return;
+        }
+        if let Some(row) = self.rows.remove(guid) {
+            let task = Some(convert::task(&row, String::new()));
+            self.write("task_removed", &TaskRemovedEvent { task }, text);
+        }
+    }
+
+    fn write(&mut self, name: &str, event: &impl Message, text: &mut String) {
+        let data = BASE64_STANDARD.encode(event.encode_to_vec());
+        let id = self.next_id.to_string();
+        self.next_id += 1;
+        for part in ["id: ", &id, "\nevent: ", name, "\ndata: ", &data, "\n\n"] {
+            text.push_str(part);
+        }
+    }
+}
+
+/// A reader's place in the stream.
+#[derive(Debug)]
+struct Reader {
+    control: Control,
+    applied: watch::Receiver<LogIndex>,
+    shutdown: CancellationToken,
+    told: Told,
+    /// The first index it has not seen.
+    next: LogIndex,
+    /// Taken from the ring and not sent yet.
+    ready: std::vec::IntoIter<Arc<Batch>>,
+    silent_since: Instant,
+    /// Its place among the streams, until it is dropped.
+    _place: OwnedSemaphorePermit,
+}
+
+impl Reader {
+    /// One that is told what comes from here on.
+    fn start(context: Context, place: OwnedSemaphorePermit) -> Self {
+        let Context {
+            control, shutdown, ..
+        } = context;
+        let applied = control.applied();
+        // Before the state is taken, which has this and maybe more.
+        let index = *applied.borrow();
+        let state = control.state();
+        let rows = state.one_offs().iter();
+        let rows = rows
+            .map(|row| (row.guid.clone(), Arc::clone(row)))
+            .collect();
+        Self {
+            control,
+            applied,
+            shutdown,
+            told: Told { rows, next_id: 0 },
+            next: LogIndex(index.0 + 1),
+            ready: Vec::new().into_iter(),
+            silent_since: Instant::now(),
+            _place: place,
+        }
+    }
+
+    /// What is sent next; `None` at the end.
+    async fn piece(&mut self) -> Option<String> {
+        let piece = self.found().await;
+        self.silent_since = Instant::now();
+        piece
+    }
+
+    async fn found(&mut self) -> Option<String> {
+        let sign_at = self.silent_since + limits::BBS_STREAM_HEARTBEAT;
+        loop {
+            for batch in self.ready.by_ref() {
+                self.next = LogIndex(batch.index().0 + 1);
+                let text = self.told.events(&batch);
+                if !text.is_empty() {
+                    return Some(text);
+                }
+            }
+            // Before the ring is read: what is applied after this is seen in the next round.
+            let applied = *self.applied.borrow_and_update();
+            let ring = self.control.published().events();
+            match ring.from(self.next, limits::EVENT_ENTRIES_READ_MAX) {
+                Err(gap) => {
+                    tracing::debug!(%gap, "a reader of task events is too slow");
+                    return None;
+                }
+                Ok(batches) if batches.is_empty() => {
+                    self.next = self.next.max(LogIndex(applied.0 + 1));
+                    tokio::select! {
+                        changed = self.applied.changed() => changed.ok()?,
+                        () = tokio::time::sleep_until(sign_at) => {
+                            return Some(SIGN_OF_LIFE.to_owned());
+                        }
+                        () = self.shutdown.cancelled() => return None,
+                    }
+                }
+                Ok(batches) => self.ready = batches.into_iter(),
+            }
+        }
+    }
+}
+
+fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    // Sent at once, so that a client sees that the stream stands.
+    let first = stream::iter([Ok(Bytes::from_static(SIGN_OF_LIFE.as_bytes()))]);
+    let rest = stream::unfold(reader, |mut reader| async move {
+        let piece = reader.piece().await?;
+        Some((Ok(Bytes::from(piece)), reader))
+    });
+    futures::StreamExt::chain(first, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::fsm::{self, Command, NewOneOff, OneOffChange, OneOffStep};
+    use muster_control_core::state::State;
+    use muster_domain::fixture;
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    /// What the entry at `index` changed.
+    fn applied(state: &mut State, index: u64, command: Command) -> Batch {
+        let applied = fsm::apply(state, LogIndex(index), command);
+        Batch::capture(LogIndex(index), "test", state, &applied.changed).unwrap()
+    }
+
+    fn desire(state: &mut State, index: u64) -> Batch {
+        let task = NewOneOff {
+            guid: "a".to_owned(),
+            domain: "apps".to_owned(),
+            definition: fixture::definition(),
+        };
+        let command = Command::DesireOneOff {
+            task: Box::new(task),
+            at: Timestamp(index),
+        };
+        applied(state, index, command)
+    }
+
+    fn change(state: &mut State, index: u64, step: OneOffStep) -> Batch {
+        let change = OneOffChange {
+            guid: "a".to_owned(),
+            generation: None,
+            step,
+        };
+        let command = Command::ChangeOneOffs {
+            changes: vec![change],
+            at: Timestamp(index),
+        };
+        applied(state, index, command)
+    }
+
+    /// A task is desired, cancelled, claimed, deleted and desired again. Each entry's batch, and the rows after it.
+    fn life() -> Vec<(Batch, HashMap<String, Arc<OneOff>>)> {
+        let mut state = State::default();
+        let claim = OneOffStep::Claim {
+            until: Timestamp(100),
+            for_callback: false,
+        };
+        let mut all = Vec::new();
+        for index in 1..6 {
+            let batch = match index {
+                2 => change(&mut state, index, OneOffStep::Cancel),
+                3 => change(&mut state, index, claim),
+                4 => change(&mut state, index, OneOffStep::Delete),
+                _ => desire(&mut state, index),
+            };
+            let rows = state.one_offs().iter();
+            let rows = rows.map(|row| (row.guid.clone(), Arc::clone(row)));
+            all.push((batch, rows.collect()));
+        }
+        all
+    }
+
+    /// The names of the events that a reader is told who begins with `rows`, of all batches.
+    fn told(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
+        let mut told = Told { rows, next_id: 0 };
+        let text: String = life().iter().map(|(batch, _)| told.events(batch)).collect();
+        let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
+        names.map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_life_is_told_from_its_beginning() {
+        let all = [
+            "task_created",
+            "task_changed",
+            "task_changed",
+            "task_removed",
+            "task_created",
+        ];
+
+        assert_eq!(told(HashMap::new()), all);
+    }
+
+    /// The rows may be newer than the place in the ring that a reader begins at.
+    #[test]
+    fn what_a_reader_begins_with_is_not_told_again() {
+        let rows = life().into_iter().map(|(_, rows)| told(rows));
+        let names: Vec<Vec<String>> = rows.collect();
+
+        assert_eq!(
+            names[0],
+            [
+                "task_changed",
+                "task_changed",
+                "task_removed",
+                "task_created"
+            ]
+        );
+        assert_eq!(names[1], ["task_changed", "task_removed", "task_created"]);
+        assert_eq!(names[2], ["task_removed", "task_created"]);
+        assert_eq!(names[4], Vec::<String>::new());
+    }
+
+    #[test]
+    fn events_are_numbered_and_stand_apart() {
+        let mut told = Told::default();
+        let batches = life();
+
+        let first = told.events(&batches[0].0);
+        let second = told.events(&batches[1].0);
+
+        assert!(
+            first.starts_with("id: 0\nevent: task_created\ndata: "),
+            "{first}"
+        );
+        assert!(
+            second.starts_with("id: 1\nevent: task_changed\ndata: "),
+            "{second}"
+        );
+        assert!(first.ends_with("\n\n"), "{first}");
+    }
+}

@@ -1,0 +1,229 @@
+//! One-off tasks: listed, looked at, desired, cancelled, claimed, deleted. What only cells say is refused.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream;
+use muster_control_core::fsm::{self, OneOffStep};
+use muster_control_core::state::State;
+use muster_domain::fault::Fault;
+use muster_domain::one_off::{HOST_ROOT, OneOff, OneOffState};
+use prost::Message as _;
+
+use super::proto::error::Kind;
+use super::proto::{
+    Anything, DesireTaskRequest, Error, StartTaskResponse, TaskDefinition, TaskGuidRequest,
+    TaskLifecycleResponse, TaskResponse, TasksRequest, TasksResponse,
+};
+use super::{Context, Table, answer, convert};
+use crate::handle::Consistency;
+use crate::limits;
+use crate::one_off;
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .raw("/v1/tasks/list.r3", list)
+        .raw("/v1/tasks/list.r2", list)
+        .on("/v1/tasks/get_by_task_guid.r3", one)
+        .on("/v1/tasks/get_by_task_guid.r2", one)
+        .on("/v1/tasks/desire.r2", desire)
+        .on("/v1/tasks/cancel", cancel)
+        .on("/v1/tasks/resolving", resolving)
+        .on("/v1/tasks/delete", delete)
+        .on("/v1/tasks/start", start)
+        .on("/v1/tasks/complete", of_cells)
+        .on("/v1/tasks/reject", of_cells)
+        .on("/v1/tasks/fail", of_cells)
+}
+
+/// All tasks of a domain and a cell, each as its definition and what became of it. The answer is made while it is
+/// sent: a list is as long as it is, and messages can be had in pieces.
+async fn list(context: Context, request: Request) -> Response {
+    match rows(&context, request).await {
+        Ok((state, rows)) => answer::stream(Body::from_stream(stream::iter(pieces(state, rows)))),
+        Err(error) => answer::reply::<TasksResponse>(Err(error)),
+    }
+}
+
+async fn rows(context: &Context, request: Request) -> Result<(State, Vec<Arc<OneOff>>), Error> {
+    let TasksRequest { domain, cell_id } = answer::read(request).await?;
+    let state = context.control.read(Consistency::Leader).await?.state;
+    let on_cell = |row: &Arc<OneOff>| {
+        let live = matches!(row.state, OneOffState::Pending | OneOffState::Running);
+        let here = |id: muster_domain::id::NodeId| live && id.to_string() == cell_id;
+        cell_id.is_empty() || row.node_id.is_some_and(here)
+    };
+    let tasks = state.one_offs();
+    let rows: Vec<_> = if domain.is_empty() {
+        tasks
+            .iter()
+            .filter(|row| on_cell(row))
+            .map(Arc::clone)
+            .collect()
+    } else {
+        let tasks = tasks.of_domain(&domain);
+        tasks.filter(|row| on_cell(row)).map(Arc::clone).collect()
+    };
+    Ok((state, rows))
+}
+
+fn pieces(state: State, rows: Vec<Arc<OneOff>>) -> impl Iterator<Item = Result<Bytes, Infallible>> {
+    let mut rows = rows.into_iter();
+    std::iter::from_fn(move || {
+        let some = rows.by_ref().take(limits::BBS_TASKS_CHUNK);
+        let tasks: Vec<_> = some
+            .map(|row| convert::task(&row, one_off::rejection_reason(&state, &row)))
+            .collect();
+        let piece = TasksResponse { error: None, tasks };
+        (!piece.tasks.is_empty()).then(|| Ok(Bytes::from(piece.encode_to_vec())))
+    })
+}
+
+async fn one(context: Context, request: TaskGuidRequest) -> Result<TaskResponse, Error> {
+    let guid = named(request)?;
+    let state = context.control.read(Consistency::Leader).await?.state;
+    let Some(row) = state.one_offs().get(&guid) else {
+        return Err(fsm::OneOffRefusal::Unknown(guid).into());
+    };
+    Ok(TaskResponse {
+        error: None,
+        task: Some(convert::task(row, one_off::rejection_reason(&state, row))),
+    })
+}
+
+async fn desire(
+    context: Context,
+    request: DesireTaskRequest,
+) -> Result<TaskLifecycleResponse, Error> {
+    let DesireTaskRequest {
+        task_definition,
+        task_guid: guid,
+        domain,
+    } = request;
+    let mut faults = Vec::new();
+    let definition = match task_definition {
+        Some(message) => convert::definition(message, &mut faults),
+        None => {
+            faults.push(Fault::new("task_definition", "is missing"));
+            let nothing = TaskDefinition {
+                rootfs: HOST_ROOT.to_owned(),
+                ..TaskDefinition::default()
+            };
+            convert::definition(nothing, &mut Vec::new())
+        }
+    };
+    let control = &context.control;
+    let command = match one_off::desire(control, guid.clone(), domain, definition) {
+        Ok(command) if faults.is_empty() => command,
+        Ok(_) => return Err(Error::invalid(&faults)),
+        Err(mut all) => {
+            all.append(&mut faults);
+            return Err(Error::invalid(&all));
+        }
+    };
+    let (_, response) = control.propose(command).await?;
+    match response {
+        fsm::Response::OneOffDesired { created: true, .. } => Ok(TaskLifecycleResponse::default()),
+        // Diego tells no task from its like.
+        fsm::Response::OneOffDesired { created: false, .. } => {
+            Err(fsm::OneOffRefusal::Exists(guid).into())
+        }
+        other => Err(Error::other_than_done(other)),
+    }
+}
+
+async fn cancel(
+    context: Context,
+    request: TaskGuidRequest,
+) -> Result<TaskLifecycleResponse, Error> {
+    let guid = named(request)?;
+    let done = change(&context, guid.clone(), OneOffStep::Cancel).await?;
+    let ended = ended(&context, &guid);
+    if tokio::time::timeout(limits::BBS_CANCEL_WAIT, ended)
+        .await
+        .is_err()
+    {
+        tracing::debug!(guid, "a cancelled task takes its time to end");
+    }
+    Ok(done)
+}
+
+/// Returns when no process of the task runs. Diego's clients take a task for completed once its cancellation is
+/// answered.
+async fn ended(context: &Context, guid: &str) {
+    let mut applied = context.control.applied();
+    loop {
+        applied.borrow_and_update();
+        let state = context.control.state();
+        let live = state
+            .one_offs()
+            .get(guid)
+            .is_some_and(|row| match row.state {
+                OneOffState::Pending | OneOffState::Running => true,
+                OneOffState::Completed | OneOffState::Resolving => false,
+            });
+        drop(state);
+        if !live || applied.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn resolving(
+    context: Context,
+    request: TaskGuidRequest,
+) -> Result<TaskLifecycleResponse, Error> {
+    let step = one_off::claim(&context.control);
+    change(&context, named(request)?, step).await
+}
+
+async fn delete(
+    context: Context,
+    request: TaskGuidRequest,
+) -> Result<TaskLifecycleResponse, Error> {
+    change(&context, named(request)?, OneOffStep::Delete).await
+}
+
+async fn change(
+    context: &Context,
+    guid: String,
+    step: OneOffStep,
+) -> Result<TaskLifecycleResponse, Error> {
+    let control = &context.control;
+    let command = one_off::change(control, guid, None, step);
+    let (_, response) = control.propose(command).await?;
+    let fsm::Response::OneOffsChanged { mut outcomes } = response else {
+        return Err(Error::other_than_done(response));
+    };
+    match outcomes.pop().flatten() {
+        None => Ok(TaskLifecycleResponse::default()),
+        Some(refusal) => Err(refusal.into()),
+    }
+}
+
+async fn start(_: Context, _: Anything) -> Result<StartTaskResponse, Error> {
+    Err(cells_only())
+}
+
+async fn of_cells(_: Context, _: Anything) -> Result<TaskLifecycleResponse, Error> {
+    Err(cells_only())
+}
+
+fn cells_only() -> Error {
+    let told =
+        "cells are Muster's own agents: they report what becomes of a task, nobody else does";
+    Error::of(Kind::InvalidRequest, told)
+}
+
+/// The task that a request is about.
+fn named(request: TaskGuidRequest) -> Result<String, Error> {
+    let TaskGuidRequest { task_guid } = request;
+    if task_guid.is_empty() {
+        return Err(Error::invalid(&[Fault::new("task_guid", "is missing")]));
+    }
+    Ok(task_guid)
+}

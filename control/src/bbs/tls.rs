@@ -1,0 +1,229 @@
+//! Certificates for Diego's clients: the server's own, and the authority that theirs come from.
+//!
+//! They need not be those of the cluster and carry no names of ours: every client of the authority is let in. They
+//! are read again when their files change. Clients that speak TLS 1.2 as Diego configures it want a key of RSA; with
+//! TLS 1.3 any key will do.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use muster_link::certificates::LOOK_INTERVAL;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::sync::watch;
+
+/// What clients' certificates come from; several may stand in it.
+const AUTHORITY: &str = "ca.pem";
+/// The server's certificate and what lies between it and its authority, leaf first.
+const CHAIN: &str = "server.pem";
+/// Its key.
+const KEY: &str = "server.key";
+
+/// Why certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BbsTlsError {
+    /// A file holds nothing that can be used.
+    #[error(
+        "{} holds no usable {what}: {reason}; give --bbs-tls-dir the directory with {AUTHORITY}, {CHAIN} and {KEY}",
+        path.display()
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// Why it does not.
+        reason: String,
+    },
+    /// They do not fit together.
+    #[error("the certificates in {} do not fit together", dir.display())]
+    Unfit {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+/// What handshakes are made with, from the files in `dir`.
+pub(super) fn load(dir: &Path) -> Result<Arc<ServerConfig>, BbsTlsError> {
+    let unfit = |source| BbsTlsError::Unfit {
+        dir: dir.to_owned(),
+        source,
+    };
+    let file = |name: &str, what, reason: String| BbsTlsError::File {
+        path: dir.join(name),
+        what,
+        reason,
+    };
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(dir, AUTHORITY)? {
+        roots.add(authority).map_err(unfit)?;
+    }
+    let key = PrivateKeyDer::from_pem_file(dir.join(KEY))
+        .map_err(|error| file(KEY, "private key", error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| file(AUTHORITY, "authority", error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(unfit)?
+        .with_client_cert_verifier(clients)
+        .with_single_cert(certificates(dir, CHAIN)?, key)
+        .map_err(unfit)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(dir: &Path, name: &str) -> Result<Vec<CertificateDer<'static>>, BbsTlsError> {
+    let path = dir.join(name);
+    let failed = |reason: String| BbsTlsError::File {
+        path: path.clone(),
+        what: "certificate",
+        reason,
+    };
+    let read = CertificateDer::pem_file_iter(&path).map_err(|error| failed(error.to_string()))?;
+    let all: Result<Vec<_>, _> = read.collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(failed("there is none in it".to_owned())),
+        Ok(all) => Ok(all),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// Looks at the files in `dir` for ever and shows what is new there. What cannot be used changes nothing.
+pub(super) async fn follow(dir: &Path, shown: &watch::Sender<Arc<ServerConfig>>) {
+    let mut seen = stamps(dir);
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        let found = stamps(dir);
+        if found == seen {
+            continue;
+        }
+        seen = found;
+        match load(dir) {
+            Ok(config) => {
+                shown.send_replace(config);
+                tracing::info!("certificates for diego's clients were replaced");
+            }
+            Err(error) => tracing::error!(
+                error = crate::chain(&error),
+                "certificates for diego's clients were replaced by what cannot be used; the earlier ones stay in use"
+            ),
+        }
+    }
+}
+
+/// What tells one state of the files from another: time, size, number of each.
+fn stamps(dir: &Path) -> [Option<(i64, i64, u64, u64)>; 3] {
+    [AUTHORITY, CHAIN, KEY].map(|name| {
+        let found = std::fs::metadata(dir.join(name)).ok()?;
+        Some((found.mtime(), found.mtime_nsec(), found.size(), found.ino()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+    use tempfile::TempDir;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::http::listen::{self, Door};
+
+    fn certificates() -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::generate("diego").unwrap();
+        authority.save(dir.path()).unwrap();
+        let server = Subject::Server {
+            name: "bbs",
+            hosts: &[],
+        };
+        authority
+            .issue(dir.path(), server, CERTIFICATE_LIFE)
+            .unwrap();
+        dir
+    }
+
+    /// Where a door stands that one connection can come through at a time.
+    async fn narrow_door() -> (std::net::SocketAddr, CancellationToken) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = load(certificates().path()).unwrap();
+        let door = Door {
+            connections_max: 1,
+            per_address_max: 1,
+            tls: Some(watch::Sender::new(config).subscribe()),
+        };
+        let shutdown = CancellationToken::new();
+        tokio::spawn(listen::accept(
+            listener,
+            door,
+            Router::new(),
+            shutdown.clone(),
+        ));
+        (address, shutdown)
+    }
+
+    async fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.unwrap();
+        all
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_holds_something_else_is_named() {
+        for name in [AUTHORITY, CHAIN, KEY] {
+            let dir = certificates();
+            std::fs::write(dir.path().join(name), "nothing").unwrap();
+            let empty = load(dir.path()).unwrap_err().to_string();
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+            let missing = load(dir.path()).unwrap_err().to_string();
+
+            for error in [empty, missing] {
+                assert!(error.contains(name), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_told() {
+        let (dir, other) = (certificates(), certificates());
+        std::fs::copy(other.path().join(KEY), dir.path().join(KEY)).unwrap();
+
+        let error = load(dir.path()).unwrap_err();
+
+        assert!(matches!(error, BbsTlsError::Unfit { .. }), "{error:?}");
+    }
+
+    /// Time is moved: the ten seconds pass as soon as everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_does_not_begin_ends_its_connection() {
+        let (address, _shutdown) = narrow_door().await;
+
+        let silent = TcpStream::connect(address).await.unwrap();
+
+        assert!(read_to_end(silent).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_connection_too_many_is_cut_and_a_handshake_holds_no_shutdown_up() {
+        let (address, shutdown) = narrow_door().await;
+        let first = TcpStream::connect(address).await.unwrap();
+
+        let second = TcpStream::connect(address).await.unwrap();
+        assert!(read_to_end(second).await.is_empty());
+
+        shutdown.cancel();
+        assert!(read_to_end(first).await.is_empty());
+    }
+}
