@@ -238,14 +238,12 @@ async fn connection_of(
     for number in (connection..tasks).step_by(CONNECTIONS as usize) {
         match step {
             Step::Desire => {
-                client
-                    .put("/v1/tasks", &task(&format!("t-{number}"), 16))
-                    .await?
+                let body = task(&format!("t-{number}"), 16);
+                client.put("/v1/tasks", &body).await?;
             }
             Step::Wait => {
-                client
-                    .put("/v1/tasks", &task(&format!("w-{number}"), HUGE_MB))
-                    .await?
+                let body = task(&format!("w-{number}"), HUGE_MB);
+                client.put("/v1/tasks", &body).await?;
             }
             Step::Finish => {
                 let path = format!("/v1/tasks/t-{number}");
