@@ -20,11 +20,11 @@ use crate::output;
 pub enum TaskCommand {
     /// Have a task done, and do not wait for it.
     ///
-    /// Example: muster task desire examples/task.hcl
+    /// Example: muster task desire examples/tasks/hello.hcl
     Desire(DesireArgs),
     /// Have a task done, wait for its end, print its result and forget it.
     ///
-    /// Example: muster task run examples/task.hcl
+    /// Example: muster task run examples/tasks/hello.hcl
     Run(RunArgs),
     /// Show all tasks, or some.
     List(ListArgs),

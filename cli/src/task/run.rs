@@ -17,6 +17,11 @@ const REMIND: Duration = Duration::from_secs(10);
 pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     let answer = desired(client, &args.desire)?;
     let guid = answer.task_guid;
+    if !answer.created {
+        output::say(&format!(
+            "{guid} was desired before: this is what becomes of that; choose another guid to have it done again"
+        ));
+    }
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let task = end(client, &guid, deadline)?;
     if json {

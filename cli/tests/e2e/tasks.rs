@@ -42,7 +42,7 @@ fn a_task_brings_its_result_or_its_reason() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (_process, address) = dev(dir.path());
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/task.hcl");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tasks/hello.hcl");
 
     let done = ask(&address, &["task", "run", example]);
 

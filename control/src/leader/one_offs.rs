@@ -35,6 +35,8 @@ pub(super) struct OneOffs {
     calls: JoinSet<(Arc<OneOff>, Delivery)>,
     /// Callbacks claimed or being made, by guid: where to.
     under_way: BTreeMap<String, String>,
+    /// The place that was served last: the next one begins after it.
+    served: String,
     /// What came of calls, not yet written.
     outcomes: Vec<OneOffChange>,
     /// Being written; at most one entry.
@@ -59,6 +61,7 @@ impl OneOffs {
             claiming: JoinSet::new(),
             calls: JoinSet::new(),
             under_way: BTreeMap::new(),
+            served: String::new(),
             outcomes: Vec::new(),
             writing: JoinSet::new(),
         }
@@ -118,7 +121,12 @@ impl OneOffs {
     ) -> Vec<Arc<OneOff>> {
         let mut picked = Vec::new();
         let mut next: Option<Timestamp> = None;
-        for place in state.one_offs().callback_places() {
+        let served = self.served.clone();
+        for place in state.one_offs().callback_places(&served) {
+            // What is free later is looked at when a call has ended.
+            if self.under_way.len() >= limits::CALLBACKS_MAX {
+                break;
+            }
             let busy = self.under_way.values().filter(|it| *it == place).count();
             let mut left = limits::CALLBACKS_PER_PLACE_MAX.saturating_sub(busy);
             for (at, row) in state.one_offs().callbacks(place) {
@@ -126,7 +134,6 @@ impl OneOffs {
                     next = Some(next.map_or(at, |next| next.min(at)));
                     break;
                 }
-                // What is free later is looked at when a call has ended.
                 if left == 0 || self.under_way.len() >= limits::CALLBACKS_MAX {
                     break;
                 }
@@ -135,6 +142,7 @@ impl OneOffs {
                 }
                 self.under_way.insert(row.guid.clone(), place.to_owned());
                 picked.push(Arc::clone(row));
+                place.clone_into(&mut self.served);
                 left -= 1;
             }
         }

@@ -374,10 +374,10 @@ impl<'a> Change<'a> {
 
     /// Brings the status of every touched job up to date and hands out the effects.
     pub(super) fn finish(mut self) -> (Vec<Effect>, Vec<Changed>) {
-        for key in self.touched.clone() {
-            if key.namespace == NAMESPACE {
-                self.follow_one_off(&key);
-            }
+        let of_one_offs = |key: &&Arc<JobKey>| key.namespace == NAMESPACE;
+        let one_offs: Vec<_> = self.touched.iter().filter(of_one_offs).cloned().collect();
+        for key in one_offs {
+            self.follow_one_off(&key);
         }
         for key in std::mem::take(&mut self.touched) {
             self.refresh_status(&key);

@@ -99,6 +99,9 @@ pub(super) fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<Response
             eval_id: None,
         });
     }
+    if change.state.config.scheduler.reject_job_registration {
+        return Err(Rejection::RegistrationOff);
+    }
     let key = job_key(&guid);
     // Of an earlier task of that name nothing may be left, whoever left it.
     forget_job(change, &key);

@@ -1,5 +1,6 @@
 //! One-off tasks by guid, with indexes by what is due of them.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -53,9 +54,14 @@ impl OneOffs {
         due.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
     }
 
-    /// Places that are owed callbacks.
-    pub fn callback_places(&self) -> impl Iterator<Item = &str> {
-        self.callbacks.keys().map(String::as_str)
+    /// Places that are owed callbacks, those after `from` first, so that whoever takes some at a time comes to all.
+    pub fn callback_places(&self, from: &str) -> impl Iterator<Item = &str> {
+        let from = from.to_owned();
+        let after = (Bound::Excluded(from.clone()), Bound::Unbounded);
+        let rest = (Bound::Unbounded, Bound::Included(from));
+        let places = self.callbacks.range(after);
+        let places = places.chain(self.callbacks.range(rest));
+        places.map(|(place, _)| place.as_str())
     }
 
     /// Those whose callback is to be delivered to one place, by when it may be tried.

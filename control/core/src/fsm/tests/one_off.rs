@@ -401,7 +401,7 @@ fn what_owes_a_callback_is_kept_until_that_is_given_up() {
     let owed = |fixture: &Fixture| {
         let one_offs = fixture.cluster.state.one_offs();
         let of_place = one_offs.callbacks("http://localhost").count();
-        assert_eq!(one_offs.callback_places().count(), of_place);
+        assert_eq!(one_offs.callback_places("").count(), of_place);
         of_place
     };
     assert_eq!(owed(&fixture), 1);
@@ -488,4 +488,46 @@ fn an_earlier_generation_is_not_touched() {
     let unknown = OneOffRefusal::Unknown(GUID.to_owned());
     let outcomes = vec![Some(unknown)];
     assert_eq!(response, Response::OneOffsChanged { outcomes });
+}
+
+#[test]
+fn places_that_are_owed_callbacks_take_turns() {
+    let mut fixture = Fixture::new();
+    for place in ["a", "b", "c"] {
+        fixture.desire_as(place, "apps", &format!("http://{place}/"));
+        let changes = vec![OneOffChange {
+            guid: place.to_owned(),
+            generation: None,
+            step: OneOffStep::Cancel,
+        }];
+        let at = fixture.cluster.now;
+        fixture
+            .cluster
+            .apply(Command::ChangeOneOffs { changes, at });
+    }
+    let one_offs = fixture.cluster.state.one_offs();
+    let from = |place: &str| one_offs.callback_places(place).collect::<Vec<_>>();
+
+    assert_eq!(from(""), ["http://a", "http://b", "http://c"]);
+    assert_eq!(from("http://a"), ["http://b", "http://c", "http://a"]);
+    assert_eq!(from("http://c"), ["http://a", "http://b", "http://c"]);
+}
+
+#[test]
+fn no_task_is_desired_while_registration_is_off() {
+    let mut fixture = Fixture::new();
+    let config = SchedulerConfig {
+        reject_job_registration: true,
+        ..SchedulerConfig::default()
+    };
+    let at = fixture.cluster.now;
+    fixture.cluster.apply(Command::SetSchedulerConfig {
+        config,
+        check_index: None,
+        at,
+    });
+
+    let response = fixture.desire(GUID);
+
+    assert_eq!(response, Response::Rejected(Rejection::RegistrationOff));
 }

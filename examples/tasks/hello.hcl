@@ -1,6 +1,6 @@
 # A one-off task: it runs at most once, and its result comes back.
 #
-#   muster task run examples/task.hcl
+#   muster task run examples/tasks/hello.hcl
 
 task "hello" {
   domain      = "examples"
