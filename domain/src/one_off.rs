@@ -40,6 +40,8 @@ pub const RESULT_BYTES_MAX: usize = 10 * 1024;
 pub const ACTIONS_MAX: usize = 256;
 /// Levels of a tree of actions: deeper ones are mistakes, and every walk of it recurses.
 pub const ACTION_DEPTH_MAX: usize = 16;
+/// Processes that a task may be given at once: what a node gives at most.
+pub const PIDS_MAX: i32 = 4096;
 /// Bytes of a definition as JSON: Diego's column holds 16 MiB, but every definition is in the log.
 pub const DEFINITION_BYTES_MAX: usize = 192 * 1024;
 

@@ -73,6 +73,7 @@ fn each_field_has_its_rule() {
         (json!({"memory_mb": -1}), "memory_mb"),
         (json!({"memory_mb": 1}), "memory_mb"),
         (json!({"max_pids": -1}), "max_pids"),
+        (json!({"max_pids": 4097}), "max_pids"),
         (json!({"cpu_weight": 101}), "cpu_weight"),
         (json!({"privileged": true}), "privileged"),
         (

@@ -6,7 +6,7 @@ use crate::limits;
 
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
-    EgressRule, GUID_BYTES_MAX, Reach, job, job::Root,
+    EgressRule, GUID_BYTES_MAX, PIDS_MAX, Reach, job, job::Root,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -85,6 +85,9 @@ fn check_root_and_limits(definition: &Definition, wrong: &mut impl FnMut(&str, S
         if value < 0 {
             wrong(field, format!("{value} is below 0"));
         }
+    }
+    if *max_pids > PIDS_MAX {
+        wrong("max_pids", format!("{max_pids} is above {PIDS_MAX}"));
     }
     if *memory_mb > 0 && memory_mb.unsigned_abs() < limits::MEMORY_MB_MIN {
         let min = limits::MEMORY_MB_MIN;
