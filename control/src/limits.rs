@@ -267,7 +267,7 @@ pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
 /// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
 /// endpoint that hangs can take all.
 pub const CALLBACKS_MAX: usize = 256;
-/// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second.
+/// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second at most.
 pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
 /// How long a callback may take in all: name, connection, answer. Diego's 10 s.
 pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);

@@ -266,6 +266,12 @@ pub struct JobKey {
 }
 
 impl JobKey {
+    /// Whether it is the key of a job that runs a one-off task.
+    #[must_use]
+    pub fn is_one_off(&self) -> bool {
+        self.namespace == crate::one_off::NAMESPACE
+    }
+
     /// The key of `job_id` in the namespace `default`.
     pub fn in_default(job_id: impl Into<String>) -> Self {
         Self {

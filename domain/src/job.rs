@@ -152,6 +152,12 @@ impl JobSpec {
         }
     }
 
+    /// Whether it runs a one-off task.
+    #[must_use]
+    pub fn is_one_off(&self) -> bool {
+        self.namespace == crate::one_off::NAMESPACE
+    }
+
     /// Whether it only makes other jobs and is never placed itself.
     #[must_use]
     pub fn is_template(&self) -> bool {

@@ -19,8 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
 
 pub use action::{
-    Action, Actions, Checksum, Download, EmitProgress, ResourceLimits, Run, Timeout, Try, Upload,
-    go_duration,
+    Action, Actions, Download, EmitProgress, ResourceLimits, Run, Timeout, Try, Upload, go_duration,
 };
 pub use definition::{Condition, Definition, EnvVar};
 pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};

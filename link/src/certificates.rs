@@ -59,7 +59,7 @@ pub enum ReloadError {
 }
 
 /// What tells one state of a file from another: time, size, number.
-type Stamp = Option<(i64, i64, u64, u64)>;
+pub type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Where the files are.
 #[derive(Debug)]
@@ -81,7 +81,9 @@ impl Files {
     }
 }
 
-fn stamp(path: &Path) -> Stamp {
+/// What tells one state of the file at `path` from another.
+#[must_use]
+pub fn stamp(path: &Path) -> Stamp {
     let data = std::fs::metadata(path).ok()?;
     Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
 }

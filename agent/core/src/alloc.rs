@@ -176,7 +176,7 @@ fn policies(desired: &DesiredAlloc) -> Result<Vec<(String, TaskPolicy)>, Malform
         .ok_or(MalformedAllocError::Group { alloc_id, group_at })?;
     let spec = &desired.job.spec;
     let policy = |task| TaskPolicy {
-        once: spec.namespace == one_off::NAMESPACE,
+        once: spec.is_one_off(),
         ..TaskPolicy::of(spec.job_type, task)
     };
     Ok(group

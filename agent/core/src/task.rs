@@ -741,7 +741,8 @@ fn not_created(reason: &str) -> String {
 }
 
 /// How work ended of which its process is all that is known.
-fn end_of(exit: Exit, message: &str, at: Timestamp) -> End {
+#[must_use]
+pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> End {
     let exit_known = (!exit.unknown).then_some(exit);
     if exit.success() {
         return End {

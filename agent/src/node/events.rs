@@ -12,7 +12,6 @@ use muster_agent_core::node::{Change, Desired, News};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
-use muster_domain::one_off;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -310,8 +309,7 @@ impl Node {
     /// Whether a one-off task of which nothing is recorded was here: its directories are, and the store that
     /// would know more was lost. It runs at most once.
     fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
-        desired.job.spec.namespace == one_off::NAMESPACE
-            && self.facilities.data.alloc(desired.alloc_id).alloc.exists()
+        desired.job.spec.is_one_off() && self.facilities.data.alloc(desired.alloc_id).alloc.exists()
     }
 
     /// Never waits: a runner whose inbox is full may be waiting for this loop.

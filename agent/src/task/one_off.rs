@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use muster_agent_core::task::{end_of, exit_message};
 use muster_domain::alloc::Exit;
 use muster_domain::id::Timestamp;
-use muster_domain::one_off::{End, NAMESPACE, Oom, Usage, reason};
+use muster_domain::one_off::{End, Oom, Usage, reason};
 use muster_driver::ActionsEnd;
 
 use super::TaskAt;
@@ -34,7 +35,7 @@ pub(super) struct Seen {
 impl TaskAt {
     /// Whether it runs at most once, and its end is reported.
     pub(super) fn is_one_off(&self) -> bool {
-        self.desired.job.spec.namespace == NAMESPACE
+        self.desired.job.spec.is_one_off()
     }
 }
 
@@ -42,14 +43,7 @@ impl TaskAt {
 pub(super) fn end(seen: Seen, exit: Exit, oom: Option<Oom>, usage: Usage, at: Timestamp) -> End {
     let end = match seen.actions {
         Some(actions) => of_actions(*actions, exit),
-        None if seen.by_driver && exit.success() => End {
-            exit: Some(exit),
-            ..End::default()
-        },
-        None if seen.by_driver => End {
-            exit: Some(exit),
-            ..End::failure(&muster_agent_core::task::exit_message(exit, ""), at)
-        },
+        None if seen.by_driver => end_of(exit, &exit_message(exit, ""), at),
         // The ledger saw the process that actions run beside, which says nothing of them.
         None => End::failure(DRIVER_DIED, at),
     };

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use muster_driver::go::{self, BuildGoError};
 
-use crate::support::{Process, ask, job_file, muster, server, skipped, stderr, stdout, until};
+use crate::support::{
+    Left, Process, ask, job_file, muster, server, skipped, stderr, stdout, until,
+};
 
 /// A program in Go; `None` where the test cannot run, which was said then.
 fn in_go(name: &str, program: &str) -> Option<PathBuf> {
@@ -78,24 +80,6 @@ fn agent_file(dir: &Path, address: &str, plugin: &str) -> PathBuf {
     let path = dir.join("agent.hcl");
     fs::write(&path, text).unwrap();
     path
-}
-
-/// What an agent leaves running, which its data directory knows.
-struct Left(PathBuf);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        let cleaned = muster()
-            .args(["agent", "clean", "--force", "--data-dir"])
-            .arg(&self.0)
-            .output()
-            .unwrap();
-        assert!(
-            cleaned.status.success() || std::thread::panicking(),
-            "{}",
-            stderr(&cleaned)
-        );
-    }
 }
 
 /// The attributes of the only node, once it has `name`.

@@ -124,6 +124,25 @@ pub(crate) fn server(dir: &Path) -> (Process, String) {
     (process, address)
 }
 
+/// What an agent leaves running, which its data directory knows.
+#[derive(Debug)]
+pub(crate) struct Left(pub(crate) PathBuf);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let cleaned = muster()
+            .args(["agent", "clean", "--force", "--data-dir"])
+            .arg(&self.0)
+            .output()
+            .unwrap();
+        assert!(
+            cleaned.status.success() || std::thread::panicking(),
+            "{}",
+            stderr(&cleaned)
+        );
+    }
+}
+
 /// A job file with `text`.
 pub(crate) fn job_file(dir: &Path, text: &str) -> PathBuf {
     let path = dir.join("job.hcl");

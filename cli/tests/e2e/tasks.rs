@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::dev::dev;
-use crate::support::{PATIENCE, Process, ask, muster, skipped, stderr, stdout, until};
+use crate::support::{Left, PATIENCE, Process, ask, muster, skipped, stderr, stdout, until};
 
 fn needs_root(name: &str) -> bool {
     let is_root = nix::unistd::geteuid().is_root();
@@ -146,19 +146,6 @@ impl Witness {
 
     fn seen(&self) -> BTreeMap<String, u32> {
         self.0.lock().unwrap().clone()
-    }
-}
-
-/// What an agent leaves running, which its data directory knows.
-struct Left(PathBuf);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        let cleaned = muster()
-            .args(["agent", "clean", "--force", "--data-dir"])
-            .arg(&self.0)
-            .output();
-        drop(cleaned);
     }
 }
 

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, LogIndex, NodeId};
-use muster_domain::one_off::NAMESPACE;
 use muster_domain::resources::Amount;
 
 use crate::limits;
@@ -25,7 +24,7 @@ pub(crate) type WaitKey = (Reverse<u8>, LogIndex, EvalId);
 
 /// Where an evaluation stands among others. A one-off task keeps its age however often it was looked at.
 pub(crate) fn wait_key(eval: &Evaluation) -> WaitKey {
-    let age = if eval.job.namespace == NAMESPACE {
+    let age = if eval.job.is_one_off() {
         eval.job_modify_index
     } else {
         eval.create_index

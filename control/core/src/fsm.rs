@@ -33,7 +33,6 @@ use muster_domain::id::{
 };
 use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
-use muster_domain::one_off::NAMESPACE;
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
@@ -731,7 +730,7 @@ impl Applied {
 pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
     let at = command.at();
     state.applied = index;
-    if let Some(key) = command.job_key().filter(|key| key.namespace == NAMESPACE) {
+    if let Some(key) = command.job_key().filter(JobKey::is_one_off) {
         let rejection = Rejection::OfOneOff(key);
         return Applied::without_change(Response::Rejected(rejection));
     }

@@ -70,6 +70,6 @@ pub const DISPATCHES_LOOKED_AT: usize = 4_096;
 /// looks twice a second; less would take a busy machine's hiccups for a stop, more would let a stop of that
 /// length count as silence, which the grace would have to bear.
 pub const INATTENTION_MAX: Duration = Duration::from_secs(2);
-/// Changes of one-off tasks in one entry. Each forgets or writes a handful of rows, so that an entry is applied
-/// within a few milliseconds; ten times as many would be felt, and a tenth would make ten times the entries.
+/// Changes of one-off tasks in one entry. Each forgets or writes a handful of rows; a quarter of what
+/// a collection removes in one entry, and a tenth of it would make ten times the entries.
 pub const ONE_OFF_CHANGES_MAX: usize = 256;

@@ -21,6 +21,7 @@ mod paged;
 mod prefix;
 mod room;
 mod runs;
+mod sets;
 
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;

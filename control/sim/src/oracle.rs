@@ -12,7 +12,6 @@ use muster_control_core::state::StateHash;
 use muster_domain::id::{JobKey, LogIndex, NodeId, WriteKey};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
-use muster_domain::one_off;
 
 use crate::disk::Image;
 use crate::log::{Entry, Payload, Position};
@@ -367,7 +366,7 @@ impl Oracle {
         for job in jobs
             .iter()
             .filter(|job| !self.jobs.contains_key(&job.key()))
-            .filter(|job| job.current.spec.namespace != one_off::NAMESPACE)
+            .filter(|job| !job.current.spec.is_one_off())
         {
             faults.push(format!("nobody asked for job {}", job.key()));
         }

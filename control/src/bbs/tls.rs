@@ -4,11 +4,10 @@
 //! are read again when their files change. Clients that speak TLS 1.2 as Diego configures it want a key of RSA; with
 //! TLS 1.3 any key will do.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use muster_link::certificates::LOOK_INTERVAL;
+use muster_link::certificates::{LOOK_INTERVAL, Stamp, stamp};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
@@ -120,12 +119,9 @@ pub(super) async fn follow(dir: &Path, shown: &watch::Sender<Arc<ServerConfig>>)
     }
 }
 
-/// What tells one state of the files from another: time, size, number of each.
-fn stamps(dir: &Path) -> [Option<(i64, i64, u64, u64)>; 3] {
-    [AUTHORITY, CHAIN, KEY].map(|name| {
-        let found = std::fs::metadata(dir.join(name)).ok()?;
-        Some((found.mtime(), found.mtime_nsec(), found.size(), found.ino()))
-    })
+/// What tells one state of the files from another.
+fn stamps(dir: &Path) -> [Stamp; 3] {
+    [AUTHORITY, CHAIN, KEY].map(|name| stamp(&dir.join(name)))
 }
 
 #[cfg(test)]

@@ -100,15 +100,6 @@ pub struct ResourceLimits {
     pub nofile: Option<u64>,
 }
 
-/// A checksum of what is transferred.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checksum {
-    /// `md5`, `sha1` or `sha256`.
-    pub algorithm: String,
-    /// In hexadecimal digits.
-    pub value: String,
-}
-
 /// Fetch a file or an archive; archives (tar, tar.gz, zip, known by their content) are unpacked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -99,7 +99,22 @@ struct Round<'a> {
 }
 
 /// The process with the nodes; ends with this.
-struct Nodes(Child);
+pub(super) struct Nodes(Child);
+
+impl Nodes {
+    /// So many nodes of `server`.
+    pub(super) fn start(server: &Server, count: u32) -> anyhow::Result<Self> {
+        let info = server.info();
+        let tls = info.data_dir.join("tls");
+        let (addr, count) = (info.quic_addr.to_string(), count.to_string());
+        let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
+        let child = child_command(CHILD, args)?
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        child.map(Self).context("start the nodes")
+    }
+}
 
 impl Drop for Nodes {
     fn drop(&mut self) {
@@ -124,21 +139,13 @@ impl<'a> Round<'a> {
         config.quic_addr = ([127, 0, 0, 1], 0).into();
         config.heartbeat_ttl = HEARTBEAT_TTL;
         let server = runtime.block_on(Server::start(config))?;
-        let info = server.info();
-        let tls = info.data_dir.join("tls");
-        let (addr, count) = (info.quic_addr.to_string(), NODES.to_string());
-        let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
-        let child = child_command(CHILD, args)?
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("start the nodes")?;
+        let nodes = Nodes::start(&server, NODES)?;
         let round = Self {
             runtime,
             clients,
             dir,
             server,
-            nodes: Nodes(child),
+            nodes,
         };
         let begun = Instant::now();
         round.until("all nodes are ready", |state| {
@@ -377,7 +384,8 @@ fn say(what: &str, took: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn ready(state: &State) -> usize {
+/// Nodes that are ready.
+pub(super) fn ready(state: &State) -> usize {
     let nodes = state.nodes().iter();
     nodes
         .filter(|node| node.status == NodeStatus::Ready)

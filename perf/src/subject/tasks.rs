@@ -12,24 +12,20 @@
 //!
 //! What is not here: processes (`task_start`), callbacks, three servers.
 
-use std::ffi::OsStr;
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig};
 use muster_control_core::state::State;
-use muster_domain::node::NodeStatus;
 use muster_domain::one_off::OneOffState;
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::Client;
-use super::place;
+use super::place::{Nodes, ready};
 use super::state_memory::resident;
 use crate::harness::{Context, Latencies, Metric, Tally};
-use crate::subject::child_command;
 
 /// Simulated nodes: room for a thousand tasks each.
 const NODES: u32 = 200;
@@ -58,7 +54,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             control: server.control().clone(),
             addr: server.info().http_addr,
         };
-        let nodes = Nodes::start(&server)?;
+        let nodes = Nodes::start(&server, NODES)?;
         round.until("all nodes are ready", |state| {
             ready(state) == NODES as usize
         })?;
@@ -69,30 +65,6 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         runtime.block_on(server.shutdown());
     }
     Ok(tally.finish())
-}
-
-/// The process with the nodes; ends with this.
-struct Nodes(Child);
-
-impl Nodes {
-    fn start(server: &Server) -> anyhow::Result<Self> {
-        let info = server.info();
-        let tls = info.data_dir.join("tls");
-        let (addr, count) = (info.quic_addr.to_string(), NODES.to_string());
-        let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
-        let child = child_command(place::CHILD, args)?
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn();
-        child.map(Self).context("start the nodes")
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 /// A server with nodes.
@@ -266,11 +238,4 @@ fn task(guid: &str, memory_mb: u32) -> String {
         r#"{{"task_guid":"{guid}","domain":"{domain}","task_definition":{{"rootfs":"preloaded:host","cpu_weight":10,
 "memory_mb":{memory_mb},"disk_mb":10,"action":{{"run":{{"path":"/bin/true","user":"vcap"}}}}}}}}"#
     )
-}
-
-fn ready(state: &State) -> usize {
-    let nodes = state.nodes().iter();
-    nodes
-        .filter(|node| node.status == NodeStatus::Ready)
-        .count()
 }

@@ -3,7 +3,7 @@
 //! Names are Diego's where it has them: a task's definition is flat beside its status.
 
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::one_off::{self, Callback, Definition, End, OneOff, Phase};
+use muster_domain::one_off::{Callback, Definition, End, OneOff, Phase};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -312,12 +312,6 @@ pub mod kind {
     pub const RESOURCE_EXISTS: &str = "ResourceExists";
     /// There is no such task.
     pub const RESOURCE_NOT_FOUND: &str = "ResourceNotFound";
-}
-
-/// The guid of whoever asks for one that is no guid; see [`one_off::is_guid`].
-#[must_use]
-pub fn is_guid(guid: &str) -> bool {
-    one_off::is_guid(guid)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use muster_domain::id::{
 };
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
-use muster_domain::one_off::{End, NAMESPACE, OneOff};
+use muster_domain::one_off::{End, OneOff};
 use muster_domain::plan::PlacementRun;
 
 use super::{Changed, Effect, one_off};
@@ -374,8 +374,8 @@ impl<'a> Change<'a> {
 
     /// Brings the status of every touched job up to date and hands out the effects.
     pub(super) fn finish(mut self) -> (Vec<Effect>, Vec<Changed>) {
-        let of_one_offs = |key: &&Arc<JobKey>| key.namespace == NAMESPACE;
-        let one_offs: Vec<_> = self.touched.iter().filter(of_one_offs).cloned().collect();
+        let one_offs = self.touched.iter().filter(|key| key.is_one_off());
+        let one_offs: Vec<_> = one_offs.cloned().collect();
         for key in one_offs {
             self.follow_one_off(&key);
         }

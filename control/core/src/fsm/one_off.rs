@@ -310,7 +310,7 @@ fn the_alloc<'a>(state: &'a State, key: &JobKey) -> Option<AllocView<'a>> {
 
 /// Whether a job is a one-off task's and has been placed: nothing places it again.
 pub(crate) fn is_placed(state: &State, key: &JobKey) -> bool {
-    key.namespace == one_off::NAMESPACE && the_alloc(state, key).is_some()
+    key.is_one_off() && the_alloc(state, key).is_some()
 }
 
 /// Brings a task in line with its allocation. `end` is what the node said of its end, in this command.

@@ -9,6 +9,7 @@ use muster_domain::id::{DeploymentId, JobKey, LogIndex, Timestamp};
 
 use super::digest::Digest;
 use super::prefix;
+use super::sets::take_out;
 
 /// The table of deployments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,13 +147,8 @@ impl Deployments {
         self.hash = self.hash.wrapping_sub(Digest::of(old));
         self.active.remove(&old.id);
         self.due.remove(&(old.modify_time, old.id));
-        let is_last = self.by_job.get_mut(&old.job).is_some_and(|ids| {
-            ids.remove(&(old.create_index, old.id));
-            ids.is_empty()
-        });
-        if is_last {
-            self.by_job.remove(&old.job);
-        }
+        let place = (old.create_index, old.id);
+        take_out(&mut self.by_job, &old.job, &place);
     }
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {

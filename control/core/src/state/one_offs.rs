@@ -8,6 +8,7 @@ use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::one_off::{OneOff, OneOffState};
 
 use super::digest::Digest;
+use super::sets::take_out;
 
 /// The table of one-off tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,17 +141,6 @@ impl OneOffs {
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
-    }
-}
-
-/// Takes `item` out of the set called `name`, and the set with its last item.
-fn take_out<T: Ord + Clone>(sets: &mut OrdMap<String, OrdSet<T>>, name: &str, item: &T) {
-    let is_last = sets.get_mut(name).is_some_and(|set| {
-        set.remove(item);
-        set.is_empty()
-    });
-    if is_last {
-        sets.remove(name);
     }
 }
 

@@ -7,7 +7,6 @@ use muster_agent_core::task::{TaskEffect, TaskInput};
 use muster_domain::alloc::Exit;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::JobType;
-use muster_domain::one_off;
 
 use crate::env::{Env, Event};
 use crate::host::{Host, HostEvent, Process, TaskKey};
@@ -226,7 +225,7 @@ impl Host {
         }
         let runner = self.agent.as_ref().and_then(|it| it.runners.get(&alloc_id));
         let job = runner.map(|runner| Arc::clone(&runner.desired.job));
-        if let Some(job) = job.filter(|job| job.spec.namespace == one_off::NAMESPACE) {
+        if let Some(job) = job.filter(|job| job.spec.is_one_off()) {
             env.oracle.one_off_starts(job.spec.key(), job.create_index);
         }
         if self.over.contains(&alloc_id) {

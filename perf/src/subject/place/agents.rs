@@ -18,7 +18,7 @@ use muster_domain::alloc::{
 };
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
-use muster_domain::one_off::{self, End};
+use muster_domain::one_off::End;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
@@ -149,9 +149,7 @@ async fn read(mut receiver: FrameReceiver, news: &Arc<News>) -> anyhow::Result<(
                 });
                 let starting: Vec<&DesiredAlloc> = starting.collect();
                 news.put(starting.iter().map(|alloc| running(alloc)));
-                let ending = starting
-                    .iter()
-                    .filter(|alloc| alloc.job.spec.namespace == one_off::NAMESPACE);
+                let ending = starting.iter().filter(|alloc| alloc.job.spec.is_one_off());
                 let ending: Vec<AllocReport> = ending.map(|alloc| completed(alloc)).collect();
                 if !ending.is_empty() {
                     let news = Arc::clone(news);

@@ -1,0 +1,21 @@
+//! Indexes of sets by a name, without empty ones: so equal rows have equal indexes, whatever was there before.
+
+use std::borrow::Borrow;
+
+use imbl::{OrdMap, OrdSet};
+
+/// Takes `item` out of the set called `name`, and the set with its last item.
+pub(super) fn take_out<K, Q, T>(sets: &mut OrdMap<K, OrdSet<T>>, name: &Q, item: &T)
+where
+    K: Ord + Clone + Borrow<Q>,
+    Q: Ord + ?Sized,
+    T: Ord + Clone,
+{
+    let is_last = sets.get_mut(name).is_some_and(|set| {
+        set.remove(item);
+        set.is_empty()
+    });
+    if is_last {
+        sets.remove(name);
+    }
+}
