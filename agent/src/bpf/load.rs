@@ -10,8 +10,8 @@ use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     pin::PinError,
     programs::{
-        BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError,
-        RawTracePoint, links::FdLink,
+        BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr,
+        ProgramError, RawTracePoint, links::FdLink,
     },
 };
 use muster_ebpf_common::kernel::Facts;
@@ -33,6 +33,12 @@ const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
     ("net_ingress", CgroupSkbAttachType::Ingress),
     ("net_egress", CgroupSkbAttachType::Egress),
 ];
+
+/// Programs at calls of the tree's sockets; each knows its own place.
+const CALLS: [&str; 2] = ["connect4", "connect6"];
+
+/// The one map that does not say itself that it is pinned.
+const SOCKETS: &str = "SOCKETS";
 
 /// The program that is attached nowhere and run by the agent.
 pub(super) const CHARGE_RUNNING: &str = "charge_running";
@@ -109,6 +115,7 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
     TRACEPOINTS
         .into_iter()
         .chain(PACKETS.into_iter().map(|(program, _)| program))
+        .chain(CALLS)
         .chain([CHARGE_RUNNING])
 }
 
@@ -132,6 +139,7 @@ pub(super) fn load(
     let mut ebpf = EbpfLoader::new()
         .btf(Some(&btf))
         .default_map_pin_directory(maps)
+        .map_pin_path(SOCKETS, maps.join(SOCKETS))
         .override_global("FACTS", words.as_slice(), true)
         .load(object)
         .map_err(LoadProgramsError::Object)?;
@@ -142,6 +150,10 @@ pub(super) fn load(
     }
     for (program, direction) in PACKETS {
         let link = attach_packets(&mut ebpf, program, direction, cgroup)?;
+        pin_link(link, program, programs)?;
+    }
+    for program in CALLS {
+        let link = attach_call(&mut ebpf, program, cgroup)?;
         pin_link(link, program, programs)?;
     }
     pin_charge_running(&mut ebpf, programs)
@@ -177,6 +189,26 @@ fn attach_packets(
     // A link always lets others attach beside it, and the kernel refuses to be told so.
     let link = program
         .attach(cgroup, direction, CgroupAttachMode::Single)
+        .and_then(|id| program.take_link(id))
+        .map_err(|source| LoadProgramsError::Attach {
+            program: name,
+            source,
+        })?;
+    FdLink::try_from(link).map_err(|source| LoadProgramsError::NoLink {
+        program: name,
+        source,
+    })
+}
+
+fn attach_call(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    cgroup: &File,
+) -> Result<FdLink, LoadProgramsError> {
+    let program: &mut CgroupSockAddr = program_mut(ebpf, name)?;
+    program.load().map_err(|error| refused(name, error))?;
+    let link = program
+        .attach(cgroup, CgroupAttachMode::Single)
         .and_then(|id| program.take_link(id))
         .map_err(|source| LoadProgramsError::Attach {
             program: name,

@@ -9,6 +9,7 @@
 //! | `sched.rs` | CPU time and context switches |
 //! | `exec.rs` | process counts, the main process, the exit ledger |
 //! | `net.rs` | bytes and packets |
+//! | `policy.rs` | what a task may send and receive |
 //! | `oom.rs` | processes killed for want of memory |
 //! | `kernel.rs` | offsets of kernel structures, filled in at load |
 //! | `limits.rs` | how many entries each map holds |
@@ -26,10 +27,11 @@ pub mod kernel;
 pub mod limits;
 pub mod net;
 pub mod oom;
+pub mod policy;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
 pub type CgroupId = u64;
@@ -58,9 +60,13 @@ pub enum Lost {
     Task = 2,
     /// A process was killed for want of memory, and the map of victims had no room.
     Oom = 3,
+    /// A packet met a rule of its policy, and the map of rules had no room to count it.
+    Rule = 4,
+    /// A verdict was to be told, and the ring was full.
+    Verdict = 5,
 }
 
 impl Lost {
     /// How many kinds of loss there are.
-    pub const COUNT: u32 = 4;
+    pub const COUNT: u32 = 6;
 }

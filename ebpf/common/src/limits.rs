@@ -20,3 +20,27 @@ pub const ENDING_MAX: u32 = 1_024;
 /// The oldest is forgotten when it is full, and then its end is not told apart from another kill. A
 /// victim ends within moments, as the kernel frees its memory for those that wait.
 pub const VICTIMS_MAX: u32 = 1_024;
+
+/// Prefixes of addresses in all policies of a node together, of each family.
+///
+/// A policy that does not fit is an error before its task starts. Entries are allocated when they
+/// are made (48 bytes each).
+pub const LEAVES_MAX: u32 = 131_072;
+
+/// Intervals of all policies of a node together, of eight bytes each (2 MiB).
+pub const INTERVALS_MAX: u32 = 262_144;
+
+/// Flows of datagrams that are answered although the answer itself would be refused.
+///
+/// The one unused longest is forgotten when it is full; its answers are refused then.
+pub const FLOWS_MAX: u32 = 65_536;
+
+/// Ports of all allocations that may be used by others.
+pub const PORTS_MAX: u32 = 65_536;
+
+/// Rules of all tasks that met a packet. What finds no room is counted as [`crate::Lost::Rule`].
+pub const RULES_MAX: u32 = 65_536;
+
+/// Bytes of verdicts that wait for the agent. What finds no room is counted as
+/// [`crate::Lost::Verdict`].
+pub const VERDICTS_BYTES: u32 = 256 * 1_024;

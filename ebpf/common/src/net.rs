@@ -19,6 +19,10 @@ pub struct NetCounters {
     pub egress_bytes: u64,
     /// Packets sent.
     pub egress_packets: u64,
+    /// Packets to the task that its policy refused; they are in neither count above.
+    pub ingress_denied: u64,
+    /// Packets of the task that its policy refused.
+    pub egress_denied: u64,
 }
 
 impl AddAssign for NetCounters {
@@ -28,15 +32,19 @@ impl AddAssign for NetCounters {
             ingress_packets,
             egress_bytes,
             egress_packets,
+            ingress_denied,
+            egress_denied,
         } = other;
         self.ingress_bytes += ingress_bytes;
         self.ingress_packets += ingress_packets;
         self.egress_bytes += egress_bytes;
         self.egress_packets += egress_packets;
+        self.ingress_denied += ingress_denied;
+        self.egress_denied += egress_denied;
     }
 }
 
-// SAFETY: four words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: six words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for NetCounters {}
 
 #[cfg(test)]
@@ -45,6 +53,6 @@ mod tests {
 
     #[test]
     fn values_have_no_padding() {
-        assert_eq!(size_of::<NetCounters>(), 32);
+        assert_eq!(size_of::<NetCounters>(), 48);
     }
 }

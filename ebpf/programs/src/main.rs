@@ -29,6 +29,10 @@ mod net;
 #[cfg(target_arch = "bpf")]
 mod oom;
 #[cfg(target_arch = "bpf")]
+mod packet;
+#[cfg(target_arch = "bpf")]
+mod policy;
+#[cfg(target_arch = "bpf")]
 mod sched;
 
 #[cfg(not(target_arch = "bpf"))]

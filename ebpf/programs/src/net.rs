@@ -1,4 +1,4 @@
-//! Traffic of tasks' sockets, counted at the root of the node's tree. Every packet may pass.
+//! Traffic of tasks' sockets, counted at the root of the node's tree. `policy.rs` says what may pass.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -7,9 +7,12 @@ use aya_ebpf::{
     maps::PerCpuHashMap,
     programs::SkBuffContext,
 };
-use muster_ebpf_common::{CgroupId, limits::TASKS_MAX, net::NetCounters};
+use muster_ebpf_common::{CgroupId, limits::TASKS_MAX, net::NetCounters, policy::Direction};
 
-use crate::kernel::{fact, is_active};
+use crate::{
+    kernel::{fact, is_active},
+    policy,
+};
 
 /// Counters by task. The agent makes and removes the entries.
 #[map]
@@ -19,45 +22,68 @@ static NET: PerCpuHashMap<CgroupId, NetCounters> =
 /// What a `cgroup_skb` program returns to let a packet through.
 const PASS: i32 = 1;
 
-/// Counts a received packet.
+/// What it returns to have the packet thrown away; who sends it is told `EPERM`.
+const DROP: i32 = 0;
+
+/// Judges and counts a packet to a task.
 #[cgroup_skb(ingress)]
 fn net_ingress(ctx: SkBuffContext) -> i32 {
-    if let Some((counters, bytes, packets)) = counted(&ctx) {
+    let Some(task) = task_of(&ctx) else {
+        return PASS;
+    };
+    let allowed = policy::allows(&ctx, task, Direction::Ingress);
+    if let Some(counters) = NET.get_ptr_mut(task) {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
         let counters = unsafe { &mut *counters };
-        counters.ingress_bytes += bytes;
-        counters.ingress_packets += packets;
+        let (bytes, packets) = size(&ctx);
+        if allowed {
+            counters.ingress_bytes += bytes;
+            counters.ingress_packets += packets;
+        } else {
+            counters.ingress_denied += packets;
+        }
     }
-    PASS
+    if allowed { PASS } else { DROP }
 }
 
-/// Counts a sent packet.
+/// Judges and counts a packet of a task.
 #[cgroup_skb(egress)]
 fn net_egress(ctx: SkBuffContext) -> i32 {
-    if let Some((counters, bytes, packets)) = counted(&ctx) {
+    let Some(task) = task_of(&ctx) else {
+        return PASS;
+    };
+    let allowed = policy::allows(&ctx, task, Direction::Egress);
+    if let Some(counters) = NET.get_ptr_mut(task) {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
         let counters = unsafe { &mut *counters };
-        counters.egress_bytes += bytes;
-        counters.egress_packets += packets;
+        let (bytes, packets) = size(&ctx);
+        if allowed {
+            counters.egress_bytes += bytes;
+            counters.egress_packets += packets;
+        } else {
+            counters.egress_denied += packets;
+        }
     }
-    PASS
+    if allowed { PASS } else { DROP }
 }
 
-/// This CPU's counters of the socket's task, and what to add to them.
+/// The task whose socket the packet belongs to, if this load of the programs is to look at it.
 #[inline(always)]
-fn counted(ctx: &SkBuffContext) -> Option<(*mut NetCounters, u64, u64)> {
+fn task_of(ctx: &SkBuffContext) -> Option<CgroupId> {
     if !is_active() {
         return None;
     }
-    let skb = ctx.skb.skb;
     let level = fact!(task_level) as i32;
     // SAFETY: the context is valid for the run of the program; the helper takes any level.
-    let task = unsafe { bpf_skb_ancestor_cgroup_id(skb, level) };
-    if task == 0 {
-        return None;
-    }
-    let counters = NET.get_ptr_mut(task)?;
+    let task = unsafe { bpf_skb_ancestor_cgroup_id(ctx.skb.skb, level) };
+    (task != 0).then_some(task)
+}
+
+/// Bytes of the packet, and how many packets it is on the wire.
+#[inline(always)]
+fn size(ctx: &SkBuffContext) -> (u64, u64) {
+    let skb = ctx.skb.skb;
     // SAFETY: the context is valid for the run of the program.
     let (bytes, segments) = unsafe { ((*skb).len, (*skb).gso_segs) };
-    Some((counters, u64::from(bytes), u64::from(segments.max(1))))
+    (u64::from(bytes), u64::from(segments.max(1)))
 }

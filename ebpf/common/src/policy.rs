@@ -1,0 +1,425 @@
+//! What a task may send and receive, compiled for the packet path.
+//!
+//! A policy is for one direction. Its rules are gone by the time a packet comes: for each prefix of
+//! addresses that a rule names there is a [`Leaf`], found by longest match, and it leads to sorted
+//! [`Interval`]s over what else a rule may ask for. That is one number, [`key`]: the class of the
+//! protocol and the port, or type and code. A verdict costs one look-up in a trie and a binary
+//! search, however many rules there are. The agent writes a new policy beside the old one and then
+//! changes the task's [`Fence`], so a packet meets one or the other, never a mixture.
+
+use crate::{CgroupId, Plain};
+
+/// Which way a packet goes, as seen by the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Direction {
+    /// To the task.
+    Ingress = 0,
+    /// From the task.
+    Egress = 1,
+}
+
+/// Protocols that rules tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// TCP; the detail is a port.
+    Tcp = 0,
+    /// UDP; the detail is a port.
+    Udp = 1,
+    /// ICMP; the detail is type and code.
+    Icmp = 2,
+    /// `ICMPv6`; the detail is type and code.
+    Icmpv6 = 3,
+    /// Any other, and every packet that does not show its ports: fragments after the first, cut
+    /// headers. Only rules for all protocols match it. The detail is 0.
+    Other = 4,
+}
+
+impl Class {
+    /// How many there are.
+    pub const COUNT: u32 = 5;
+}
+
+/// What intervals are made of: class and detail as one number.
+#[must_use]
+#[inline(always)]
+pub const fn key(class: Class, detail: u16) -> u32 {
+    (class as u32) << 16 | detail as u32
+}
+
+/// One above the greatest [`key`].
+pub const KEYS: u32 = Class::COUNT << 16;
+
+/// The detail of an ICMP message.
+#[must_use]
+#[inline(always)]
+pub const fn icmp_detail(kind: u8, code: u8) -> u16 {
+    (kind as u16) << 8 | code as u16
+}
+
+/// What becomes of a packet, and by which rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Verdict(pub u32);
+
+impl Verdict {
+    const ALLOW: u32 = 1 << 31;
+    const LOG: u32 = 1 << 30;
+    const RULE: u32 = (1 << 24) - 1;
+
+    /// The rule of a packet to another allocation's port that this one has not declared.
+    pub const PRIVATE_PORT: u32 = Self::RULE;
+    /// The rule of a packet for which there is no policy although there should be one.
+    pub const NO_POLICY: u32 = Self::RULE - 1;
+    /// How many rules a policy can have.
+    pub const RULES_MAX: u32 = Self::RULE - 1;
+
+    /// The verdict of the rule with number `rule`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn new(allow: bool, log: bool, rule: u32) -> Self {
+        let allow = if allow { Self::ALLOW } else { 0 };
+        let log = if log { Self::LOG } else { 0 };
+        Self(allow | log | (rule & Self::RULE))
+    }
+
+    /// Whether the packet may pass.
+    #[must_use]
+    #[inline(always)]
+    pub const fn allows(self) -> bool {
+        self.0 & Self::ALLOW != 0
+    }
+
+    /// Whether it is told.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_told(self) -> bool {
+        self.0 & Self::LOG != 0 || !self.allows()
+    }
+
+    /// The rule's number in its policy.
+    #[must_use]
+    #[inline(always)]
+    pub const fn rule(self) -> u32 {
+        self.0 & Self::RULE
+    }
+}
+
+/// The policies of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Fence {
+    /// The policy of what it receives.
+    pub ingress: u32,
+    /// The policy of what it sends.
+    pub egress: u32,
+    /// Bits of [`INGRESS_OPEN`] and [`EGRESS_OPEN`].
+    pub flags: u64,
+}
+
+impl Fence {
+    /// The policy of `direction`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn policy(&self, direction: Direction) -> u32 {
+        match direction {
+            Direction::Ingress => self.ingress,
+            Direction::Egress => self.egress,
+        }
+    }
+
+    /// Whether nothing that can be an answer is refused in `direction`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_open(&self, direction: Direction) -> bool {
+        let flag = match direction {
+            Direction::Ingress => INGRESS_OPEN,
+            Direction::Egress => EGRESS_OPEN,
+        };
+        self.flags & flag != 0
+    }
+}
+
+/// Whatever the task receives is allowed.
+pub const INGRESS_OPEN: u64 = 1;
+/// Whatever the task sends is allowed.
+pub const EGRESS_OPEN: u64 = 2;
+
+/// The part of a trie's key after the length of the prefix, IPv4.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct Place4 {
+    /// The policy.
+    pub policy: u32,
+    /// The address, in the order of the network.
+    pub address: [u8; 4],
+}
+
+/// The part of a trie's key after the length of the prefix, IPv6.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct Place6 {
+    /// The policy.
+    pub policy: u32,
+    /// The address, in the order of the network.
+    pub address: [u8; 16],
+}
+
+/// Bits of the policy's number in front of the address in a prefix.
+pub const POLICY_BITS: u32 = 32;
+
+/// A whole key of the trie of IPv4, as user space writes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct LeafKey4 {
+    /// [`POLICY_BITS`] and those of the address.
+    pub prefix_len: u32,
+    /// Policy and address.
+    pub place: Place4,
+}
+
+/// A whole key of the trie of IPv6, as user space writes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct LeafKey6 {
+    /// [`POLICY_BITS`] and those of the address.
+    pub prefix_len: u32,
+    /// Policy and address.
+    pub place: Place6,
+}
+
+/// Where the intervals of a prefix are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Leaf {
+    /// The first one's index.
+    pub first: u32,
+    /// How many there are; at least one.
+    pub count: u32,
+}
+
+/// Keys from `start` to the next interval's have this verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Interval {
+    /// The first key.
+    pub start: u32,
+    /// The [`Verdict`].
+    pub verdict: u32,
+}
+
+/// Steps of a binary search over [`crate::limits::INTERVALS_MAX`] intervals.
+pub const SEARCH_STEPS_MAX: u32 = crate::limits::INTERVALS_MAX.ilog2() + 1;
+
+/// The verdict for `key` among `leaf`'s intervals, of which `at` reads one. No interval refuses.
+#[must_use]
+#[inline(always)]
+pub fn search(leaf: Leaf, key: u32, mut at: impl FnMut(u32) -> Option<Interval>) -> Verdict {
+    let Leaf { mut first, mut count } = leaf;
+    let mut verdict = Verdict::new(false, false, Verdict::NO_POLICY);
+    for _ in 0..SEARCH_STEPS_MAX {
+        if count == 0 {
+            break;
+        }
+        let half = count / 2;
+        let middle = first + half;
+        let Some(interval) = at(middle) else { break };
+        if interval.start <= key {
+            verdict = Verdict(interval.verdict);
+            first = middle + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    verdict
+}
+
+/// Datagrams between a task and one other place, and echoes of ICMP: answers to what one side was
+/// allowed to begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct FlowKey {
+    /// The task.
+    pub task: CgroupId,
+    /// The other place, IPv4 mapped into IPv6.
+    pub remote: [u8; 16],
+    /// Its port, in the order of the machine; 0 for an echo.
+    pub remote_port: u16,
+    /// The task's port, or the echo's id.
+    pub local_port: u16,
+    /// The [`Direction`] that began it.
+    pub direction: u8,
+    /// The [`Class`].
+    pub class: u8,
+    /// Zero.
+    pub pad: u16,
+}
+
+/// A port that others may use without being asked for a policy of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortKey {
+    /// The task of an allocation that has the port.
+    pub task: CgroupId,
+    /// The port.
+    pub port: u64,
+}
+
+/// What counts are kept by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct RuleKey {
+    /// The task.
+    pub task: CgroupId,
+    /// The policy.
+    pub policy: u32,
+    /// The rule's number in it.
+    pub rule: u32,
+}
+
+/// What one CPU counted for one rule of one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct RuleCounters {
+    /// Packets that met it.
+    pub packets: u64,
+    /// Their bytes, IP headers included.
+    pub bytes: u64,
+    /// When one of them was last told, in nanoseconds of the monotonic clock.
+    pub told_ns: u64,
+}
+
+impl core::ops::AddAssign for RuleCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self { packets, bytes, told_ns } = other;
+        self.packets += packets;
+        self.bytes += bytes;
+        self.told_ns = self.told_ns.max(told_ns);
+    }
+}
+
+/// A verdict that is told: every refusal, and what a rule with `log` let pass, at most one of a
+/// rule, task and CPU in [`TELL_EVERY_NS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct VerdictEvent {
+    /// When, in nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// The task.
+    pub task: CgroupId,
+    /// Its policy.
+    pub policy: u32,
+    /// The [`Verdict`].
+    pub verdict: u32,
+    /// The other place, IPv4 mapped into IPv6.
+    pub remote: [u8; 16],
+    /// Its port; 0 without ports.
+    pub remote_port: u16,
+    /// The task's port; 0 without ports and before a connection has one.
+    pub local_port: u16,
+    /// Bytes of the packet; 0 for an attempt to connect.
+    pub bytes: u32,
+    /// The IP protocol's number.
+    pub protocol: u8,
+    /// The [`Direction`].
+    pub direction: u8,
+    /// Zero.
+    pub pad: [u8; 6],
+}
+
+/// Least time between two events of one rule, task and CPU.
+pub const TELL_EVERY_NS: u64 = 10_000_000;
+
+/// How long the other side of a datagram may answer it: what Linux's connection tracking gives a
+/// stream of datagrams.
+pub const FLOW_NS: u64 = 120_000_000_000;
+
+/// How old a flow's time may get before it is written again.
+pub const FLOW_RENEW_NS: u64 = 1_000_000_000;
+
+/// Bits kept with a TCP socket.
+pub mod socket {
+    /// The task began the connection.
+    pub const INITIATED: u32 = 1;
+    /// Whether both ends are the same allocation's was looked up.
+    pub const CHECKED: u32 = 2;
+    /// Both ends are the same allocation's.
+    pub const OWN: u32 = 4;
+}
+
+/// An IPv4 address as IPv6 writes it.
+#[must_use]
+#[inline(always)]
+pub const fn mapped(address: [u8; 4]) -> [u8; 16] {
+    let [a, b, c, d] = address;
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+// SAFETY: 4, 4 and 8 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for Fence {}
+// SAFETY: 4, 4 and 4 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for LeafKey4 {}
+// SAFETY: 4, 4 and 16 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for LeafKey6 {}
+// SAFETY: two times 4 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for Leaf {}
+// SAFETY: two times 4 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for Interval {}
+// SAFETY: two times 8 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for PortKey {}
+// SAFETY: 8, 4 and 4 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for RuleKey {}
+// SAFETY: three times 8 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for RuleCounters {}
+// SAFETY: 56 bytes with what is left over named, `repr(C)`.
+unsafe impl Plain for VerdictEvent {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_no_padding() {
+        assert_eq!(size_of::<Fence>(), 16);
+        assert_eq!(size_of::<LeafKey4>(), 12);
+        assert_eq!(size_of::<LeafKey6>(), 24);
+        assert_eq!(size_of::<FlowKey>(), 32);
+        assert_eq!(size_of::<RuleKey>(), 16);
+        assert_eq!(size_of::<VerdictEvent>(), 56);
+    }
+
+    #[test]
+    fn a_verdict_says_what_it_was_made_of() {
+        let verdict = Verdict::new(true, true, 7);
+        assert!(verdict.allows() && verdict.is_told());
+        assert_eq!(verdict.rule(), 7);
+
+        let refused = Verdict::new(false, false, Verdict::PRIVATE_PORT);
+        assert!(!refused.allows() && refused.is_told());
+        assert_eq!(refused.rule(), Verdict::PRIVATE_PORT);
+        assert!(!Verdict::new(true, false, 0).is_told());
+    }
+
+    #[test]
+    fn a_search_finds_the_interval_that_holds_the_key() {
+        for count in [1_u32, 2, 3, 7, 100, 1_000] {
+            let at = |index: u32| {
+                let start = (index - 5) * 10;
+                Some(Interval { start, verdict: start })
+            };
+            let leaf = Leaf { first: 5, count };
+            for key in 0..count * 10 {
+                assert_eq!(search(leaf, key, at).0, key / 10 * 10, "{count} {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_found_is_refused() {
+        let nothing = search(Leaf::default(), 0, |_| None);
+        assert!(!nothing.allows());
+        assert_eq!(nothing.rule(), Verdict::NO_POLICY);
+    }
+}

@@ -1,0 +1,268 @@
+//! A packet's headers, as far as policies ask for them.
+
+use aya_ebpf::{bindings::__sk_buff, programs::sk_buff::SkBuff};
+use muster_ebpf_common::{
+    CgroupId,
+    policy::{Class, Direction, VerdictEvent, icmp_detail, key, mapped},
+};
+
+/// Numbers of IP protocols.
+pub(crate) mod protocol {
+    pub(crate) const ICMP: u8 = 1;
+    pub(crate) const TCP: u8 = 6;
+    pub(crate) const UDP: u8 = 17;
+    pub(crate) const ICMPV6: u8 = 58;
+
+    pub(super) const HOP_BY_HOP: u8 = 0;
+    pub(super) const ROUTING: u8 = 43;
+    pub(super) const FRAGMENT: u8 = 44;
+    pub(super) const AUTHENTICATION: u8 = 51;
+    pub(super) const DESTINATION: u8 = 60;
+
+    /// Whether another header of IPv6 follows.
+    #[inline(always)]
+    pub(super) fn is_extension(number: u8) -> bool {
+        matches!(
+            number,
+            HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
+        )
+    }
+}
+
+/// Extension headers of IPv6 that are walked over. A packet with more shows no ports.
+const EXTENSIONS_MAX: u32 = 6;
+
+/// Flags of TCP.
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// Where in an IPv4 header the offset of a fragment is, and its bits.
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+/// Where no ports can be read.
+const NO_PORTS: u32 = u32::MAX;
+
+/// Whether an address stands for an IPv4 one.
+#[inline(always)]
+pub(crate) fn is_mapped(address: &[u8; 16]) -> bool {
+    address[..10] == [0; 10] && address[10] == 0xff && address[11] == 0xff
+}
+
+/// The last four bytes of an address.
+#[inline(always)]
+pub(crate) fn low(address: &[u8; 16]) -> [u8; 4] {
+    [address[12], address[13], address[14], address[15]]
+}
+
+/// A packet, as the task sees it.
+///
+/// Programs have 512 bytes of stack, so what is known of a packet is kept once, in the form in
+/// which it is told.
+#[repr(C)]
+pub(crate) struct Packet {
+    pub(crate) event: VerdictEvent,
+    /// The task's own address, IPv4 mapped into IPv6.
+    pub(crate) local: [u8; 16],
+    pub(crate) class: Class,
+    pub(crate) is_v4: bool,
+    /// The first packet of a connection.
+    pub(crate) begins: bool,
+    /// Asks for an echo, or is one.
+    pub(crate) is_echo: bool,
+    /// Of an ICMP message.
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+}
+
+impl Packet {
+    /// Nothing is known yet.
+    #[inline(always)]
+    pub(crate) fn new(task: CgroupId, direction: Direction) -> Self {
+        Self {
+            event: VerdictEvent {
+                task,
+                direction: direction as u8,
+                ..VerdictEvent::default()
+            },
+            local: [0; 16],
+            class: Class::Other,
+            is_v4: false,
+            begins: false,
+            is_echo: false,
+            kind: 0,
+            code: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn is_egress(&self) -> bool {
+        self.event.direction == Direction::Egress as u8
+    }
+
+    /// Reads the headers. What is not IP, or cut before the ports could be, shows no address.
+    #[inline(always)]
+    pub(crate) fn read(&mut self, skb: *mut __sk_buff) {
+        let Ok(first) = load::<u8>(skb, 0) else {
+            return;
+        };
+        let ports = match first >> 4 {
+            4 => read_v4(self, skb),
+            6 => read_v6(self, skb),
+            _ => NO_PORTS,
+        };
+        if ports != NO_PORTS {
+            read_ports(self, skb, ports);
+        }
+    }
+
+    #[inline(always)]
+    fn set_ends(&mut self, source: [u8; 16], destination: [u8; 16], protocol: u8) {
+        (self.local, self.event.remote) = if self.is_egress() {
+            (source, destination)
+        } else {
+            (destination, source)
+        };
+        self.event.protocol = protocol;
+    }
+
+    #[inline(always)]
+    fn set_ports(&mut self, ports: [u8; 4]) {
+        let source = u16::from_be_bytes([ports[0], ports[1]]);
+        let destination = u16::from_be_bytes([ports[2], ports[3]]);
+        (self.event.local_port, self.event.remote_port) = if self.is_egress() {
+            (source, destination)
+        } else {
+            (destination, source)
+        };
+    }
+
+    /// What a policy of `direction` is asked of the exchange that this packet belongs to.
+    #[inline(always)]
+    pub(crate) fn key(&self, direction: Direction) -> u32 {
+        let detail = match self.class {
+            Class::Tcp | Class::Udp => match direction {
+                Direction::Ingress => self.event.local_port,
+                Direction::Egress => self.event.remote_port,
+            },
+            Class::Icmp | Class::Icmpv6 => icmp_detail(self.kind, self.code),
+            Class::Other => 0,
+        };
+        key(self.class, detail)
+    }
+
+    /// What the other direction's policy was asked of the request that this echo answers.
+    #[inline(always)]
+    pub(crate) fn request_key(&self, direction: Direction) -> u32 {
+        match self.class {
+            Class::Icmp => key(Class::Icmp, icmp_detail(8, 0)),
+            Class::Icmpv6 => key(Class::Icmpv6, icmp_detail(128, 0)),
+            Class::Tcp | Class::Udp | Class::Other => self.key(direction),
+        }
+    }
+
+    /// A message by which IPv6 finds its neighbours; without these it cannot be used at all.
+    #[inline(always)]
+    pub(crate) fn finds_neighbours(&self) -> bool {
+        matches!(self.class, Class::Icmpv6) && self.kind >= 133 && self.kind <= 137
+    }
+}
+
+#[inline(always)]
+fn load<T: Copy>(skb: *mut __sk_buff, at: u32) -> Result<T, i64> {
+    SkBuff::new(skb).load(at as usize)
+}
+
+/// Reads the header of IPv4; where the ports are.
+#[inline(never)]
+fn read_v4(packet: &mut Packet, skb: *mut __sk_buff) -> u32 {
+    let Ok(header) = load::<[u8; 20]>(skb, 0) else {
+        return NO_PORTS;
+    };
+    let source = mapped([header[12], header[13], header[14], header[15]]);
+    let destination = mapped([header[16], header[17], header[18], header[19]]);
+    packet.is_v4 = true;
+    packet.set_ends(source, destination, header[9]);
+    let offset = u16::from_be_bytes([header[6], header[7]]) & FRAGMENT_OFFSET;
+    if offset == 0 {
+        u32::from(header[0] & 0xf) * 4
+    } else {
+        NO_PORTS
+    }
+}
+
+/// Reads the headers of IPv6; where the ports are.
+#[inline(never)]
+fn read_v6(packet: &mut Packet, skb: *mut __sk_buff) -> u32 {
+    let Ok(header) = load::<[u8; 40]>(skb, 0) else {
+        return NO_PORTS;
+    };
+    let mut source = [0; 16];
+    source.copy_from_slice(&header[8..24]);
+    let mut destination = [0; 16];
+    destination.copy_from_slice(&header[24..40]);
+    let mut next = header[6];
+    let mut at = 40_u32;
+    let mut whole = true;
+    for _ in 0..EXTENSIONS_MAX {
+        if !protocol::is_extension(next) {
+            break;
+        }
+        let Ok(extension) = load::<[u8; 4]>(skb, at) else {
+            whole = false;
+            break;
+        };
+        let length = u32::from(extension[1]);
+        at += match next {
+            protocol::FRAGMENT => 8,
+            protocol::AUTHENTICATION => (length + 2) * 4,
+            _ => (length + 1) * 8,
+        };
+        let offset = u16::from_be_bytes([extension[2], extension[3]]) >> 3;
+        if next == protocol::FRAGMENT && offset != 0 {
+            whole = false;
+        }
+        next = extension[0];
+    }
+    packet.set_ends(source, destination, next);
+    if whole { at } else { NO_PORTS }
+}
+
+/// Reads what follows the IP headers. What is cut stays of class `Other`.
+#[inline(never)]
+fn read_ports(packet: &mut Packet, skb: *mut __sk_buff, at: u32) -> u32 {
+    match packet.event.protocol {
+        protocol::TCP => {
+            let Ok(header) = load::<[u8; 14]>(skb, at) else {
+                return 0;
+            };
+            packet.class = Class::Tcp;
+            packet.set_ports([header[0], header[1], header[2], header[3]]);
+            packet.begins = header[13] & (SYN | ACK) == SYN;
+        }
+        protocol::UDP => {
+            let Ok(ports) = load::<[u8; 4]>(skb, at) else {
+                return 0;
+            };
+            packet.class = Class::Udp;
+            packet.set_ports(ports);
+        }
+        protocol::ICMP | protocol::ICMPV6 => {
+            let Ok(header) = load::<[u8; 8]>(skb, at) else {
+                return 0;
+            };
+            let v6 = packet.event.protocol == protocol::ICMPV6;
+            packet.class = if v6 { Class::Icmpv6 } else { Class::Icmp };
+            (packet.kind, packet.code) = (header[0], header[1]);
+            packet.is_echo = if v6 {
+                header[0] == 128 || header[0] == 129
+            } else {
+                header[0] == 8 || header[0] == 0
+            };
+            if packet.is_echo {
+                packet.event.local_port = u16::from_be_bytes([header[4], header[5]]);
+            }
+        }
+        _ => {}
+    }
+    0
+}

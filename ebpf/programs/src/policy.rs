@@ -1,0 +1,515 @@
+//! What a task may send and receive: the wall, at every packet, and good manners, at `connect`.
+//!
+//! The packet programs decide. A connection belongs to the policy of the direction in which it was
+//! begun, whichever way a packet of it goes, and is looked at anew with each packet, so that a new
+//! policy holds for it at once. The programs at `connect` only tell a task at once what would
+//! otherwise show as silence.
+
+use aya_ebpf::{
+    bindings::{
+        __sk_buff, BPF_F_CURRENT_NETNS, BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock,
+        bpf_sock_tuple, bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1,
+        bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2,
+    },
+    btf_maps::SkStorage,
+    helpers::{
+        bpf_ktime_get_ns, bpf_sk_ancestor_cgroup_id,
+        bpf_sk_fullsock, bpf_sk_lookup_tcp, bpf_sk_lookup_udp, bpf_sk_release,
+        bpf_skb_ancestor_cgroup_id,
+        generated::{bpf_ktime_get_coarse_ns, bpf_sk_storage_get},
+    },
+    macros::{btf_map, cgroup_sock_addr, map},
+    maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuHashMap, RingBuf, lpm_trie::Key},
+    programs::{SkBuffContext, SockAddrContext},
+};
+use core::ffi::c_void;
+use muster_ebpf_common::{
+    CgroupId, Lost,
+    limits::{
+        FLOWS_MAX, INTERVALS_MAX, LEAVES_MAX, PORTS_MAX, RULES_MAX, TASKS_MAX, VERDICTS_BYTES,
+    },
+    policy::{
+        Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, Leaf, POLICY_BITS,
+        Place4, Place6, PortKey, RuleCounters, RuleKey, TELL_EVERY_NS, Verdict, VerdictEvent, mapped,
+        search, socket,
+    },
+};
+
+use crate::{
+    kernel::{count_lost, current_task, fact, is_active},
+    packet::{Packet, is_mapped, low, protocol},
+};
+
+/// The policies of each task. The agent makes the entry before the task starts.
+#[map]
+static FENCE: HashMap<CgroupId, Fence> = HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+
+/// Where the intervals of a policy's IPv4 prefix are.
+#[map]
+static LEAVES4: LpmTrie<Place4, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
+
+/// Where the intervals of a policy's IPv6 prefix are.
+#[map]
+static LEAVES6: LpmTrie<Place6, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
+
+/// The intervals.
+#[map]
+static INTERVALS: Array<Interval> = Array::pinned(INTERVALS_MAX, 0);
+
+/// When a flow was last seen, in nanoseconds.
+#[map]
+static FLOWS: LruHashMap<FlowKey, u64> = LruHashMap::pinned(FLOWS_MAX, 0);
+
+/// Ports that an allocation has declared.
+#[map]
+static PORTS: HashMap<PortKey, u64> = HashMap::pinned(PORTS_MAX, BPF_F_NO_PREALLOC);
+
+/// Counts by rule. The programs make entries, the agent removes them.
+#[map]
+static RULES: PerCpuHashMap<RuleKey, RuleCounters> =
+    PerCpuHashMap::pinned(RULES_MAX, BPF_F_NO_PREALLOC);
+
+/// What the agent is told.
+#[map]
+static VERDICTS: RingBuf = RingBuf::pinned(VERDICTS_BYTES, 0);
+
+/// What is known of a TCP socket. It goes away with the socket.
+#[btf_map]
+static SOCKETS: SkStorage<u32> = SkStorage::new();
+
+/// The number of the loopback interface in every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// `SOCK_STREAM`.
+const STREAM: u32 = 1;
+
+/// What is at the other end of an exchange that stays on this machine.
+enum Peer {
+    /// A process of the same allocation.
+    Own,
+    /// Another allocation's task, with this cgroup.
+    Task(CgroupId),
+    /// Neither, or nobody.
+    Host,
+}
+
+impl Peer {
+    /// As one number, for what is not compiled into its caller.
+    const HOST: u64 = 0;
+    const OWN: u64 = 1;
+
+    #[inline(always)]
+    fn of(number: u64) -> Self {
+        match number {
+            Self::HOST => Self::Host,
+            Self::OWN => Self::Own,
+            task => Self::Task(task),
+        }
+    }
+}
+
+/// Whether the task that the packet belongs to may send or receive it.
+#[inline(always)]
+pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) -> bool {
+    // SAFETY: the value is copied at once.
+    let Some(fence) = (unsafe { FENCE.get(task) }).copied() else {
+        return true;
+    };
+    let skb = ctx.skb.skb;
+    let mut packet = Packet::new(task, direction);
+    // SAFETY: the context is valid for the run of the program.
+    packet.event.bytes = unsafe { (*skb).len };
+    packet.read(skb);
+    match packet.class {
+        Class::Tcp => tcp(skb, fence, &mut packet, direction),
+        Class::Udp => datagram(skb, fence, &mut packet, direction),
+        Class::Icmp | Class::Icmpv6 if packet.is_echo => {
+            datagram(skb, fence, &mut packet, direction)
+        }
+        Class::Icmpv6 if packet.finds_neighbours() => true,
+        Class::Icmp | Class::Icmpv6 | Class::Other => {
+            packet.event.policy = fence.policy(direction);
+            judge(&mut packet, direction)
+        }
+    }
+}
+
+/// A packet of a connection. What began it is known from its first packet, kept with the socket.
+#[inline(always)]
+fn tcp(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direction) -> bool {
+    let begins_here = packet.begins && matches!(direction, Direction::Egress);
+    // SAFETY: the context is valid for the run of the program.
+    let local = unsafe { (*skb).ifindex } == LOOPBACK;
+    let kept = socket_state(skb, begins_here || (local && !packet.begins));
+    // SAFETY: the storage lives as long as the socket, which the packet holds.
+    let mut known = if kept.is_null() { 0 } else { unsafe { *kept } };
+    let before = known;
+    if begins_here {
+        known = socket::INITIATED;
+    }
+    let mut own = known & socket::OWN != 0;
+    let mut private = false;
+    if local && known & socket::CHECKED == 0 {
+        match Peer::of(peer(skb, packet)) {
+            Peer::Own => own = true,
+            Peer::Task(other) => private = begins_here && is_private(other, packet),
+            Peer::Host => {}
+        }
+        // Who listens may change until the connection is made.
+        if !packet.begins {
+            known |= socket::CHECKED | if own { socket::OWN } else { 0 };
+        }
+    }
+    if !kept.is_null() && known != before {
+        // SAFETY: as above.
+        unsafe { *kept = known };
+    }
+    if own {
+        return true;
+    }
+    let begun = if packet.begins {
+        direction
+    } else if known & socket::INITIATED != 0 {
+        Direction::Egress
+    } else {
+        Direction::Ingress
+    };
+    packet.event.policy = fence.policy(begun);
+    if private {
+        return refuse(packet, Verdict::PRIVATE_PORT);
+    }
+    judge(packet, begun)
+}
+
+/// A datagram or an echo. What is refused by its own direction's policy may be an answer.
+#[inline(always)]
+fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direction) -> bool {
+    // SAFETY: the context is valid for the run of the program.
+    let local = unsafe { (*skb).ifindex } == LOOPBACK;
+    let (other_way, sends) = match direction {
+        Direction::Ingress => (Direction::Egress, false),
+        Direction::Egress => (Direction::Ingress, true),
+    };
+    let mut private = false;
+    if local && matches!(packet.class, Class::Udp) {
+        match Peer::of(peer(skb, packet)) {
+            Peer::Own => return true,
+            Peer::Task(other) => private = sends && is_private(other, packet),
+            Peer::Host => {}
+        }
+    }
+    packet.event.policy = fence.policy(direction);
+    let verdict = if private {
+        Verdict::new(false, false, Verdict::PRIVATE_PORT)
+    } else {
+        decide(packet, packet.key(direction))
+    };
+    packet.event.verdict = verdict.0;
+    if verdict.allows() {
+        if local || !fence.is_open(other_way) {
+            record(packet, direction as u8);
+        }
+    } else if was_recorded(packet, other_way as u8) != 0 {
+        packet.event.policy = fence.policy(other_way);
+        let answer = decide(packet, packet.request_key(other_way));
+        if answer.allows() {
+            packet.event.verdict = answer.0;
+        } else {
+            packet.event.policy = fence.policy(direction);
+        }
+    }
+    count_and_tell(&mut packet.event);
+    Verdict(packet.event.verdict).allows()
+}
+
+/// Judges the packet by the policy that is set in it, which is one of `direction`.
+#[inline(always)]
+fn judge(packet: &mut Packet, direction: Direction) -> bool {
+    let verdict = decide(packet, packet.key(direction));
+    packet.event.verdict = verdict.0;
+    count_and_tell(&mut packet.event);
+    verdict.allows()
+}
+
+/// Refuses the packet by a rule that is no policy's.
+#[inline(always)]
+fn refuse(packet: &mut Packet, rule: u32) -> bool {
+    packet.event.verdict = Verdict::new(false, false, rule).0;
+    count_and_tell(&mut packet.event);
+    false
+}
+
+/// What the packet's policy says of `key`. Nothing there means no.
+#[inline(never)]
+fn decide(packet: &Packet, key: u32) -> Verdict {
+    let policy = packet.event.policy;
+    let leaf = if packet.is_v4 {
+        let place = Place4 {
+            policy,
+            address: low(&packet.event.remote),
+        };
+        LEAVES4.get(Key::new(POLICY_BITS + 32, place)).copied()
+    } else {
+        let place = Place6 {
+            policy,
+            address: packet.event.remote,
+        };
+        LEAVES6.get(Key::new(POLICY_BITS + 128, place)).copied()
+    };
+    let Some(leaf) = leaf else {
+        return Verdict::new(false, false, Verdict::NO_POLICY);
+    };
+    search(leaf, key, |index| INTERVALS.get(index).copied())
+}
+
+/// Counts the verdict, and tells the agent of it if it is one that is told.
+#[inline(never)]
+fn count_and_tell(event: &mut VerdictEvent) -> u32 {
+    let verdict = Verdict(event.verdict);
+    let key = RuleKey {
+        task: event.task,
+        policy: event.policy,
+        rule: verdict.rule(),
+    };
+    let counters = match RULES.get_ptr_mut(key) {
+        Some(counters) => Some(counters),
+        None => {
+            if RULES.insert(key, RuleCounters::default(), 0).is_err() {
+                count_lost(Lost::Rule);
+            }
+            RULES.get_ptr_mut(key)
+        }
+    };
+    let Some(counters) = counters else { return 0 };
+    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+    let counters = unsafe { &mut *counters };
+    counters.packets += 1;
+    counters.bytes += u64::from(event.bytes);
+    if !verdict.is_told() {
+        return 0;
+    }
+    // SAFETY: the helper has no arguments.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    if now_ns - counters.told_ns < TELL_EVERY_NS {
+        return 0;
+    }
+    counters.told_ns = now_ns;
+    event.at_ns = now_ns;
+    if VERDICTS.output::<VerdictEvent>(&*event, 0).is_err() {
+        count_lost(Lost::Verdict);
+    }
+    0
+}
+
+/// The exchange that `packet` belongs to if `direction` began it.
+#[inline(always)]
+fn flow(packet: &Packet, direction: u8) -> FlowKey {
+    FlowKey {
+        task: packet.event.task,
+        remote: packet.event.remote,
+        remote_port: packet.event.remote_port,
+        local_port: packet.event.local_port,
+        direction,
+        class: packet.class as u8,
+        pad: 0,
+    }
+}
+
+#[inline(never)]
+fn record(packet: &Packet, direction: u8) -> u32 {
+    let flow = flow(packet, direction);
+    // SAFETY: the helper has no arguments.
+    let now_ns = unsafe { bpf_ktime_get_coarse_ns() };
+    // SAFETY: the value is copied at once.
+    let seen_ns = unsafe { FLOWS.get(flow) }.copied().unwrap_or(0);
+    if now_ns.wrapping_sub(seen_ns) > FLOW_RENEW_NS {
+        // An answer is refused if this fails, as if the flow had been forgotten.
+        let _: Result<(), i32> = FLOWS.insert(flow, now_ns, 0);
+    }
+    0
+}
+
+/// Whether the exchange was begun by `direction` lately: 1 or 0.
+#[inline(never)]
+fn was_recorded(packet: &Packet, direction: u8) -> u32 {
+    // SAFETY: the value is copied at once.
+    let Some(seen_ns) = unsafe { FLOWS.get(flow(packet, direction)) }.copied() else {
+        return 0;
+    };
+    // SAFETY: the helper has no arguments.
+    let now_ns = unsafe { bpf_ktime_get_coarse_ns() };
+    u32::from(now_ns.wrapping_sub(seen_ns) < FLOW_NS)
+}
+
+/// What is kept with the packet's socket; null if it has none, or nothing and `make` is false.
+#[inline(always)]
+fn socket_state(skb: *mut __sk_buff, make: bool) -> *mut u32 {
+    // SAFETY: the context is valid for the run of the program, and the helpers check the rest.
+    unsafe {
+        let sk = (*skb).__bindgen_anon_2.sk;
+        if sk.is_null() {
+            return core::ptr::null_mut();
+        }
+        let sk = bpf_sk_fullsock(sk);
+        if sk.is_null() {
+            return core::ptr::null_mut();
+        }
+        let flags = if make {
+            u64::from(BPF_SK_STORAGE_GET_F_CREATE)
+        } else {
+            0
+        };
+        let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
+        bpf_sk_storage_get(map, sk.cast(), core::ptr::null_mut(), flags).cast::<u32>()
+    }
+}
+
+/// Who is at the other end of a packet on the loopback interface, as [`Peer::of`] reads it.
+#[inline(never)]
+fn peer(skb: *mut __sk_buff, packet: &Packet) -> u64 {
+    let level = fact!(task_level) as i32;
+    // SAFETY: the context is valid for the run of the program; the helper takes any level.
+    let alloc = unsafe { bpf_skb_ancestor_cgroup_id(skb, level - 1) };
+    let sk = look_up(skb.cast(), packet);
+    if sk.is_null() {
+        return Peer::HOST;
+    }
+    // SAFETY: the socket was found and is held until it is released, once.
+    let (theirs, task) = unsafe {
+        let theirs = bpf_sk_ancestor_cgroup_id(sk.cast(), level - 1);
+        let task = bpf_sk_ancestor_cgroup_id(sk.cast(), level);
+        bpf_sk_release(sk.cast());
+        (theirs, task)
+    };
+    if theirs == alloc && alloc != 0 {
+        return Peer::OWN;
+    }
+    // SAFETY: nothing is read of the value.
+    if task != 0 && unsafe { FENCE.get(task) }.is_some() {
+        return task;
+    }
+    Peer::HOST
+}
+
+#[inline(always)]
+fn look_up(ctx: *mut c_void, packet: &Packet) -> *mut bpf_sock {
+    // SAFETY: a tuple of integers; every part that the helper reads is written below.
+    let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
+    let (near, far) = (&packet.local, &packet.event.remote);
+    let near_port = packet.event.local_port.to_be();
+    let far_port = packet.event.remote_port.to_be();
+    let size = if packet.is_v4 {
+        tuple.__bindgen_anon_1.ipv4 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1 {
+            saddr: u32::from_ne_bytes(low(near)),
+            daddr: u32::from_ne_bytes(low(far)),
+            sport: near_port,
+            dport: far_port,
+        };
+        12
+    } else {
+        tuple.__bindgen_anon_1.ipv6 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2 {
+            saddr: words(near),
+            daddr: words(far),
+            sport: near_port,
+            dport: far_port,
+        };
+        36
+    };
+    let netns = i64::from(BPF_F_CURRENT_NETNS) as u64;
+    // SAFETY: the tuple is as long as said, on this program's stack.
+    unsafe {
+        if matches!(packet.class, Class::Tcp) {
+            bpf_sk_lookup_tcp(ctx, &raw mut tuple, size, netns, 0)
+        } else {
+            bpf_sk_lookup_udp(ctx, &raw mut tuple, size, netns, 0)
+        }
+    }
+}
+
+#[inline(always)]
+fn words(bytes: &[u8; 16]) -> [u32; 4] {
+    let word =
+        |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    [word(0), word(4), word(8), word(12)]
+}
+
+/// Whether `task` has not declared the port that the packet goes to.
+#[inline(always)]
+fn is_private(task: CgroupId, packet: &Packet) -> bool {
+    let key = PortKey {
+        task,
+        port: u64::from(packet.event.remote_port),
+    };
+    // SAFETY: nothing is read of the value.
+    unsafe { PORTS.get(key) }.is_none()
+}
+
+/// Refuses a connection to IPv4 that no packet could be sent for.
+#[cgroup_sock_addr(connect4)]
+fn connect4(ctx: SockAddrContext) -> i32 {
+    // SAFETY: the context is valid for the run of the program.
+    let address = unsafe { (*ctx.sock_addr).user_ip4 };
+    connect(&ctx, mapped(address.to_ne_bytes()))
+}
+
+/// Refuses a connection to IPv6 that no packet could be sent for.
+#[cgroup_sock_addr(connect6)]
+fn connect6(ctx: SockAddrContext) -> i32 {
+    // SAFETY: the context is valid for the run of the program. It is read word by word, as the
+    // kernel demands.
+    let words = unsafe {
+        let place = (&raw const (*ctx.sock_addr).user_ip6).cast::<u32>();
+        [
+            place.read_volatile(),
+            place.add(1).read_volatile(),
+            place.add(2).read_volatile(),
+            place.add(3).read_volatile(),
+        ]
+    };
+    let mut address = [0; 16];
+    address[0..4].copy_from_slice(&words[0].to_ne_bytes());
+    address[4..8].copy_from_slice(&words[1].to_ne_bytes());
+    address[8..12].copy_from_slice(&words[2].to_ne_bytes());
+    address[12..16].copy_from_slice(&words[3].to_ne_bytes());
+    connect(&ctx, address)
+}
+
+/// 1 lets the call go on; 0 makes it fail with `EPERM`.
+#[inline(always)]
+fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
+    if !is_active() {
+        return 1;
+    }
+    let Some(task) = current_task() else { return 1 };
+    // SAFETY: the value is copied at once.
+    let Some(fence) = (unsafe { FENCE.get(task) }).copied() else {
+        return 1;
+    };
+    // SAFETY: the context is valid for the run of the program.
+    let (kind, port) = unsafe { ((*ctx.sock_addr).type_, (*ctx.sock_addr).user_port) };
+    if kind != STREAM {
+        return 1;
+    }
+    let mut packet = Packet::new(task, Direction::Egress);
+    packet.class = Class::Tcp;
+    packet.is_v4 = is_mapped(&remote);
+    packet.local = remote;
+    packet.event.remote = remote;
+    packet.event.remote_port = u16::from_be(port as u16);
+    packet.event.protocol = protocol::TCP;
+    packet.event.policy = fence.egress;
+    let verdict = decide(&packet, packet.key(Direction::Egress));
+    if verdict.allows() {
+        return 1;
+    }
+    let listener = look_up(ctx.sock_addr.cast(), &packet);
+    if !listener.is_null() {
+        // SAFETY: the socket was found and is held until here.
+        unsafe { bpf_sk_release(listener.cast()) };
+        // It may be the allocation's own: a packet will show.
+        return 1;
+    }
+    packet.event.verdict = verdict.0;
+    count_and_tell(&mut packet.event);
+    0
+}
