@@ -110,11 +110,26 @@ impl AllocTask {
             Ok(()) => {
                 self.submit(vec![Write::Desired(desired.clone())]).await;
                 self.desired = Arc::new(*desired);
+                self.fence_again();
             }
             // A stop must get through, whatever came with it.
             Err(error) => tracing::error!(%error, "an update of an allocation is not followed"),
         }
         Event::DesiredChanged(wanted)
+    }
+
+    /// Puts tasks that run behind the policies of the job as it is now.
+    fn fence_again(&self) {
+        let facilities = &self.facilities;
+        for (alloc_id, name, live) in facilities.live.of(Some(self.runner.alloc_id())) {
+            let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
+            let Some(at) = tasks.iter().position(|task| task.name == name) else {
+                tracing::error!(%alloc_id, task = name, "a running task is not in its job any more");
+                continue;
+            };
+            let desired = Arc::clone(&self.desired);
+            task::fence_again(facilities, &TaskAt { desired, at }, live.record.cgroup_id);
+        }
     }
 
     async fn carry_out(

@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
 //! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
@@ -14,7 +15,7 @@
 //!
 //! Invariants: nothing but this module writes the maps from user space; a program makes no entry
 //! for a task that is not watched; at every moment at most one load of the programs counts.
-//! Absent: the meaning of a wait status (agent-core), and limits on traffic.
+//! Absent: the meaning of a wait status (agent-core).
 
 mod bpffs;
 mod btf;
@@ -27,10 +28,12 @@ mod net;
 mod object;
 mod oom;
 mod pins;
+mod policy;
 mod sched;
+mod verdicts;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
@@ -45,10 +48,12 @@ use nix::{
 };
 use thiserror::Error;
 
+use muster_agent_core::policy::TaskPolicies;
 use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
 
 use crate::bpf::{
-    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, oom::Oom, pins::Pins, sched::Sched,
+    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, oom::Oom, pins::Pins, policy::Policy,
+    sched::Sched,
 };
 
 pub use crate::bpf::{
@@ -58,12 +63,16 @@ pub use crate::bpf::{
     load::LoadProgramsError,
     oom::OomRecord,
     pins::remove_pins,
+    policy::{FenceError, RuleCount},
+    verdicts::{ToldVerdict, Verdicts},
 };
 pub(crate) use crate::bpf::{
     bpffs::{is_bpffs, own_mount},
     btf::VMLINUX,
 };
-pub use muster_ebpf_common::{exec::ExecCounters, net::NetCounters, sched::SchedCounters};
+pub use muster_ebpf_common::{
+    exec::ExecCounters, net::NetCounters, policy::Direction, sched::SchedCounters,
+};
 
 /// Where the programs are pinned and what they look at.
 #[derive(Clone, Debug)]
@@ -203,6 +212,8 @@ pub struct Bpf {
     exec: Exec,
     net: Net,
     oom: Oom,
+    policy: Policy,
+    verdicts: PathBuf,
     lost: PinnedMap<u32, u64>,
     active: PinnedMap<u32, u64>,
     charge_running: OwnedFd,
@@ -274,6 +285,7 @@ impl Bpf {
             (false, false) => Adoption::Fresh,
         };
         let bpf = Self::open_maps(&pins, generation, adoption, at)?;
+        bpf.policy.take_up().map_err(at)?;
         bpf.activate(&pins, generation).map_err(at)?;
         pins.remove_all_but(generation).map_err(at)?;
         Ok(bpf)
@@ -304,6 +316,8 @@ impl Bpf {
             oom: Oom {
                 entries: PinnedMap::shared(open_map(&maps, "OOM")?),
             },
+            policy: Policy::open(&maps, count)?,
+            verdicts: maps.clone(),
             lost: PinnedMap::per_cpu(open_map(&maps, "LOST")?, count),
             active: PinnedMap::shared(open_map(&maps, "ACTIVE")?),
             charge_running: sched::open_charge_running(&pins.programs(generation)).map_err(&at)?,
@@ -368,7 +382,49 @@ impl Bpf {
         self.oom.entries.remove(task)?;
         self.sched.counters.remove(task)?;
         self.net.counters.remove(task)?;
-        Ok(())
+        self.policy.forget(task)
+    }
+
+    /// Puts a task behind its network policy: before it is started, or at once if it runs. `ports` are those
+    /// that other allocations of this machine may connect to, if its policy lets them.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError`]. What the task had before, it still has.
+    pub fn fence(
+        &self,
+        task: CgroupId,
+        policies: &TaskPolicies,
+        ports: &BTreeSet<u16>,
+    ) -> Result<(), FenceError> {
+        self.policy.fence(task, policies, ports)
+    }
+
+    /// Removes the policies of tasks that an earlier agent had, and whose cgroups are not among `alive`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said. What could not be removed is removed by the next agent.
+    pub fn sweep_policies(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
+        self.policy.sweep(alive)
+    }
+
+    /// What each rule of a task's policies met since the task has them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of a look-up.
+    pub fn rule_counts(&self, task: CgroupId) -> io::Result<Vec<RuleCount>> {
+        self.policy.counts(task)
+    }
+
+    /// The verdicts that are told from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenBpfError::OpenMap`].
+    pub fn verdicts(&self) -> Result<Verdicts, OpenBpfError> {
+        Verdicts::open(&self.verdicts)
     }
 
     /// The counters of every registered task, up to this moment.

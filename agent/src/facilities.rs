@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use muster_agent_core::gc::GcState;
+use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::node::NodeSpec;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -21,6 +22,7 @@ use crate::ring::LogRing;
 use crate::store::Store;
 use crate::task::{Inputs, LiveTask};
 use crate::trash::Trash;
+use crate::verdicts::VerdictLog;
 
 /// Shared by all runners of one agent.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub(crate) struct Facilities {
     pub(crate) tree: NodeTree,
     /// The eBPF programs, or why there are none.
     pub(crate) bpf: Result<Bpf, String>,
+    /// What the node adds to every task's network policy.
+    pub(crate) network: NodePolicy,
+    /// The newest verdicts on their packets.
+    pub(crate) verdicts: VerdictLog,
     /// Drains FIFOs.
     pub(crate) ring: LogRing,
     /// Which task has which cores for itself.

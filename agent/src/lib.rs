@@ -13,6 +13,7 @@
 //! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
 //! | `cores`, `volumes` | cores of a task's own, and host volumes of the node in tasks |
 //! | `gc`, [`trash`], [`clean`] | removal of what has finished, and of everything |
+//! | `verdicts` | what network policies refused, for whoever asks |
 //! | `sys` | system calls without a safe wrapper |
 //! | `limits` | bounds |
 //!
@@ -45,6 +46,7 @@ mod sys;
 mod task;
 mod task_env;
 pub mod trash;
+mod verdicts;
 mod volumes;
 
 pub use drivers::native::DriverConfigError;

@@ -108,3 +108,11 @@ pub(crate) const FINGERPRINT_INTERVAL: Duration = Duration::from_mins(1);
 /// Bytes of the record that is written on a task's cgroup: the kernel's bound on an extended attribute
 /// (`XATTR_SIZE_MAX`). A start with a larger record is kept in the store alone.
 pub(crate) const TASK_NOTE_BYTES_MAX: usize = 65_536;
+
+/// Verdicts on packets that are kept for whoever asks: of a task that is refused all the time, half a minute.
+pub(crate) const VERDICTS_KEPT: usize = 8_192;
+/// Verdicts in one answer. Whoever follows asks every second, when one rule of one task tells at most 200 on two
+/// CPUs.
+pub(crate) const VERDICTS_TOLD_MAX: usize = 1_024;
+/// How long after its start an agent looks once more for policies of tasks that an earlier one had.
+pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);

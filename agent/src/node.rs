@@ -35,6 +35,7 @@ use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
 
 pub use config::{AgentConfig, Leave, parse_host_volume};
 pub(crate) use events::Event;
+pub use muster_domain::job::NetworkPolicy;
 pub use muster_domain::node::HostVolume;
 pub(crate) use open::recorded_tree;
 

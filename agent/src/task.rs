@@ -8,6 +8,7 @@
 
 mod begin;
 mod end;
+mod fence;
 mod one_off;
 mod recover;
 mod streams;
@@ -32,6 +33,7 @@ use streams::Streams;
 
 pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
+pub(crate) use fence::fence_again;
 pub(crate) use recover::Unrecorded;
 pub(crate) use streams::stream_name;
 

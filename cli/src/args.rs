@@ -10,6 +10,7 @@ use crate::eval::EvalCommand;
 use crate::events::EventsArgs;
 use crate::exit::CliResult;
 use crate::job::JobCommand;
+use crate::net::NetArgs;
 use crate::node::NodeCommand;
 use crate::operator::OperatorCommand;
 use crate::serve::{AgentArgs, DevArgs, DriverCommand, ServerArgs};
@@ -18,7 +19,7 @@ use crate::task::TaskCommand;
 use crate::top::TopArgs;
 use crate::why::WhyArgs;
 use crate::{
-    alloc, deployment, doctor, eval, events, exit, job, node, operator, output, serve, system,
+    alloc, deployment, doctor, eval, events, exit, job, net, node, operator, output, serve, system,
     task, top, why,
 };
 
@@ -101,6 +102,10 @@ pub enum Command {
     ///
     /// Example: muster why web/api
     Why(WhyArgs),
+    /// Show what network policies let pass and refused, by rule.
+    ///
+    /// Example: muster net web --denied --follow
+    Net(NetArgs),
     /// Show what every task uses, live from eBPF.
     Top(TopArgs),
     /// Follow what changes, as it changes.
@@ -148,6 +153,7 @@ pub fn run(args: &Args) -> CliResult {
         Command::Node { command } => node::run(&client, args.json, command),
         Command::Eval { command } => eval::run(&client, args.json, command),
         Command::Why(why) => why::run(&client, args.json, why),
+        Command::Net(net) => net::run(&client, args.json, net),
         Command::Top(top) => top::run(&client, args.json, top),
         Command::Events(follow) => events::run(&client, args.json, follow),
         Command::Operator { command } => operator::run(&client, args.json, command),

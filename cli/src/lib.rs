@@ -24,6 +24,7 @@ pub mod exit;
 pub mod job;
 pub mod jobspec;
 pub mod names;
+pub mod net;
 pub mod node;
 pub mod operator;
 pub mod output;

@@ -137,6 +137,7 @@ pub fn task(name: &str) -> Task {
         kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
         logs: LogConfig::default(),
         meta: BTreeMap::new(),
+        policy: None,
     }
 }
 
@@ -209,6 +210,7 @@ impl JobBuilder {
             .get_or_insert_with(|| GroupNetwork {
                 mode: NetworkMode::Host,
                 ports: Vec::new(),
+                policy: None,
             });
         network.ports.push(PortAsk {
             label: label.to_owned(),

@@ -7,6 +7,7 @@
 mod constraint;
 mod group;
 mod launch;
+mod policy;
 mod task;
 mod update;
 mod validate;
@@ -28,12 +29,15 @@ pub use launch::{
     DISPATCH_LAUNCH_INFIX, Launched, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse, Periodic,
     Scaling, VolumeAsk, VolumeAsks, VolumeMount,
 };
+pub use policy::{
+    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, read_peer,
+};
 pub use task::{Lifecycle, LifecycleHook, LogConfig, Task};
 pub use update::{
     DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
     UpdateStrategy,
 };
-pub use validate::{ValidJob, validate};
+pub use validate::{ValidJob, validate, validate_policy};
 
 /// The namespace of a job that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";

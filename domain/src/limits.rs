@@ -21,6 +21,10 @@ pub const CONFIG_BYTES_MAX: usize = 256 * 1024;
 pub const META_MAX: usize = 512;
 /// Ports a group may ask for.
 pub const PORTS_MAX: usize = 64;
+/// Rules of a policy, in one direction.
+pub const POLICY_RULES_MAX: usize = 10_000;
+/// Addresses and prefixes of one rule, and its ranges of ports.
+pub const POLICY_PEERS_MAX: usize = 1_024;
 /// Attributes and metadata a node may report.
 pub const NODE_ATTRIBUTES_MAX: usize = 4096;
 /// Highest job priority.

@@ -6,7 +6,7 @@
 //! stream ends.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, DesiredAlloc};
@@ -143,6 +143,13 @@ pub enum NodeRequest {
         /// Only say what would be done.
         dry_run: bool,
     },
+    /// What the network policies of an allocation's tasks let pass and refused.
+    AllocNetwork {
+        /// The allocation.
+        alloc_id: AllocId,
+        /// Only verdicts with a greater number.
+        after: u64,
+    },
 }
 
 /// Which output of which task.
@@ -226,6 +233,64 @@ pub enum NodeReply {
         /// Allocations that stay, by reason; without those that run.
         kept: Vec<(String, u64)>,
     },
+    /// What network policies let pass and refused.
+    AllocNetwork(Box<AllocNetwork>),
+}
+
+/// What the network policies of an allocation's tasks let pass and refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocNetwork {
+    /// Rules that met a packet, of tasks that run.
+    pub rules: Vec<RuleCount>,
+    /// The newest verdicts that were told, oldest first: refusals, and what rules with `log` let pass. At most
+    /// one in 10 ms of a rule, task and CPU.
+    pub verdicts: Vec<Verdict>,
+    /// The number of the node's newest verdict.
+    pub last: u64,
+}
+
+/// What one rule of one task met since the task has its policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleCount {
+    /// The task.
+    pub task: String,
+    /// Of what it sends, or of what it receives.
+    pub egress: bool,
+    /// The rule's name.
+    pub rule: String,
+    /// Whether it lets packets pass.
+    pub allows: bool,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, IP headers included.
+    pub bytes: u64,
+}
+
+/// A packet, or an attempt to connect, that was judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Its place in the order of the node's verdicts, from 1 at the agent's start.
+    pub number: u64,
+    /// When.
+    pub at: Timestamp,
+    /// The task.
+    pub task: String,
+    /// Whether the task sent it.
+    pub egress: bool,
+    /// The rule that decided.
+    pub rule: String,
+    /// Whether it passed.
+    pub allowed: bool,
+    /// The number of the IP protocol.
+    pub protocol: u8,
+    /// The other side.
+    pub remote: IpAddr,
+    /// Its port; 0 without ports.
+    pub remote_port: u16,
+    /// The task's port; 0 without ports, and before a connection has one.
+    pub local_port: u16,
+    /// Bytes; 0 for an attempt to connect.
+    pub bytes: u32,
 }
 
 /// What a node uses.

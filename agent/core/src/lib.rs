@@ -14,6 +14,7 @@
 //! | [`contact`] | what stops because no server was in reach for too long |
 //! | [`servers`] | which server the agent tries next, and when |
 //! | [`gc`] | which finished allocation is destroyed next |
+//! | [`policy`] | what a task may send and receive, compiled for the packet path |
 //! | [`limits`] | bounds of all of it |
 
 #![forbid(unsafe_code)]
@@ -26,5 +27,6 @@ pub mod health;
 pub mod lifecycle;
 pub mod limits;
 pub mod node;
+pub mod policy;
 pub mod servers;
 pub mod task;

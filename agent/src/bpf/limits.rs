@@ -38,3 +38,14 @@ pub(super) const UNMOUNT_ATTEMPTS_MAX: u32 = 100;
 
 /// How long to wait before the next attempt to unmount.
 pub(super) const UNMOUNT_WAIT: Duration = Duration::from_millis(10);
+
+/// Keys that are listed of one map: twice of what the largest of them holds. The kernel starts again from the
+/// first when an entry is removed under it.
+pub(super) const KEYS_MAX: usize = 262_144;
+
+/// How long intervals of a policy that nobody has stay as they are.
+///
+/// A program that found them before the policy was given up may still be reading; it runs for microseconds,
+/// and no program is interrupted for longer than the kernel lets a reader of RCU be, which it reports after
+/// seconds as its own fault.
+pub(super) const QUARANTINE: Duration = Duration::from_secs(2);

@@ -16,11 +16,12 @@ use std::{
 use aya::maps::MapData;
 use muster_ebpf_common::Plain;
 
-use crate::bpf::limits::{BATCH_ENTRIES, INSERT_ATTEMPTS_MAX, INSERT_WAIT};
+use crate::bpf::limits::{BATCH_ENTRIES, INSERT_ATTEMPTS_MAX, INSERT_WAIT, KEYS_MAX};
 
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_MAP_GET_NEXT_KEY: libc::c_long = 4;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
@@ -183,6 +184,30 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The keys of all entries, each by a system call. One that is made or removed meanwhile may be there or
+    /// not; at most as many are told as fit into a map of the node's.
+    pub(super) fn keys(&self) -> io::Result<Vec<K>> {
+        let mut keys: Vec<K> = Vec::new();
+        loop {
+            let mut next = K::default();
+            let mut attr = ElementAttr {
+                map_fd: raw(self.fd()),
+                key: keys
+                    .last()
+                    .map_or(0, |key| std::ptr::from_ref(key).expose_provenance() as u64),
+                value: (&raw mut next).expose_provenance() as u64,
+                ..ElementAttr::default()
+            };
+            // SAFETY: the key, if there is one, and the room for the next are live values of `K`.
+            match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &mut attr) } {
+                Ok(_) if keys.len() < KEYS_MAX => keys.push(next),
+                Ok(_) => return Ok(keys),
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(keys),
+                Err(error) => return Err(error),
+            }
         }
     }
 

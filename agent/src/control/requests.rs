@@ -12,7 +12,7 @@ use super::logs;
 use crate::facilities::Facilities;
 use crate::gc;
 use crate::limits::{REQUESTS_MAX, SESSION_DEADLINE};
-use crate::stats;
+use crate::{stats, verdicts};
 
 /// Answers questions until the connection ends.
 pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
@@ -52,6 +52,15 @@ async fn answer(
                     not_found: true,
                 },
                 |stats| NodeReply::AllocStats(Box::new(stats)),
+            )
+        }
+        Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {
+            verdicts::alloc(facilities, alloc_id, after).map_or_else(
+                |reason| NodeReply::Failed {
+                    reason,
+                    not_found: false,
+                },
+                |network| NodeReply::AllocNetwork(Box::new(network)),
             )
         }
         Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => collect(facilities, dry_run).await,

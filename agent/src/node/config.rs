@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use muster_agent_core::gc::GcConfig;
-use muster_domain::job::DEFAULT_NODE_POOL;
+use muster_agent_core::policy::NodePolicy;
+use muster_domain::job::{DEFAULT_NODE_POOL, PolicyProtocol};
 use muster_domain::node::{DeviceGroup, HostAddress, HostVolume};
 use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
@@ -68,6 +69,8 @@ pub struct AgentConfig {
     pub plugins: BTreeMap<String, PluginSettings>,
     /// Drivers that live in the agent's process, by name.
     pub drivers: Vec<(String, Arc<dyn TaskDriver>)>,
+    /// What the node adds to every task's network policy, besides its servers.
+    pub network: NodePolicy,
     /// Collection of finished allocations.
     pub gc: GcConfig,
     /// How logs are drained.
@@ -106,10 +109,21 @@ impl AgentConfig {
             plugin_dir: None,
             plugins: BTreeMap::new(),
             drivers: Vec::new(),
+            network: NodePolicy::default(),
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
             strict_limits: false,
         }
+    }
+
+    /// Keeps every task from connecting to `address`; a refusal is told by `name`.
+    pub fn forbid_tcp(&mut self, name: &str, address: SocketAddr) {
+        self.network.forbidden.push((
+            name.to_owned(),
+            address.ip().into(),
+            PolicyProtocol::Tcp,
+            address.port(),
+        ));
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use muster_agent_core::gc::GcConfig;
+use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::{AllocId, NodeId};
+use muster_domain::job::PolicyProtocol;
 use muster_driver::plugin::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -14,7 +16,7 @@ use super::spec::Publisher;
 use super::{AgentConfig, Event, StartAgentError, pin_dir};
 use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
-use crate::cgroup::{Hierarchies, NodeTree};
+use crate::cgroup::{Hierarchies, NodeTree, TaskCgroup};
 use crate::control::Standing;
 use crate::cores::Cores;
 use crate::drivers::native::{self, NativeProcess};
@@ -23,11 +25,13 @@ use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fi
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
+use crate::limits::SWEEP_AFTER;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
 use crate::task::chain;
 use crate::trash::Trash;
+use crate::verdicts::{self, VerdictLog};
 
 /// What was opened.
 pub(super) struct Opened {
@@ -54,6 +58,9 @@ pub(super) async fn open(
     let (store, mut loaded) = store::open(data.root())?;
     let (hierarchies, tree) = open_tree(&data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
+    if let Ok(bpf) = &bpf {
+        sweep_policies(bpf, &tree);
+    }
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
 
@@ -99,6 +106,8 @@ pub(super) async fn open(
         store,
         tree,
         bpf,
+        network: network(config),
+        verdicts: VerdictLog::default(),
         ring,
         cores: Cores::default(),
         drivers,
@@ -114,6 +123,8 @@ pub(super) async fn open(
         collection: watch::Sender::default(),
         node,
     });
+    tasks.spawn(verdicts::follow(Arc::clone(&facilities), stop.clone()));
+    tasks.spawn(sweep_later(Arc::clone(&facilities), stop.clone()));
     for (name, slot) in facilities.drivers.iter() {
         let facilities = Arc::clone(&facilities);
         let follow = follow_events(name.to_owned(), slot.clone(), facilities, stop.clone());
@@ -217,6 +228,40 @@ pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
             tracing::info!(%error, "the node's cgroup tree is made anew");
             None
         }
+    }
+}
+
+/// What the node adds to every task's policy; its servers are out of reach of its tasks.
+fn network(config: &AgentConfig) -> NodePolicy {
+    let mut network = config.network.clone();
+    let servers = config.servers.iter();
+    network.forbidden.extend(servers.map(|server| {
+        let name = "servers".to_owned();
+        (name, server.ip().into(), PolicyProtocol::Udp, server.port())
+    }));
+    network
+}
+
+/// Removes network policies of tasks that ended while no agent ran.
+fn sweep_policies(bpf: &Bpf, tree: &NodeTree) {
+    let groups = tree.tasks().unwrap_or_default();
+    let alive = groups.iter().filter_map(|name| {
+        let cgroup = TaskCgroup::open(tree, &name.alloc, &name.task).ok()?;
+        Some(cgroup.id())
+    });
+    if let Err(error) = bpf.sweep_policies(&alive.collect()) {
+        tracing::warn!(%error, "network policies that no task has are left");
+    }
+}
+
+/// Removes network policies that tasks had before this agent found them and gave them theirs.
+async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep(SWEEP_AFTER) => {}
+        () = stop.cancelled() => return,
+    }
+    if let Some(bpf) = facilities.bpf() {
+        sweep_policies(bpf, &facilities.tree);
     }
 }
 

@@ -72,6 +72,13 @@ pub(crate) async fn begin(
     {
         notes.push(format!("the task is not counted by eBPF: {error}"));
     }
+    match super::fence::fence(facilities, task, cgroup.id()) {
+        Ok(note) => notes.extend(note),
+        Err(reason) => {
+            undo(facilities, task, &cgroup).await;
+            return Err(StartFailure::fatal(reason));
+        }
+    }
     match start(facilities, task, &slot, config, &cgroup).await {
         Ok((started, streams)) => {
             let record = TaskRecord {

@@ -5,6 +5,7 @@ use muster_domain::alloc::Exit;
 use muster_driver::{DriverError, TaskHandle};
 use muster_wire::codec;
 
+use super::fence::fence_again;
 use super::streams::{Streams, remove_fifos};
 use super::{LiveTask, TaskAt, end};
 use crate::allocdir::owner_named;
@@ -189,6 +190,7 @@ async fn live(
         }
     };
     task.hold_cores(facilities);
+    fence_again(facilities, task, record.cgroup_id);
     let streams = reopen_streams(facilities, task).await;
     Found::Live(Box::new(LiveTask {
         slot,

@@ -17,6 +17,8 @@ mod node;
 #[cfg(test)]
 mod oom;
 #[cfg(test)]
+mod policy;
+#[cfg(test)]
 mod sched;
 #[cfg(test)]
 mod support;

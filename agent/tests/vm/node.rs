@@ -6,11 +6,11 @@
 use std::{
     env,
     fs::{self, OpenOptions},
-    io::Write,
-    net::{Ipv4Addr, UdpSocket},
+    io::{BufRead as _, BufReader, Lines, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
@@ -23,6 +23,10 @@ use crate::bpf::{
 /// How long to wait for the kernel to have done something. It takes milliseconds, but seconds in an
 /// emulated guest.
 const DEADLINE: Duration = Duration::from_mins(1);
+
+/// How long a connection that nobody answers is waited for. Loopback answers in microseconds; it bounds how long a
+/// test that expects silence takes.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Tells a process in the tree what to do.
 pub(crate) const CHILD_VAR: &str = "MUSTER_TEST_CHILD";
@@ -80,24 +84,51 @@ impl Node {
 
     /// The task's cgroup id.
     pub(crate) fn task(&self) -> u64 {
-        fs::metadata(self.task_dir()).unwrap().ino()
+        self.id_of(Place::Task)
+    }
+
+    /// The id of a cgroup, which is made if it is not there.
+    pub(crate) fn id_of(&self, place: Place) -> u64 {
+        let dir = self.dir_of(place);
+        fs::create_dir_all(&dir).unwrap();
+        fs::metadata(dir).unwrap().ino()
+    }
+
+    /// Starts a process in `place` that carries out `order` and says at which port; it is killed when what is
+    /// returned is dropped.
+    pub(crate) fn serve(&self, order: &str, place: Place) -> (Server, u16) {
+        self.id_of(place);
+        let mut command = self.command(order, place);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| {
+            let line = line.unwrap();
+            let (_, port) = line.split_once("port ")?;
+            port.parse().ok()
+        });
+        (Server(child, lines), port.expect("the number of a port"))
     }
 
     /// Starts a process that enters the task's cgroup and then executes [`child`] with `order`.
     pub(crate) fn start(&mut self, order: &str) -> u32 {
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let child = Command::new("sh")
-            .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])
-            .arg(self.task_dir().join("cgroup.procs"))
-            .arg(env::current_exe().unwrap())
-            .args(["--exact", &format!("{module}::child"), "--ignored"])
-            .env(CHILD_VAR, order)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = self.command(order, Place::Task);
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id();
         self.children.push(child);
         pid
+    }
+
+    /// A process that enters a cgroup and then executes [`child`] with `order`.
+    fn command(&self, order: &str, place: Place) -> Command {
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])
+            .arg(self.dir_of(place).join("cgroup.procs"))
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", &format!("{module}::child"), "--ignored"])
+            .env(CHILD_VAR, order);
+        command
     }
 
     /// Waits for the process that was started last.
@@ -132,7 +163,40 @@ impl Node {
     }
 
     fn task_dir(&self) -> PathBuf {
-        self.cgroup_dir.join("alloc/task")
+        self.dir_of(Place::Task)
+    }
+
+    fn dir_of(&self, place: Place) -> PathBuf {
+        self.cgroup_dir.join(match place {
+            Place::Task => "alloc/task",
+            Place::Neighbour => "alloc/neighbour",
+            Place::Stranger => "other/task",
+        })
+    }
+}
+
+/// One of the tree's cgroups.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// The task's.
+    Task,
+    /// That of another task of the same allocation.
+    Neighbour,
+    /// That of a task of another allocation.
+    Stranger,
+}
+
+/// A process that serves.
+#[derive(Debug)]
+pub(crate) struct Server(
+    Child,
+    #[expect(dead_code, reason = "held open")] Lines<BufReader<ChildStdout>>,
+);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }
 
@@ -142,11 +206,13 @@ impl Drop for Node {
             self.kill();
         }
         remove_pins(&self.pin_dir).unwrap();
-        for directory in [
-            self.task_dir(),
-            self.cgroup_dir.join("alloc"),
-            self.cgroup_dir.clone(),
-        ] {
+        let places = [Place::Task, Place::Neighbour, Place::Stranger];
+        let groups = ["alloc", "other"].map(|group| self.cgroup_dir.join(group));
+        let directories = places.map(|place| self.dir_of(place)).into_iter();
+        for directory in directories.chain(groups).chain([self.cgroup_dir.clone()]) {
+            if !directory.exists() {
+                continue;
+            }
             poll("an empty cgroup", || fs::remove_dir(&directory).ok());
         }
         unmount_bpffs(self.data_dir.path()).unwrap();
@@ -233,6 +299,11 @@ fn child() {
         },
         "burn" => burn(Duration::from_millis(argument.parse().unwrap())),
         "spin" => burn(Duration::MAX),
+        "connect" => connect(argument),
+        "send-to" => send_to(argument),
+        "ask" => ask(argument),
+        "stream" => stream(argument),
+        "serve-tcp" => serve_tcp(argument),
         "send" => send(argument.parse().unwrap()),
         "spawn" => spawn(argument.parse().unwrap()),
         other => panic!("no such order: {other}"),
@@ -250,6 +321,69 @@ fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         std::hint::spin_loop();
+    }
+}
+
+/// Ends with 11 if the kernel refuses it at once, with 12 if nobody answers.
+#[expect(clippy::disallowed_methods, reason = "the exit code is what is told")]
+fn told(outcome: std::io::Result<()>) {
+    let Err(error) = outcome else { return };
+    std::process::exit(match error.kind() {
+        std::io::ErrorKind::PermissionDenied => 11,
+        std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock => 12,
+        _ => panic!("{error}"),
+    });
+}
+
+fn connect(to: &str) {
+    let to: SocketAddr = to.parse().unwrap();
+    told(TcpStream::connect_timeout(&to, SILENCE).map(drop));
+}
+
+fn socket_towards(to: &SocketAddr) -> UdpSocket {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    UdpSocket::bind((any, 0)).unwrap()
+}
+
+fn send_to(to: &str) {
+    let to: SocketAddr = to.parse().unwrap();
+    told(socket_towards(&to).send_to(b"hello", to).map(drop));
+}
+
+/// Sends a datagram and waits for the answer.
+fn ask(to: &str) {
+    let to: SocketAddr = to.parse().unwrap();
+    let socket = socket_towards(&to);
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let answered = socket.send_to(b"hello", to);
+    told(
+        answered
+            .and_then(|_| socket.recv_from(&mut [0; 16]))
+            .map(drop),
+    );
+}
+
+/// Writes a byte every moment, for ever.
+fn stream(to: &str) {
+    let mut stream = TcpStream::connect(to).unwrap();
+    while stream.write_all(&[0; 100]).is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says at which port it listens and greets whoever comes.
+fn serve_tcp(at: &str) {
+    let listener = TcpListener::bind(at).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Past the harness, which keeps what is printed.
+    let mut out = std::io::stdout();
+    out.write_all(format!("port {port}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+    for stream in listener.incoming() {
+        drop(stream.unwrap().write_all(b"hello"));
     }
 }
 

@@ -224,6 +224,7 @@ const TASK: Block = Block {
         ),
         nested("lifecycle", "Lifecycle", Shape::One, &LIFECYCLE),
         nested("logs", "LogConfig", Shape::One, &LOGS),
+        nested("policy", "Policy", Shape::One, &POLICY),
         nested("resources", "Resources", Shape::One, &RESOURCES),
         nested("restart", "RestartPolicy", Shape::One, &RESTART),
         nested("volume_mount", "VolumeMounts", Shape::Many, &VOLUME_MOUNT),
@@ -447,7 +448,10 @@ const NETWORK: Block = Block {
         attr("mbits", "MBits", Kind::Int),
         attr("mode", "Mode", Kind::Text),
     ],
-    blocks: &[nested("port", "", Shape::Ports, &PORT)],
+    blocks: &[
+        nested("policy", "Policy", Shape::One, &POLICY),
+        nested("port", "", Shape::Ports, &PORT),
+    ],
     later: &["cni", "dns", "hostname"],
     ..EMPTY
 };
@@ -460,6 +464,35 @@ const PORT: Block = Block {
         attr("to", "To", Kind::Int),
     ],
     later: &["ignore_collision"],
+    ..EMPTY
+};
+
+const POLICY: Block = Block {
+    blocks: &[
+        nested("egress", "Egress", Shape::One, &POLICY_DIRECTION),
+        nested("ingress", "Ingress", Shape::One, &POLICY_DIRECTION),
+    ],
+    ..EMPTY
+};
+
+const POLICY_DIRECTION: Block = Block {
+    attrs: &[attr("default", "Default", Kind::Text)],
+    blocks: &[nested("rule", "Rules", Shape::Many, &POLICY_RULE)],
+    ..EMPTY
+};
+
+const POLICY_RULE: Block = Block {
+    label: &["Name"],
+    attrs: &[
+        attr("action", "Action", Kind::Text),
+        attr("icmp_code", "ICMPCode", Kind::Int),
+        attr("icmp_type", "ICMPType", Kind::Int),
+        attr("log", "Log", Kind::Bool),
+        attr("peers", "Peers", Kind::Texts),
+        attr("ports", "Ports", Kind::Texts),
+        attr("protocol", "Protocol", Kind::Text),
+    ],
+    required: &["action"],
     ..EMPTY
 };
 

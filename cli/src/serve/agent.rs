@@ -1,6 +1,7 @@
 //! `muster agent`, and `muster agent clean`.
 
 mod file;
+mod policy;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -176,6 +177,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
         config.pool = pool;
     }
     config.gc = file.gc;
+    config.network.policy.clone_from(&file.policy);
     config.meta.clone_from(&file.meta);
     config.meta.extend(args.meta.iter().cloned());
     config.host_volumes.extend(file.host_volumes.clone());

@@ -7,6 +7,7 @@ use muster_control_core::state::AllocView;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::node::Node;
+use muster_wire::api::network::AllocNetwork;
 use muster_wire::api::stats::{AllocStats, NodeStats};
 use muster_wire::rpc::{self, NodeReply, NodeRequest};
 use std::sync::Arc;
@@ -21,6 +22,10 @@ pub(super) fn routes(table: Table) -> Table {
     table
         .on("/v1/client/stats", get(node_stats))
         .on("/v1/client/allocation/{alloc_id}/stats", get(alloc_stats))
+        .on(
+            "/v1/client/allocation/{alloc_id}/network",
+            get(alloc_network),
+        )
         .on("/v1/client/allocation/{alloc_id}/checks", get(alloc_checks))
         .on("/v1/client/fs/logs/{alloc_id}", get(logs::read))
 }
@@ -149,6 +154,24 @@ async fn alloc_stats(
     tokio::time::sleep(limits::STATS_SAMPLE_GAP).await;
     let second = sample_alloc(&http, &alloc).await?;
     query.json(&AllocStats::new(Some(&first), &second, core_mhz))
+}
+
+/// With `after`, only verdicts with a greater number.
+async fn alloc_network(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let alloc = find_alloc(&http, &query, &alloc_id).await?;
+    let after = query.number("after")?.unwrap_or(0);
+    let request = NodeRequest::AllocNetwork {
+        alloc_id: alloc.id,
+        after,
+    };
+    match ask(&http, alloc.node_id, request).await? {
+        NodeReply::AllocNetwork(network) => query.json(&AllocNetwork::from(&*network)),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// There are no service checks yet: what an allocation without them answers.

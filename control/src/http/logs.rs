@@ -176,9 +176,10 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::LogData { data, .. } => Ok(Some(Bytes::from(data))),
         NodeReply::LogGap { .. } | NodeReply::Idle => Ok(None),
         NodeReply::Failed { reason, not_found } => Err(ApiError::NodeFailed { reason, not_found }),
-        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) | NodeReply::Collected { .. } => {
-            Err(misled())
-        }
+        NodeReply::NodeStats(_)
+        | NodeReply::AllocStats(_)
+        | NodeReply::AllocNetwork(_)
+        | NodeReply::Collected { .. } => Err(misled()),
     }
 }
 
@@ -198,7 +199,10 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::Failed { reason, not_found } => {
             return Err(ApiError::NodeFailed { reason, not_found });
         }
-        NodeReply::NodeStats(_) | NodeReply::AllocStats(_) | NodeReply::Collected { .. } => {
+        NodeReply::NodeStats(_)
+        | NodeReply::AllocStats(_)
+        | NodeReply::AllocNetwork(_)
+        | NodeReply::Collected { .. } => {
             return Err(misled());
         }
     };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Affinity, Constraint, Disconnect, JobType, Lifecycle, LifecycleHook, MigrateStrategy,
-    ReschedulePolicy, Scaling, Spread, Task, UpdateStrategy, VolumeAsks,
+    NetworkPolicy, ReschedulePolicy, Scaling, Spread, Task, UpdateStrategy, VolumeAsks,
 };
 use crate::resources::{Amount, Mb};
 
@@ -207,6 +207,8 @@ pub struct GroupNetwork {
     pub mode: NetworkMode,
     /// Ports it needs.
     pub ports: Vec<PortAsk>,
+    /// What its tasks may send and receive, after their own rules.
+    pub policy: Option<NetworkPolicy>,
 }
 
 /// A port that a group needs on its node.

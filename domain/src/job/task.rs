@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Affinity, Constraint, RestartPolicy, VolumeMount};
+use super::{Affinity, Constraint, NetworkPolicy, RestartPolicy, VolumeMount};
 use crate::resources::{Mb, TaskResources};
 
 /// One process tree, run by a driver.
@@ -48,6 +48,8 @@ pub struct Task {
     pub logs: LogConfig,
     /// Free key-value pairs.
     pub meta: BTreeMap<String, String>,
+    /// What it may send and receive.
+    pub policy: Option<NetworkPolicy>,
 }
 
 impl Task {

@@ -2,6 +2,7 @@
 
 mod later;
 mod launch;
+mod policy;
 mod update;
 
 use std::collections::BTreeSet;
@@ -9,8 +10,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::{
-    Affinity, Constraint, GroupNetwork, JobSpec, JobType, Lifecycle, LifecycleHook, Operand,
-    RestartPolicy, Spread, Task, TaskGroup,
+    Affinity, Constraint, GroupNetwork, JobSpec, JobType, Lifecycle, LifecycleHook, NetworkPolicy,
+    Operand, RestartPolicy, Spread, Task, TaskGroup,
 };
 use crate::fault::Fault;
 use crate::limits;
@@ -252,6 +253,7 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
         kill_signal,
         logs,
         meta,
+        policy,
     } = task;
     let at = format!("{group} → task \"{name}\"");
     check_file_name(&at, name, faults);
@@ -289,6 +291,9 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     check_delay(&at, *shutdown_delay, faults);
     launch::check_payload_file(&at, payload_file, faults);
     check_lifecycle(&at, *lifecycle, *leader, faults);
+    if let Some(policy) = policy {
+        policy::check_policy(&at, policy, faults);
+    }
     if kill_timeout.as_secs() > 24 * 3600 {
         faults.push(Fault::new(format!("{at} → kill_timeout"), "is above 24 h"));
     }
@@ -387,6 +392,14 @@ fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
     }
 }
 
+/// Everything that is wrong with a policy that is not a job's; empty if nothing is.
+#[must_use]
+pub fn validate_policy(policy: &NetworkPolicy) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    policy::check_policy("node", policy, &mut faults);
+    faults
+}
+
 fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     let at = format!("{at} → network");
     check_count(
@@ -401,6 +414,9 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
         network.ports.iter().map(|port| port.label.as_str()),
         faults,
     );
+    if let Some(policy) = &network.policy {
+        policy::check_policy(&at, policy, faults);
+    }
     let mut fixed = BTreeSet::new();
     for port in &network.ports {
         let at = format!("{at} → port \"{}\"", port.label);

@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use serde::{Deserialize, Serialize};
+
+use crate::job::{self, DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule};
 
 /// Ports from `start` to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +55,7 @@ pub struct EgressRule {
     pub annotations: Vec<String>,
 }
 
-/// What rules come to, as far as it can be enforced.
+/// What rules come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Nothing may go out: a network namespace of its own, with nothing in it.
@@ -108,8 +111,15 @@ impl EgressRule {
                 if has_ports {
                     return Some(format!("ports do not go with {protocol}"));
                 }
-                if icmp_info.is_none() {
+                let Some(info) = icmp_info else {
                     return Some("icmp_info is missing".to_owned());
+                };
+                let all_or_byte = -1..=i32::from(u8::MAX);
+                if !all_or_byte.contains(&info.kind) || !all_or_byte.contains(&info.code) {
+                    return Some(format!(
+                        "icmp_info type {} and code {} are not both within -1 to 255",
+                        info.kind, info.code
+                    ));
                 }
             }
             "all" => {
@@ -156,6 +166,67 @@ impl EgressRule {
     }
 }
 
+impl EgressRule {
+    /// The policy of a task that may send by `rules` and otherwise nothing. Nobody reaches it: a port
+    /// is for tasks that serve.
+    #[must_use]
+    pub fn policy(rules: &[Self]) -> NetworkPolicy {
+        NetworkPolicy {
+            egress: DirectionPolicy {
+                default: Some(PolicyAction::Deny),
+                rules: rules
+                    .iter()
+                    .enumerate()
+                    .map(|(ordinal, rule)| rule.as_policy(ordinal))
+                    .collect(),
+            },
+            ingress: DirectionPolicy {
+                default: Some(PolicyAction::Deny),
+                rules: Vec::new(),
+            },
+        }
+    }
+
+    fn as_policy(&self, ordinal: usize) -> PolicyRule {
+        let Self {
+            protocol,
+            destinations,
+            ports,
+            port_range,
+            icmp_info,
+            log,
+            annotations: _,
+        } = self;
+        let port = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
+        let single = ports.iter().map(|each| job::PortRange {
+            first: port(*each),
+            last: port(*each),
+        });
+        let range = port_range.map(|range| job::PortRange {
+            first: port(range.start),
+            last: port(range.end),
+        });
+        // -1 is all, and all types have all codes.
+        let number = |number: i32| u8::try_from(number).ok();
+        let kind = icmp_info.and_then(|info| number(info.kind));
+        let code = icmp_info.and_then(|info| number(info.code));
+        let each = destinations.iter().flat_map(|list| list.split(','));
+        PolicyRule {
+            name: format!("egress_rules[{ordinal}]"),
+            action: PolicyAction::Allow,
+            protocol: PolicyProtocol::from_word(protocol).unwrap_or(PolicyProtocol::All),
+            peers: each
+                .filter_map(|text| Destination::read(text.trim()))
+                .flat_map(Destination::nets)
+                .collect(),
+            ports: single.chain(range).collect(),
+            icmp_type: kind,
+            icmp_code: kind.and(code),
+            log: *log,
+        }
+    }
+}
+
 /// A range of addresses of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Destination {
@@ -196,6 +267,20 @@ impl Destination {
                 }
             }
         })
+    }
+
+    /// The prefixes that it is made of.
+    fn nets(self) -> Vec<IpNet> {
+        match (self.first, self.last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) => {
+                Ipv4Subnets::new(first, last, 0).map(IpNet::V4).collect()
+            }
+            (IpAddr::V6(first), IpAddr::V6(last)) => {
+                Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect()
+            }
+            // `read` makes ranges of one family only.
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Vec::new(),
+        }
     }
 
     fn is_all_of_ipv4(self) -> bool {

@@ -132,10 +132,14 @@ fn group(definition: &Definition) -> TaskGroup {
         },
         network: Some(GroupNetwork {
             mode: match EgressRule::reach(&definition.egress_rules) {
-                Reach::Nothing | Reach::Some => NetworkMode::None,
-                Reach::Everything => NetworkMode::Host,
+                Reach::Nothing => NetworkMode::None,
+                Reach::Some | Reach::Everything => NetworkMode::Host,
             },
             ports: Vec::new(),
+            policy: match EgressRule::reach(&definition.egress_rules) {
+                Reach::Some => Some(EgressRule::policy(&definition.egress_rules)),
+                Reach::Nothing | Reach::Everything => None,
+            },
         }),
         meta: BTreeMap::new(),
         tasks: vec![task(definition)],
@@ -172,6 +176,7 @@ fn task(definition: &Definition) -> Task {
         kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
         logs: LogConfig::default(),
         meta: BTreeMap::new(),
+        policy: None,
     }
 }
 

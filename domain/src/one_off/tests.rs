@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fixture::definition;
-use crate::job::NetworkMode;
+use crate::job::{NetworkMode, PolicyAction};
 
 /// The fields that are wrong with a definition that differs from a good one in what `change` says.
 fn wrong(change: Value) -> Vec<String> {
@@ -170,8 +170,11 @@ fn each_field_has_its_rule() {
             tcp(json!({"protocol": "all", "ports": [1]})),
             "egress_rules",
         ),
-        // Well formed, and not to be enforced.
-        (tcp(json!({"ports": [443]})), "egress_rules"),
+        (
+            json!({"egress_rules": [{"protocol": "icmp", "destinations": ["1.1.1.1"],
+                "icmp_info": {"type": 256, "code": 0}}]}),
+            "egress_rules",
+        ),
     ];
     for (change, field) in table {
         assert_eq!(wrong(change.clone()), [field], "{change}");
@@ -227,6 +230,55 @@ fn rules_that_let_everything_out_or_nothing_choose_the_network() {
     assert_eq!(network(all("0.0.0.0/0")), NetworkMode::Host);
     assert_eq!(network(all("0.0.0.0-255.255.255.255")), NetworkMode::Host);
     assert_eq!(network(all("1.1.1.1, 0.0.0.0/0")), NetworkMode::Host);
+}
+
+#[test]
+fn rules_for_some_destinations_become_a_policy() {
+    let mut definition = definition();
+    definition.egress_rules = serde_json::from_value(json!([
+        {"protocol": "tcp", "destinations": ["10.0.0.1-10.0.0.6, fd00::/64"], "ports": [80, 443]},
+        {"protocol": "udp", "destinations": ["1.1.1.1"], "port_range": {"start": 1, "end": 99},
+            "log": true},
+        {"protocol": "icmp", "destinations": ["8.8.8.8"], "icmp_info": {"type": 8, "code": -1}},
+        {"protocol": "icmp", "destinations": ["9.9.9.9"], "icmp_info": {"type": -1, "code": 3}},
+    ]))
+    .unwrap();
+    assert_eq!(check("g", "d", &definition), []);
+
+    let job = job("g", "d", &definition);
+
+    let network = job.groups[0].network.as_ref().unwrap();
+    assert_eq!(network.mode, NetworkMode::Host);
+    let policy = network.policy.as_ref().unwrap();
+    assert_eq!(policy.ingress.default, Some(PolicyAction::Deny));
+    assert_eq!(policy.egress.default, Some(PolicyAction::Deny));
+    let told: Vec<String> = policy
+        .egress
+        .rules
+        .iter()
+        .map(|rule| {
+            let texts = |items: Vec<String>| items.join(" ");
+            let peers = texts(rule.peers.iter().map(ToString::to_string).collect());
+            let ports = texts(rule.ports.iter().map(ToString::to_string).collect());
+            format!(
+                "{} {} {peers} [{ports}] {:?} {:?} {}",
+                rule.name,
+                rule.protocol.word(),
+                rule.icmp_type,
+                rule.icmp_code,
+                rule.log
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "egress_rules[0] tcp 10.0.0.1/32 10.0.0.2/31 10.0.0.4/31 10.0.0.6/32 fd00::/64 [80 443] None None false",
+            "egress_rules[1] udp 1.1.1.1/32 [1-99] None None true",
+            "egress_rules[2] icmp 8.8.8.8/32 [] Some(8) None false",
+            "egress_rules[3] icmp 9.9.9.9/32 [] None None false",
+        ]
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::limits;
 
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
-    EgressRule, GUID_BYTES_MAX, PIDS_MAX, Reach, job, job::Root,
+    EgressRule, GUID_BYTES_MAX, PIDS_MAX, job, job::Root,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -186,13 +186,6 @@ fn check_egress(rules: &[EgressRule], wrong: &mut impl FnMut(&str, String)) {
     let mut faults = faults.filter_map(|(at, rule)| Some((at, rule.fault()?)));
     if let Some((at, fault)) = faults.next() {
         wrong("egress_rules", format!("rule {at}: {fault}"));
-    } else if EgressRule::reach(rules) == Reach::Some {
-        wrong(
-            "egress_rules",
-            "rules for some destinations cannot be enforced: write none (nothing goes out) or \
-             {\"protocol\": \"all\", \"destinations\": [\"0.0.0.0/0\"]} (everything does)"
-                .to_owned(),
-        );
     }
 }
 

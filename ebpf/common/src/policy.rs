@@ -200,7 +200,7 @@ pub struct Leaf {
 }
 
 /// Keys from `start` to the next interval's have this verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct Interval {
     /// The first key.
@@ -216,7 +216,10 @@ pub const SEARCH_STEPS_MAX: u32 = crate::limits::INTERVALS_MAX.ilog2() + 1;
 #[must_use]
 #[inline(always)]
 pub fn search(leaf: Leaf, key: u32, mut at: impl FnMut(u32) -> Option<Interval>) -> Verdict {
-    let Leaf { mut first, mut count } = leaf;
+    let Leaf {
+        mut first,
+        mut count,
+    } = leaf;
     let mut verdict = Verdict::new(false, false, Verdict::NO_POLICY);
     for _ in 0..SEARCH_STEPS_MAX {
         if count == 0 {
@@ -293,7 +296,11 @@ pub struct RuleCounters {
 
 impl core::ops::AddAssign for RuleCounters {
     fn add_assign(&mut self, other: Self) {
-        let Self { packets, bytes, told_ns } = other;
+        let Self {
+            packets,
+            bytes,
+            told_ns,
+        } = other;
         self.packets += packets;
         self.bytes += bytes;
         self.told_ns = self.told_ns.max(told_ns);
@@ -407,7 +414,10 @@ mod tests {
         for count in [1_u32, 2, 3, 7, 100, 1_000] {
             let at = |index: u32| {
                 let start = (index - 5) * 10;
-                Some(Interval { start, verdict: start })
+                Some(Interval {
+                    start,
+                    verdict: start,
+                })
             };
             let leaf = Leaf { first: 5, count };
             for key in 0..count * 10 {

@@ -13,9 +13,8 @@ use aya_ebpf::{
     },
     btf_maps::SkStorage,
     helpers::{
-        bpf_ktime_get_ns, bpf_sk_ancestor_cgroup_id,
-        bpf_sk_fullsock, bpf_sk_lookup_tcp, bpf_sk_lookup_udp, bpf_sk_release,
-        bpf_skb_ancestor_cgroup_id,
+        bpf_ktime_get_ns, bpf_sk_ancestor_cgroup_id, bpf_sk_fullsock, bpf_sk_lookup_tcp,
+        bpf_sk_lookup_udp, bpf_sk_release, bpf_skb_ancestor_cgroup_id,
         generated::{bpf_ktime_get_coarse_ns, bpf_sk_storage_get},
     },
     macros::{btf_map, cgroup_sock_addr, map},
@@ -30,8 +29,8 @@ use muster_ebpf_common::{
     },
     policy::{
         Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, Leaf, POLICY_BITS,
-        Place4, Place6, PortKey, RuleCounters, RuleKey, TELL_EVERY_NS, Verdict, VerdictEvent, mapped,
-        search, socket,
+        Place4, Place6, PortKey, RuleCounters, RuleKey, TELL_EVERY_NS, Verdict, VerdictEvent,
+        mapped, search, socket,
     },
 };
 

@@ -24,6 +24,7 @@ use serde_json::Value;
 use crate::api::diff::JobDiff;
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
+use crate::api::policy::NetworkPolicy;
 use crate::api::resources::{Network, Port, Resources};
 
 pub use change::{
@@ -320,7 +321,11 @@ impl From<&domain::TaskGroup> for TaskGroup {
 }
 
 fn asked_network(network: &domain::GroupNetwork) -> Network {
-    let domain::GroupNetwork { mode, ports } = network;
+    let domain::GroupNetwork {
+        mode,
+        ports,
+        policy,
+    } = network;
     let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
     let shape = |port: &domain::PortAsk| Port {
         label: port.label.clone(),
@@ -332,6 +337,7 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
         mode: mode.word().to_owned(),
         reserved_ports: fixed.into_iter().map(shape).collect(),
         dynamic_ports: dynamic.into_iter().map(shape).collect(),
+        policy: policy.as_ref().map(NetworkPolicy::from),
         ..Network::default()
     }
 }
@@ -405,6 +411,9 @@ pub struct Task {
     pub kind: String,
     #[serde(rename = "CSIPluginConfig")]
     pub csi_plugin_config: Null,
+    /// What it may send and receive. Nomad has no such field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<NetworkPolicy>,
 }
 
 impl From<&domain::Task> for Task {
@@ -428,6 +437,7 @@ impl From<&domain::Task> for Task {
             kill_signal,
             logs,
             meta,
+            policy,
         } = task;
         Self {
             name: name.clone(),
@@ -452,6 +462,7 @@ impl From<&domain::Task> for Task {
                 max_files: logs.max_files,
                 max_file_size_mb: logs.max_file_size.0,
             }),
+            policy: policy.as_ref().map(NetworkPolicy::from),
             // Nomad leaves it to the driver unless somebody said.
             kill_signal: if kill_signal == domain::Task::DEFAULT_KILL_SIGNAL {
                 String::new()

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::job::{Affinity, Constraint};
 use crate::api::null::{self, Null};
+use crate::api::policy::NetworkPolicy;
 
 /// What a task asks for, or a sum of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +110,9 @@ pub struct Network {
     pub reserved_ports: Vec<Port>,
     #[serde(with = "null")]
     pub dynamic_ports: Vec<Port>,
+    /// What a group's tasks may send and receive. Nomad has no such field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<NetworkPolicy>,
 }
 
 /// A port of a network.

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 68] = [
+pub const ROUTES: [Route; 69] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -88,6 +88,7 @@ pub const ROUTES: [Route; 68] = [
     read("/v1/domains"),
     read("/v1/client/stats"),
     read("/v1/client/allocation/{alloc_id}/stats"),
+    read("/v1/client/allocation/{alloc_id}/network"),
     read("/v1/client/allocation/{alloc_id}/checks"),
     read("/v1/client/fs/logs/{alloc_id}"),
     read("/v1/agent/self"),

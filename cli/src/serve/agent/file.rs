@@ -16,6 +16,15 @@
 //!   gc_max_allocs = 100
 //! }
 //!
+//! policy {
+//!   egress {
+//!     rule "no-office" {
+//!       action = "deny"
+//!       peers  = ["192.168.0.0/16"]
+//!     }
+//!   }
+//! }
+//!
 //! plugin "podman" {
 //!   args = ["--log-level", "info"]
 //!   config { socket_path = "unix:///run/podman/podman.sock" }
@@ -32,11 +41,12 @@ use std::time::Duration;
 
 use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
-use muster_agent::node::HostVolume;
+use muster_agent::node::{HostVolume, NetworkPolicy};
 use muster_agent::{GcConfig, PluginError, PluginSettings};
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
 
+use super::policy;
 use crate::exit::{CliError, Exit};
 use crate::jobspec::free::{self, Places};
 use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
@@ -45,7 +55,7 @@ use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Attributes of the file, as faults list them.
-const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin";
+const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
 const CLIENT_ATTRIBUTES: &str = "gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
@@ -66,6 +76,7 @@ pub(super) struct AgentFile {
     pub(super) plugin_dir: Option<PathBuf>,
     pub(super) meta: BTreeMap<String, String>,
     pub(super) gc: GcConfig,
+    pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
     file: String,
@@ -230,6 +241,7 @@ impl AgentFile {
                     faults.extend(self.client(structure).err());
                 }
             }
+            ("policy", []) => self.policy = policy::read(block, faults)?,
             ("plugin", [label]) => {
                 let name = label.as_str().to_owned();
                 let plugin = plugin(&name, block, faults)?;

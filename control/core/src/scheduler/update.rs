@@ -1,6 +1,6 @@
 //! Whether a new version of a group can go on in the instances of an old one.
 
-use muster_domain::job::{JobSpec, Task, TaskGroup};
+use muster_domain::job::{GroupNetwork, JobSpec, Task, TaskGroup};
 
 /// What a change of version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -
         && *spreads == new.1.spreads
         && *volumes == new.1.volumes
         && *ephemeral_disk == new.1.ephemeral_disk
-        && *network == new.1.network
+        && same_network(network.as_ref(), new.1.network.as_ref())
         && *meta == new.1.meta
         && tasks.len() == new.1.tasks.len()
         && tasks.iter().all(|old| {
@@ -58,6 +58,22 @@ pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -
         Change::InPlace
     } else {
         Change::Destructive
+    }
+}
+
+/// A policy takes effect on tasks that run.
+fn same_network(old: Option<&GroupNetwork>, new: Option<&GroupNetwork>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            let GroupNetwork {
+                mode,
+                ports,
+                policy: _,
+            } = old;
+            *mode == new.mode && *ports == new.ports
+        }
+        (None, None) => true,
+        (None, Some(_)) | (Some(_), None) => false,
     }
 }
 
@@ -81,6 +97,7 @@ fn same_process(old: &Task, new: &Task) -> bool {
         kill_signal: _,
         logs: _,
         meta,
+        policy: _,
     } = old;
     *driver == new.driver
         && *config_json == new.config_json

@@ -143,6 +143,7 @@ pub(super) static TASK: Kind = Kind {
         "Lifecycle",
         "RestartPolicy",
         "VolumeMount",
+        "Policy",
     ],
     hidden: &["Name", "Kind"],
     maps: &["Env", "Meta"],
@@ -151,6 +152,7 @@ pub(super) static TASK: Kind = Kind {
         ("DispatchPayload", "DispatchPayload", &PLAIN_BLOCK),
         ("Lifecycle", "Lifecycle", &PLAIN_BLOCK),
         ("LogConfig", "LogConfig", &PLAIN_BLOCK),
+        ("Policy", "Policy", &POLICY),
         ("Resources", "Resources", &RESOURCES),
         ("RestartPolicy", "RestartPolicy", &PLAIN_BLOCK),
         ("Vault", "Vault", &VAULT),
@@ -210,12 +212,33 @@ static REGION: Kind = Kind {
 };
 
 static NETWORK: Kind = Kind {
-    order: &["DNS", "Static Port", "Dynamic Port"],
+    order: &["DNS", "Static Port", "Dynamic Port", "Policy"],
     hidden: &["Device", "CIDR", "IP"],
-    blocks: &[("DNS", "DNS", &DNS)],
+    blocks: &[("DNS", "DNS", &DNS), ("Policy", "Policy", &POLICY)],
     lists: &[
         ("DynamicPorts", "Dynamic Port", Items::Set(&DYNAMIC_PORT)),
         ("ReservedPorts", "Static Port", Items::Set(&PLAIN_BLOCK)),
+    ],
+    ..PLAIN
+};
+
+static POLICY: Kind = Kind {
+    blocks: &[
+        ("Egress", "Egress", &POLICY_DIRECTION),
+        ("Ingress", "Ingress", &POLICY_DIRECTION),
+    ],
+    ..PLAIN
+};
+
+static POLICY_DIRECTION: Kind = Kind {
+    lists: &[("Rules", "Rule", Items::ByName(&POLICY_RULE))],
+    ..PLAIN
+};
+
+static POLICY_RULE: Kind = Kind {
+    lists: &[
+        ("Peers", "Peers", Items::Texts),
+        ("Ports", "Ports", Items::Texts),
     ],
     ..PLAIN
 };

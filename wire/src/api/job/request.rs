@@ -21,6 +21,7 @@ use crate::api::block::{self, Block, Findings, Known};
 use crate::limits::FAULTS_MAX;
 
 mod launch;
+mod policy;
 mod update;
 
 pub use crate::api::block::SyntaxError;
@@ -136,6 +137,8 @@ const PLAIN: Known = Known {
     harmless: &[],
     unsupported: &[],
 };
+
+pub use policy::read as read_policy;
 
 /// One more than a reader keeps: its last says how many it has dropped.
 const LINES_MAX: usize = FAULTS_MAX + 1;
@@ -390,13 +393,17 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
     let mode = match network.word("Mode") {
         None => NetworkMode::Host,
         Some(word) => match NetworkMode::from_word(&word) {
-            Some(mode @ NetworkMode::Host) => mode,
-            Some(mode @ (NetworkMode::Bridge | NetworkMode::None)) => {
-                network.fault("Mode", format!("`{word}` is not supported yet: use `host`"));
+            Some(mode @ (NetworkMode::Host | NetworkMode::None)) => mode,
+            Some(mode @ NetworkMode::Bridge) => {
+                let reason = format!("`{word}` is not supported yet: use `host` or `none`");
+                network.fault("Mode", reason);
                 mode
             }
             None => {
-                network.fault("Mode", format!("`{word}` is no network mode: use `host`"));
+                network.fault(
+                    "Mode",
+                    format!("`{word}` is no network mode: use `host` or `none`"),
+                );
                 NetworkMode::Host
             }
         },
@@ -425,8 +432,13 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
             port.finish(&PORT);
         }
     }
+    let policy = policy::read_policy(&mut network);
     network.finish(&NETWORK);
-    Some(GroupNetwork { mode, ports })
+    Some(GroupNetwork {
+        mode,
+        ports,
+        policy,
+    })
 }
 
 /// The port inside; -1 is Nomad's way to say "the same".
@@ -526,6 +538,7 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
             .unwrap_or_else(|| Task::DEFAULT_KILL_SIGNAL.to_owned()),
         logs: read_logs(&mut task),
         meta: task.texts("Meta"),
+        policy: policy::read_policy(&mut task),
     };
     if read.name.is_empty() {
         task.fault("Name", "is missing");

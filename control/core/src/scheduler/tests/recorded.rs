@@ -215,6 +215,7 @@ fn asks_ports(case: &Value) -> Option<TaskGroup> {
     group.network = Some(GroupNetwork {
         mode: NetworkMode::Host,
         ports,
+        policy: None,
     });
     Some(group)
 }

@@ -1,0 +1,383 @@
+//! Rules of what a task may send and receive, compiled for the packet path.
+//!
+//! `muster_ebpf_common::policy` says what a compiled policy is. Compiling decides all questions of order
+//! beforehand: for each prefix that a rule names, the rules that hold there are laid over each other, the
+//! first uppermost, and what is seen from above is the prefix's intervals. Prefixes that see the same share
+//! one list, and one that sees what the next wider one sees is left out.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use muster_domain::job::{
+    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, TaskGroup,
+};
+use muster_ebpf_common::policy::{Class, Interval, KEYS, Verdict, icmp_detail, key};
+
+/// The name by which what no rule matched is told.
+pub const DEFAULT_RULE: &str = "default";
+/// The name by which a refused connection to an undeclared port of another allocation is told.
+pub const PRIVATE_PORT_RULE: &str = "built-in/private-port";
+/// The name by which a packet is told that met no policy at all.
+pub const NO_POLICY_RULE: &str = "built-in/no-policy";
+/// What stands before the name of a rule that is the node's.
+const NODE: &str = "node/";
+/// What stands before the name of a rule that is nobody's to lift.
+const BUILT_IN: &str = "built-in/";
+
+/// Intervals of one policy. More would be more than a fourth of what a whole node may have.
+const INTERVALS_MAX: usize = 65_536;
+/// Rules that are laid over each other, over all prefixes of one policy: a bound on the time of compiling,
+/// about a second. A policy of 10 000 rules has 10 000 if each names a prefix of its own.
+const LAYERS_MAX: usize = 4_000_000;
+
+/// Where clouds tell their machines secrets: link-local IPv4 of nearly all, Alibaba's, Oracle's, the one that
+/// AWS gives containers, and AWS's over IPv6.
+const METADATA: [IpNet; 5] = [
+    v4([169, 254, 169, 254]),
+    v4([169, 254, 170, 2]),
+    v4([100, 100, 100, 200]),
+    v4([192, 0, 0, 192]),
+    v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254]),
+];
+
+const fn v4([a, b, c, d]: [u8; 4]) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), 32))
+}
+
+const fn v6([a, b, c, d, e, f, g, h]: [u16; 8]) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(a, b, c, d, e, f, g, h),
+        128,
+    ))
+}
+
+/// One direction's policy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Compiled {
+    /// Rules by number, as they are told: name and what they do. The last is the default.
+    pub rules: Vec<(String, bool)>,
+    /// Intervals of prefixes.
+    pub lists: Vec<Vec<Interval>>,
+    /// For each prefix, its list.
+    pub v4: BTreeMap<Ipv4Net, usize>,
+    /// For each prefix, its list.
+    pub v6: BTreeMap<Ipv6Net, usize>,
+    /// Everything passes but what nobody may reach.
+    pub open: bool,
+}
+
+/// Both directions of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TaskPolicies {
+    /// What it receives.
+    pub ingress: Compiled,
+    /// What it sends.
+    pub egress: Compiled,
+}
+
+/// What a node adds to every task's policy.
+#[derive(Clone, Debug, Default)]
+pub struct NodePolicy {
+    /// Rules behind the job's, and what becomes of what nobody speaks of.
+    pub policy: NetworkPolicy,
+    /// Places that no task may reach, with the name of each: the control plane's.
+    pub forbidden: Vec<(String, IpNet, PolicyProtocol, u16)>,
+}
+
+/// A policy is too large.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the policy's {direction} rules come to more than {INTERVALS_MAX} intervals of ports, or hold in too many \
+     prefixes at once: name fewer prefixes, or fewer ports for each"
+)]
+pub struct PolicyTooLargeError {
+    direction: &'static str,
+}
+
+/// The policies of the task `task` of `group` on a node with `node`'s.
+///
+/// # Errors
+///
+/// [`PolicyTooLargeError`].
+pub fn compile(
+    group: &TaskGroup,
+    task: &str,
+    node: &NodePolicy,
+) -> Result<TaskPolicies, PolicyTooLargeError> {
+    let own = group.task(task).and_then(|task| task.policy.as_ref());
+    let shared = group.network.as_ref().and_then(|it| it.policy.as_ref());
+    let pick = |direction: fn(&NetworkPolicy) -> &DirectionPolicy| {
+        let all = [own, shared, Some(&node.policy)];
+        all.map(|policy| policy.map(direction))
+    };
+    let built_in = built_in(node);
+    Ok(TaskPolicies {
+        ingress: Layers::new(&[], pick(|policy| &policy.ingress)).compile("ingress")?,
+        egress: Layers::new(&built_in, pick(|policy| &policy.egress)).compile("egress")?,
+    })
+}
+
+/// What no job can lift.
+fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
+    let deny = |name: String, peers: Vec<IpNet>, protocol, ports| PolicyRule {
+        name,
+        action: PolicyAction::Deny,
+        protocol,
+        peers,
+        ports,
+        icmp_type: None,
+        icmp_code: None,
+        log: false,
+    };
+    let metadata = deny(
+        format!("{BUILT_IN}metadata"),
+        METADATA.to_vec(),
+        PolicyProtocol::All,
+        Vec::new(),
+    );
+    let forbidden = node.forbidden.iter().map(|(name, peer, protocol, port)| {
+        let ports = vec![PortRange {
+            first: *port,
+            last: *port,
+        }];
+        deny(format!("{BUILT_IN}{name}"), vec![*peer], *protocol, ports)
+    });
+    std::iter::once(metadata).chain(forbidden).collect()
+}
+
+/// Rules in the order in which they are asked, and the default.
+struct Layers<'a> {
+    rules: Vec<(String, &'a PolicyRule)>,
+    default: PolicyAction,
+    open: bool,
+}
+
+impl<'a> Layers<'a> {
+    fn new(
+        built_in: &'a [PolicyRule],
+        [task, group, node]: [Option<&'a DirectionPolicy>; 3],
+    ) -> Self {
+        let own = [task, group].into_iter().flatten();
+        let of_job = own.flat_map(|policy| &policy.rules);
+        let of_node = node.iter().flat_map(|policy| &policy.rules);
+        let rules: Vec<_> = built_in
+            .iter()
+            .chain(of_job)
+            .map(|rule| (rule.name.clone(), rule))
+            .chain(of_node.map(|rule| (format!("{NODE}{}", rule.name), rule)))
+            .collect();
+        let said = [task, group, node].into_iter().flatten();
+        let default = said
+            .filter_map(|policy| policy.default)
+            .next()
+            .unwrap_or(PolicyAction::Allow);
+        let denies = |rule: &PolicyRule| rule.action == PolicyAction::Deny;
+        let open = default == PolicyAction::Allow
+            && !rules[built_in.len()..].iter().any(|(_, rule)| denies(rule));
+        Self {
+            rules,
+            default,
+            open,
+        }
+    }
+
+    fn compile(self, direction: &'static str) -> Result<Compiled, PolicyTooLargeError> {
+        let too_large = PolicyTooLargeError { direction };
+        let mut lists = Lists::default();
+        let mut layers = 0;
+        let mut seen = |rules: &[usize]| {
+            layers += rules.len();
+            if layers > LAYERS_MAX {
+                return Err(too_large.clone());
+            }
+            let at = lists.number(self.seen_from_above(rules));
+            if lists.intervals > INTERVALS_MAX {
+                return Err(too_large.clone());
+            }
+            Ok(at)
+        };
+        let nets = self.by_prefix(|net| match net {
+            IpNet::V4(net) => Some(net),
+            IpNet::V6(_) => None,
+        });
+        let v4 = thinned(&nets, Ipv4Net::supernet, &mut seen)?;
+        let nets = self.by_prefix(|net| match net {
+            IpNet::V6(net) => Some(net),
+            IpNet::V4(_) => None,
+        });
+        let v6 = thinned(&nets, Ipv6Net::supernet, &mut seen)?;
+        let allows = |rule: &PolicyRule| rule.action == PolicyAction::Allow;
+        let named = self.rules.iter();
+        let rules = named
+            .map(|(name, rule)| (name.clone(), allows(rule)))
+            .chain([(DEFAULT_RULE.to_owned(), self.default == PolicyAction::Allow)])
+            .collect();
+        Ok(Compiled {
+            rules,
+            lists: lists.lists,
+            v4,
+            v6,
+            open: self.open,
+        })
+    }
+
+    /// The rules that name each prefix of a family; those that name none name all of it.
+    fn by_prefix<N: Ord + Default>(
+        &self,
+        of_family: impl Fn(IpNet) -> Option<N>,
+    ) -> BTreeMap<N, Vec<usize>> {
+        let mut named: BTreeMap<N, Vec<usize>> = BTreeMap::new();
+        // The default of a net is all addresses.
+        named.entry(N::default()).or_default();
+        for (number, (_, rule)) in self.rules.iter().enumerate() {
+            if rule.peers.is_empty() {
+                named.entry(N::default()).or_default().push(number);
+            }
+            for net in rule.peers.iter().filter_map(|peer| of_family(peer.trunc())) {
+                let rules = named.entry(net).or_default();
+                if rules.last() != Some(&number) {
+                    rules.push(number);
+                }
+            }
+        }
+        named
+    }
+
+    /// The intervals where `rules` hold, sorted by number.
+    fn seen_from_above(&self, rules: &[usize]) -> Vec<Interval> {
+        let mut free = BTreeMap::from([(0, KEYS)]);
+        let mut seen = BTreeMap::new();
+        for number in rules {
+            let (_, rule) = &self.rules[*number];
+            let verdict = verdict(rule.action, rule.log, *number);
+            for (first, end) in ranges(rule) {
+                cover(&mut free, &mut seen, first, end, verdict);
+            }
+            if free.is_empty() {
+                break;
+            }
+        }
+        let verdict = verdict(self.default, false, self.rules.len());
+        cover(&mut free, &mut seen, 0, KEYS, verdict);
+        let mut intervals: Vec<Interval> = Vec::new();
+        for (start, verdict) in seen {
+            if intervals.last().is_none_or(|last| last.verdict != verdict) {
+                intervals.push(Interval { start, verdict });
+            }
+        }
+        intervals
+    }
+}
+
+fn verdict(action: PolicyAction, log: bool, number: usize) -> u32 {
+    // Rules are bounded far below by validation; what is above would be told by a wrong name, no more.
+    let number = u32::try_from(number).unwrap_or(Verdict::RULES_MAX);
+    Verdict::new(action == PolicyAction::Allow, log, number).0
+}
+
+/// Gives what is still free of `first..end` to `verdict`.
+fn cover(
+    free: &mut BTreeMap<u32, u32>,
+    seen: &mut BTreeMap<u32, u32>,
+    first: u32,
+    end: u32,
+    verdict: u32,
+) {
+    let before = free.range(..first).next_back().map(|(start, _)| *start);
+    let touched: Vec<(u32, u32)> = free
+        .range(before.unwrap_or(first)..end)
+        .map(|(start, stop)| (*start, *stop))
+        .filter(|(_, stop)| *stop > first)
+        .collect();
+    for (start, stop) in touched {
+        free.remove(&start);
+        if start < first {
+            free.insert(start, first);
+        }
+        if stop > end {
+            free.insert(end, stop);
+        }
+        seen.insert(start.max(first), verdict);
+    }
+}
+
+/// The keys that a rule matches, each from the first to before the last.
+fn ranges(rule: &PolicyRule) -> Vec<(u32, u32)> {
+    let whole = |class: Class| (key(class, 0), key(class, u16::MAX) + 1);
+    let ports = |class: Class| {
+        if rule.ports.is_empty() {
+            return vec![whole(class)];
+        }
+        let each = rule.ports.iter();
+        each.map(|range| (key(class, range.first), key(class, range.last) + 1))
+            .collect()
+    };
+    let icmp = |class: Class| match (rule.icmp_type, rule.icmp_code) {
+        (None, _) => vec![whole(class)],
+        (Some(kind), None) => vec![(
+            key(class, icmp_detail(kind, 0)),
+            key(class, icmp_detail(kind, u8::MAX)) + 1,
+        )],
+        (Some(kind), Some(code)) => {
+            let only = key(class, icmp_detail(kind, code));
+            vec![(only, only + 1)]
+        }
+    };
+    match rule.protocol {
+        PolicyProtocol::All => vec![(0, KEYS)],
+        PolicyProtocol::Tcp => ports(Class::Tcp),
+        PolicyProtocol::Udp => ports(Class::Udp),
+        PolicyProtocol::Icmp => icmp(Class::Icmp),
+        PolicyProtocol::Icmpv6 => icmp(Class::Icmpv6),
+    }
+}
+
+/// Lists of intervals, each once.
+#[derive(Default)]
+struct Lists {
+    lists: Vec<Vec<Interval>>,
+    numbers: BTreeMap<Vec<Interval>, usize>,
+    intervals: usize,
+}
+
+impl Lists {
+    fn number(&mut self, list: Vec<Interval>) -> usize {
+        if let Some(number) = self.numbers.get(&list) {
+            return *number;
+        }
+        let number = self.lists.len();
+        self.intervals += list.len();
+        self.numbers.insert(list.clone(), number);
+        self.lists.push(list);
+        number
+    }
+}
+
+/// The list of each prefix, without prefixes that have the same one as the next wider prefix.
+fn thinned<N: Ord + Copy>(
+    named: &BTreeMap<N, Vec<usize>>,
+    wider: impl Fn(&N) -> Option<N>,
+    seen: &mut impl FnMut(&[usize]) -> Result<usize, PolicyTooLargeError>,
+) -> Result<BTreeMap<N, usize>, PolicyTooLargeError> {
+    let mut all: BTreeMap<N, usize> = BTreeMap::new();
+    let mut rules = Vec::new();
+    for net in named.keys() {
+        rules.clear();
+        let holds = std::iter::successors(Some(*net), |net| wider(net));
+        rules.extend(holds.filter_map(|net| named.get(&net)).flatten().copied());
+        rules.sort_unstable();
+        rules.dedup();
+        all.insert(*net, seen(&rules)?);
+    }
+    let nearest =
+        |net: &N| std::iter::successors(wider(net), &wider).find_map(|wider| all.get(&wider));
+    let needed = all.iter();
+    Ok(needed
+        .filter(|(net, list)| nearest(net) != Some(list))
+        .map(|(net, list)| (*net, *list))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! Compiled policies against rules asked one after the other.
+
+use std::net::IpAddr;
+
+use muster_domain::fixture;
+use muster_domain::job::{GroupNetwork, NetworkMode, read_peer};
+use muster_ebpf_common::policy::{Leaf, search};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A packet as a policy sees it.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    peer: IpAddr,
+    class: Class,
+    detail: u16,
+}
+
+/// What the packet path finds.
+fn found(policy: &Compiled, question: Question) -> Verdict {
+    let list = match question.peer {
+        IpAddr::V4(peer) => longest(&policy.v4, Ipv4Net::from(peer), Ipv4Net::supernet),
+        IpAddr::V6(peer) => longest(&policy.v6, Ipv6Net::from(peer), Ipv6Net::supernet),
+    };
+    let intervals = &policy.lists[list];
+    let leaf = Leaf {
+        first: 0,
+        count: u32::try_from(intervals.len()).unwrap(),
+    };
+    search(leaf, key(question.class, question.detail), |at| {
+        intervals.get(at as usize).copied()
+    })
+}
+
+fn longest<N: Ord + Copy>(
+    leaves: &BTreeMap<N, usize>,
+    peer: N,
+    wider: impl Fn(&N) -> Option<N>,
+) -> usize {
+    *std::iter::successors(Some(peer), |net| wider(net))
+        .find_map(|net| leaves.get(&net))
+        .expect("a list for all addresses")
+}
+
+/// The first rule that matches, asked in order; the number of rules for the default.
+fn asked(rules: &[&PolicyRule], question: Question) -> usize {
+    let matches = |rule: &PolicyRule| {
+        let place =
+            rule.peers.is_empty() || rule.peers.iter().any(|net| net.contains(&question.peer));
+        let within =
+            |range: &PortRange| range.first <= question.detail && question.detail <= range.last;
+        let port = rule.ports.is_empty() || rule.ports.iter().any(within);
+        let [kind, code] = question.detail.to_be_bytes();
+        let icmp = rule.icmp_type.is_none_or(|it| it == kind)
+            && (rule.icmp_type.is_none() || rule.icmp_code.is_none_or(|it| it == code));
+        let what = match rule.protocol {
+            PolicyProtocol::All => true,
+            PolicyProtocol::Tcp => question.class == Class::Tcp && port,
+            PolicyProtocol::Udp => question.class == Class::Udp && port,
+            PolicyProtocol::Icmp => question.class == Class::Icmp && icmp,
+            PolicyProtocol::Icmpv6 => question.class == Class::Icmpv6 && icmp,
+        };
+        place && what
+    };
+    rules
+        .iter()
+        .position(|rule| matches(rule))
+        .unwrap_or(rules.len())
+}
+
+fn rule() -> impl Strategy<Value = PolicyRule> {
+    let nets = [
+        "10.0.0.0/8",
+        "10.1.0.0/16",
+        "10.1.2.3",
+        "0.0.0.0/0",
+        "fd00::/8",
+        "fd00::1",
+        "::/0",
+        "192.168.0.0/31",
+    ];
+    let port = prop_oneof![1_u16..6, Just(65_535_u16)];
+    let range = (port.clone(), port).prop_map(|(a, b)| PortRange {
+        first: a.min(b),
+        last: a.max(b),
+    });
+    (
+        any::<bool>(),
+        prop::sample::select(PolicyProtocol::ALL.to_vec()),
+        prop::collection::vec(prop::sample::select(nets.to_vec()), 0..3),
+        prop::collection::vec(range, 0..3),
+        prop::option::of(0_u8..3),
+        prop::option::of(0_u8..3),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(allow, protocol, peers, ports, icmp_type, icmp_code, log)| PolicyRule {
+                name: "r".to_owned(),
+                action: if allow {
+                    PolicyAction::Allow
+                } else {
+                    PolicyAction::Deny
+                },
+                protocol,
+                peers: peers.into_iter().filter_map(read_peer).collect(),
+                ports,
+                icmp_type,
+                icmp_code,
+                log,
+            },
+        )
+}
+
+fn question() -> impl Strategy<Value = Question> {
+    let peers = [
+        "10.1.2.3",
+        "10.1.2.4",
+        "10.2.0.0",
+        "192.168.0.1",
+        "192.168.0.2",
+        "fd00::1",
+        "fd00::2",
+        "2001::",
+    ];
+    let classes = [
+        Class::Tcp,
+        Class::Udp,
+        Class::Icmp,
+        Class::Icmpv6,
+        Class::Other,
+    ];
+    let detail = prop_oneof![
+        0_u16..8,
+        Just(65_535_u16),
+        Just(256_u16),
+        Just(257_u16),
+        Just(513_u16)
+    ];
+    (
+        prop::sample::select(peers.to_vec()),
+        prop::sample::select(classes.to_vec()),
+        detail,
+    )
+        .prop_map(|(peer, class, detail)| Question {
+            peer: peer.parse().unwrap(),
+            class,
+            detail: if class == Class::Other { 0 } else { detail },
+        })
+}
+
+proptest! {
+    #[test]
+    fn compiled_rules_decide_as_rules_asked_in_order(
+        rules in prop::collection::vec(rule(), 0..8),
+        allow in any::<bool>(),
+        questions in prop::collection::vec(question(), 32),
+    ) {
+        let default = if allow { PolicyAction::Allow } else { PolicyAction::Deny };
+        let direction = DirectionPolicy { default: Some(default), rules: rules.clone() };
+        let compiled = Layers::new(&[], [Some(&direction), None, None]).compile("egress").unwrap();
+        let in_order: Vec<&PolicyRule> = rules.iter().collect();
+        for question in questions {
+            let verdict = found(&compiled, question);
+            let number = asked(&in_order, question);
+            let (action, log) = rules
+                .get(number)
+                .map_or((default, false), |rule| (rule.action, rule.log));
+            prop_assert_eq!(verdict.rule() as usize, number, "{:?}", question);
+            prop_assert_eq!(verdict.allows(), action == PolicyAction::Allow);
+            prop_assert_eq!(verdict.is_told(), log || action == PolicyAction::Deny);
+        }
+    }
+}
+
+fn direction(default: Option<PolicyAction>, rules: &[(&str, PolicyAction)]) -> DirectionPolicy {
+    let rules = rules.iter().map(|(name, action)| PolicyRule {
+        name: (*name).to_owned(),
+        action: *action,
+        protocol: PolicyProtocol::All,
+        peers: Vec::new(),
+        ports: Vec::new(),
+        icmp_type: None,
+        icmp_code: None,
+        log: false,
+    });
+    DirectionPolicy {
+        default,
+        rules: rules.collect(),
+    }
+}
+
+/// The name of the rule that decides on a packet to `peer`'s TCP port 80.
+fn decides(policies: &TaskPolicies, peer: &str) -> String {
+    let question = Question {
+        peer: peer.parse().unwrap(),
+        class: Class::Tcp,
+        detail: 80,
+    };
+    let verdict = found(&policies.egress, question);
+    let (name, allows) = &policies.egress.rules[verdict.rule() as usize];
+    assert_eq!(*allows, verdict.allows());
+    let does = if verdict.allows() { "allow" } else { "deny" };
+    format!("{does} by {name}")
+}
+
+#[test]
+fn task_group_and_node_are_asked_in_this_order() {
+    use PolicyAction::{Allow, Deny};
+    let mut group = fixture::group("g");
+    let task = group.tasks[0].name.clone();
+    let mut node = NodePolicy::default();
+    let policies = compile(&group, &task, &node).unwrap();
+    assert_eq!(decides(&policies, "1.1.1.1"), "allow by default");
+    assert!(policies.egress.open && policies.ingress.open);
+
+    node.policy.egress = direction(Some(Deny), &[("office", Allow)]);
+    let policies = compile(&group, &task, &node).unwrap();
+    assert_eq!(decides(&policies, "1.1.1.1"), "allow by node/office");
+    assert!(!policies.egress.open);
+
+    let policy = NetworkPolicy {
+        egress: direction(None, &[("shared", Deny)]),
+        ..NetworkPolicy::default()
+    };
+    group.network = Some(GroupNetwork {
+        mode: NetworkMode::Host,
+        ports: Vec::new(),
+        policy: Some(policy),
+    });
+    let policies = compile(&group, &task, &node).unwrap();
+    assert_eq!(decides(&policies, "1.1.1.1"), "deny by shared");
+
+    group.tasks[0].policy = Some(NetworkPolicy {
+        egress: direction(None, &[("own", Allow)]),
+        ..NetworkPolicy::default()
+    });
+    let policies = compile(&group, &task, &node).unwrap();
+    assert_eq!(decides(&policies, "1.1.1.1"), "allow by own");
+}
+
+#[test]
+fn no_job_lifts_what_the_node_refuses() {
+    let mut group = fixture::group("g");
+    group.tasks[0].policy = Some(NetworkPolicy {
+        egress: direction(None, &[("everything", PolicyAction::Allow)]),
+        ..NetworkPolicy::default()
+    });
+    let task = group.tasks[0].name.clone();
+    let node = NodePolicy {
+        forbidden: vec![(
+            "servers".to_owned(),
+            read_peer("10.9.9.9").unwrap(),
+            PolicyProtocol::Tcp,
+            80,
+        )],
+        ..NodePolicy::default()
+    };
+
+    let policies = compile(&group, &task, &node).unwrap();
+
+    for peer in ["169.254.169.254", "100.100.100.200", "fd00:ec2::254"] {
+        assert_eq!(
+            decides(&policies, peer),
+            "deny by built-in/metadata",
+            "{peer}"
+        );
+    }
+    assert_eq!(decides(&policies, "10.9.9.9"), "deny by built-in/servers");
+    assert_eq!(decides(&policies, "10.9.9.8"), "allow by everything");
+}
+
+#[test]
+fn prefixes_that_see_the_same_are_one() {
+    let rules: Vec<PolicyRule> = (0..1_000_u32)
+        .map(|number| PolicyRule {
+            name: format!("r{number}"),
+            action: PolicyAction::Allow,
+            protocol: PolicyProtocol::Tcp,
+            peers: vec![IpNet::from(IpAddr::V4(Ipv4Addr::from(number << 8)))],
+            ports: Vec::new(),
+            icmp_type: None,
+            icmp_code: None,
+            log: false,
+        })
+        .collect();
+    let same = PolicyRule {
+        peers: (0..1_000_u32)
+            .map(|number| IpNet::from(IpAddr::V4(Ipv4Addr::from(number << 8))))
+            .collect(),
+        ..rules[0].clone()
+    };
+    let compile = |rules: Vec<PolicyRule>| {
+        let direction = DirectionPolicy {
+            default: Some(PolicyAction::Deny),
+            rules,
+        };
+        let compiled = Layers::new(&[], [Some(&direction), None, None]).compile("egress");
+        let compiled = compiled.unwrap();
+        (compiled.v4.len(), compiled.lists.len())
+    };
+    assert_eq!(compile(rules), (1_001, 1_001));
+    assert_eq!(compile(vec![same]), (1_001, 2));
+}
+
+#[test]
+fn a_policy_without_bounds_is_refused() {
+    let rule = |number: u32, peers: Vec<IpNet>, port: u16| PolicyRule {
+        name: format!("r{number}"),
+        action: PolicyAction::Allow,
+        protocol: PolicyProtocol::Tcp,
+        peers,
+        ports: vec![PortRange {
+            first: port,
+            last: port,
+        }],
+        icmp_type: None,
+        icmp_code: None,
+        log: false,
+    };
+    // Five thousand prefixes, and five thousand ports everywhere.
+    let rules = (0..10_000_u32).map(|number| {
+        let half = number / 2;
+        let port = u16::try_from(half).unwrap() + 1;
+        let peer = IpNet::from(IpAddr::V4(Ipv4Addr::from(half << 8)));
+        let peers = if number % 2 == 0 {
+            vec![peer]
+        } else {
+            Vec::new()
+        };
+        rule(number, peers, port)
+    });
+    let direction = DirectionPolicy {
+        default: None,
+        rules: rules.collect(),
+    };
+
+    let refused = Layers::new(&[], [Some(&direction), None, None]).compile("egress");
+
+    let error = refused.unwrap_err().to_string();
+    assert!(
+        error.contains("egress rules come to more than 65536 intervals"),
+        "{error}"
+    );
+}

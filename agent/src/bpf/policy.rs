@@ -1,0 +1,584 @@
+//! Policies as loaded: what each task may send and receive, what its rules counted, what was refused.
+//!
+//! A policy is written once under a number of its own, whichever tasks have it, and the task's fence is
+//! changed last, in one step. Room for intervals that is given up is used again only after
+//! [`QUARANTINE`], when no program can still be reading it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use aya::maps::{Map, MapData, RingBuf};
+use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies};
+use muster_ebpf_common::{
+    CgroupId,
+    limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
+    policy::{
+        Direction, EGRESS_OPEN, Fence, INGRESS_OPEN, Interval, Leaf, LeafKey4, LeafKey6,
+        POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, Verdict,
+    },
+};
+use thiserror::Error;
+
+use crate::bpf::{OpenBpfError, limits::QUARANTINE, map::PinnedMap, open_map};
+
+/// Why a task has no policy, and must not start.
+#[derive(Debug, Error)]
+pub enum FenceError {
+    /// All policies of the node together have too many rules.
+    #[error(
+        "load the task's network policy: the policies of this node's tasks need more than the {INTERVALS_MAX} \
+         intervals there is room for; give tasks the same policy, or fewer rules"
+    )]
+    Full,
+    /// The kernel has no room for another task or prefix.
+    #[error(
+        "load the task's network policy: more than {TASKS_MAX} tasks, {PORTS_MAX} ports or too many prefixes"
+    )]
+    TooMany,
+    /// The kernel refused for another reason.
+    #[error("load the task's network policy")]
+    Kernel(#[from] io::Error),
+}
+
+/// What one rule of a task has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Which policy it is of.
+    pub direction: Direction,
+    /// Its name.
+    pub rule: String,
+    /// Whether it lets packets pass.
+    pub allows: bool,
+    /// Packets that met it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The maps of the stem `policy`, and what this agent wrote into them.
+#[derive(Debug)]
+pub(super) struct Policy {
+    fence: PinnedMap<CgroupId, Fence>,
+    leaves4: PinnedMap<LeafKey4, Leaf>,
+    leaves6: PinnedMap<LeafKey6, Leaf>,
+    intervals: PinnedMap<u32, Interval>,
+    ports: PinnedMap<PortKey, u64>,
+    rules: PinnedMap<RuleKey, RuleCounters>,
+    loaded: Mutex<Loaded>,
+}
+
+/// What is in the maps.
+#[derive(Debug, Default)]
+struct Loaded {
+    /// The number that was given last.
+    last: u32,
+    /// Policies by what they say.
+    numbers: HashMap<Arc<Compiled>, u32>,
+    policies: BTreeMap<u32, Entry>,
+    tasks: BTreeMap<CgroupId, Fenced>,
+    room: Room,
+}
+
+#[derive(Debug)]
+struct Entry {
+    compiled: Arc<Compiled>,
+    ranges: Vec<(u32, u32)>,
+    tasks: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Fenced {
+    ingress: u32,
+    egress: u32,
+    ports: BTreeSet<u16>,
+}
+
+impl Policy {
+    pub(super) fn open(maps: &Path, cpus: usize) -> Result<Self, OpenBpfError> {
+        Ok(Self {
+            fence: PinnedMap::shared(open_map(maps, "FENCE")?),
+            leaves4: PinnedMap::shared(open_map(maps, "LEAVES4")?),
+            leaves6: PinnedMap::shared(open_map(maps, "LEAVES6")?),
+            intervals: PinnedMap::shared(open_map(maps, "INTERVALS")?),
+            ports: PinnedMap::shared(open_map(maps, "PORTS")?),
+            rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
+            loaded: Mutex::default(),
+        })
+    }
+
+    /// Learns what an earlier agent wrote, so that nothing of it is overwritten.
+    pub(super) fn take_up(&self) -> io::Result<()> {
+        let mut loaded = self.locked();
+        let mut used = Vec::new();
+        for key in self.leaves4.keys()? {
+            loaded.last = loaded.last.max(key.place.policy);
+            used.extend(first(self.leaves4.lookup(key)?));
+        }
+        for key in self.leaves6.keys()? {
+            loaded.last = loaded.last.max(key.place.policy);
+            used.extend(first(self.leaves6.lookup(key)?));
+        }
+        let ranges = used.iter().map(|leaf| (leaf.first, leaf.count));
+        loaded.room = Room::without(ranges);
+        Ok(())
+    }
+
+    /// Removes what an earlier agent wrote for tasks that are gone, and policies that nobody has.
+    pub(super) fn sweep(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
+        let mut loaded = self.locked();
+        let mut known: BTreeSet<u32> = loaded.policies.keys().copied().collect();
+        for task in self.fence.keys()? {
+            if loaded.tasks.contains_key(&task) {
+                continue;
+            }
+            if !alive.contains(&task) {
+                self.fence.remove(task)?;
+            } else if let Some(fence) = first(self.fence.lookup(task)?) {
+                known.extend([fence.ingress, fence.egress]);
+            }
+        }
+        let is_stale = |policy: u32| !known.contains(&policy);
+        for key in self.leaves4.keys()? {
+            if is_stale(key.place.policy) {
+                self.leaves4.remove(key)?;
+            }
+        }
+        for key in self.leaves6.keys()? {
+            if is_stale(key.place.policy) {
+                self.leaves6.remove(key)?;
+            }
+        }
+        for key in self.rules.keys()? {
+            if is_stale(key.policy) {
+                self.rules.remove(key)?;
+            }
+        }
+        for key in self.ports.keys()? {
+            if !loaded.tasks.contains_key(&key.task) && !alive.contains(&key.task) {
+                self.ports.remove(key)?;
+            }
+        }
+        let mut used = Vec::new();
+        for key in self.leaves4.keys()? {
+            used.extend(first(self.leaves4.lookup(key)?));
+        }
+        for key in self.leaves6.keys()? {
+            used.extend(first(self.leaves6.lookup(key)?));
+        }
+        let retired = std::mem::take(&mut loaded.room.retired);
+        // What was given up a moment ago may still be read.
+        let waiting = retired.iter().map(|(_, range)| *range);
+        let ranges = used.iter().map(|leaf| (leaf.first, leaf.count));
+        loaded.room = Room::without(ranges.chain(waiting));
+        loaded.room.retired = retired;
+        Ok(())
+    }
+
+    /// Puts `task` behind `policies`, at once and for every packet from now on.
+    pub(super) fn fence(
+        &self,
+        task: CgroupId,
+        policies: &TaskPolicies,
+        ports: &BTreeSet<u16>,
+    ) -> Result<(), FenceError> {
+        let mut loaded = self.locked();
+        let ingress = self.load(&mut loaded, &policies.ingress)?;
+        let egress = match self.load(&mut loaded, &policies.egress) {
+            Ok(egress) => egress,
+            Err(error) => {
+                self.release(&mut loaded, task, ingress);
+                return Err(error);
+            }
+        };
+        let before = loaded.tasks.get(&task).cloned().unwrap_or_default();
+        let flag = |policy: &Compiled, flag: u64| if policy.open { flag } else { 0 };
+        let fence = Fence {
+            ingress,
+            egress,
+            flags: flag(&policies.ingress, INGRESS_OPEN) | flag(&policies.egress, EGRESS_OPEN),
+        };
+        let made = self
+            .set_ports(task, &before.ports, ports)
+            .and_then(|()| self.fence.set_all(task, fence));
+        if let Err(error) = made {
+            self.release(&mut loaded, task, ingress);
+            self.release(&mut loaded, task, egress);
+            return Err(no_room(error));
+        }
+        let fenced = Fenced {
+            ingress,
+            egress,
+            ports: ports.clone(),
+        };
+        loaded.tasks.insert(task, fenced);
+        self.release(&mut loaded, task, before.ingress);
+        self.release(&mut loaded, task, before.egress);
+        Ok(())
+    }
+
+    /// Takes the fence of a task away whose processes are gone.
+    pub(super) fn forget(&self, task: CgroupId) -> io::Result<()> {
+        let mut loaded = self.locked();
+        self.fence.remove(task)?;
+        let Some(before) = loaded.tasks.remove(&task) else {
+            return Ok(());
+        };
+        self.set_ports(task, &before.ports, &BTreeSet::new())?;
+        self.release(&mut loaded, task, before.ingress);
+        self.release(&mut loaded, task, before.egress);
+        Ok(())
+    }
+
+    /// What the rules of `task` have counted since it has its policies; those that met nothing are left out.
+    pub(super) fn counts(&self, task: CgroupId) -> io::Result<Vec<RuleCount>> {
+        let (fenced, policies) = {
+            let loaded = self.locked();
+            let Some(fenced) = loaded.tasks.get(&task).cloned() else {
+                return Ok(Vec::new());
+            };
+            let compiled = |policy: u32| {
+                let entry = loaded.policies.get(&policy);
+                entry.map(|entry| Arc::clone(&entry.compiled))
+            };
+            let policies = [compiled(fenced.ingress), compiled(fenced.egress)];
+            (fenced, policies)
+        };
+        let mut counts = Vec::new();
+        let directions = [
+            (Direction::Ingress, fenced.ingress),
+            (Direction::Egress, fenced.egress),
+        ];
+        for ((direction, policy), compiled) in directions.into_iter().zip(policies) {
+            let Some(compiled) = compiled else { continue };
+            for (number, rule, allows) in named(&compiled) {
+                let rule_key = RuleKey {
+                    task,
+                    policy,
+                    rule: number,
+                };
+                let Some(each) = self.rules.lookup(rule_key)? else {
+                    continue;
+                };
+                let mut sum = RuleCounters::default();
+                each.into_iter().for_each(|count| sum += count);
+                counts.push(RuleCount {
+                    direction,
+                    rule: rule.to_owned(),
+                    allows,
+                    packets: sum.packets,
+                    bytes: sum.bytes,
+                });
+            }
+        }
+        Ok(counts)
+    }
+
+    /// The name of the rule behind a verdict, and the direction of its policy.
+    pub(super) fn rule(&self, policy: u32, verdict: Verdict) -> String {
+        match verdict.rule() {
+            Verdict::PRIVATE_PORT => PRIVATE_PORT_RULE.to_owned(),
+            Verdict::NO_POLICY => NO_POLICY_RULE.to_owned(),
+            number => {
+                let loaded = self.locked();
+                let entry = loaded.policies.get(&policy);
+                let rule = entry.and_then(|entry| entry.compiled.rules.get(number as usize));
+                // The policy was replaced since.
+                rule.map_or_else(|| format!("rule {number}"), |(name, _)| name.clone())
+            }
+        }
+    }
+
+    fn set_ports(
+        &self,
+        task: CgroupId,
+        before: &BTreeSet<u16>,
+        ports: &BTreeSet<u16>,
+    ) -> io::Result<()> {
+        let key = |port: &u16| PortKey {
+            task,
+            port: u64::from(*port),
+        };
+        for port in ports.difference(before) {
+            self.ports.set_all(key(port), 1)?;
+        }
+        for port in before.difference(ports) {
+            self.ports.remove(key(port))?;
+        }
+        Ok(())
+    }
+
+    /// The number of `compiled`, written if it is not there.
+    fn load(&self, loaded: &mut Loaded, compiled: &Compiled) -> Result<u32, FenceError> {
+        if let Some(number) = loaded.numbers.get(compiled).copied()
+            && let Some(entry) = loaded.policies.get_mut(&number)
+        {
+            entry.tasks += 1;
+            return Ok(number);
+        }
+        let mut ranges = Vec::new();
+        for list in &compiled.lists {
+            let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
+            let Some(first) = loaded.room.take(count) else {
+                loaded.room.retire(&ranges);
+                return Err(FenceError::Full);
+            };
+            ranges.push((first, count));
+        }
+        let number = loaded.last.wrapping_add(1).max(1);
+        loaded.last = number;
+        if let Err(error) = self.write(number, compiled, &ranges) {
+            self.unwrite(number, compiled);
+            loaded.room.retire(&ranges);
+            return Err(no_room(error));
+        }
+        let compiled = Arc::new(compiled.clone());
+        loaded.numbers.insert(Arc::clone(&compiled), number);
+        let entry = Entry {
+            compiled,
+            ranges,
+            tasks: 1,
+        };
+        loaded.policies.insert(number, entry);
+        Ok(number)
+    }
+
+    fn write(&self, policy: u32, compiled: &Compiled, ranges: &[(u32, u32)]) -> io::Result<()> {
+        for ((first, _), list) in ranges.iter().zip(&compiled.lists) {
+            for (at, interval) in (*first..).zip(list) {
+                self.intervals.set_all(at, *interval)?;
+            }
+        }
+        let leaf = |list: usize| {
+            let (first, count) = ranges[list];
+            Leaf { first, count }
+        };
+        for (net, list) in &compiled.v4 {
+            self.leaves4.set_all(key4(policy, net), leaf(*list))?;
+        }
+        for (net, list) in &compiled.v6 {
+            self.leaves6.set_all(key6(policy, net), leaf(*list))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what of a policy is there. What cannot be removed is only room that is lost.
+    fn unwrite(&self, policy: u32, compiled: &Compiled) {
+        let narrow4 = compiled.v4.keys().rev();
+        let removed4 = narrow4.map(|net| self.leaves4.remove(key4(policy, net)));
+        let narrow6 = compiled.v6.keys().rev();
+        let removed6 = narrow6.map(|net| self.leaves6.remove(key6(policy, net)));
+        if let Some(error) = removed4.chain(removed6).find_map(Result::err) {
+            tracing::warn!(%error, "prefixes of a network policy that nobody has are left");
+        }
+    }
+
+    /// One task fewer has the policy `number`: `task`.
+    fn release(&self, loaded: &mut Loaded, task: CgroupId, number: u32) {
+        let Some(entry) = loaded.policies.get_mut(&number) else {
+            return;
+        };
+        let special = [Verdict::PRIVATE_PORT, Verdict::NO_POLICY];
+        let rules = named(&entry.compiled).map(|(rule, ..)| rule);
+        for rule in rules.chain(special) {
+            let rule_key = RuleKey {
+                task,
+                policy: number,
+                rule,
+            };
+            if let Err(error) = self.rules.remove(rule_key) {
+                tracing::warn!(%error, "counts of a rule that no task has are left");
+                break;
+            }
+        }
+        entry.tasks -= 1;
+        if entry.tasks > 0 {
+            return;
+        }
+        let Some(entry) = loaded.policies.remove(&number) else {
+            return;
+        };
+        loaded.numbers.remove(&entry.compiled);
+        self.unwrite(number, &entry.compiled);
+        loaded.room.retire(&entry.ranges);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Loaded> {
+        // A panic elsewhere leaves at most room that is lost.
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Opens the ring of verdicts of the maps pinned in `maps`.
+pub(super) fn open_ring(maps: &Path) -> Result<RingBuf<MapData>, OpenBpfError> {
+    let path = maps.join("VERDICTS");
+    let data = open_map(maps, "VERDICTS")?;
+    RingBuf::try_from(Map::RingBuf(data)).map_err(|source| OpenBpfError::OpenMap { path, source })
+}
+
+/// Numbers, names and deeds of a policy's rules.
+fn named(compiled: &Compiled) -> impl Iterator<Item = (u32, &str, bool)> {
+    let rules = (0..).zip(&compiled.rules);
+    rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
+}
+
+fn no_room(error: io::Error) -> FenceError {
+    match error.raw_os_error() {
+        Some(libc::E2BIG | libc::ENOSPC) => FenceError::TooMany,
+        _ => FenceError::Kernel(error),
+    }
+}
+
+fn key4(policy: u32, net: &ipnet::Ipv4Net) -> LeafKey4 {
+    LeafKey4 {
+        prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
+        place: Place4 {
+            policy,
+            address: net.addr().octets(),
+        },
+    }
+}
+
+fn key6(policy: u32, net: &ipnet::Ipv6Net) -> LeafKey6 {
+    LeafKey6 {
+        prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
+        place: Place6 {
+            policy,
+            address: net.addr().octets(),
+        },
+    }
+}
+
+fn first<V: Copy>(values: Option<Vec<V>>) -> Option<V> {
+    values.and_then(|values| values.first().copied())
+}
+
+/// Which intervals are free: first fit.
+#[derive(Debug)]
+struct Room {
+    /// Free ranges: first and length.
+    free: BTreeMap<u32, u32>,
+    /// Ranges that programs may still be reading.
+    retired: VecDeque<(Instant, (u32, u32))>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            free: BTreeMap::from([(0, INTERVALS_MAX)]),
+            retired: VecDeque::new(),
+        }
+    }
+}
+
+impl Room {
+    fn without(used: impl Iterator<Item = (u32, u32)>) -> Self {
+        let mut room = Self::default();
+        used.for_each(|range| room.take_out(range));
+        room
+    }
+
+    fn take_out(&mut self, (first, count): (u32, u32)) {
+        let end = first + count;
+        let before = self.free.range(..=first).next_back();
+        let Some((start, length)) = before.map(|(start, length)| (*start, *length)) else {
+            return;
+        };
+        if start + length < end {
+            // Part of it was taken out before: prefixes share lists.
+            return;
+        }
+        self.free.remove(&start);
+        if start < first {
+            self.free.insert(start, first - start);
+        }
+        if end < start + length {
+            self.free.insert(end, start + length - end);
+        }
+    }
+
+    fn take(&mut self, count: u32) -> Option<u32> {
+        self.take_back(Instant::now());
+        let fits = self.free.iter().find(|(_, length)| **length >= count);
+        let first = *fits?.0;
+        self.take_out((first, count));
+        Some(first)
+    }
+
+    fn retire(&mut self, ranges: &[(u32, u32)]) {
+        let now = Instant::now();
+        self.retired
+            .extend(ranges.iter().map(|range| (now, *range)));
+    }
+
+    fn take_back(&mut self, now: Instant) {
+        while let Some((since, range)) = self.retired.front().copied() {
+            if now.duration_since(since) < QUARANTINE {
+                return;
+            }
+            self.retired.pop_front();
+            self.put(range);
+        }
+    }
+
+    fn put(&mut self, (mut first, mut count): (u32, u32)) {
+        let before = self.free.range(..first).next_back();
+        if let Some((start, length)) = before.map(|(start, length)| (*start, *length))
+            && start + length == first
+        {
+            self.free.remove(&start);
+            (first, count) = (start, length + count);
+        }
+        if let Some(length) = self.free.remove(&(first + count)) {
+            count += length;
+        }
+        self.free.insert(first, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_used_again_and_grows_together() {
+        let mut room = Room::default();
+        let first = room.take(10).unwrap();
+        let second = room.take(20).unwrap();
+        let third = room.take(5).unwrap();
+        assert_eq!((first, second, third), (0, 10, 30));
+
+        room.put((10, 20));
+        assert_eq!(room.take(15), Some(10));
+        room.put((10, 15));
+        room.put((0, 10));
+        assert_eq!(
+            room.free,
+            BTreeMap::from([(0, 30), (35, INTERVALS_MAX - 35)])
+        );
+        assert_eq!(room.take(INTERVALS_MAX), None);
+    }
+
+    #[test]
+    fn what_was_given_up_waits_before_it_is_used_again() {
+        let mut room = Room::default();
+        let first = room.take(INTERVALS_MAX).unwrap();
+        room.retire(&[(first, INTERVALS_MAX)]);
+
+        assert_eq!(room.take(1), None);
+        room.take_back(Instant::now() + QUARANTINE);
+        assert_eq!(room.take(1), Some(0));
+    }
+
+    #[test]
+    fn what_an_earlier_agent_used_is_not_free() {
+        let room = Room::without([(5, 5), (20, 1), (5, 5)].into_iter());
+
+        let expected = BTreeMap::from([(0, 5), (10, 10), (21, INTERVALS_MAX - 21)]);
+        assert_eq!(room.free, expected);
+    }
+}

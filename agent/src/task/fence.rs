@@ -1,0 +1,64 @@
+//! Puts tasks behind their network policies.
+
+use std::collections::BTreeSet;
+
+use muster_agent_core::policy;
+use muster_domain::job::{NetworkPolicy, TaskGroup};
+
+use super::{TaskAt, chain};
+use crate::facilities::Facilities;
+
+/// Puts the task with the cgroup `cgroup_id` behind its policy. Answers with what an operator should know.
+///
+/// # Errors
+///
+/// Why it has no policy and must not start: what the job or the node asks for cannot be enforced.
+pub(crate) fn fence(
+    facilities: &Facilities,
+    task: &TaskAt,
+    cgroup_id: u64,
+) -> Result<Option<String>, String> {
+    let group = task.group();
+    let bpf = match &facilities.bpf {
+        Ok(bpf) => bpf,
+        Err(reason) if asks(group, task, &facilities.network.policy) => {
+            return Err(format!(
+                "the task's network policy cannot be enforced: this node has no eBPF programs: {reason}"
+            ));
+        }
+        Err(reason) => {
+            return Ok(Some(format!(
+                "the task is not kept from the node's metadata and control plane: this node has no eBPF programs: {reason}"
+            )));
+        }
+    };
+    let policies = policy::compile(group, task.name(), &facilities.network)
+        .map_err(|error| error.to_string())?;
+    let ports: BTreeSet<u16> = task
+        .desired
+        .holding
+        .ports
+        .iter()
+        .map(|port| port.value)
+        .collect();
+    bpf.fence(cgroup_id, &policies, &ports)
+        .map_err(|error| chain(&error))?;
+    Ok(None)
+}
+
+/// Whether job or node ask for anything.
+fn asks(group: &TaskGroup, task: &TaskAt, node: &NetworkPolicy) -> bool {
+    let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
+    let said = [task.task().policy.as_ref(), group, Some(node)];
+    let nothing = NetworkPolicy::default();
+    said.into_iter().flatten().any(|policy| *policy != nothing)
+}
+
+/// The same for a task that runs: after its job changed in place, and for an agent that finds it. What cannot
+/// be loaded leaves the policy that it has.
+pub(crate) fn fence_again(facilities: &Facilities, task: &TaskAt, cgroup_id: u64) {
+    if let Err(reason) = fence(facilities, task, cgroup_id) {
+        tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), reason,
+            "a running task keeps the network policy it has");
+    }
+}

@@ -1,0 +1,221 @@
+//! The newest verdicts on packets of the node's tasks, for whoever asks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use muster_domain::id::{AllocId, Timestamp};
+use muster_wire::rpc::{AllocNetwork, RuleCount, Verdict};
+use nix::time::{ClockId, clock_gettime};
+use tokio_util::sync::CancellationToken;
+
+use crate::bpf::{Direction, ToldVerdict};
+use crate::facilities::{Facilities, now};
+use crate::limits::{VERDICTS_KEPT, VERDICTS_TOLD_MAX};
+
+/// The newest verdicts of all tasks, each with its number.
+#[derive(Debug, Default)]
+pub(crate) struct VerdictLog {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The number of the newest.
+    last: u64,
+    verdicts: VecDeque<(AllocId, Verdict)>,
+}
+
+impl VerdictLog {
+    fn push(&self, alloc_id: AllocId, verdict: Verdict) {
+        let mut kept = self.locked();
+        kept.last += 1;
+        let number = kept.last;
+        kept.verdicts
+            .push_back((alloc_id, Verdict { number, ..verdict }));
+        if kept.verdicts.len() > VERDICTS_KEPT {
+            kept.verdicts.pop_front();
+        }
+    }
+
+    /// Those of an allocation after number `after`: the newest of them, oldest first; and the newest number of all.
+    fn of(&self, alloc_id: AllocId, after: u64) -> (Vec<Verdict>, u64) {
+        let kept = self.locked();
+        let newest = kept.verdicts.iter().rev();
+        let mut found: Vec<Verdict> = newest
+            .take_while(|(_, verdict)| verdict.number > after)
+            .filter(|(id, _)| *id == alloc_id)
+            .take(VERDICTS_TOLD_MAX)
+            .map(|(_, verdict)| verdict.clone())
+            .collect();
+        found.reverse();
+        (found, kept.last)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Kept> {
+        // A panic elsewhere leaves at most one verdict without a number.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes verdicts from the programs until the agent stops.
+pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken) {
+    let Some(bpf) = facilities.bpf() else { return };
+    let mut verdicts = match bpf.verdicts() {
+        Ok(verdicts) => verdicts,
+        Err(error) => {
+            tracing::error!(
+                error = crate::task::chain(&error),
+                "refused packets are counted and not told one by one"
+            );
+            return;
+        }
+    };
+    // Whose a cgroup is; of a task that ended a moment ago too.
+    let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
+    loop {
+        let mut told: Vec<ToldVerdict> = Vec::new();
+        let waited = tokio::select! {
+            waited = verdicts.next(bpf, |verdict| told.push(verdict)) => waited,
+            () = stop.cancelled() => return,
+        };
+        if let Err(error) = waited {
+            tracing::error!(%error, "refused packets are not told one by one any more");
+            return;
+        }
+        if told
+            .iter()
+            .any(|verdict| !tasks.contains_key(&verdict.task))
+        {
+            let live = facilities.live.of(None).into_iter();
+            tasks = live
+                .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
+                .collect();
+        }
+        for verdict in told {
+            if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
+                let verdict = as_told(task, verdict);
+                facilities.verdicts.push(*alloc_id, verdict);
+            }
+        }
+    }
+}
+
+fn as_told(task: &str, verdict: ToldVerdict) -> Verdict {
+    let ToldVerdict {
+        at_ns,
+        task: _,
+        direction,
+        rule,
+        allowed,
+        protocol,
+        remote,
+        remote_port,
+        local_port,
+        bytes,
+    } = verdict;
+    Verdict {
+        number: 0,
+        at: wall_time(at_ns),
+        task: task.to_owned(),
+        egress: direction == Direction::Egress,
+        rule,
+        allowed,
+        protocol,
+        remote,
+        remote_port,
+        local_port,
+        bytes,
+    }
+}
+
+/// When it was, by the clock on the wall, that the monotonic clock showed `at_ns`.
+fn wall_time(at_ns: u64) -> Timestamp {
+    let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(at_ns, |time| {
+        u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(at_ns)
+    });
+    Timestamp(now().0.saturating_sub(monotonic.saturating_sub(at_ns)))
+}
+
+/// What the rules of an allocation's tasks met, and its verdicts after number `after`.
+pub(crate) fn alloc(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+    after: u64,
+) -> Result<AllocNetwork, String> {
+    let bpf = facilities.bpf.as_ref().map_err(|reason| {
+        format!("this node enforces no network policies: it has no eBPF programs: {reason}")
+    })?;
+    let mut rules = Vec::new();
+    for (_, task, live) in facilities.live.of(Some(alloc_id)) {
+        let counts = bpf
+            .rule_counts(live.record.cgroup_id)
+            .map_err(|error| format!("the counts of {task}'s rules cannot be read: {error}"))?;
+        rules.extend(counts.into_iter().map(|count| RuleCount {
+            task: task.clone(),
+            egress: count.direction == Direction::Egress,
+            rule: count.rule,
+            allows: count.allows,
+            packets: count.packets,
+            bytes: count.bytes,
+        }));
+    }
+    let (verdicts, last) = facilities.verdicts.of(alloc_id, after);
+    Ok(AllocNetwork {
+        rules,
+        verdicts,
+        last,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+
+    fn verdict() -> Verdict {
+        Verdict {
+            number: 0,
+            at: Timestamp(0),
+            task: "web".to_owned(),
+            egress: true,
+            rule: "default".to_owned(),
+            allowed: false,
+            protocol: 6,
+            remote: [10, 0, 0, 1].into(),
+            remote_port: 80,
+            local_port: 0,
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_what_is_new_of_one_allocation() {
+        let log = VerdictLog::default();
+        let (one, other) = (AllocId::at(LogIndex(1), 0), AllocId::at(LogIndex(2), 0));
+        for alloc_id in [one, other, one, one] {
+            log.push(alloc_id, verdict());
+        }
+        let numbers = |after| {
+            let (verdicts, last) = log.of(one, after);
+            let numbers: Vec<u64> = verdicts.iter().map(|verdict| verdict.number).collect();
+            (numbers, last)
+        };
+        assert_eq!(numbers(0), (vec![1, 3, 4], 4));
+        assert_eq!(numbers(3), (vec![4], 4));
+        assert_eq!(numbers(4), (vec![], 4));
+    }
+
+    #[test]
+    fn the_log_is_bounded_and_keeps_the_newest() {
+        let log = VerdictLog::default();
+        let alloc_id = AllocId::at(LogIndex(1), 0);
+        for _ in 0..VERDICTS_KEPT + 10 {
+            log.push(alloc_id, verdict());
+        }
+        assert_eq!(log.locked().verdicts.len(), VERDICTS_KEPT);
+        let (verdicts, last) = log.of(alloc_id, 0);
+        assert_eq!(verdicts.len(), VERDICTS_TOLD_MAX);
+        assert_eq!(verdicts.last().unwrap().number, last);
+    }
+}

@@ -1,0 +1,314 @@
+//! Network policies, from a task's side: what it may connect to, send to, be reached by.
+//!
+//! A task is a process that enters its cgroup and then opens sockets; the other side is this test, another
+//! task of the same allocation, or another allocation's.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+
+use muster_agent_core::policy::{NodePolicy, TaskPolicies, compile};
+use muster_domain::fixture;
+use muster_domain::job::{
+    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, read_peer,
+};
+
+use crate::bpf::{Bpf, Direction};
+use crate::node::{Node, Place, poll};
+
+/// Loopback of either family.
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+fn rule(action: PolicyAction, protocol: PolicyProtocol, peer: &str, port: u16) -> PolicyRule {
+    let name = format!("{}-{}", action.word(), protocol.word());
+    let ports = PortRange {
+        first: port,
+        last: port,
+    };
+    PolicyRule {
+        name,
+        action,
+        protocol,
+        peers: vec![read_peer(peer).unwrap()],
+        ports: if port == 0 { Vec::new() } else { vec![ports] },
+        icmp_type: None,
+        icmp_code: None,
+        log: false,
+    }
+}
+
+fn direction(default: PolicyAction, rules: Vec<PolicyRule>) -> DirectionPolicy {
+    DirectionPolicy {
+        default: Some(default),
+        rules,
+    }
+}
+
+fn policies(egress: DirectionPolicy, ingress: DirectionPolicy) -> TaskPolicies {
+    let mut group = fixture::group("g");
+    let name = group.tasks[0].name.clone();
+    group.tasks[0].policy = Some(NetworkPolicy { egress, ingress });
+    compile(&group, &name, &NodePolicy::default()).unwrap()
+}
+
+fn open() -> DirectionPolicy {
+    direction(PolicyAction::Allow, Vec::new())
+}
+
+fn closed() -> DirectionPolicy {
+    direction(PolicyAction::Deny, Vec::new())
+}
+
+/// Puts the node's task behind `policies`; nobody else may use its ports.
+fn fence(node: &Node, bpf: &Bpf, policies: &TaskPolicies) {
+    bpf.fence(node.task(), policies, &BTreeSet::new()).unwrap();
+}
+
+/// What the task's process made of `order`: `ok`, or the error's number.
+fn outcome(node: &mut Node, order: &str) -> String {
+    node.start(order);
+    match node.wait().code() {
+        Some(0) => "ok".to_owned(),
+        Some(11) => "EPERM".to_owned(),
+        Some(12) => "silence".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn accepting(address: IpAddr) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[test]
+fn connections_follow_the_policy_of_the_task() {
+    let Some(mut node) = Node::set_up("connections_follow_the_policy_of_the_task") else {
+        return;
+    };
+    let bpf = node.open();
+    let (_listener4, to4) = accepting(V4);
+    let (_listener6, to6) = accepting(V6);
+    let mapped = format!("[::ffff:127.0.0.1]:{}", to4.port());
+
+    // Without a fence everything passes, as the counters of the task show.
+    assert_eq!(outcome(&mut node, &format!("connect {to4}")), "ok");
+
+    fence(&node, &bpf, &policies(closed(), open()));
+    // A listener of this machine may be the allocation's own, so `connect` leaves it to the packets.
+    assert_eq!(outcome(&mut node, &format!("connect {to4}")), "silence");
+    assert_eq!(outcome(&mut node, &format!("connect {to6}")), "silence");
+    assert_eq!(outcome(&mut node, &format!("connect {mapped}")), "silence");
+    assert_eq!(outcome(&mut node, "connect 192.0.2.1:80"), "EPERM");
+    assert_eq!(outcome(&mut node, "connect [2001:db8::1]:80"), "EPERM");
+    assert_eq!(outcome(&mut node, "connect [::ffff:192.0.2.1]:80"), "EPERM");
+
+    let some = vec![
+        rule(
+            PolicyAction::Allow,
+            PolicyProtocol::Tcp,
+            "127.0.0.1",
+            to4.port(),
+        ),
+        rule(PolicyAction::Deny, PolicyProtocol::All, "::1", 0),
+    ];
+    fence(
+        &node,
+        &bpf,
+        &policies(direction(PolicyAction::Deny, some), closed()),
+    );
+    assert_eq!(outcome(&mut node, &format!("connect {to4}")), "ok");
+    assert_eq!(outcome(&mut node, &format!("connect {mapped}")), "ok");
+    assert_eq!(outcome(&mut node, &format!("connect {to6}")), "silence");
+    let other = SocketAddr::new(V4, to4.port().wrapping_add(1).max(1));
+    assert_eq!(outcome(&mut node, &format!("connect {other}")), "EPERM");
+
+    let counts = bpf.rule_counts(node.task()).unwrap();
+    let packets = |rule: &str| {
+        let mut found = counts.iter().filter(|count| count.rule == rule);
+        found
+            .find(|count| count.direction == Direction::Egress)
+            .map(|it| it.packets)
+    };
+    assert!(packets("allow-tcp") > Some(2), "{counts:?}");
+    assert!(packets("deny-all") > Some(0), "{counts:?}");
+    assert!(node.counters(&bpf).net.egress_denied > 0);
+}
+
+#[test]
+fn datagrams_follow_the_policy_and_answers_come_through() {
+    let Some(mut node) = Node::set_up("datagrams_follow_the_policy_and_answers_come_through")
+    else {
+        return;
+    };
+    let bpf = node.open();
+    for address in [V4, V6] {
+        let echo = UdpSocket::bind((address, 0)).unwrap();
+        let to = echo.local_addr().unwrap();
+        fence(&node, &bpf, &policies(closed(), closed()));
+        assert_eq!(
+            outcome(&mut node, &format!("send-to {to}")),
+            "EPERM",
+            "{to}"
+        );
+
+        // Nothing may come in by itself, but an answer does.
+        let ask = rule(
+            PolicyAction::Allow,
+            PolicyProtocol::Udp,
+            &address.to_string(),
+            to.port(),
+        );
+        fence(
+            &node,
+            &bpf,
+            &policies(direction(PolicyAction::Deny, vec![ask]), closed()),
+        );
+        node.start(&format!("ask {to}"));
+        let mut buffer = [0; 16];
+        let (length, from) = echo.recv_from(&mut buffer).unwrap();
+        echo.send_to(&buffer[..length], from).unwrap();
+        assert_eq!(node.wait().code(), Some(0), "{to}");
+    }
+}
+
+#[test]
+fn a_task_that_serves_answers_although_it_may_begin_nothing() {
+    let name = "a_task_that_serves_answers_although_it_may_begin_nothing";
+    let Some(node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(closed(), open()));
+    let (done, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Task);
+
+    let mut stream = std::net::TcpStream::connect((V4, port)).unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+
+    assert_eq!(text, "hello");
+    drop(done);
+}
+
+#[test]
+fn a_new_policy_holds_for_a_connection_that_is_open() {
+    let Some(mut node) = Node::set_up("a_new_policy_holds_for_a_connection_that_is_open") else {
+        return;
+    };
+    let bpf = node.open();
+    let (listener, to) = accepting(V4);
+    fence(&node, &bpf, &policies(open(), open()));
+    node.start(&format!("stream {to}"));
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut byte = [0];
+    std::io::Read::read_exact(&mut stream, &mut byte).unwrap();
+
+    fence(&node, &bpf, &policies(closed(), open()));
+
+    // What was on its way arrives; then the stream is silent although the task goes on writing.
+    let refused = || {
+        let counts = bpf.rule_counts(node.task()).unwrap();
+        let denied = counts.iter().find(|it| it.rule == "default" && !it.allows);
+        denied.is_some_and(|it| it.packets > 0).then_some(())
+    };
+    poll("refused packets of an open connection", refused);
+    node.kill();
+}
+
+#[test]
+fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
+    let name = "loopback_within_an_allocation_works_and_private_ports_of_others_do_not";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+    let shut = policies(closed(), closed());
+    fence(&node, &bpf, &shut);
+    // Another task of the same allocation, as shut as the first.
+    bpf.fence(node.id_of(Place::Neighbour), &shut, &BTreeSet::new())
+        .unwrap();
+    let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Neighbour);
+    assert_eq!(
+        outcome(&mut node, &format!("connect 127.0.0.1:{port}")),
+        "ok"
+    );
+    drop(beside);
+
+    // Another allocation, everything open on both sides.
+    fence(&node, &bpf, &policies(open(), open()));
+    let stranger = node.id_of(Place::Stranger);
+    bpf.fence(stranger, &policies(open(), open()), &BTreeSet::new())
+        .unwrap();
+    let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Stranger);
+    assert_eq!(
+        outcome(&mut node, &format!("connect 127.0.0.1:{port}")),
+        "silence"
+    );
+    let declared = BTreeSet::from([port]);
+    bpf.fence(stranger, &policies(open(), open()), &declared)
+        .unwrap();
+    assert_eq!(
+        outcome(&mut node, &format!("connect 127.0.0.1:{port}")),
+        "ok"
+    );
+    drop(beside);
+}
+
+#[test]
+fn verdicts_are_told_with_the_name_of_the_rule() {
+    let Some(mut node) = Node::set_up("verdicts_are_told_with_the_name_of_the_rule") else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(open(), open()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+
+    assert_eq!(outcome(&mut node, "connect 169.254.169.254:80"), "EPERM");
+
+    let told = runtime.block_on(async {
+        let mut verdicts = bpf.verdicts().unwrap();
+        let mut told = Vec::new();
+        while told.is_empty() {
+            verdicts
+                .next(&bpf, |verdict| told.push(verdict))
+                .await
+                .unwrap();
+        }
+        told
+    });
+    let verdict = &told[0];
+    assert_eq!(verdict.rule, "built-in/metadata");
+    assert_eq!(verdict.task, node.task());
+    assert!(!verdict.allowed);
+    assert_eq!(verdict.direction, Direction::Egress);
+    assert_eq!(
+        (verdict.remote.to_string(), verdict.remote_port),
+        ("169.254.169.254".to_owned(), 80)
+    );
+}
+
+#[test]
+fn the_next_agent_finds_policies_in_force_and_removes_those_of_nobody() {
+    let name = "the_next_agent_finds_policies_in_force_and_removes_those_of_nobody";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(closed(), open()));
+    bpf.fence(1, &policies(closed(), closed()), &BTreeSet::from([80]))
+        .unwrap();
+    drop(bpf);
+    assert_eq!(outcome(&mut node, "connect 192.0.2.1:80"), "EPERM");
+
+    let bpf = Bpf::open(&node.config()).unwrap();
+    bpf.sweep_policies(&BTreeSet::from([node.task()])).unwrap();
+    assert_eq!(outcome(&mut node, "connect 192.0.2.1:80"), "EPERM");
+    fence(&node, &bpf, &policies(open(), open()));
+    bpf.sweep_policies(&BTreeSet::from([node.task()])).unwrap();
+    let (_listener, to) = accepting(V4);
+    assert_eq!(outcome(&mut node, &format!("connect {to}")), "ok");
+    assert_eq!(outcome(&mut node, "connect 169.254.169.254:80"), "EPERM");
+}

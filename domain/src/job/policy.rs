@@ -1,0 +1,335 @@
+//! What tasks may send and receive.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// What a task may send and receive.
+///
+/// A task's rules come before its group's, and those before its node's; the first that matches a
+/// packet decides. In front of all stand the node's own refusals, which no job can lift.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkPolicy {
+    /// What it may send, and the connections it may begin.
+    pub egress: DirectionPolicy,
+    /// What it may receive, and the connections it may accept.
+    pub ingress: DirectionPolicy,
+}
+
+/// Rules of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectionPolicy {
+    /// What becomes of that which no rule matches; `None` leaves it to the group, the node, and then
+    /// allows it.
+    pub default: Option<PolicyAction>,
+    /// In order; the first that matches decides.
+    pub rules: Vec<PolicyRule>,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PolicyAction {
+    /// It passes.
+    Allow,
+    /// It is thrown away; its sender is told `EPERM` where it is a task.
+    Deny,
+}
+
+impl PolicyAction {
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// The action that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Allow, Self::Deny]
+            .into_iter()
+            .find(|action| action.word() == word)
+    }
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRule {
+    /// What it is told by, in counts and events; unique in its direction.
+    pub name: String,
+    /// What becomes of a packet that it matches.
+    pub action: PolicyAction,
+    /// Which protocols it matches.
+    pub protocol: PolicyProtocol,
+    /// The other side: where a packet goes to, or comes from. Empty means anywhere.
+    pub peers: Vec<IpNet>,
+    /// With tcp and udp, the port that is connected to: the other side's for egress, the task's own
+    /// for ingress. Empty means any.
+    pub ports: Vec<PortRange>,
+    /// With icmp and icmpv6, the type; `None` means any.
+    pub icmp_type: Option<u8>,
+    /// With a type, the code; `None` means any.
+    pub icmp_code: Option<u8>,
+    /// Whether packets that it lets pass are told; refused ones always are.
+    pub log: bool,
+}
+
+/// Which protocols a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PolicyProtocol {
+    /// Every one.
+    All,
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP of IPv4.
+    Icmp,
+    /// ICMP of IPv6.
+    Icmpv6,
+}
+
+impl PolicyProtocol {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::All, Self::Tcp, Self::Udp, Self::Icmp, Self::Icmpv6];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+            Self::Icmpv6 => "icmpv6",
+        }
+    }
+
+    /// The protocols that `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.word() == word)
+    }
+
+    fn has_ports(self) -> bool {
+        match self {
+            Self::Tcp | Self::Udp => true,
+            Self::All | Self::Icmp | Self::Icmpv6 => false,
+        }
+    }
+
+    fn has_types(self) -> bool {
+        match self {
+            Self::Icmp | Self::Icmpv6 => true,
+            Self::All | Self::Tcp | Self::Udp => false,
+        }
+    }
+}
+
+/// Ports from `first` to `last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRange {
+    /// The first; at least 1.
+    pub first: u16,
+    /// The last; not below the first.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Reads `443` or `8000-9000`.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (1 <= first && first <= last).then_some(Self { first, last })
+    }
+}
+
+impl std::fmt::Display for PortRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.first == self.last {
+            return write!(f, "{}", self.first);
+        }
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Reads an address, or one with the length of a prefix; bits behind the prefix are cleared.
+#[must_use]
+pub fn read_peer(text: &str) -> Option<IpNet> {
+    let text = text.trim();
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.into());
+    }
+    text.parse::<IpNet>().ok().map(|net| net.trunc())
+}
+
+impl PolicyRule {
+    /// Why the rule is none, if it is none.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let Self {
+            name,
+            action: _,
+            protocol,
+            peers,
+            ports,
+            icmp_type,
+            icmp_code,
+            log: _,
+        } = self;
+        let word = protocol.word();
+        let is_v4 = |peer: &IpNet| peer.addr().is_ipv4();
+        if name.is_empty() {
+            return Some("has no name".to_owned());
+        }
+        if !ports.is_empty() && !protocol.has_ports() {
+            return Some(format!(
+                "ports do not go with protocol `{word}`: use `tcp` or `udp`"
+            ));
+        }
+        if icmp_type.is_some() && !protocol.has_types() {
+            return Some(format!("icmp_type does not go with protocol `{word}`"));
+        }
+        if icmp_code.is_some() && icmp_type.is_none() {
+            return Some("icmp_code needs an icmp_type".to_owned());
+        }
+        let wrong = match protocol {
+            PolicyProtocol::Icmp => peers.iter().find(|peer| !is_v4(peer)),
+            PolicyProtocol::Icmpv6 => peers.iter().find(|peer| is_v4(peer)),
+            PolicyProtocol::All | PolicyProtocol::Tcp | PolicyProtocol::Udp => None,
+        };
+        wrong.map(|peer| format!("{peer} is of the family that protocol `{word}` is not for"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(protocol: PolicyProtocol) -> PolicyRule {
+        PolicyRule {
+            name: "r".to_owned(),
+            action: PolicyAction::Allow,
+            protocol,
+            peers: Vec::new(),
+            ports: Vec::new(),
+            icmp_type: None,
+            icmp_code: None,
+            log: false,
+        }
+    }
+
+    #[test]
+    fn ranges_of_ports_are_read() {
+        for (text, expected) in [
+            ("443", Some((443, 443))),
+            ("8000-9000", Some((8_000, 9_000))),
+            ("1 - 65535", Some((1, 65_535))),
+            ("0", None),
+            ("9-8", None),
+            ("65536", None),
+            ("http", None),
+            ("", None),
+        ] {
+            let read = PortRange::read(text).map(|range| (range.first, range.last));
+            assert_eq!(read, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn peers_are_read() {
+        for (text, expected) in [
+            ("10.1.2.3", Some("10.1.2.3/32")),
+            ("10.1.2.3/8", Some("10.0.0.0/8")),
+            ("0.0.0.0/0", Some("0.0.0.0/0")),
+            ("fd00::1/64", Some("fd00::/64")),
+            ("::1", Some("::1/128")),
+            ("10.0.0.0/33", None),
+            ("example.com", None),
+        ] {
+            let read = read_peer(text).map(|net| net.to_string());
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        use PolicyProtocol::{All, Icmp, Icmpv6, Tcp};
+        let ports = vec![PortRange { first: 1, last: 2 }];
+        let v4 = read_peer("10.0.0.0/8").unwrap();
+        let v6 = read_peer("fd00::/8").unwrap();
+        let cases = [
+            (rule(Tcp), None),
+            (
+                PolicyRule {
+                    ports: ports.clone(),
+                    ..rule(Tcp)
+                },
+                None,
+            ),
+            (
+                PolicyRule {
+                    ports: ports.clone(),
+                    ..rule(All)
+                },
+                Some("ports do not go with protocol `all`: use `tcp` or `udp`"),
+            ),
+            (
+                PolicyRule {
+                    ports,
+                    ..rule(Icmp)
+                },
+                Some("ports do not go with protocol `icmp`: use `tcp` or `udp`"),
+            ),
+            (
+                PolicyRule {
+                    icmp_type: Some(8),
+                    ..rule(Icmp)
+                },
+                None,
+            ),
+            (
+                PolicyRule {
+                    icmp_type: Some(8),
+                    ..rule(Tcp)
+                },
+                Some("icmp_type does not go with protocol `tcp`"),
+            ),
+            (
+                PolicyRule {
+                    icmp_code: Some(0),
+                    ..rule(Icmp)
+                },
+                Some("icmp_code needs an icmp_type"),
+            ),
+            (
+                PolicyRule {
+                    peers: vec![v6],
+                    ..rule(Icmp)
+                },
+                Some("fd00::/8 is of the family that protocol `icmp` is not for"),
+            ),
+            (
+                PolicyRule {
+                    peers: vec![v4],
+                    ..rule(Icmpv6)
+                },
+                Some("10.0.0.0/8 is of the family that protocol `icmpv6` is not for"),
+            ),
+            (
+                PolicyRule {
+                    name: String::new(),
+                    ..rule(All)
+                },
+                Some("has no name"),
+            ),
+        ];
+        for (rule, expected) in cases {
+            assert_eq!(rule.fault().as_deref(), expected, "{rule:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What network policies let pass and refused.
+
+#![expect(missing_docs, reason = "fields are those of the node's answer")]
+
+use serde::{Deserialize, Serialize};
+
+use crate::rpc;
+
+/// The answer to `GET /v1/client/allocation/:id/network`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocNetwork {
+    /// Rules that met a packet, of tasks that run.
+    pub rules: Vec<RuleCount>,
+    /// The newest verdicts after the number that was asked for, oldest first.
+    pub verdicts: Vec<Verdict>,
+    /// What to ask for next: the node's newest number.
+    pub last: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RuleCount {
+    pub task: String,
+    /// `egress` or `ingress`.
+    pub direction: String,
+    pub rule: String,
+    /// `allow` or `deny`.
+    pub action: String,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Verdict {
+    pub number: u64,
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    pub task: String,
+    /// `egress` or `ingress`.
+    pub direction: String,
+    pub rule: String,
+    /// `allow` or `deny`.
+    pub action: String,
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, or the protocol's number.
+    pub protocol: String,
+    pub remote_address: String,
+    /// 0 without ports.
+    pub remote_port: u16,
+    /// 0 without ports, and before a connection has one.
+    pub local_port: u16,
+    /// 0 for an attempt to connect.
+    pub bytes: u32,
+}
+
+fn direction(egress: bool) -> String {
+    if egress { "egress" } else { "ingress" }.to_owned()
+}
+
+fn action(allows: bool) -> String {
+    if allows { "allow" } else { "deny" }.to_owned()
+}
+
+fn protocol(number: u8) -> String {
+    match number {
+        1 => "icmp".to_owned(),
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        58 => "icmpv6".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+impl From<&rpc::AllocNetwork> for AllocNetwork {
+    fn from(network: &rpc::AllocNetwork) -> Self {
+        let rpc::AllocNetwork {
+            rules,
+            verdicts,
+            last,
+        } = network;
+        Self {
+            rules: rules.iter().map(RuleCount::from).collect(),
+            verdicts: verdicts.iter().map(Verdict::from).collect(),
+            last: *last,
+        }
+    }
+}
+
+impl From<&rpc::RuleCount> for RuleCount {
+    fn from(count: &rpc::RuleCount) -> Self {
+        let rpc::RuleCount {
+            task,
+            egress,
+            rule,
+            allows,
+            packets,
+            bytes,
+        } = count;
+        Self {
+            task: task.clone(),
+            direction: direction(*egress),
+            rule: rule.clone(),
+            action: action(*allows),
+            packets: *packets,
+            bytes: *bytes,
+        }
+    }
+}
+
+impl From<&rpc::Verdict> for Verdict {
+    fn from(verdict: &rpc::Verdict) -> Self {
+        let rpc::Verdict {
+            number,
+            at,
+            task,
+            egress,
+            rule,
+            allowed,
+            protocol: number_of_protocol,
+            remote,
+            remote_port,
+            local_port,
+            bytes,
+        } = verdict;
+        Self {
+            number: *number,
+            time: at.0,
+            task: task.clone(),
+            direction: direction(*egress),
+            rule: rule.clone(),
+            action: action(*allowed),
+            protocol: protocol(*number_of_protocol),
+            remote_address: remote.to_string(),
+            remote_port: *remote_port,
+            local_port: *local_port,
+            bytes: *bytes,
+        }
+    }
+}
