@@ -45,11 +45,14 @@ const fn v4([a, b, c, d]: [u8; 4]) -> IpNet {
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), 32))
 }
 
-const fn v6([a, b, c, d, e, f, g, h]: [u16; 8]) -> IpNet {
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(a, b, c, d, e, f, g, h),
-        128,
-    ))
+const fn v6(address: [u16; 8]) -> IpNet {
+    let mut bits = 0;
+    let mut at = 0;
+    while at < address.len() {
+        bits = bits << 16 | address[at] as u128;
+        at += 1;
+    }
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), 128))
 }
 
 /// One direction's policy.
@@ -167,10 +170,9 @@ impl<'a> Layers<'a> {
             .map(|rule| (rule.name.clone(), rule))
             .chain(of_node.map(|rule| (format!("{NODE}{}", rule.name), rule)))
             .collect();
-        let said = [task, group, node].into_iter().flatten();
+        let mut said = [task, group, node].into_iter().flatten();
         let default = said
-            .filter_map(|policy| policy.default)
-            .next()
+            .find_map(|policy| policy.default)
             .unwrap_or(PolicyAction::Allow);
         let denies = |rule: &PolicyRule| rule.action == PolicyAction::Deny;
         let open = default == PolicyAction::Allow

@@ -265,7 +265,9 @@ impl Policy {
                     continue;
                 };
                 let mut sum = RuleCounters::default();
-                each.into_iter().for_each(|count| sum += count);
+                for count in each {
+                    sum += count;
+                }
                 counts.push(RuleCount {
                     direction,
                     rule: rule.to_owned(),
@@ -358,10 +360,10 @@ impl Policy {
             Leaf { first, count }
         };
         for (net, list) in &compiled.v4 {
-            self.leaves4.set_all(key4(policy, net), leaf(*list))?;
+            self.leaves4.set_all(key4(policy, *net), leaf(*list))?;
         }
         for (net, list) in &compiled.v6 {
-            self.leaves6.set_all(key6(policy, net), leaf(*list))?;
+            self.leaves6.set_all(key6(policy, *net), leaf(*list))?;
         }
         Ok(())
     }
@@ -369,9 +371,9 @@ impl Policy {
     /// Removes what of a policy is there. What cannot be removed is only room that is lost.
     fn unwrite(&self, policy: u32, compiled: &Compiled) {
         let narrow4 = compiled.v4.keys().rev();
-        let removed4 = narrow4.map(|net| self.leaves4.remove(key4(policy, net)));
+        let removed4 = narrow4.map(|net| self.leaves4.remove(key4(policy, *net)));
         let narrow6 = compiled.v6.keys().rev();
-        let removed6 = narrow6.map(|net| self.leaves6.remove(key6(policy, net)));
+        let removed6 = narrow6.map(|net| self.leaves6.remove(key6(policy, *net)));
         if let Some(error) = removed4.chain(removed6).find_map(Result::err) {
             tracing::warn!(%error, "prefixes of a network policy that nobody has are left");
         }
@@ -433,7 +435,7 @@ fn no_room(error: io::Error) -> FenceError {
     }
 }
 
-fn key4(policy: u32, net: &ipnet::Ipv4Net) -> LeafKey4 {
+fn key4(policy: u32, net: ipnet::Ipv4Net) -> LeafKey4 {
     LeafKey4 {
         prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
         place: Place4 {
@@ -443,7 +445,7 @@ fn key4(policy: u32, net: &ipnet::Ipv4Net) -> LeafKey4 {
     }
 }
 
-fn key6(policy: u32, net: &ipnet::Ipv6Net) -> LeafKey6 {
+fn key6(policy: u32, net: ipnet::Ipv6Net) -> LeafKey6 {
     LeafKey6 {
         prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
         place: Place6 {

@@ -4,19 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use muster_agent_core::gc::GcConfig;
-use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::job::PolicyProtocol;
 use muster_driver::plugin::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::spec::Publisher;
-use super::{AgentConfig, Event, StartAgentError, pin_dir};
+use super::{AgentConfig, Event, StartAgentError, network, pin_dir};
 use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
-use crate::cgroup::{Hierarchies, NodeTree, TaskCgroup};
+use crate::cgroup::{Hierarchies, NodeTree};
 use crate::control::Standing;
 use crate::cores::Cores;
 use crate::drivers::native::{self, NativeProcess};
@@ -25,7 +23,6 @@ use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fi
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
-use crate::limits::SWEEP_AFTER;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
@@ -58,9 +55,6 @@ pub(super) async fn open(
     let (store, mut loaded) = store::open(data.root())?;
     let (hierarchies, tree) = open_tree(&data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
-    if let Ok(bpf) = &bpf {
-        sweep_policies(bpf, &tree);
-    }
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
 
@@ -106,7 +100,7 @@ pub(super) async fn open(
         store,
         tree,
         bpf,
-        network: network(config),
+        network: network::policy(config),
         verdicts: VerdictLog::default(),
         ring,
         cores: Cores::default(),
@@ -123,13 +117,7 @@ pub(super) async fn open(
         collection: watch::Sender::default(),
         node,
     });
-    tasks.spawn(verdicts::follow(Arc::clone(&facilities), stop.clone()));
-    tasks.spawn(sweep_later(Arc::clone(&facilities), stop.clone()));
-    for (name, slot) in facilities.drivers.iter() {
-        let facilities = Arc::clone(&facilities);
-        let follow = follow_events(name.to_owned(), slot.clone(), facilities, stop.clone());
-        tasks.spawn(follow);
-    }
+    follow_all(&facilities, stop, tasks);
     Ok(Opened {
         facilities,
         loaded,
@@ -137,6 +125,17 @@ pub(super) async fn open(
         clients,
         found,
     })
+}
+
+/// Takes what drivers and programs tell, until the agent stops.
+fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
+    tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
+    for (name, slot) in facilities.drivers.iter() {
+        let facilities = Arc::clone(facilities);
+        let follow = follow_events(name.to_owned(), slot.clone(), facilities, stop.clone());
+        tasks.spawn(follow);
+    }
 }
 
 fn watch_health(
@@ -231,43 +230,10 @@ pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
     }
 }
 
-/// What the node adds to every task's policy; its servers are out of reach of its tasks.
-fn network(config: &AgentConfig) -> NodePolicy {
-    let mut network = config.network.clone();
-    let servers = config.servers.iter();
-    network.forbidden.extend(servers.map(|server| {
-        let name = "servers".to_owned();
-        (name, server.ip().into(), PolicyProtocol::Udp, server.port())
-    }));
-    network
-}
-
-/// Removes network policies of tasks that ended while no agent ran.
-fn sweep_policies(bpf: &Bpf, tree: &NodeTree) {
-    let groups = tree.tasks().unwrap_or_default();
-    let alive = groups.iter().filter_map(|name| {
-        let cgroup = TaskCgroup::open(tree, &name.alloc, &name.task).ok()?;
-        Some(cgroup.id())
-    });
-    if let Err(error) = bpf.sweep_policies(&alive.collect()) {
-        tracing::warn!(%error, "network policies that no task has are left");
-    }
-}
-
-/// Removes network policies that tasks had before this agent found them and gave them theirs.
-async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationToken) {
-    tokio::select! {
-        () = tokio::time::sleep(SWEEP_AFTER) => {}
-        () = stop.cancelled() => return,
-    }
-    if let Some(bpf) = facilities.bpf() {
-        sweep_policies(bpf, &facilities.tree);
-    }
-}
-
 /// The eBPF programs, or why there are none, which is said here.
 fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
-    try_bpf(data, node_id, tree).inspect_err(|reason| {
+    let bpf = try_bpf(data, node_id, tree).inspect(|bpf| network::sweep(bpf, tree));
+    bpf.inspect_err(|reason| {
         tracing::warn!(
             reason,
             "no eBPF programs: tasks are counted by their cgroups alone"

@@ -7,6 +7,8 @@ mod dev;
 #[cfg(test)]
 mod mistakes;
 #[cfg(test)]
+mod net;
+#[cfg(test)]
 mod operator;
 #[cfg(test)]
 mod plugin;

@@ -43,7 +43,7 @@ impl Class {
 
 /// What intervals are made of: class and detail as one number.
 #[must_use]
-#[inline(always)]
+#[inline]
 pub const fn key(class: Class, detail: u16) -> u32 {
     (class as u32) << 16 | detail as u32
 }
@@ -53,7 +53,7 @@ pub const KEYS: u32 = Class::COUNT << 16;
 
 /// The detail of an ICMP message.
 #[must_use]
-#[inline(always)]
+#[inline]
 pub const fn icmp_detail(kind: u8, code: u8) -> u16 {
     (kind as u16) << 8 | code as u16
 }
@@ -77,7 +77,7 @@ impl Verdict {
 
     /// The verdict of the rule with number `rule`.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub const fn new(allow: bool, log: bool, rule: u32) -> Self {
         let allow = if allow { Self::ALLOW } else { 0 };
         let log = if log { Self::LOG } else { 0 };
@@ -86,21 +86,21 @@ impl Verdict {
 
     /// Whether the packet may pass.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub const fn allows(self) -> bool {
         self.0 & Self::ALLOW != 0
     }
 
     /// Whether it is told.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub const fn is_told(self) -> bool {
         self.0 & Self::LOG != 0 || !self.allows()
     }
 
     /// The rule's number in its policy.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub const fn rule(self) -> u32 {
         self.0 & Self::RULE
     }
@@ -121,7 +121,7 @@ pub struct Fence {
 impl Fence {
     /// The policy of `direction`.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub const fn policy(&self, direction: Direction) -> u32 {
         match direction {
             Direction::Ingress => self.ingress,
@@ -131,7 +131,7 @@ impl Fence {
 
     /// Whether nothing that can be an answer is refused in `direction`.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub const fn is_open(&self, direction: Direction) -> bool {
         let flag = match direction {
             Direction::Ingress => INGRESS_OPEN,
@@ -214,7 +214,7 @@ pub const SEARCH_STEPS_MAX: u32 = crate::limits::INTERVALS_MAX.ilog2() + 1;
 
 /// The verdict for `key` among `leaf`'s intervals, of which `at` reads one. No interval refuses.
 #[must_use]
-#[inline(always)]
+#[inline]
 pub fn search(leaf: Leaf, key: u32, mut at: impl FnMut(u32) -> Option<Interval>) -> Verdict {
     let Leaf {
         mut first,
@@ -358,7 +358,7 @@ pub mod socket {
 
 /// An IPv4 address as IPv6 writes it.
 #[must_use]
-#[inline(always)]
+#[inline]
 pub const fn mapped(address: [u8; 4]) -> [u8; 16] {
     let [a, b, c, d] = address;
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]

@@ -1,0 +1,156 @@
+//! Network policies with the commands a user has.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::dev::dev;
+use crate::support::{ask, skipped, stderr, stdout, until};
+
+fn needs_root(name: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        skipped(name, "the agent needs root");
+    }
+    is_root
+}
+
+/// A job whose task says every moment whether it can connect to `port`.
+fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {
+    let path = dir.join("fenced.hcl");
+    let text = format!(
+        r#"
+        job "fenced" {{
+          group "g" {{
+            network {{
+              policy {{ {policy} }}
+            }}
+            task "t" {{
+              driver = "native"
+              config {{
+                command = "/usr/bin/perl"
+                args = ["-MIO::Socket::INET", "-e", <<-PERL
+                  $| = 1;
+                  while (1) {{
+                    my $socket = IO::Socket::INET->new(PeerAddr => "127.0.0.1:{port}", Timeout => 1);
+                    print $socket ? "open\n" : "shut\n";
+                    select undef, undef, undef, 0.1;
+                  }}
+                PERL
+                ]
+              }}
+              resources {{
+                cpu    = 100
+                memory = 64
+              }}
+            }}
+          }}
+        }}
+        "#
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn run(address: &str, path: &Path) {
+    let ran = ask(address, &["job", "run", path.to_str().unwrap()]);
+    assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+}
+
+fn last_word(address: &str) -> Option<String> {
+    let logs = ask(address, &["alloc", "logs", "fenced"]);
+    stdout(&logs).lines().last().map(str::to_owned)
+}
+
+fn alloc_ids(address: &str) -> Vec<Value> {
+    let answer = ask(address, &["--json", "job", "status", "fenced"]);
+    let status: Value = serde_json::from_slice(&answer.stdout).unwrap();
+    let allocs = status["Allocations"].as_array().cloned().unwrap_or_default();
+    allocs.iter().map(|alloc| alloc["ID"].clone()).collect()
+}
+
+#[test]
+fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
+    if !needs_root("a_policy_holds_is_seen_and_changes_while_the_task_runs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+
+    let shut = r#"egress { default = "deny" }"#;
+    run(&address, &job(dir.path(), port, shut));
+    until("a refused connection", || (last_word(&address)? == "shut").then_some(()));
+    let before = alloc_ids(&address);
+    let refused = until("a verdict", || {
+        let shown = stdout(&ask(&address, &["net", "fenced", "--denied"]));
+        shown.contains(" deny tcp to 127.0.0.1:").then_some(shown)
+    });
+    assert!(refused.contains(&format!("127.0.0.1:{port}")), "{refused}");
+    assert!(refused.contains("by default"), "{refused}");
+    assert!(refused.contains("egress"), "{refused}");
+
+    let open = format!(
+        r#"egress {{
+             default = "deny"
+             rule "there" {{
+               action   = "allow"
+               protocol = "tcp"
+               peers    = ["127.0.0.1"]
+               ports    = ["{port}"]
+             }}
+           }}"#
+    );
+    let changed = job(dir.path(), port, &open);
+    let plan = ask(&address, &["job", "plan", changed.to_str().unwrap()]);
+    assert_eq!(plan.status.code(), Some(1), "{}", stderr(&plan));
+    assert!(stdout(&plan).contains("in-place update"), "{}", stdout(&plan));
+    run(&address, &changed);
+    until("an open connection", || (last_word(&address)? == "open").then_some(()));
+    assert_eq!(alloc_ids(&address), before, "nothing was replaced");
+    let counted = stdout(&ask(&address, &["net", "fenced"]));
+    assert!(counted.contains("there"), "{counted}");
+
+    let wrong = job(dir.path(), port, r#"egress { default = "maybe" }"#);
+    let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
+    assert_ne!(refused.status.code(), Some(0));
+    assert!(
+        stderr(&refused).contains("`maybe` is neither `allow` nor `deny`"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
+#[test]
+fn a_one_off_task_reaches_what_its_rules_name() {
+    if !needs_root("a_one_off_task_reaches_what_its_rules_name") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let [named, other] = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let try_both = format!(
+        "for port in {} {}; do \
+         perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr => \"127.0.0.1:\" . shift, Timeout => 1)' $port \
+         && echo yes || echo no; done > /tmp/result",
+        port(&named),
+        port(&other)
+    );
+    let definition = json!({
+        "task_guid": "picky", "rootfs": "preloaded:host", "memory_mb": 64, "disk_mb": 10,
+        "result_file": "/tmp/result",
+        "egress_rules": [{"protocol": "tcp", "destinations": ["127.0.0.1"], "ports": [port(&named)]}],
+        "action": {"run": {"path": "/bin/sh", "args": ["-c", try_both], "user": "vcap"}},
+    });
+    let path = dir.path().join("task.json");
+    std::fs::write(&path, definition.to_string()).unwrap();
+
+    let done = ask(&address, &["task", "run", path.to_str().unwrap()]);
+
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    assert_eq!(stdout(&done).trim(), "yes\nno");
+}
