@@ -4,13 +4,16 @@
 //! |---|---|
 //! | 1 | the boot of a leftover; the whole table, if its agent did not know of leftovers |
 //! | 2 | the ends of one-off tasks, in the records of tasks and in snapshots |
+//! | 3 | the network policies of jobs, in desired allocations |
+
+mod desired;
 
 use std::cmp::Ordering;
 
 use muster_agent_core::alloc::{AllocSnapshot, Stopping};
 use muster_agent_core::health::HealthSnapshot;
 use muster_agent_core::task::{Life, RestartTracker, StopCause, TaskSnapshot};
-use muster_domain::alloc::{Exit, TaskState};
+use muster_domain::alloc::{DesiredAlloc, Exit, TaskState};
 use muster_domain::id::Timestamp;
 use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table};
@@ -18,9 +21,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Ended, LEFTOVERS, META, META_SCHEMA, ReadError, SCHEMA, SNAPSHOTS, TASKS, TaskRecord, decoded,
+    DESIRED, Ended, LEFTOVERS, META, META_SCHEMA, ReadError, SCHEMA, SNAPSHOTS, TASKS, TaskRecord,
+    decoded,
 };
 use crate::gc::Leftover;
+
+pub(super) use desired::DesiredAllocOf3;
 
 /// A leftover in format 1.
 #[derive(Debug, Deserialize)]
@@ -163,8 +169,11 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
     if found < 2 {
         convert_rows::<LeftoverOf1, Leftover>(transaction.open_table(LEFTOVERS)?)?;
     }
-    convert_rows::<TaskRecordOf2, TaskRecord>(transaction.open_table(TASKS)?)?;
-    convert_rows::<AllocSnapshotOf2, AllocSnapshot>(transaction.open_table(SNAPSHOTS)?)?;
+    if found < 3 {
+        convert_rows::<TaskRecordOf2, TaskRecord>(transaction.open_table(TASKS)?)?;
+        convert_rows::<AllocSnapshotOf2, AllocSnapshot>(transaction.open_table(SNAPSHOTS)?)?;
+    }
+    convert_rows::<DesiredAllocOf3, DesiredAlloc>(transaction.open_table(DESIRED)?)?;
     transaction
         .open_table(META)?
         .insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;

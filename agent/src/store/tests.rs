@@ -4,7 +4,7 @@ use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::resources::Holding;
 
-use super::convert::{AllocSnapshotOf2, TaskRecordOf2};
+use super::convert::{AllocSnapshotOf2, DesiredAllocOf3, TaskRecordOf2};
 use super::*;
 
 fn desired(name: u32) -> DesiredAlloc {
@@ -164,7 +164,7 @@ async fn a_newer_format_is_refused_and_kept() {
     let refused = open(dir.path()).unwrap_err().to_string();
 
     assert!(
-        refused.contains("format 4") && refused.contains("newer muster"),
+        refused.contains("format 5") && refused.contains("newer muster"),
         "{refused}"
     );
     assert!(dir.path().join(FILE).exists());
@@ -239,7 +239,7 @@ async fn a_database_of_format_1_is_converted() {
             let found = loaded.leftovers.get(&alloc_id);
             let expected = leftovers.map(|_| &unknown);
             assert_eq!(found.map(|found| &found["a/b/00000002"]), expected);
-            assert_eq!((loaded.allocs.len(), loaded.fresh), (2, false));
+            assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
         }
     }
 }
@@ -260,7 +260,24 @@ async fn a_database_of_format_2_is_converted() {
         assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], without_end);
         assert_eq!(loaded.allocs[&alloc_id].1, Some(snapshot()));
         assert_eq!(loaded.leftovers[&alloc_id]["a/b/00000002"], leftover());
-        assert_eq!((loaded.allocs.len(), loaded.fresh), (2, false));
+        assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
+    }
+}
+
+/// Jobs of format 3 have no network policies.
+#[tokio::test]
+async fn a_database_of_format_3_is_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let alloc_id = AllocId::at(LogIndex(1), 1);
+    become_format(3, dir.path(), alloc_id, Some("leftover"));
+
+    for _opening in 0..2 {
+        let (_store, loaded) = open(dir.path()).unwrap();
+
+        assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], record());
+        assert_eq!(loaded.allocs[&alloc_id].0, desired(1));
+        assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
     }
 }
 
@@ -286,6 +303,18 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
         let row = bytes_of(&golden(format), name);
         table.insert(key.as_slice(), row.as_slice()).unwrap();
     }
+    let mut table = transaction.open_table(DESIRED).unwrap();
+    let keys: Vec<Vec<u8>> = table
+        .iter()
+        .unwrap()
+        .map(|row| row.unwrap().0.value().to_vec())
+        .collect();
+    let row = bytes_of(&golden(format), "desired");
+    for key in keys {
+        table.remove(key.as_slice()).unwrap();
+    }
+    table.insert(alloc_id.0.as_slice(), row.as_slice()).unwrap();
+    drop(table);
     let mut meta = transaction.open_table(META).unwrap();
     meta.insert(META_SCHEMA, format.to_le_bytes().as_slice())
         .unwrap();
@@ -296,7 +325,7 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_3_keep_their_bytes() {
+fn records_of_format_4_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -306,7 +335,7 @@ fn records_of_format_3_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-3.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-4.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -315,17 +344,25 @@ fn records_of_each_format_are_read() {
     without_end.ended.as_mut().unwrap().end = None;
     for format in [1, 2] {
         let bytes = |name| bytes_of(&golden(format), name);
-        assert_eq!(decode::<DesiredAlloc>(&bytes("desired")), desired(1));
+        let found: DesiredAlloc = decode::<DesiredAllocOf3>(&bytes("desired")).into();
+        assert_eq!(found, desired(1));
         let found: AllocSnapshot = decode::<AllocSnapshotOf2>(&bytes("snapshot")).into();
         assert_eq!(found, snapshot());
         let found: TaskRecord = decode::<TaskRecordOf2>(&bytes("task")).into();
         assert_eq!(found, without_end);
     }
-    let bytes = |name| bytes_of(&golden(SCHEMA), name);
-    assert_eq!(decode::<DesiredAlloc>(&bytes("desired")), desired(1));
-    assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
-    assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
-    for format in [2, SCHEMA] {
+    let found: DesiredAlloc = decode::<DesiredAllocOf3>(&bytes_of(&golden(3), "desired")).into();
+    assert_eq!(found, desired(1));
+    assert_eq!(
+        decode::<DesiredAlloc>(&bytes_of(&golden(SCHEMA), "desired")),
+        desired(1)
+    );
+    for format in [3, SCHEMA] {
+        let bytes = |name| bytes_of(&golden(format), name);
+        assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
+        assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
+    }
+    for format in [2, 3, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

@@ -66,7 +66,10 @@ fn last_word(address: &str) -> Option<String> {
 fn alloc_ids(address: &str) -> Vec<Value> {
     let answer = ask(address, &["--json", "job", "status", "fenced"]);
     let status: Value = serde_json::from_slice(&answer.stdout).unwrap();
-    let allocs = status["Allocations"].as_array().cloned().unwrap_or_default();
+    let allocs = status["Allocations"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     allocs.iter().map(|alloc| alloc["ID"].clone()).collect()
 }
 
@@ -83,7 +86,9 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
 
     let shut = r#"egress { default = "deny" }"#;
     run(&address, &job(dir.path(), port, shut));
-    until("a refused connection", || (last_word(&address)? == "shut").then_some(()));
+    until("a refused connection", || {
+        (last_word(&address)? == "shut").then_some(())
+    });
     let before = alloc_ids(&address);
     let refused = until("a verdict", || {
         let shown = stdout(&ask(&address, &["net", "fenced", "--denied"]));
@@ -107,9 +112,15 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
     let changed = job(dir.path(), port, &open);
     let plan = ask(&address, &["job", "plan", changed.to_str().unwrap()]);
     assert_eq!(plan.status.code(), Some(1), "{}", stderr(&plan));
-    assert!(stdout(&plan).contains("in-place update"), "{}", stdout(&plan));
+    assert!(
+        stdout(&plan).contains("in-place update"),
+        "{}",
+        stdout(&plan)
+    );
     run(&address, &changed);
-    until("an open connection", || (last_word(&address)? == "open").then_some(()));
+    until("an open connection", || {
+        (last_word(&address)? == "open").then_some(())
+    });
     assert_eq!(alloc_ids(&address), before, "nothing was replaced");
     let counted = stdout(&ask(&address, &["net", "fenced"]));
     assert!(counted.contains("there"), "{counted}");
