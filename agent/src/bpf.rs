@@ -19,6 +19,7 @@
 
 mod bpffs;
 mod btf;
+mod cost;
 mod exec;
 mod kernel;
 mod limits;
@@ -59,6 +60,7 @@ use crate::bpf::{
 pub use crate::bpf::{
     bpffs::{EnsureBpffsError, SYSTEM_BPFFS, UnmountBpffsError, ensure_bpffs, unmount_bpffs},
     btf::ReadTypesError,
+    cost::{MeasureCostError, ProgramCost, measure_cost},
     exec::{ExitRecord, MainProcess},
     load::LoadProgramsError,
     oom::OomRecord,
