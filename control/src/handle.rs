@@ -20,6 +20,7 @@ use crate::clock::{self, Clock};
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
+use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
 use crate::peers::message::{Hello, PeerReply, PeerRequest};
@@ -69,7 +70,7 @@ pub enum Retry {
 }
 
 /// Why a proposal was not carried out.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProposeError {
     /// Too many proposals wait.
@@ -252,6 +253,7 @@ struct Shared {
     duties: mpsc::Sender<DutyRequest>,
     gc: GcConfig,
     tasks: TasksConfig,
+    one_offs: Requests,
     gc_totals: Totals,
 }
 
@@ -271,6 +273,7 @@ pub(crate) struct ControlParts {
     pub(crate) duties: mpsc::Sender<DutyRequest>,
     pub(crate) gc: GcConfig,
     pub(crate) tasks: TasksConfig,
+    pub(crate) one_offs: Requests,
 }
 
 impl Control {
@@ -288,6 +291,7 @@ impl Control {
             duties,
             gc,
             tasks,
+            one_offs,
         } = parts;
         let places = Semaphore::new(limits::PROPOSALS_MAX);
         Self {
@@ -306,6 +310,7 @@ impl Control {
                 duties,
                 gc,
                 tasks,
+                one_offs,
                 gc_totals: Totals::default(),
             }),
         }
@@ -544,6 +549,11 @@ impl Control {
     /// Times of one-off tasks, and how their callbacks are made.
     pub(crate) fn tasks_config(&self) -> &TasksConfig {
         &self.shared.tasks
+    }
+
+    /// Where clients' requests about one-off tasks are put.
+    pub(crate) fn one_offs(&self) -> &Requests {
+        &self.shared.one_offs
     }
 
     /// What collections came to.

@@ -264,6 +264,13 @@ pub const EVENT_TASK_BYTES: usize = 4 * 1024;
 /// Between two looks at one-off tasks. What is due at once is then one entry and not one for each; a client that
 /// waits for its callback does not notice.
 pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
+/// Clients' requests about one-off tasks that wait for the entry before theirs, of each kind; beyond it they wait for a
+/// place. More than there are connections, and no more than an entry takes.
+pub const ONE_OFF_REQUESTS_MAX: usize = ONE_OFF_REQUESTS_PER_ENTRY_MAX;
+/// Requests about one-off tasks in one entry: one of new tasks is applied within some 20 ms.
+pub const ONE_OFF_REQUESTS_PER_ENTRY_MAX: usize = 1024;
+/// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind it.
+pub const ONE_OFF_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
 /// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
 /// endpoint that hangs can take all.
 pub const CALLBACKS_MAX: usize = 256;

@@ -3,7 +3,7 @@
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, put};
-use muster_control_core::fsm::{self, OneOffStep, Rejection};
+use muster_control_core::fsm::{DesiredOneOff, OneOffRefusal, OneOffStep, Rejection};
 use muster_control_core::state::State;
 use muster_domain::fault::Fault;
 use muster_domain::id::LogIndex;
@@ -134,17 +134,14 @@ async fn desire(
         domain,
         task_definition: definition,
     } = request;
-    let desired = crate::one_off::desire(&http.control, guid.clone(), domain, definition);
-    let command = desired.map_err(|faults| invalid(&faults))?;
-    let (index, response) = http.control.propose(query.once(command)).await?;
-    let fsm::Response::OneOffDesired {
+    let task = crate::one_off::task(&http.control, guid.clone(), domain, definition);
+    let task = task.map_err(|faults| invalid(&faults))?;
+    let (index, desired) = crate::one_off::desire(&http.control, query.key(), task).await?;
+    let DesiredOneOff {
         created,
         generation,
         eval_id: _,
-    } = response
-    else {
-        return Err(ApiError::other_than_done(response));
-    };
+    } = desired?;
     query.json(&DesireResponse {
         task_guid: guid,
         created,
@@ -185,15 +182,11 @@ async fn change(
     step: OneOffStep,
 ) -> Result<Response, ApiError> {
     let generation = query.number("generation")?.map(LogIndex);
-    let command = crate::one_off::change(&http.control, guid, generation, step);
-    let (index, response) = http.control.propose(query.once(command)).await?;
-    let fsm::Response::OneOffsChanged { mut outcomes } = response else {
-        return Err(ApiError::other_than_done(response));
-    };
-    match outcomes.pop().flatten() {
-        None => query.json(&TaskResponse { index: index.0 }),
-        Some(refusal) => Err(Rejection::OneOff(refusal).into()),
-    }
+    let key = query.key();
+    let (index, changed) =
+        crate::one_off::change(&http.control, key, guid, generation, step).await?;
+    changed?;
+    query.json(&TaskResponse { index: index.0 })
 }
 
 fn invalid(faults: &[Fault]) -> ApiError {
@@ -206,7 +199,7 @@ fn invalid(faults: &[Fault]) -> ApiError {
 }
 
 fn unknown(guid: &str) -> ApiError {
-    Rejection::OneOff(fsm::OneOffRefusal::Unknown(guid.to_owned())).into()
+    Rejection::OneOff(OneOffRefusal::Unknown(guid.to_owned())).into()
 }
 
 fn shape(state: &State, row: &OneOff) -> Task {
