@@ -20,6 +20,7 @@ use crate::clock::{self, Clock};
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
+use crate::one_off::domain::Domains;
 use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
@@ -254,6 +255,7 @@ struct Shared {
     gc: GcConfig,
     tasks: TasksConfig,
     one_offs: Requests,
+    domains: Domains,
     gc_totals: Totals,
 }
 
@@ -311,6 +313,7 @@ impl Control {
                 gc,
                 tasks,
                 one_offs,
+                domains: Domains::default(),
                 gc_totals: Totals::default(),
             }),
         }
@@ -554,6 +557,11 @@ impl Control {
     /// Where clients' requests about one-off tasks are put.
     pub(crate) fn one_offs(&self) -> &Requests {
         &self.shared.one_offs
+    }
+
+    /// The domains that clients called fresh, here.
+    pub(crate) fn domains(&self) -> &Domains {
+        &self.shared.domains
     }
 
     /// What collections came to.

@@ -301,7 +301,7 @@ pub const BBS_STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
 /// Tasks of a list that are encoded at once: at most 3 MiB of definitions.
 pub const BBS_TASKS_CHUNK: usize = 16;
 /// Domains that a server remembers as fresh; the next one is refused. Diego's installations have two or three.
-pub const BBS_DOMAINS_MAX: usize = 1024;
+pub const DOMAINS_MAX: usize = 1024;
 /// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
 /// request; most processes end within milliseconds of a signal.
 pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);

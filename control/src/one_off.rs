@@ -1,8 +1,9 @@
 //! What every way to one-off tasks shares, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`): how a request
-//! gets into the log ([`gather`]), and why a task waits.
+//! gets into the log ([`gather`]), why a task waits, and which domains are fresh ([`domain`]).
 //!
 //! Deliberately absent: words for refusals. Each way has its clients' own.
 
+pub(crate) mod domain;
 pub(crate) mod gather;
 
 use std::time::Duration;
