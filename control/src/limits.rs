@@ -269,6 +269,9 @@ pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
 pub const ONE_OFF_REQUESTS_MAX: usize = ONE_OFF_REQUESTS_PER_ENTRY_MAX;
 /// Requests about one-off tasks in one entry: one of new tasks is applied within some 20 ms.
 pub const ONE_OFF_REQUESTS_PER_ENTRY_MAX: usize = 1024;
+/// Such entries of each kind under way at once. One would leave processors idle while it commits: all clients wait for
+/// it, and then all come again. Each more makes entries smaller.
+pub const ONE_OFF_ENTRIES_MAX: usize = 4;
 /// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind it.
 pub const ONE_OFF_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
 /// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one

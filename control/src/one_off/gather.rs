@@ -1,7 +1,8 @@
 //! Clients' requests about one-off tasks on their way to the log.
 //!
-//! While one entry commits, the requests that arrive are gathered for the next: one alone waits for nothing, many at
-//! once share entries. Each is judged for itself when the entry is applied, and answered for itself. What goes
+//! While as many entries commit as may be under way, the requests that arrive are gathered for the next: one alone
+//! waits for nothing, many at once share entries. There are several entries, so that some clients are heard and
+//! answered while others' requests commit. Each is judged for itself when the entry is applied, and answered for itself. What goes
 //! wrong with an entry goes wrong with all of its requests.
 //!
 //! Deliberately absent: requests with an idempotency key, which the log answers once and so one by one; and the
@@ -15,6 +16,7 @@ use muster_control_core::fsm::{
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 use muster_wire::codec;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Control, ProposeError, Proposed};
@@ -24,9 +26,9 @@ use crate::limits;
 pub(crate) type Answer<T> = Result<(LogIndex, Result<T, Rejection>), ProposeError>;
 
 /// A request that can share an entry with others of its kind.
-pub(crate) trait Request: serde::Serialize + Sized {
+pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
     /// What one that is carried out is told.
-    type Done: std::fmt::Debug;
+    type Done: std::fmt::Debug + Send + 'static;
 
     /// The task it is about.
     fn guid(&self) -> &str;
@@ -152,7 +154,7 @@ impl<T: Request> Lane<T> {
         answer.await.unwrap_or_else(|_dropped| {
             Err(ProposeError::Timeout {
                 waited,
-                reason: "the server goes down".to_owned(),
+                reason: "its entry's task has ended".to_owned(),
             })
         })
     }
@@ -168,7 +170,14 @@ pub(crate) async fn write(control: Control, gathered: Gathered, stop: Cancellati
 
 async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<Waiting<T>>) {
     let mut waiting = Vec::new();
+    let mut under_way = JoinSet::new();
     loop {
+        while under_way.len() >= limits::ONE_OFF_ENTRIES_MAX {
+            ended(under_way.join_next().await);
+        }
+        while let Some(result) = under_way.try_join_next() {
+            ended(Some(result));
+        }
         let room = limits::ONE_OFF_REQUESTS_PER_ENTRY_MAX.saturating_sub(waiting.len());
         if waiting.is_empty() {
             if queue.recv_many(&mut waiting, room).await == 0 {
@@ -179,15 +188,26 @@ async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<Waiting<
             waiting.extend(more);
         }
         let (requests, answers) = take(&mut waiting);
-        if requests.is_empty() {
-            continue;
+        if !requests.is_empty() {
+            under_way.spawn(commit(control.clone(), requests, answers));
         }
-        let command = T::command(requests, control.now());
-        let outcomes = split::<T>(control.propose(command).await, answers.len());
-        for (answer, outcome) in answers.into_iter().zip(outcomes) {
-            // Whoever asked may be gone: the request is carried out all the same.
-            drop(answer.send(outcome));
-        }
+    }
+}
+
+/// Writes `requests` as one entry and answers each.
+async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Asker<T>>) {
+    let command = T::command(requests, control.now());
+    let outcomes = split::<T>(control.propose(command).await, answers.len());
+    for (answer, outcome) in answers.into_iter().zip(outcomes) {
+        // Whoever asked may be gone: the request is carried out all the same.
+        drop(answer.send(outcome));
+    }
+}
+
+/// Those who wait for an entry whose task panicked are told that nobody knows.
+fn ended(result: Option<Result<(), JoinError>>) {
+    if let Some(Err(error)) = result {
+        tracing::error!(%error, "the entry of requests about one-off tasks failed");
     }
 }
 
