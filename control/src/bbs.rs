@@ -9,7 +9,7 @@
 //! what the leader has. Events come in the order of the log.
 //!
 //! Deliberately absent: what only cells say (`task` refuses it), LRPs (their list is empty), and domains' freshness
-//! beyond this server ([`domain`]).
+//! beyond this server ([`crate::one_off::domain`]).
 
 mod answer;
 mod cell;
@@ -23,7 +23,7 @@ mod tls;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State as Shared};
@@ -40,7 +40,6 @@ use crate::http::listen::{self, Door};
 use crate::limits;
 
 use answer::Answer;
-use domain::Domains;
 use proto::{DesiredLrpsResponse, Error, PingResponse};
 pub use tls::BbsTlsError;
 
@@ -124,7 +123,6 @@ impl Bbs {
         let context = Context {
             control,
             shutdown: stop.clone(),
-            domains: Arc::default(),
             streams: Arc::new(Semaphore::new(limits::BBS_STREAMS_MAX)),
         };
         let router = table().router.with_state(context);
@@ -141,7 +139,6 @@ struct Context {
     control: Control,
     /// Streams end when it is cancelled.
     shutdown: CancellationToken,
-    domains: Arc<Mutex<Domains>>,
     /// Places of streams.
     streams: Arc<Semaphore>,
 }

@@ -105,6 +105,11 @@ pub(crate) struct Caller {
 impl Caller {
     /// One that calls as configured. Reads files.
     pub(crate) fn open(config: &TasksConfig) -> Result<Self, OpenCallbacksError> {
+        Self::open_within(config, limits::CALLBACK_WAIT)
+    }
+
+    /// One whose calls take at most `wait`.
+    fn open_within(config: &TasksConfig, wait: Duration) -> Result<Self, OpenCallbacksError> {
         let key = match &config.callback_key {
             Some(path) => Some(key(path)?),
             None => None,
@@ -120,7 +125,7 @@ impl Caller {
             .max_redirects_will_error(false)
             // Nothing of the server's own environment decides where a task's result goes.
             .proxy(None)
-            .timeout_global(Some(limits::CALLBACK_WAIT))
+            .timeout_global(Some(wait))
             // An endpoint keeps a connection of ours for one call.
             .max_idle_connections(0)
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))

@@ -53,7 +53,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::DispatchJob { .. }
         | Command::LaunchPeriodic { .. } => "JobRegistered",
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
-        Command::DesireOneOff { .. } => "TaskDesired",
+        Command::DesireOneOffs { .. } => "TaskDesired",
         Command::ChangeOneOffs { .. } => "TaskUpdated",
         Command::Keyed { once: _, command } => cause(command.command()),
     }

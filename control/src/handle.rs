@@ -20,6 +20,8 @@ use crate::clock::{self, Clock};
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
+use crate::one_off::domain::Domains;
+use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
 use crate::peers::message::{Hello, PeerReply, PeerRequest};
@@ -69,7 +71,7 @@ pub enum Retry {
 }
 
 /// Why a proposal was not carried out.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProposeError {
     /// Too many proposals wait.
@@ -252,6 +254,8 @@ struct Shared {
     duties: mpsc::Sender<DutyRequest>,
     gc: GcConfig,
     tasks: TasksConfig,
+    one_offs: Requests,
+    domains: Domains,
     gc_totals: Totals,
 }
 
@@ -271,6 +275,7 @@ pub(crate) struct ControlParts {
     pub(crate) duties: mpsc::Sender<DutyRequest>,
     pub(crate) gc: GcConfig,
     pub(crate) tasks: TasksConfig,
+    pub(crate) one_offs: Requests,
 }
 
 impl Control {
@@ -288,6 +293,7 @@ impl Control {
             duties,
             gc,
             tasks,
+            one_offs,
         } = parts;
         let places = Semaphore::new(limits::PROPOSALS_MAX);
         Self {
@@ -306,6 +312,8 @@ impl Control {
                 duties,
                 gc,
                 tasks,
+                one_offs,
+                domains: Domains::default(),
                 gc_totals: Totals::default(),
             }),
         }
@@ -544,6 +552,16 @@ impl Control {
     /// Times of one-off tasks, and how their callbacks are made.
     pub(crate) fn tasks_config(&self) -> &TasksConfig {
         &self.shared.tasks
+    }
+
+    /// Where clients' requests about one-off tasks are put.
+    pub(crate) fn one_offs(&self) -> &Requests {
+        &self.shared.one_offs
+    }
+
+    /// The domains that clients called fresh, here.
+    pub(crate) fn domains(&self) -> &Domains {
+        &self.shared.domains
     }
 
     /// What collections came to.

@@ -264,6 +264,16 @@ pub const EVENT_TASK_BYTES: usize = 4 * 1024;
 /// Between two looks at one-off tasks. What is due at once is then one entry and not one for each; a client that
 /// waits for its callback does not notice.
 pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
+/// Clients' requests about one-off tasks that wait for the entry before theirs, of each kind; beyond it they wait for a
+/// place. More than there are connections, and no more than an entry takes.
+pub const ONE_OFF_REQUESTS_MAX: usize = ONE_OFF_REQUESTS_PER_ENTRY_MAX;
+/// Requests about one-off tasks in one entry: one of new tasks is applied within some 20 ms.
+pub const ONE_OFF_REQUESTS_PER_ENTRY_MAX: usize = 1024;
+/// Such entries of each kind under way at once. One would leave processors idle while it commits: all clients wait for
+/// it, and then all come again. Each more makes entries smaller.
+pub const ONE_OFF_ENTRIES_MAX: usize = 4;
+/// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind it.
+pub const ONE_OFF_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
 /// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
 /// endpoint that hangs can take all.
 pub const CALLBACKS_MAX: usize = 256;
@@ -294,7 +304,7 @@ pub const BBS_STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
 /// Tasks of a list that are encoded at once: at most 3 MiB of definitions.
 pub const BBS_TASKS_CHUNK: usize = 16;
 /// Domains that a server remembers as fresh; the next one is refused. Diego's installations have two or three.
-pub const BBS_DOMAINS_MAX: usize = 1024;
+pub const DOMAINS_MAX: usize = 1024;
 /// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
 /// request; most processes end within milliseconds of a signal.
 pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);

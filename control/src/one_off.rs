@@ -1,30 +1,34 @@
-//! What every way to one-off tasks shares, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`): what a request
-//! comes to as a command, and why a task waits.
+//! What every way to one-off tasks shares, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`): how a request
+//! gets into the log ([`gather`]), why a task waits, and which domains are fresh ([`domain`]).
 //!
 //! Deliberately absent: words for refusals. Each way has its clients' own.
 
+pub(crate) mod domain;
+pub(crate) mod gather;
+
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, NewOneOff, OneOffChange, OneOffStep};
+use muster_control_core::fsm::{DesiredOneOff, NewOneOff, OneOffChange, OneOffStep};
 use muster_control_core::state::State;
 use muster_domain::eval::EvalStatus;
 use muster_domain::fault::Fault;
-use muster_domain::id::LogIndex;
+use muster_domain::id::{LogIndex, WriteKey};
 use muster_domain::one_off::{self, Definition, OneOff, OneOffState};
 
 use crate::handle::Control;
+use gather::Answer;
 
-/// The command that makes a task, with the cluster's times where `definition` names none.
+/// The task that a request means, with the cluster's times where `definition` names none.
 ///
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub(crate) fn desire(
+pub(crate) fn task(
     control: &Control,
     guid: String,
     domain: String,
     mut definition: Definition,
-) -> Result<Command, Vec<Fault>> {
+) -> Result<NewOneOff, Vec<Fault>> {
     let times = control.tasks_config();
     let fill = |given: &mut u64, default: Duration| {
         if *given == 0 {
@@ -37,32 +41,38 @@ pub(crate) fn desire(
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(Command::DesireOneOff {
-        task: Box::new(NewOneOff {
-            guid,
-            domain,
-            definition,
-        }),
-        at: control.now(),
+    Ok(NewOneOff {
+        guid,
+        domain,
+        definition,
     })
 }
 
-/// The command that changes one task; of whatever generation, if `generation` is `None`.
-pub(crate) fn change(
+/// Makes a task; once under `key`, if there is one.
+pub(crate) async fn desire(
     control: &Control,
+    key: Option<WriteKey>,
+    task: NewOneOff,
+) -> Answer<DesiredOneOff> {
+    let lane = &control.one_offs().desires;
+    lane.put(control, key, task).await
+}
+
+/// Changes one task, of whatever generation, if `generation` is `None`; once under `key`, if there is one.
+pub(crate) async fn change(
+    control: &Control,
+    key: Option<WriteKey>,
     guid: String,
     generation: Option<LogIndex>,
     step: OneOffStep,
-) -> Command {
+) -> Answer<()> {
     let change = OneOffChange {
         guid,
         generation,
         step,
     };
-    Command::ChangeOneOffs {
-        changes: vec![change],
-        at: control.now(),
-    }
+    let lane = &control.one_offs().changes;
+    lane.put(control, key, change).await
 }
 
 /// A client's claim on the result of a task.

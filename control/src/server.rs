@@ -35,6 +35,7 @@ use crate::http;
 use crate::leader::{self, Inputs};
 use crate::limits;
 use crate::listen;
+use crate::one_off::gather;
 use crate::peers::Peers;
 use crate::peers::autopilot::{self, ServersConfig};
 use crate::peers::founding::Founder;
@@ -386,6 +387,7 @@ impl Server {
         };
         let (beats, beat_inbox) = mpsc::channel(limits::BEATS_MAX);
         let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);
+        let (one_offs, gathered) = gather::channel();
         let nodes = Nodes::new(peers.clone());
         let control = Control::new(ControlParts {
             raft,
@@ -400,16 +402,13 @@ impl Server {
             duties,
             gc: config.gc,
             tasks: config.tasks.clone(),
+            one_offs,
         });
 
         let inputs = Inputs {
             effects,
             beats: beat_inbox,
             requests,
-        };
-        let search = Search { join: config.join };
-        let servers = ServersConfig {
-            dead_after: config.dead_server_after,
         };
         let mut parts = vec![
             Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
@@ -420,12 +419,12 @@ impl Server {
             Part::start("quic", |stop| {
                 listen::serve(quic, control.clone(), on_sessions, stop)
             }),
-            Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
-            Part::start("join", |stop| join::run(control.clone(), search, stop)),
-            Part::start("autopilot", |stop| {
-                autopilot::run(control.clone(), servers, stop)
+            Part::start("one-off requests", |stop| {
+                gather::write(control.clone(), gathered, stop)
             }),
+            Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
         ];
+        parts.extend(with_others(&control, config.join, config.dead_server_after));
         parts.extend(bbs.map(|bbs| Part::start("bbs", |stop| bbs.serve(control.clone(), stop))));
         let server = Self {
             control,
@@ -514,6 +513,18 @@ impl Server {
             serde_json::to_string(&addresses).expect("addresses and names are always valid JSON");
         Ok(self.data_dir.write(ADDRESS_FILE, &text)?)
     }
+}
+
+/// What has to do with the other servers.
+fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [Part; 2] {
+    let search = Search { join };
+    let servers = ServersConfig { dead_after };
+    [
+        Part::start("join", |stop| join::run(control.clone(), search, stop)),
+        Part::start("autopilot", |stop| {
+            autopilot::run(control.clone(), servers, stop)
+        }),
+    ]
 }
 
 /// The sockets for HTTP and for QUIC.

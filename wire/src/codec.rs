@@ -39,7 +39,7 @@ pub enum DecodeError {
 }
 
 /// Why a value could not be written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: cannot be encoded: {reason}")]
 pub struct EncodeError {
     /// The type.
@@ -58,6 +58,22 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
         what: std::any::type_name::<T>(),
         reason: error.to_string(),
     })
+}
+
+/// How many bytes [`encode`] makes of `value`, without making them.
+///
+/// # Errors
+///
+/// As [`encode`].
+pub fn encoded_bytes<T: Serialize>(value: &T) -> Result<usize, EncodeError> {
+    let mut counted = bincode::enc::write::SizeWriter::default();
+    bincode::serde::encode_into_writer(value, &mut counted, bincode::config::standard()).map_err(
+        |error| EncodeError {
+            what: std::any::type_name::<T>(),
+            reason: error.to_string(),
+        },
+    )?;
+    Ok(counted.bytes_written)
 }
 
 /// The value in `bytes`, all of them.
@@ -95,6 +111,15 @@ mod tests {
         bytes.extend((1_u64 << 44).to_le_bytes());
 
         assert!(decode::<Vec<u8>>(&bytes).is_err());
+    }
+
+    #[test]
+    fn bytes_are_counted_as_they_are_encoded() {
+        let value = (7_u32, "four".to_owned(), vec![Some(1_u64 << 40), None]);
+
+        let counted = encoded_bytes(&value).unwrap();
+
+        assert_eq!(counted, encode(&value).unwrap().len());
     }
 
     #[test]

@@ -3,9 +3,12 @@
 //! Memory of the leader only. One for each job, which the state sees to. Room that came free between the
 //! snapshot of an evaluation and its arrival here is remembered, so that none is woken never.
 //!
-//! A node that has more room is *offered* to those that wait, the most important and oldest first: to as many as its
+//! A node that has more room is *offered* to those that wait, the most important first, and among equals by turns
+//! ([`turns`]): to as many as its
 //! room is enough for, and to the next ones when these have been looked at. So a long queue costs what is placed, not
 //! what waits, and nobody is passed over, because an offer goes on until it was made to all.
+
+mod turns;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +21,7 @@ use muster_domain::resources::Amount;
 use crate::limits;
 use crate::scheduler;
 use crate::state::State;
+use turns::Turns;
 
 /// The most important first, then the oldest.
 pub(crate) type WaitKey = (Reverse<u8>, LogIndex, EvalId);
@@ -32,11 +36,15 @@ pub(crate) fn wait_key(eval: &Evaluation) -> WaitKey {
     (Reverse(eval.priority), age, eval.id)
 }
 
+/// Where an evaluation stands among those that wait for room: the most important first, then by turns, then by age.
+type TurnKey = (Reverse<u8>, u64, LogIndex, EvalId);
+
 /// Evaluations that wait for room.
 #[derive(Debug, Default)]
 pub struct BlockedEvals {
-    evals: BTreeMap<WaitKey, Arc<Evaluation>>,
-    keys: BTreeMap<EvalId, WaitKey>,
+    evals: BTreeMap<TurnKey, Arc<Evaluation>>,
+    keys: BTreeMap<EvalId, TurnKey>,
+    turns: Turns,
     /// Room that is being offered.
     offers: BTreeMap<NodeId, Offer>,
     /// Whom it was offered to, until they have been looked at.
@@ -55,11 +63,11 @@ struct Offer {
     /// Who was woken for it and has not been looked at, and what each may take.
     pending: BTreeMap<EvalId, Amount>,
     /// Who comes next; `None`: all had it.
-    next: Option<WaitKey>,
+    next: Option<TurnKey>,
 }
 
 /// Before everybody.
-const FIRST: WaitKey = (Reverse(u8::MAX), LogIndex(0), EvalId([0; 16]));
+const FIRST: TurnKey = (Reverse(u8::MAX), 0, LogIndex(0), EvalId([0; 16]));
 
 impl BlockedEvals {
     /// Begins anew: nothing is known of room that came free up to `applied`.
@@ -81,7 +89,9 @@ impl BlockedEvals {
                 .take_while(|(index, _)| *index > seen)
                 .any(|(_, node_id)| scheduler::could_help(state, eval, node_id));
         if !missed {
-            let key = wait_key(eval);
+            let turn = self.turns.give(state, eval);
+            let (priority, age, id) = wait_key(eval);
+            let key = (priority, turn, age, id);
             self.keys.insert(eval.id, key);
             self.evals.insert(key, Arc::clone(eval));
         }
@@ -134,6 +144,12 @@ impl BlockedEvals {
         if let Some(key) = self.keys.remove(eval_id) {
             self.evals.remove(&key);
         }
+    }
+
+    /// An evaluation has ended; `served`: with what it waited for.
+    pub fn end(&mut self, eval_id: &EvalId, served: bool) {
+        self.forget(eval_id);
+        self.turns.end(eval_id, served);
     }
 
     /// How many wait.

@@ -256,7 +256,9 @@ impl Broker {
 
     /// An evaluation has ended.
     pub fn forget(&mut self, state: &State, eval_id: &EvalId, now: Timestamp) {
-        self.blocked.forget(eval_id);
+        let eval = state.evals().get(eval_id);
+        let served = eval.is_some_and(|eval| eval.status == EvalStatus::Complete);
+        self.blocked.end(eval_id, served);
         self.drop_entry(eval_id);
         self.go_on(state, now);
     }

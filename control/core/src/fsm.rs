@@ -47,7 +47,7 @@ pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
 pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
 pub use keyed::{Once, Unkeyed};
 pub(crate) use one_off::is_placed as is_placed_one_off;
-pub use one_off::{NewOneOff, OneOffChange, OneOffRefusal, OneOffStep};
+pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
 pub const VERSION: u32 = 1;
@@ -268,10 +268,10 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
-    /// A client wants a one-off task done.
-    DesireOneOff {
-        /// The task.
-        task: Box<NewOneOff>,
+    /// Clients want one-off tasks done.
+    DesireOneOffs {
+        /// The tasks; one that is refused keeps no other back.
+        tasks: Vec<NewOneOff>,
         /// When it was proposed.
         at: Timestamp,
     },
@@ -333,7 +333,7 @@ impl Command {
             | Self::DispatchJob { .. }
             | Self::LaunchPeriodic { .. }
             | Self::SetSchedulerConfig { .. }
-            | Self::DesireOneOff { .. }
+            | Self::DesireOneOffs { .. }
             | Self::ChangeOneOffs { .. } => 1,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
@@ -364,7 +364,7 @@ impl Command {
             | Self::DispatchJob { at, .. }
             | Self::LaunchPeriodic { at, .. }
             | Self::SetSchedulerConfig { at, .. }
-            | Self::DesireOneOff { at, .. }
+            | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
@@ -395,7 +395,7 @@ impl Command {
             | Self::CompleteDrain { .. }
             | Self::MigrateAllocs { .. }
             | Self::SetSchedulerConfig { .. }
-            | Self::DesireOneOff { .. }
+            | Self::DesireOneOffs { .. }
             | Self::ChangeOneOffs { .. } => None,
         }
     }
@@ -423,7 +423,7 @@ impl Command {
             | Self::DispatchJob { at, .. }
             | Self::LaunchPeriodic { at, .. }
             | Self::SetSchedulerConfig { at, .. }
-            | Self::DesireOneOff { at, .. }
+            | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
@@ -540,14 +540,10 @@ pub enum Response {
     },
     /// The command is refused; nothing changed.
     Rejected(Rejection),
-    /// The one-off task is recorded.
-    OneOffDesired {
-        /// Whether it was not there before.
-        created: bool,
-        /// The entry that made it.
-        generation: LogIndex,
-        /// The evaluation that will place it; none if it was there before.
-        eval_id: Option<EvalId>,
+    /// One-off tasks are recorded.
+    OneOffsDesired {
+        /// What became of each, in the order of the command.
+        outcomes: Vec<Result<DesiredOneOff, Rejection>>,
     },
     /// One-off tasks are moved on.
     OneOffsChanged {
@@ -843,7 +839,7 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             check_index,
             at: _,
         } => set_config(&mut change, config, check_index),
-        Command::DesireOneOff { task, at: _ } => one_off::desire(&mut change, *task),
+        Command::DesireOneOffs { tasks, at: _ } => Ok(one_off::desire_all(&mut change, tasks)),
         Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);

@@ -52,7 +52,10 @@ pub fn command(command: &Command) -> String {
         Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
-        Command::DesireOneOff { task, .. } => format!("desire task {}", task.guid),
+        Command::DesireOneOffs { tasks, .. } => {
+            let guids: Vec<&str> = tasks.iter().map(|task| task.guid.as_str()).collect();
+            format!("desire tasks {}", guids.join(", "))
+        }
         Command::ChangeOneOffs { changes, .. } => {
             let each = changes.iter();
             let words: Vec<String> = each

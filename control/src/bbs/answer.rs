@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use muster_control_core::fsm::{self, OneOffRefusal, Rejection};
+use muster_control_core::fsm::{OneOffRefusal, Rejection};
 use muster_domain::fault::Fault;
 use muster_wire::api::task::invalid_fields;
 use prost::Message;
@@ -97,16 +97,14 @@ impl Error {
         let fields = faults.iter().map(|fault| fault.path.as_str());
         Self::of(Kind::InvalidRequest, invalid_fields(fields))
     }
+}
 
-    /// For a response that is not what the command answers with when it is carried out.
-    pub(super) fn other_than_done(response: fsm::Response) -> Self {
-        match response {
-            fsm::Response::Rejected(Rejection::OneOff(refusal)) => refusal.into(),
-            fsm::Response::Rejected(rejection) => Self::of(Kind::Unknown, rejection),
-            response => Self::of(
-                Kind::Unknown,
-                format!("internal error: a command was answered with {response:?}"),
-            ),
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Self {
+        if let Rejection::OneOff(refusal) = rejection {
+            refusal.into()
+        } else {
+            Self::of(Kind::Unknown, rejection)
         }
     }
 }

@@ -224,8 +224,8 @@ mod tests {
             domain: "apps".to_owned(),
             definition: fixture::definition(),
         };
-        let command = Command::DesireOneOff {
-            task: Box::new(task),
+        let command = Command::DesireOneOffs {
+            tasks: vec![task],
             at: Timestamp(index),
         };
         applied(state, index, command)

@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
-use muster_control_core::fsm::{self, OneOffStep};
+use muster_control_core::fsm::{OneOffRefusal, OneOffStep};
 use muster_control_core::state::State;
 use muster_domain::fault::Fault;
 use muster_domain::one_off::{HOST_ROOT, OneOff, OneOffState};
@@ -87,7 +87,7 @@ async fn one(context: Context, request: TaskGuidRequest) -> Result<TaskResponse,
     let guid = named(request)?;
     let state = context.control.read(Consistency::Leader).await?.state;
     let Some(row) = state.one_offs().get(&guid) else {
-        return Err(fsm::OneOffRefusal::Unknown(guid).into());
+        return Err(OneOffRefusal::Unknown(guid).into());
     };
     Ok(TaskResponse {
         error: None,
@@ -117,23 +117,20 @@ async fn desire(
         }
     };
     let control = &context.control;
-    let command = match one_off::desire(control, guid.clone(), domain, definition) {
-        Ok(command) if faults.is_empty() => command,
+    let task = match one_off::task(control, guid.clone(), domain, definition) {
+        Ok(task) if faults.is_empty() => task,
         Ok(_) => return Err(Error::invalid(&faults)),
         Err(mut all) => {
             all.append(&mut faults);
             return Err(Error::invalid(&all));
         }
     };
-    let (_, response) = control.propose(command).await?;
-    match response {
-        fsm::Response::OneOffDesired { created: true, .. } => Ok(TaskLifecycleResponse::default()),
+    let (_, desired) = one_off::desire(control, None, task).await?;
+    if !desired?.created {
         // Diego tells no task from its like.
-        fsm::Response::OneOffDesired { created: false, .. } => {
-            Err(fsm::OneOffRefusal::Exists(guid).into())
-        }
-        other => Err(Error::other_than_done(other)),
+        return Err(OneOffRefusal::Exists(guid).into());
     }
+    Ok(TaskLifecycleResponse::default())
 }
 
 async fn cancel(
@@ -193,16 +190,9 @@ async fn change(
     guid: String,
     step: OneOffStep,
 ) -> Result<TaskLifecycleResponse, Error> {
-    let control = &context.control;
-    let command = one_off::change(control, guid, None, step);
-    let (_, response) = control.propose(command).await?;
-    let fsm::Response::OneOffsChanged { mut outcomes } = response else {
-        return Err(Error::other_than_done(response));
-    };
-    match outcomes.pop().flatten() {
-        None => Ok(TaskLifecycleResponse::default()),
-        Some(refusal) => Err(refusal.into()),
-    }
+    let (_, changed) = one_off::change(&context.control, None, guid, None, step).await?;
+    changed?;
+    Ok(TaskLifecycleResponse::default())
 }
 
 async fn start(_: Context, _: Anything) -> Result<StartTaskResponse, Error> {

@@ -8,6 +8,8 @@ use std::thread::JoinHandle;
 use muster_domain::fixture::definition;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::one_off::End;
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use rustls_pki_types::PrivateKeyDer;
 
 use super::*;
 
@@ -125,6 +127,130 @@ fn an_endless_answer_is_not_read() {
 
     assert_eq!(call(&url), Delivery::Taken { status: 200 });
     serving.join().unwrap();
+}
+
+/// Each byte comes well before any time is over, the last one never.
+#[test]
+fn an_answer_that_drips_ends_with_the_deadline() {
+    for head in ["", "HTTP/1.1 200 OK\r\nX-More: "] {
+        let (url, serving) = endpoint(move |stream| {
+            stream.write_all(head.as_bytes()).unwrap();
+            // Until the other side hangs up.
+            while stream.write_all(b"H").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let (config, wait) = (TasksConfig::default(), Duration::from_millis(200));
+        let begun = std::time::Instant::now();
+
+        let delivery = Caller::open_within(&config, wait).unwrap().call(&row(&url));
+
+        assert!(begun.elapsed() < limits::CALLBACK_WAIT, "{delivery:?}");
+        assert!(matches!(delivery, Delivery::Failed { .. }), "{delivery:?}");
+        serving.join().unwrap();
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_out_of_order_is_called_again() {
+    for (answer, status) in [
+        ("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", 500),
+        ("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", 503),
+        ("HTTP/1.1 504 Late\r\nContent-Length: 0\r\n\r\n", 504),
+    ] {
+        let (url, serving) = endpoint(answers(answer));
+        let reason = format!("it answered {status}");
+        assert_eq!(call(&url), Delivery::Failed { reason });
+        serving.join().unwrap();
+    }
+}
+
+/// Makes an authority in `dir`, with a certificate for this machine.
+fn certificates(dir: &Path) {
+    let authority = Authority::generate("callbacks").unwrap();
+    authority.save(dir).unwrap();
+    let subject = Subject::Server {
+        name: "endpoint",
+        hosts: &[],
+    };
+    let issued = authority.issue(dir, subject, CERTIFICATE_LIFE);
+    issued.unwrap();
+}
+
+/// An endpoint for one call by HTTPS, with the certificate in `dir`. Gives its URL and, later, the request, if
+/// there was one.
+fn secure_endpoint(dir: &Path) -> (String, JoinHandle<Option<String>>) {
+    let chain = CertificateDer::pem_file_iter(dir.join("server.pem")).unwrap();
+    let chain = chain.map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(dir.join("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/done", listener.local_addr().unwrap());
+    let serving = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let session = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut stream = rustls::StreamOwned::new(session, stream);
+        let mut request = String::new();
+        let mut bytes = [0; 4096];
+        while !request.ends_with('}') {
+            let count = stream.read(&mut bytes).ok().filter(|count| *count > 0)?;
+            request.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+        }
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(answer).unwrap();
+        Some(request)
+    });
+    (url, serving)
+}
+
+#[test]
+fn a_callback_by_https_trusts_the_given_authority_and_no_other() {
+    let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(ours.path());
+    certificates(theirs.path());
+    let call = |trusted: Option<&Path>| {
+        let (url, serving) = secure_endpoint(ours.path());
+        let config = TasksConfig {
+            callback_ca: trusted.map(|dir| dir.join("ca.pem")),
+            ..TasksConfig::default()
+        };
+        let delivery = Caller::open(&config).unwrap().call(&row(&url));
+        (delivery, serving.join().unwrap())
+    };
+
+    let (delivery, request) = call(Some(ours.path()));
+    assert_eq!(delivery, Delivery::Taken { status: 200 });
+    assert!(request.unwrap().starts_with("POST /done HTTP/1.1\r\n"));
+    for trusted in [Some(theirs.path()), None] {
+        let (delivery, request) = call(trusted);
+        assert!(matches!(delivery, Delivery::Failed { .. }), "{delivery:?}");
+        assert_eq!(request, None, "the result was told to a stranger");
+    }
+}
+
+#[test]
+fn files_that_are_none_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |ca: PathBuf| {
+        let config = TasksConfig {
+            callback_ca: Some(ca),
+            ..TasksConfig::default()
+        };
+        Caller::open(&config).unwrap_err()
+    };
+
+    let missing = open(dir.path().join("missing.pem"));
+    assert!(missing.to_string().contains("missing.pem"), "{missing}");
+    let broken = dir.path().join("broken.pem");
+    std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nno\n").unwrap();
+    let broken = open(broken);
+    assert!(broken.to_string().contains("broken.pem"), "{broken}");
 }
 
 #[test]

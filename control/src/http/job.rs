@@ -295,7 +295,7 @@ async fn propose(
         | fsm::Response::DeploymentChanged { .. }
         | fsm::Response::EvalsCreated { .. }
         | fsm::Response::NodesReported { .. }
-        | fsm::Response::OneOffDesired { .. }
+        | fsm::Response::OneOffsDesired { .. }
         | fsm::Response::OneOffsChanged { .. }) => {
             return Err(ApiError::Internal(format!(
                 "a command about a job was answered with {other:?}"

@@ -146,6 +146,11 @@ impl Query {
         }
     }
 
+    /// The key of this request, if it has one: see [`Self::once`].
+    pub(super) fn key(&self) -> Option<WriteKey> {
+        self.key.clone()
+    }
+
     /// The text of `name`, if it is given and not empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.params

@@ -1,9 +1,12 @@
-//! One-off tasks: desired, listed, looked at, cancelled, claimed, deleted.
+//! One-off tasks: desired, listed, looked at, cancelled, claimed, deleted; and their domains.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, put};
-use muster_control_core::fsm::{self, OneOffStep, Rejection};
+use muster_control_core::fsm::{DesiredOneOff, OneOffRefusal, OneOffStep, Rejection};
 use muster_control_core::state::State;
 use muster_domain::fault::Fault;
 use muster_domain::id::LogIndex;
@@ -16,6 +19,7 @@ use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table};
+use crate::one_off::domain::DomainRefusal;
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -26,7 +30,10 @@ pub(super) fn routes(table: Table) -> Table {
             "/v1/tasks/{task_guid}/resolving",
             put(resolving).post(resolving),
         )
-        .on("/v1/domains", get(domains))
+        .on(
+            "/v1/domains",
+            get(domains).put(upsert_domain).post(upsert_domain),
+        )
 }
 
 /// Which tasks a list shows.
@@ -107,12 +114,20 @@ async fn one(
 
 async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let index = |state: &State| state.one_offs().index();
+    let fresh = http.control.domains().list(http.control.monotonic());
     query
-        .list_state(&http, index, |state, mut page| {
-            for (name, tasks) in state.one_offs().domains() {
+        .list_state(&http, index, move |state, mut page| {
+            let tasks: BTreeMap<&str, usize> = state.one_offs().domains().collect();
+            let fresh_names = fresh.keys().map(String::as_str);
+            let names: BTreeSet<&str> = tasks.keys().copied().chain(fresh_names).collect();
+            for name in names {
                 page.push(name, || Domain {
                     domain: name.to_owned(),
-                    tasks: tasks as u64,
+                    tasks: tasks.get(name).map_or(0, |tasks| *tasks as u64),
+                    fresh: fresh.contains_key(name),
+                    ttl: fresh
+                        .get(name)
+                        .and_then(|left| left.map(|left| left.as_secs())),
                 });
             }
             page
@@ -120,31 +135,47 @@ async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, A
         .await
 }
 
+async fn upsert_domain(
+    Shared(http): Shared<Http>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let request = shapes::read_upsert_domain(&body.0).map_err(not_json)?;
+    let shapes::UpsertDomainRequest { domain, ttl } = request;
+    let ttl = Duration::from_secs(u64::from(ttl));
+    let control = &http.control;
+    let noted = control.domains().upsert(domain, ttl, control.monotonic());
+    noted.map_err(|refusal| match refusal {
+        DomainRefusal::Name => invalid(&[Fault::new("domain", refusal.to_string())]),
+        DomainRefusal::Full => ApiError::Task {
+            kind: kind::INVALID_REQUEST,
+            message: refusal.to_string(),
+        },
+    })?;
+    query.json(&TaskResponse {
+        index: control.state().one_offs().index().0,
+    })
+}
+
 async fn desire(
     Shared(http): Shared<Http>,
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let request = shapes::read_desire(&body.0).map_err(|message| ApiError::Task {
-        kind: kind::INVALID_JSON,
-        message,
-    })?;
+    let request = shapes::read_desire(&body.0).map_err(not_json)?;
     let shapes::DesireRequest {
         task_guid: guid,
         domain,
         task_definition: definition,
     } = request;
-    let desired = crate::one_off::desire(&http.control, guid.clone(), domain, definition);
-    let command = desired.map_err(|faults| invalid(&faults))?;
-    let (index, response) = http.control.propose(query.once(command)).await?;
-    let fsm::Response::OneOffDesired {
+    let task = crate::one_off::task(&http.control, guid.clone(), domain, definition);
+    let task = task.map_err(|faults| invalid(&faults))?;
+    let (index, desired) = crate::one_off::desire(&http.control, query.key(), task).await?;
+    let DesiredOneOff {
         created,
         generation,
         eval_id: _,
-    } = response
-    else {
-        return Err(ApiError::other_than_done(response));
-    };
+    } = desired?;
     query.json(&DesireResponse {
         task_guid: guid,
         created,
@@ -185,14 +216,17 @@ async fn change(
     step: OneOffStep,
 ) -> Result<Response, ApiError> {
     let generation = query.number("generation")?.map(LogIndex);
-    let command = crate::one_off::change(&http.control, guid, generation, step);
-    let (index, response) = http.control.propose(query.once(command)).await?;
-    let fsm::Response::OneOffsChanged { mut outcomes } = response else {
-        return Err(ApiError::other_than_done(response));
-    };
-    match outcomes.pop().flatten() {
-        None => query.json(&TaskResponse { index: index.0 }),
-        Some(refusal) => Err(Rejection::OneOff(refusal).into()),
+    let key = query.key();
+    let (index, changed) =
+        crate::one_off::change(&http.control, key, guid, generation, step).await?;
+    changed?;
+    query.json(&TaskResponse { index: index.0 })
+}
+
+fn not_json(message: String) -> ApiError {
+    ApiError::Task {
+        kind: kind::INVALID_JSON,
+        message,
     }
 }
 
@@ -206,7 +240,7 @@ fn invalid(faults: &[Fault]) -> ApiError {
 }
 
 fn unknown(guid: &str) -> ApiError {
-    Rejection::OneOff(fsm::OneOffRefusal::Unknown(guid.to_owned())).into()
+    Rejection::OneOff(OneOffRefusal::Unknown(guid.to_owned())).into()
 }
 
 fn shape(state: &State, row: &OneOff) -> Task {

@@ -104,9 +104,12 @@ pub(super) struct Nodes(Child);
 impl Nodes {
     /// So many nodes of `server`.
     pub(super) fn start(server: &Server, count: u32) -> anyhow::Result<Self> {
-        let info = server.info();
-        let tls = info.data_dir.join("tls");
-        let (addr, count) = (info.quic_addr.to_string(), count.to_string());
+        Self::of(server, &server.info().data_dir.join("tls"), count)
+    }
+
+    /// The same, with the certificate in `tls`.
+    pub(super) fn of(server: &Server, tls: &Path, count: u32) -> anyhow::Result<Self> {
+        let (addr, count) = (server.info().quic_addr.to_string(), count.to_string());
         let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
         let child = child_command(CHILD, args)?
             .stdin(Stdio::null())

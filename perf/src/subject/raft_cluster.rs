@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<crate::harness::Metri
     let mut tally = Tally::default();
     for (size, word) in SIZES {
         let dir = context.subdir()?;
-        let cluster = runtime.block_on(Cluster::of(dir.path(), size))?;
+        let cluster = runtime.block_on(Cluster::of(dir.path(), size, |_| {}))?;
         runtime.block_on(measure(context, &cluster, word, &mut tally))?;
         runtime.block_on(cluster.shutdown());
     }
@@ -109,14 +109,20 @@ async fn measure(
     Ok(())
 }
 
-/// Servers that have found each other.
-struct Cluster {
-    dir: PathBuf,
-    servers: Vec<Server>,
+/// Servers in this process that have found each other.
+pub(super) struct Cluster {
+    pub(super) dir: PathBuf,
+    pub(super) servers: Vec<Server>,
 }
 
 impl Cluster {
-    async fn of(dir: &Path, size: u32) -> anyhow::Result<Self> {
+    /// So many, each in a directory of its own, with certificates for their agents beside. `configure` says what is
+    /// not as usual.
+    pub(super) async fn of(
+        dir: &Path,
+        size: u32,
+        configure: impl Fn(&mut ServerConfig),
+    ) -> anyhow::Result<Self> {
         let authority = Authority::generate("local")?;
         let mut servers: Vec<Server> = Vec::new();
         for number in 1..=size {
@@ -127,12 +133,13 @@ impl Cluster {
                 hosts: &[],
             };
             authority.issue(&tls_dir, subject, CERTIFICATE_LIFE)?;
+            authority.issue(&tls_dir, Subject::Agent, CERTIFICATE_LIFE)?;
             authority.save_certificate(&tls_dir)?;
             let free: SocketAddr = ([127, 0, 0, 1], 0).into();
             let first = servers
                 .first()
                 .map(|server| server.info().quic_addr.to_string());
-            let config = ServerConfig {
+            let mut config = ServerConfig {
                 http_addr: free,
                 quic_addr: free,
                 bootstrap_expect: size,
@@ -141,6 +148,7 @@ impl Cluster {
                 name: name.clone(),
                 ..ServerConfig::new(dir.join(&name))
             };
+            configure(&mut config);
             servers.push(Server::start(config).await?);
         }
         let cluster = Self {
@@ -152,7 +160,7 @@ impl Cluster {
     }
 
     /// The leader's handle, once a write through it is committed.
-    async fn leader(&self) -> anyhow::Result<Control> {
+    pub(super) async fn leader(&self) -> anyhow::Result<Control> {
         let begun = Instant::now();
         loop {
             let leader = self.servers.iter().find(|server| {
@@ -172,7 +180,7 @@ impl Cluster {
         }
     }
 
-    async fn shutdown(self) {
+    pub(super) async fn shutdown(self) {
         // Together: one that goes alone waits for others to take over.
         futures::future::join_all(self.servers.into_iter().map(Server::shutdown)).await;
     }
@@ -180,7 +188,7 @@ impl Cluster {
 
 /// Seconds from the death of the leader of three to the next write that is committed.
 async fn fail_over(dir: &Path) -> anyhow::Result<f64> {
-    let mut cluster = Cluster::of(dir, 3).await?;
+    let mut cluster = Cluster::of(dir, 3, |_| {}).await?;
     cluster.leader().await?;
     let at = cluster
         .servers

@@ -7,23 +7,32 @@
 //!
 //! 1. 200 tasks, one after the other, over one connection: from the request until the state says that it runs. The
 //!    nodes gather news for 200 ms, as agents do while they are busy; so that much of it is theirs.
-//! 2. Many at once: the rate from the first request to the last deletion, and what the log grows by.
-//! 3. As many that find no room: what the queue takes of memory, and how long one more takes to be desired beside it.
+//! 2. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
+//!    this process has been called.
+//! 3. Many at once: the rate from the first request to the last deletion, and what the log grows by.
+//! 4. As many that find no room: what the queue takes of memory, and how long one more takes to be desired beside it.
 //!
-//! What is not here: processes (`task_start`), callbacks, three servers.
+//! The third once more with three servers in this process, which share the clients' connections; the nodes are at one.
+//!
+//! What is not here: processes (`task_start`).
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig};
 use muster_control_core::state::State;
 use muster_domain::one_off::OneOffState;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
 
 use super::client::Client;
 use super::place::{Nodes, ready};
+use super::raft_cluster::Cluster;
 use super::state_memory::resident;
 use crate::harness::{Context, Latencies, Metric, Tally};
 
@@ -45,36 +54,67 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         let mut config = ServerConfig::new(dir.path().join("server"));
         config.http_addr = ([127, 0, 0, 1], 0).into();
         config.quic_addr = ([127, 0, 0, 1], 0).into();
-        config.heartbeat_ttl = Duration::from_secs(30);
-        // Nothing is forgotten while it is measured.
-        config.tasks.retention = DEADLINE * 2;
+        configure(&mut config);
         let server = runtime.block_on(Server::start(config))?;
         let round = Round {
             runtime: &runtime,
             control: server.control().clone(),
-            addr: server.info().http_addr,
+            addrs: vec![server.info().http_addr],
         };
         let nodes = Nodes::start(&server, NODES)?;
-        round.until("all nodes are ready", |state| {
-            ready(state) == NODES as usize
-        })?;
+        round.nodes_are_ready()?;
         round.latency(&mut tally)?;
-        round.rate(context.pick(50_000, 5_000), &mut tally)?;
+        round.callbacks(context.pick(50, 20), &mut tally)?;
+        round.rate(context.pick(50_000, 20_000), "", &mut tally)?;
         round.queue(context.pick(100_000, 10_000), &mut tally)?;
         drop(nodes);
         runtime.block_on(server.shutdown());
+        three_servers(context, &mut tally)?;
     }
     Ok(tally.finish())
 }
 
-/// A server with nodes.
+fn configure(config: &mut ServerConfig) {
+    config.heartbeat_ttl = Duration::from_secs(30);
+    // Nothing is forgotten while it is measured.
+    config.tasks.retention = DEADLINE * 2;
+}
+
+/// Many at once, with three servers.
+fn three_servers(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let dir = context.subdir()?;
+    let cluster = runtime.block_on(Cluster::of(dir.path(), 3, configure))?;
+    let servers = cluster.servers.iter();
+    let round = Round {
+        runtime: &runtime,
+        control: runtime.block_on(cluster.leader())?,
+        addrs: servers.map(|server| server.info().http_addr).collect(),
+    };
+    let first = &cluster.servers[0];
+    let nodes = Nodes::of(first, &cluster.dir.join("s1-tls"), NODES)?;
+    round.nodes_are_ready()?;
+    round.rate(context.pick(50_000, 20_000), "_3_servers", tally)?;
+    drop(nodes);
+    runtime.block_on(cluster.shutdown());
+    Ok(())
+}
+
+/// Servers with nodes.
 struct Round<'a> {
     runtime: &'a Runtime,
+    /// The leader's.
     control: Control,
-    addr: SocketAddr,
+    addrs: Vec<SocketAddr>,
 }
 
 impl Round<'_> {
+    fn nodes_are_ready(&self) -> anyhow::Result<()> {
+        self.until("all nodes are ready", |state| {
+            ready(state) == NODES as usize
+        })
+    }
+
     fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !reached(&self.control.state()) {
@@ -92,12 +132,12 @@ impl Round<'_> {
         let mut latencies = Latencies::new()?;
         let control = self.control.clone();
         self.runtime.block_on(async {
-            let mut client = Client::connect(self.addr).await?;
+            let mut client = Client::connect(self.addrs[0]).await?;
             for number in 0..200 {
                 let guid = format!("alone-{number}");
                 let mut applied = control.applied();
                 let begun = Instant::now();
-                client.put("/v1/tasks", &task(&guid, 16)).await?;
+                client.put("/v1/tasks", &task(&guid, 16, "")).await?;
                 let runs = async {
                     let is_pending = |state: &State| {
                         let row = state.one_offs().get(&guid);
@@ -118,26 +158,76 @@ impl Round<'_> {
         Ok(())
     }
 
+    /// One task after the other, from its completion to its callback.
+    fn callbacks(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+        let mut latencies = Latencies::new()?;
+        let control = self.control.clone();
+        self.runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            let url = format!("http://{}/", listener.local_addr()?);
+            let (called, mut calls) = mpsc::channel(1);
+            let endpoint = tokio::spawn(endpoint(listener, called));
+            let mut client = Client::connect(self.addrs[0]).await?;
+            for number in 0..tasks {
+                let guid = format!("called-{number}");
+                let mut applied = control.applied();
+                client.put("/v1/tasks", &task(&guid, 16, &url)).await?;
+                let completed = async {
+                    let is_live = |state: &State| {
+                        let row = state.one_offs().get(&guid);
+                        row.is_some_and(|row| row.end.is_none())
+                    };
+                    while is_live(&control.state()) {
+                        applied.changed().await?;
+                    }
+                    anyhow::Ok(Instant::now())
+                };
+                let completed = tokio::time::timeout(DEADLINE, completed).await??;
+                let called = tokio::time::timeout(DEADLINE, calls.recv()).await?;
+                let called = called.context("the endpoint has ended")?;
+                latencies.add(called.saturating_duration_since(completed));
+            }
+            endpoint.abort();
+            anyhow::Ok(())
+        })?;
+        tally.ours("callback_p50", "µs", latencies.micros(0.5));
+        tally.ours("callback_p99", "µs", latencies.micros(0.99));
+        Ok(())
+    }
+
     /// Many at once, to the end of each.
-    fn rate(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+    fn rate(&self, tasks: u32, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
         let before = self.control.last_log_index().0;
         let begun = Instant::now();
         self.each(tasks, Step::Desire)?;
         let desired = begun.elapsed();
+        // What is completed stays so while this looks: no look begins anew.
+        let seen = Cell::new(0);
         let is_over = |state: &State| {
-            let mut rows = state.one_offs().of_domain("perf");
-            rows.all(|row| row.state == OneOffState::Completed)
+            let is_completed = |number: u32| {
+                let row = state.one_offs().get(&format!("t-{number}"));
+                row.is_some_and(|row| row.state == OneOffState::Completed)
+            };
+            while seen.get() < tasks && is_completed(seen.get()) {
+                seen.set(seen.get() + 1);
+            }
+            seen.get() == tasks
         };
         self.until("all tasks are completed", is_over)?;
         let completed = begun.elapsed();
         self.each(tasks, Step::Finish)?;
         let finished = begun.elapsed();
         let rate = |took: Duration| f64::from(tasks) / took.as_secs_f64();
-        tally.ours("desired", "tasks/s", rate(desired));
-        tally.ours("completed", "tasks/s", rate(completed));
-        tally.ours("resolved", "tasks/s", rate(finished));
-        let entries = self.control.last_log_index().0 - before;
-        tally.ours("entries", "entries/task", entries as f64 / f64::from(tasks));
+        for (name, took) in [
+            ("desired", desired),
+            ("completed", completed),
+            ("resolved", finished),
+        ] {
+            tally.ours(&format!("{name}{suffix}"), "tasks/s", rate(took));
+        }
+        let entries = (self.control.last_log_index().0 - before) as f64;
+        let name = format!("entries{suffix}");
+        tally.ours(&name, "entries/task", entries / f64::from(tasks));
         Ok(())
     }
 
@@ -154,11 +244,11 @@ impl Round<'_> {
         tally.ours("pending", "bytes/task", bytes / f64::from(tasks));
         let mut latencies = Latencies::new()?;
         self.runtime.block_on(async {
-            let mut client = Client::connect(self.addr).await?;
+            let mut client = Client::connect(self.addrs[0]).await?;
             for number in 0..200 {
                 let begun = Instant::now();
                 client
-                    .put("/v1/tasks", &task(&format!("more-{number}"), HUGE_MB))
+                    .put("/v1/tasks", &task(&format!("more-{number}"), HUGE_MB, ""))
                     .await?;
                 latencies.add(begun.elapsed());
             }
@@ -171,9 +261,9 @@ impl Round<'_> {
 
     /// Does `step` with each task, over all connections.
     fn each(&self, tasks: u32, step: Step) -> anyhow::Result<()> {
-        let addr = self.addr;
         let connections: Vec<_> = (0..CONNECTIONS)
-            .map(|connection| {
+            .zip(self.addrs.iter().cycle().copied())
+            .map(|(connection, addr)| {
                 self.runtime
                     .spawn(connection_of(addr, tasks, connection, step))
             })
@@ -184,6 +274,24 @@ impl Round<'_> {
             }
             Ok(())
         })
+    }
+}
+
+/// Takes callbacks, one connection each, and says when each came.
+async fn endpoint(listener: TcpListener, called: mpsc::Sender<Instant>) -> anyhow::Result<()> {
+    let mut bytes = [0; 4096];
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        let mut last = None;
+        // The body is JSON, and shorter than the buffer.
+        while last != Some(b'}') {
+            let count = stream.read(&mut bytes).await?;
+            last = bytes[..count].last().copied();
+            ensure!(last.is_some(), "a callback has broken off");
+        }
+        called.send(Instant::now()).await?;
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(answer).await?;
     }
 }
 
@@ -210,11 +318,11 @@ async fn connection_of(
     for number in (connection..tasks).step_by(CONNECTIONS as usize) {
         match step {
             Step::Desire => {
-                let body = task(&format!("t-{number}"), 16);
+                let body = task(&format!("t-{number}"), 16, "");
                 client.put("/v1/tasks", &body).await?;
             }
             Step::Wait => {
-                let body = task(&format!("w-{number}"), HUGE_MB);
+                let body = task(&format!("w-{number}"), HUGE_MB, "");
                 client.put("/v1/tasks", &body).await?;
             }
             Step::Finish => {
@@ -228,7 +336,7 @@ async fn connection_of(
 }
 
 /// A task as a client writes it. Those that are timed one by one are in a domain of their own.
-fn task(guid: &str, memory_mb: u32) -> String {
+fn task(guid: &str, memory_mb: u32, callback: &str) -> String {
     let domain = if guid.starts_with("t-") {
         "perf"
     } else {
@@ -236,6 +344,6 @@ fn task(guid: &str, memory_mb: u32) -> String {
     };
     format!(
         r#"{{"task_guid":"{guid}","domain":"{domain}","task_definition":{{"rootfs":"preloaded:host","cpu_weight":10,
-"memory_mb":{memory_mb},"disk_mb":10,"action":{{"run":{{"path":"/bin/true","user":"vcap"}}}}}}}}"#
+"memory_mb":{memory_mb},"disk_mb":10,"completion_callback_url":"{callback}","action":{{"run":{{"path":"/bin/true","user":"vcap"}}}}}}}}"#
     )
 }

@@ -85,7 +85,10 @@ pub const ROUTES: [Route; 69] = [
     },
     write("/v1/tasks/{task_guid}/cancel"),
     write("/v1/tasks/{task_guid}/resolving"),
-    read("/v1/domains"),
+    Route {
+        path: "/v1/domains",
+        methods: &["GET", "PUT", "POST"],
+    },
     read("/v1/client/stats"),
     read("/v1/client/allocation/{alloc_id}/stats"),
     read("/v1/client/allocation/{alloc_id}/network"),

@@ -51,13 +51,29 @@ pub struct TaskError {
     pub message: String,
 }
 
-/// A domain that has tasks.
+/// What `PUT /v1/domains` takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpsertDomainRequest {
+    /// Its name.
+    pub domain: String,
+    /// Seconds for which it is fresh; 0: for ever.
+    #[serde(default)]
+    pub ttl: u32,
+}
+
+/// A domain that has tasks or is fresh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domain {
     /// Its name.
     pub domain: String,
     /// Tasks in it.
     pub tasks: u64,
+    /// Whether a client of the server that answers called it fresh, and that holds.
+    pub fresh: bool,
+    /// Whole seconds for which it is fresh yet. Without it a fresh domain is fresh for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
 }
 
 /// A task: its definition, and what became of it.
@@ -275,6 +291,19 @@ impl From<&OneOff> for Task {
 ///
 /// What is wrong with it, for people.
 pub fn read_desire(body: &[u8]) -> Result<DesireRequest, String> {
+    read(body)
+}
+
+/// The body of `PUT /v1/domains`. `null` counts as left out.
+///
+/// # Errors
+///
+/// What is wrong with it, for people.
+pub fn read_upsert_domain(body: &[u8]) -> Result<UpsertDomainRequest, String> {
+    read(body)
+}
+
+fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     let mut value: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     drop_nulls(&mut value);
     serde_json::from_value(value).map_err(|error| error.to_string())

@@ -104,6 +104,42 @@ fn eligibility_is_capacity() {
     assert_eq!(cluster.live("web").len(), 1);
 }
 
+/// Twenty tasks of one domain wait, then one of another: it goes second, and not last.
+#[test]
+fn domains_that_wait_take_turns() {
+    let mut cluster = Cluster::new();
+    for number in 0..20 {
+        desire(&mut cluster, &format!("many-{number}"), "many");
+    }
+    cluster.settle();
+    desire(&mut cluster, "few-0", "few");
+    cluster.settle();
+    assert_eq!(placed(&cluster), [""; 0]);
+
+    // A task takes 100 MHz.
+    cluster.node(node("n0").cpu_mhz(300).build());
+    cluster.settle();
+
+    assert_eq!(placed(&cluster), ["few-0", "many-0", "many-1"]);
+}
+
+fn desire(cluster: &mut Cluster, guid: &str, domain: &str) {
+    let tasks = vec![fsm::NewOneOff {
+        guid: guid.to_owned(),
+        domain: domain.to_owned(),
+        definition: muster_domain::fixture::definition(),
+    }];
+    let at = cluster.now;
+    cluster.apply(Command::DesireOneOffs { tasks, at });
+}
+
+/// The tasks that have a node, by name.
+fn placed(cluster: &Cluster) -> Vec<&str> {
+    let rows = cluster.state.one_offs().iter();
+    let placed = rows.filter(|row| row.alloc_id.is_some());
+    placed.map(|row| row.guid.as_str()).collect()
+}
+
 /// A queue of jobs of 400 MHz each, the oldest first, on a cluster without nodes.
 fn queue(count: usize) -> (Cluster, Vec<Arc<Evaluation>>) {
     let mut cluster = Cluster::new();

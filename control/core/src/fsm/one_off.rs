@@ -29,6 +29,17 @@ pub struct NewOneOff {
     pub definition: Definition,
 }
 
+/// A task that is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredOneOff {
+    /// Whether it was not there before.
+    pub created: bool,
+    /// The entry that made it.
+    pub generation: LogIndex,
+    /// The evaluation that will place it; none if it was there before.
+    pub eval_id: Option<EvalId>,
+}
+
 /// A change of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOffChange {
@@ -82,8 +93,14 @@ pub enum OneOffRefusal {
     },
 }
 
+/// Records several tasks, each on its own. Answers in their order.
+pub(super) fn desire_all(change: &mut Change<'_>, tasks: Vec<NewOneOff>) -> Response {
+    let outcomes = tasks.into_iter().map(|new| desire(change, new)).collect();
+    Response::OneOffsDesired { outcomes }
+}
+
 /// Records a task, the job that runs it and the evaluation that places it. The same task again changes nothing.
-pub(super) fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<Response, Rejection> {
+fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<DesiredOneOff, Rejection> {
     let NewOneOff {
         guid,
         domain,
@@ -93,7 +110,7 @@ pub(super) fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<Response
         if row.domain != domain || *row.definition != definition {
             return Err(Rejection::OneOff(OneOffRefusal::Exists(guid)));
         }
-        return Ok(Response::OneOffDesired {
+        return Ok(DesiredOneOff {
             created: false,
             generation: row.create_index,
             eval_id: None,
@@ -112,7 +129,7 @@ pub(super) fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<Response
     let (index, at) = (change.index, change.at);
     change.put_one_off(OneOff::new(guid, domain, Arc::new(definition), index, at));
     let eval_id = change.add_eval(&job, Trigger::JobRegister);
-    Ok(Response::OneOffDesired {
+    Ok(DesiredOneOff {
         created: true,
         generation: index,
         eval_id: Some(eval_id),

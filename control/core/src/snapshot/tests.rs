@@ -44,13 +44,13 @@ fn populated() -> State {
         at: cluster.now,
     });
     for guid in ["queued", "cancelled"] {
-        let task = Box::new(crate::fsm::NewOneOff {
+        let tasks = vec![crate::fsm::NewOneOff {
             guid: guid.to_owned(),
             domain: "apps".to_owned(),
             definition: muster_domain::fixture::definition(),
-        });
+        }];
         let at = cluster.now;
-        cluster.apply(crate::fsm::Command::DesireOneOff { task, at });
+        cluster.apply(crate::fsm::Command::DesireOneOffs { tasks, at });
     }
     let cancelled = crate::fsm::OneOffChange {
         guid: "cancelled".to_owned(),

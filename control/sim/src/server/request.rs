@@ -421,7 +421,10 @@ fn command(wish: Wish, at: Timestamp) -> Command {
             eligibility,
             at,
         },
-        Wish::Desire(task) => Command::DesireOneOff { task, at },
+        Wish::Desire(task) => Command::DesireOneOffs {
+            tasks: vec![*task],
+            at,
+        },
         Wish::Task(change) => Command::ChangeOneOffs {
             changes: vec![change],
             at,

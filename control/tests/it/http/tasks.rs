@@ -103,12 +103,50 @@ async fn a_task_is_desired_followed_and_resolved() {
     assert_eq!(client.get("/v1/tasks?domain=other").await.json(), json!([]));
     assert_eq!(
         client.get("/v1/domains").await.json(),
-        json!([{"domain": "apps", "tasks": 1}])
+        json!([{"domain": "apps", "tasks": 1, "fresh": false}])
     );
     assert_eq!(change(&client, "a", "resolving").await, 200);
     let deleted = client.send("DELETE", "/v1/tasks/a", Vec::new()).await;
     assert_eq!(deleted.status, 200);
     assert_eq!(client.get("/v1/tasks/a").await.status, 404);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_is_called_fresh() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    desire(&client, &body("a")).await;
+
+    for domain in [
+        json!({"domain": "apps", "ttl": 0}),
+        json!({"domain": "apps-2", "ttl": 100_000}),
+    ] {
+        assert_eq!(client.put("/v1/domains", &domain).await.status, 200);
+    }
+
+    let listed = client.get("/v1/domains").await.json();
+    assert_eq!(
+        listed[0],
+        json!({"domain": "apps", "tasks": 1, "fresh": true})
+    );
+    assert_eq!(
+        (
+            &listed[1]["domain"],
+            &listed[1]["tasks"],
+            &listed[1]["fresh"]
+        ),
+        (&json!("apps-2"), &json!(0), &json!(true))
+    );
+    assert!((99_000..100_000).contains(&listed[1]["ttl"].as_u64().unwrap()));
+    for (body, kind) in [
+        (r#"{"domain": ""}"#, "InvalidRequest"),
+        (r#"{"ttl": 1}"#, "InvalidJSON"),
+        (r#"{"domain": "a", "ttl": -1}"#, "InvalidJSON"),
+    ] {
+        let refused = refusal(&client, "PUT", "/v1/domains", body.into()).await;
+        assert_eq!((refused.0, refused.1.as_str()), (400, kind), "{body}");
+    }
     test.server.shutdown().await;
 }
 

@@ -258,13 +258,13 @@ fn one_offs() -> Vec<(&'static str, Command)> {
     });
     vec![
         (
-            "desire_one_off",
-            Command::DesireOneOff {
-                task: Box::new(NewOneOff {
+            "desire_one_offs",
+            Command::DesireOneOffs {
+                tasks: vec![NewOneOff {
                     guid: "task-1".to_owned(),
                     domain: "apps".to_owned(),
                     definition: muster_domain::fixture::definition(),
-                }),
+                }],
                 at: AT,
             },
         ),

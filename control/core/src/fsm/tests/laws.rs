@@ -255,13 +255,14 @@ impl History {
         if callback {
             "http://localhost/".clone_into(&mut definition.completion_callback_url);
         }
-        let task = Box::new(NewOneOff {
+        let new = NewOneOff {
             guid: format!("task{task}"),
             domain: format!("domain{domain}"),
             definition,
-        });
+        };
         let at = self.cluster.now;
-        self.apply(Command::DesireOneOff { task, at });
+        let tasks = vec![new];
+        self.apply(Command::DesireOneOffs { tasks, at });
     }
 
     fn stop(&mut self, job: u8, purge: bool) {

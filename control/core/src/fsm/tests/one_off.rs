@@ -9,6 +9,14 @@ use crate::converge;
 
 const GUID: &str = "task-1";
 
+fn new(guid: &str, domain: &str) -> NewOneOff {
+    NewOneOff {
+        guid: guid.to_owned(),
+        domain: domain.to_owned(),
+        definition: definition(),
+    }
+}
+
 /// A cluster of one node that has room for two tasks, and task-1.
 struct Fixture {
     cluster: Cluster,
@@ -22,22 +30,28 @@ impl Fixture {
         Self { cluster, node_id }
     }
 
-    fn desire(&mut self, guid: &str) -> Response {
+    fn desire(&mut self, guid: &str) -> Result<DesiredOneOff, Rejection> {
         self.desire_as(guid, "apps", "")
     }
 
-    fn desire_as(&mut self, guid: &str, domain: &str, callback: &str) -> Response {
-        let mut definition = definition();
-        callback.clone_into(&mut definition.completion_callback_url);
+    fn desire_as(
+        &mut self,
+        guid: &str,
+        domain: &str,
+        callback: &str,
+    ) -> Result<DesiredOneOff, Rejection> {
+        let mut new = new(guid, domain);
+        callback.clone_into(&mut new.definition.completion_callback_url);
+        self.desire_all(vec![new]).remove(0)
+    }
+
+    fn desire_all(&mut self, tasks: Vec<NewOneOff>) -> Vec<Result<DesiredOneOff, Rejection>> {
         let at = self.cluster.now;
-        self.cluster.apply(Command::DesireOneOff {
-            task: Box::new(NewOneOff {
-                guid: guid.to_owned(),
-                domain: domain.to_owned(),
-                definition,
-            }),
-            at,
-        })
+        let response = self.cluster.apply(Command::DesireOneOffs { tasks, at });
+        let Response::OneOffsDesired { outcomes } = response else {
+            panic!("{response:?}")
+        };
+        outcomes
     }
 
     fn row(&self) -> OneOff {
@@ -89,7 +103,7 @@ impl Fixture {
     fn at(state: Option<OneOffState>) -> Self {
         let mut fixture = Self::new();
         let Some(state) = state else { return fixture };
-        fixture.desire(GUID);
+        fixture.desire(GUID).unwrap();
         if state == OneOffState::Pending {
             return fixture;
         }
@@ -182,18 +196,33 @@ fn a_task_is_desired_once() {
     let again = fixture.desire(GUID);
     let other = fixture.desire_as(GUID, "other", "");
 
-    let created = |created, eval_id| Response::OneOffDesired {
-        created,
+    let first = first.unwrap();
+    assert!(first.created && first.eval_id.is_some());
+    let known = DesiredOneOff {
+        created: false,
         generation,
-        eval_id,
+        eval_id: None,
     };
-    assert!(matches!(
-        first,
-        Response::OneOffDesired { created: true, .. }
-    ));
-    assert_eq!(again, created(false, None));
+    assert_eq!(again, Ok(known));
     let exists = OneOffRefusal::Exists(GUID.to_owned());
-    assert_eq!(other, Response::Rejected(Rejection::OneOff(exists)));
+    assert_eq!(other, Err(Rejection::OneOff(exists)));
+}
+
+#[test]
+fn each_task_of_an_entry_is_judged_for_itself() {
+    let mut fixture = Fixture::new();
+    let tasks = [("a", "apps"), ("b", "apps"), ("a", "apps"), ("a", "other")];
+
+    let outcomes = fixture.desire_all(tasks.map(|(guid, domain)| new(guid, domain)).into());
+
+    let [Ok(a), Ok(b), Ok(again), Err(refused)] = &outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    assert!(a.created && b.created && !again.created);
+    assert_ne!(a.eval_id, b.eval_id);
+    let exists = OneOffRefusal::Exists("a".to_owned());
+    assert_eq!(*refused, Rejection::OneOff(exists));
+    assert_eq!(fixture.cluster.state.one_offs().iter().count(), 2);
 }
 
 #[test]
@@ -286,7 +315,7 @@ fn a_node_out_of_reach_is_waited_for() {
 #[test]
 fn a_plan_that_comes_late_places_nothing_twice() {
     let mut fixture = Fixture::new();
-    fixture.desire(GUID);
+    fixture.desire(GUID).unwrap();
     let first = fixture.cluster.schedule_next().unwrap();
     let plans = |outcome: &crate::scheduler::ScheduleOutcome| Command::ApplyPlans {
         plans: vec![outcome.plan.clone()],
@@ -312,7 +341,7 @@ fn a_plan_that_comes_late_places_nothing_twice() {
 fn a_task_without_room_waits_and_expires() {
     let mut fixture = Fixture::new();
     fixture.cluster.run(job("full").cpu_mhz(150).build());
-    fixture.desire(GUID);
+    fixture.desire(GUID).unwrap();
     fixture.cluster.settle();
     fixture.cluster.advance(Duration::from_secs(59));
     fixture.converge();
@@ -339,7 +368,7 @@ fn a_task_without_room_waits_and_expires() {
 fn room_that_comes_goes_to_the_task_that_waits() {
     let mut fixture = Fixture::new();
     fixture.cluster.run(job("full").cpu_mhz(150).build());
-    fixture.desire(GUID);
+    fixture.desire(GUID).unwrap();
     fixture.cluster.settle();
     let full = fixture.cluster.live("full")[0].id;
     fixture.cluster.stop("full");
@@ -393,7 +422,9 @@ fn what_nobody_resolves_is_forgotten_with_all_below_it() {
 #[test]
 fn what_owes_a_callback_is_kept_until_that_is_given_up() {
     let mut fixture = Fixture::new();
-    fixture.desire_as(GUID, "apps", "http://localhost/done?x=1");
+    fixture
+        .desire_as(GUID, "apps", "http://localhost/done?x=1")
+        .unwrap();
     fixture.step(OneOffStep::Cancel);
     fixture.cluster.advance(Duration::from_hours(1));
     fixture.converge();
@@ -450,7 +481,7 @@ fn a_guid_can_be_used_again_and_no_report_of_the_former_task_counts() {
     let mut fixture = Fixture::at(Some(OneOffState::Resolving));
     let former = fixture.alloc();
     fixture.step(OneOffStep::Delete);
-    fixture.desire(GUID);
+    fixture.desire(GUID).unwrap();
     fixture.cluster.settle();
     assert_ne!(fixture.alloc(), former);
     let before = fixture.row();
@@ -494,7 +525,9 @@ fn an_earlier_generation_is_not_touched() {
 fn places_that_are_owed_callbacks_take_turns() {
     let mut fixture = Fixture::new();
     for place in ["a", "b", "c"] {
-        fixture.desire_as(place, "apps", &format!("http://{place}/"));
+        fixture
+            .desire_as(place, "apps", &format!("http://{place}/"))
+            .unwrap();
         let changes = vec![OneOffChange {
             guid: place.to_owned(),
             generation: None,
@@ -527,7 +560,5 @@ fn no_task_is_desired_while_registration_is_off() {
         at,
     });
 
-    let response = fixture.desire(GUID);
-
-    assert_eq!(response, Response::Rejected(Rejection::RegistrationOff));
+    assert_eq!(fixture.desire(GUID), Err(Rejection::RegistrationOff));
 }

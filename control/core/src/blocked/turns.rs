@@ -1,0 +1,214 @@
+//! Turns: whose evaluation is next among equally important ones that wait for room.
+//!
+//! Tasks of a domain queue behind each other, and domains take turns: with `now` the highest turn that was served, one
+//! that begins to wait gets the turn after `now`, or after the last one of its domain that waits. So ten thousand tasks
+//! of one domain delay a task of another by one task, and a domain that comes again and again gets no more than
+//! its share. A job that is no one-off task is a domain of its own.
+//!
+//! A turn is kept until its evaluation has ended, however often it is looked at. Memory of the leader only: the next
+//! one gives turns anew, by age.
+
+use std::collections::BTreeMap;
+
+use muster_domain::eval::Evaluation;
+use muster_domain::id::EvalId;
+
+use crate::state::State;
+
+/// Turns of those that wait.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// By priority; only of those that somebody waits in.
+    levels: BTreeMap<u8, Level>,
+    given: BTreeMap<EvalId, Given>,
+}
+
+#[derive(Debug, Default)]
+struct Level {
+    /// The highest turn that was served.
+    now: u64,
+    waiting: usize,
+    /// Of those that wait.
+    domains: BTreeMap<String, Domain>,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    /// The last turn given.
+    last: u64,
+    waiting: usize,
+}
+
+#[derive(Debug)]
+struct Given {
+    turn: u64,
+    priority: u8,
+    domain: Option<String>,
+}
+
+impl Turns {
+    /// The turn of `eval`, the same one every time.
+    pub(super) fn give(&mut self, state: &State, eval: &Evaluation) -> u64 {
+        if let Some(given) = self.given.get(&eval.id) {
+            return given.turn;
+        }
+        let level = self.levels.entry(eval.priority).or_default();
+        level.waiting += 1;
+        let domain = domain_of(state, eval);
+        let turn = match &domain {
+            Some(name) => {
+                let domain = level.domains.entry(name.clone()).or_default();
+                domain.waiting += 1;
+                domain.last = domain.last.max(level.now) + 1;
+                domain.last
+            }
+            None => level.now + 1,
+        };
+        let given = Given {
+            turn,
+            priority: eval.priority,
+            domain,
+        };
+        self.given.insert(eval.id, given);
+        turn
+    }
+
+    /// An evaluation has ended; `served`: with what it waited for.
+    pub(super) fn end(&mut self, eval_id: &EvalId, served: bool) {
+        let Some(given) = self.given.remove(eval_id) else {
+            return;
+        };
+        let Some(level) = self.levels.get_mut(&given.priority) else {
+            return;
+        };
+        if served {
+            level.now = level.now.max(given.turn);
+        }
+        if let Some(name) = given.domain
+            && let Some(domain) = level.domains.get_mut(&name)
+        {
+            domain.waiting -= 1;
+            if domain.waiting == 0 {
+                level.domains.remove(&name);
+            }
+        }
+        level.waiting -= 1;
+        if level.waiting == 0 {
+            self.levels.remove(&given.priority);
+        }
+    }
+}
+
+/// Whose turn `eval` takes; `None`: its own.
+fn domain_of(state: &State, eval: &Evaluation) -> Option<String> {
+    let is_one_off = eval.job.is_one_off();
+    let row = is_one_off.then(|| state.one_offs().get(&eval.job.job_id));
+    row.flatten().map(|row| row.domain.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use muster_domain::fixture::definition;
+
+    use super::*;
+    use crate::fixture::Cluster;
+    use crate::fsm::{Command, NewOneOff};
+
+    /// Tasks that wait, in the order in which they were desired.
+    struct Fixture {
+        cluster: Cluster,
+        turns: Turns,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Self {
+                cluster: Cluster::new(),
+                turns: Turns::default(),
+            }
+        }
+
+        /// A task of `domain` begins to wait: its turn.
+        fn wait(&mut self, guid: &str, domain: &str) -> u64 {
+            let tasks = vec![NewOneOff {
+                guid: guid.to_owned(),
+                domain: domain.to_owned(),
+                definition: definition(),
+            }];
+            let at = self.cluster.now;
+            self.cluster.apply(Command::DesireOneOffs { tasks, at });
+            let eval = self.eval(guid);
+            self.turns.give(&self.cluster.state, &eval)
+        }
+
+        fn eval(&self, guid: &str) -> Arc<Evaluation> {
+            let key = muster_domain::one_off::job_key(guid);
+            let mut open = self.cluster.state.evals().open_of_job(&key);
+            Arc::clone(open.next().unwrap())
+        }
+
+        fn end(&mut self, guid: &str, served: bool) {
+            let id = self.eval(guid).id;
+            self.turns.end(&id, served);
+        }
+    }
+
+    #[test]
+    fn domains_take_turns() {
+        let mut fixture = Fixture::new();
+        let many: Vec<u64> = (1..=5)
+            .map(|number| fixture.wait(&format!("many-{number}"), "many"))
+            .collect();
+        assert_eq!(many, [1, 2, 3, 4, 5]);
+        fixture.end("many-1", true);
+        fixture.end("many-2", true);
+
+        assert_eq!(fixture.wait("few-1", "few"), 3);
+        assert_eq!(fixture.wait("few-2", "few"), 4);
+        fixture.end("few-1", true);
+        // The same turn as long as it waits, and the end of its own queue for the next.
+        assert_eq!(fixture.wait("few-2", "few"), 4);
+        assert_eq!(fixture.wait("few-3", "few"), 5);
+        assert_eq!(fixture.wait("many-6", "many"), 6);
+    }
+
+    /// One that comes again whenever it was served does not keep others from their turn.
+    #[test]
+    fn a_domain_that_comes_again_waits_for_its_turn() {
+        let mut fixture = Fixture::new();
+        fixture.wait("old-1", "old");
+        fixture.wait("old-2", "old");
+        for number in 1..=3 {
+            let guid = format!("eager-{number}");
+            assert_eq!(fixture.wait(&guid, "eager"), number);
+            fixture.end(&guid, true);
+        }
+    }
+
+    #[test]
+    fn one_that_was_not_served_moves_nobody_on() {
+        let mut fixture = Fixture::new();
+        for guid in ["a-1", "a-2", "a-3"] {
+            fixture.wait(guid, "a");
+        }
+
+        fixture.end("a-3", false);
+
+        assert_eq!(fixture.wait("b-1", "b"), 1);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_those_that_wait_no_more() {
+        let mut fixture = Fixture::new();
+        fixture.wait("a", "x");
+        fixture.wait("b", "y");
+        fixture.end("a", true);
+        fixture.end("b", false);
+        fixture.end("b", true);
+
+        assert!(fixture.turns.levels.is_empty());
+        assert!(fixture.turns.given.is_empty());
+    }
+}

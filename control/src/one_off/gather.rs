@@ -1,0 +1,378 @@
+//! Clients' requests about one-off tasks on their way to the log.
+//!
+//! While as many entries commit as may be under way, the requests that arrive are gathered for the next: one alone
+//! waits for nothing, many at once share entries. There are several entries, so that some clients are heard and
+//! answered while others' requests commit. Each is judged for itself when the entry is applied, and answered for itself. What goes
+//! wrong with an entry goes wrong with all of its requests.
+//!
+//! Deliberately absent: requests with an idempotency key, which the log answers once and so one by one; and the
+//! leader's own changes, which its duty gathers.
+
+use std::collections::BTreeSet;
+
+use muster_control_core::fsm::{
+    Command, DesiredOneOff, NewOneOff, OneOffChange, Rejection, Response,
+};
+use muster_domain::id::{LogIndex, Timestamp, WriteKey};
+use muster_wire::codec;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::handle::{Control, ProposeError, Proposed};
+use crate::limits;
+
+/// What one request comes to: the entry, and what it did there.
+pub(crate) type Answer<T> = Result<(LogIndex, Result<T, Rejection>), ProposeError>;
+
+/// A request that can share an entry with others of its kind.
+pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
+    /// What one that is carried out is told.
+    type Done: std::fmt::Debug + Send + 'static;
+
+    /// The task it is about.
+    fn guid(&self) -> &str;
+
+    /// The entry for `requests`.
+    fn command(requests: Vec<Self>, at: Timestamp) -> Command;
+
+    /// What became of each; `None` if `response` is not about such requests.
+    fn outcomes(response: Response) -> Option<Vec<Result<Self::Done, Rejection>>>;
+}
+
+impl Request for NewOneOff {
+    type Done = DesiredOneOff;
+
+    fn guid(&self) -> &str {
+        &self.guid
+    }
+
+    fn command(tasks: Vec<Self>, at: Timestamp) -> Command {
+        Command::DesireOneOffs { tasks, at }
+    }
+
+    fn outcomes(response: Response) -> Option<Vec<Result<DesiredOneOff, Rejection>>> {
+        match response {
+            Response::OneOffsDesired { outcomes } => Some(outcomes),
+            _ => None,
+        }
+    }
+}
+
+impl Request for OneOffChange {
+    type Done = ();
+
+    fn guid(&self) -> &str {
+        &self.guid
+    }
+
+    fn command(changes: Vec<Self>, at: Timestamp) -> Command {
+        Command::ChangeOneOffs { changes, at }
+    }
+
+    fn outcomes(response: Response) -> Option<Vec<Result<(), Rejection>>> {
+        let Response::OneOffsChanged { outcomes } = response else {
+            return None;
+        };
+        let outcomes = outcomes.into_iter();
+        let judged =
+            outcomes.map(|refusal| refusal.map_or(Ok(()), |it| Err(Rejection::OneOff(it))));
+        Some(judged.collect())
+    }
+}
+
+/// Where requests of both kinds are put.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(super) desires: Lane<NewOneOff>,
+    pub(super) changes: Lane<OneOffChange>,
+}
+
+/// Where they come out.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    desires: mpsc::Receiver<Waiting<NewOneOff>>,
+    changes: mpsc::Receiver<Waiting<OneOffChange>>,
+}
+
+/// A queue, from both its ends.
+pub(crate) fn channel() -> (Requests, Gathered) {
+    let (desires, desires_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
+    let (changes, changes_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
+    let requests = Requests {
+        desires: Lane(desires),
+        changes: Lane(changes),
+    };
+    let gathered = Gathered {
+        desires: desires_out,
+        changes: changes_out,
+    };
+    (requests, gathered)
+}
+
+/// Where requests of one kind are put.
+#[derive(Debug)]
+pub(super) struct Lane<T: Request>(mpsc::Sender<Waiting<T>>);
+
+/// Who waits for an answer.
+type Asker<T> = oneshot::Sender<Answer<<T as Request>::Done>>;
+
+/// A request and who waits for its answer.
+#[derive(Debug)]
+struct Waiting<T: Request> {
+    request: T,
+    answer: Asker<T>,
+}
+
+impl<T: Request> Lane<T> {
+    /// Writes `request`, with others if there are others; under `key`, if it has one, alone.
+    pub(super) async fn put(
+        &self,
+        control: &Control,
+        key: Option<WriteKey>,
+        request: T,
+    ) -> Answer<T::Done> {
+        if let Some(key) = key {
+            let command = T::command(vec![request], control.now());
+            let proposed = control.propose_keyed(key, command).await;
+            return split::<T>(proposed, 1).remove(0);
+        }
+        let waited = limits::PROPOSE_WAIT;
+        let (sender, answer) = oneshot::channel();
+        let place = tokio::time::timeout(waited, self.0.reserve()).await;
+        let place = place.map_err(|_elapsed| ProposeError::Overloaded {
+            waiting: limits::ONE_OFF_REQUESTS_MAX,
+            waited,
+        })?;
+        let place = place.map_err(|error| ProposeError::Stopped {
+            reason: error.to_string(),
+        })?;
+        place.send(Waiting {
+            request,
+            answer: sender,
+        });
+        answer.await.unwrap_or_else(|_dropped| {
+            Err(ProposeError::Timeout {
+                waited,
+                reason: "its entry's task has ended".to_owned(),
+            })
+        })
+    }
+}
+
+/// Writes what is gathered until `stop`.
+pub(crate) async fn write(control: Control, gathered: Gathered, stop: CancellationToken) {
+    let Gathered { desires, changes } = gathered;
+    let both = async { tokio::join!(drain(&control, desires), drain(&control, changes)) };
+    // What is under way is answered by whoever waits for it: its answer is dropped.
+    stop.run_until_cancelled(both).await;
+}
+
+async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<Waiting<T>>) {
+    let mut waiting = Vec::new();
+    let mut under_way = JoinSet::new();
+    loop {
+        while under_way.len() >= limits::ONE_OFF_ENTRIES_MAX {
+            ended(under_way.join_next().await);
+        }
+        while let Some(result) = under_way.try_join_next() {
+            ended(Some(result));
+        }
+        let room = limits::ONE_OFF_REQUESTS_PER_ENTRY_MAX.saturating_sub(waiting.len());
+        if waiting.is_empty() {
+            if queue.recv_many(&mut waiting, room).await == 0 {
+                return;
+            }
+        } else {
+            let more = std::iter::from_fn(|| queue.try_recv().ok()).take(room);
+            waiting.extend(more);
+        }
+        let (requests, answers) = take(&mut waiting);
+        if !requests.is_empty() {
+            under_way.spawn(commit(control.clone(), requests, answers));
+        }
+    }
+}
+
+/// Writes `requests` as one entry and answers each.
+async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Asker<T>>) {
+    let command = T::command(requests, control.now());
+    let outcomes = split::<T>(control.propose(command).await, answers.len());
+    for (answer, outcome) in answers.into_iter().zip(outcomes) {
+        // Whoever asked may be gone: the request is carried out all the same.
+        drop(answer.send(outcome));
+    }
+}
+
+/// Those who wait for an entry whose task panicked are told that nobody knows.
+fn ended(result: Option<Result<(), JoinError>>) {
+    if let Some(Err(error)) = result {
+        tracing::error!(%error, "the entry of requests about one-off tasks failed");
+    }
+}
+
+/// Takes the first of `waiting` that fit into one entry, each of a task of its own: whoever follows events sees a
+/// task after each change. Forgets those that nobody waits for any more.
+fn take<T: Request>(waiting: &mut Vec<Waiting<T>>) -> (Vec<T>, Vec<Asker<T>>) {
+    waiting.retain(|waiting| !waiting.answer.is_closed());
+    let mut bytes = 0;
+    let mut guids = BTreeSet::new();
+    let fitting = waiting.iter().take_while(|waiting| {
+        // One that cannot be encoded is refused by the log.
+        bytes += codec::encoded_bytes(&waiting.request).unwrap_or(0);
+        let fits = bytes <= limits::ONE_OFF_BYTES_PER_ENTRY_MAX || guids.is_empty();
+        fits && guids.insert(waiting.request.guid())
+    });
+    let count = fitting.count();
+    let taken = waiting.drain(..count);
+    taken
+        .map(|waiting| (waiting.request, waiting.answer))
+        .unzip()
+}
+
+/// The answer of each of `count` requests that were one entry.
+fn split<T: Request>(proposed: Proposed, count: usize) -> Vec<Answer<T::Done>> {
+    let of_all = |answer: &dyn Fn() -> Answer<T::Done>| (0..count).map(|_| answer()).collect();
+    match proposed {
+        Err(error) => of_all(&|| Err(error.clone())),
+        Ok((index, Response::Rejected(rejection))) => {
+            of_all(&|| Ok((index, Err(rejection.clone()))))
+        }
+        Ok((index, response)) => match T::outcomes(response) {
+            Some(outcomes) if outcomes.len() == count => {
+                let each = outcomes.into_iter();
+                each.map(|outcome| Ok((index, outcome))).collect()
+            }
+            _ => of_all(&|| {
+                Err(ProposeError::Timeout {
+                    waited: limits::PROPOSE_WAIT,
+                    reason: "the log's answer is about something else".to_owned(),
+                })
+            }),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::fsm::OneOffRefusal;
+    use muster_domain::fixture;
+
+    use super::*;
+    use crate::server::{Server, ServerConfig};
+
+    type Receiver = oneshot::Receiver<Answer<DesiredOneOff>>;
+
+    fn waiting(guid: &str, bytes: usize) -> (Waiting<NewOneOff>, Receiver) {
+        let mut definition = fixture::definition();
+        definition.annotation = "x".repeat(bytes);
+        let request = NewOneOff {
+            guid: guid.to_owned(),
+            domain: "apps".to_owned(),
+            definition,
+        };
+        let (answer, receiver) = oneshot::channel();
+        (Waiting { request, answer }, receiver)
+    }
+
+    fn taken(waiting: &mut Vec<Waiting<NewOneOff>>) -> Vec<String> {
+        let (requests, answers) = take(waiting);
+        assert_eq!(requests.len(), answers.len());
+        requests.into_iter().map(|request| request.guid).collect()
+    }
+
+    #[test]
+    fn an_entry_takes_what_fits_and_each_task_once() {
+        let half = limits::ONE_OFF_BYTES_PER_ENTRY_MAX / 2;
+        let (mut queue, _receivers): (Vec<_>, Vec<_>) = [
+            waiting("a", 1),
+            waiting("b", half),
+            waiting("c", half),
+            waiting("c", 1),
+            waiting("d", 3 * half),
+        ]
+        .into_iter()
+        .unzip();
+
+        assert_eq!(taken(&mut queue), ["a", "b"]);
+        assert_eq!(taken(&mut queue), ["c"]);
+        assert_eq!(taken(&mut queue), ["c"]);
+        // One alone goes, however large: the log says whether it takes it.
+        assert_eq!(taken(&mut queue), ["d"]);
+        assert!(taken(&mut queue).is_empty());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_written() {
+        let (gone, receiver) = waiting("gone", 1);
+        let (here, _receiver) = waiting("here", 1);
+        drop(receiver);
+
+        assert_eq!(taken(&mut vec![gone, here]), ["here"]);
+    }
+
+    /// On one thread, so that all are put before any is written.
+    #[tokio::test]
+    async fn requests_at_the_same_time_share_an_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = ServerConfig::new(dir.path());
+        config.http_addr = ([127, 0, 0, 1], 0).into();
+        config.quic_addr = ([127, 0, 0, 1], 0).into();
+        let server = Server::start(config).await.unwrap();
+        let control = server.control();
+        let desire = |number: u32| {
+            let (waiting, _) = waiting(&format!("t-{number}"), 1);
+            super::super::desire(control, None, waiting.request)
+        };
+
+        let answers = futures::future::join_all((0..100).map(desire)).await;
+
+        let entries: BTreeSet<LogIndex> = answers
+            .into_iter()
+            .map(|answer| {
+                let (index, desired) = answer.unwrap();
+                assert_eq!(desired.unwrap().generation, index);
+                index
+            })
+            .collect();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        assert_eq!(control.state().one_offs().iter().count(), 100);
+        server.shutdown().await;
+    }
+
+    #[test]
+    fn each_request_of_an_entry_has_its_own_answer() {
+        let refusal = OneOffRefusal::Unknown("b".to_owned());
+        let response = Response::OneOffsChanged {
+            outcomes: vec![None, Some(refusal.clone())],
+        };
+        let (index, refused) = (LogIndex(7), Rejection::OneOff(refusal));
+
+        let answers = split::<OneOffChange>(Ok((index, response)), 2);
+
+        let [Ok(done), Ok(other)] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert_eq!(*done, (index, Ok(())));
+        assert_eq!(*other, (index, Err(refused)));
+    }
+
+    #[test]
+    fn what_becomes_of_an_entry_becomes_of_all_in_it() {
+        let failed = ProposeError::NotLeader { leader: None };
+        let answers = split::<NewOneOff>(Err(failed), 2);
+        assert_eq!(answers.len(), 2);
+        for answer in answers {
+            assert!(matches!(answer, Err(ProposeError::NotLeader { .. })));
+        }
+
+        let rejected = Response::Rejected(Rejection::RegistrationOff);
+        let answers = split::<NewOneOff>(Ok((LogIndex(7), rejected)), 2);
+        for answer in answers {
+            assert!(matches!(answer, Ok((_, Err(Rejection::RegistrationOff)))));
+        }
+
+        let other = Ok((LogIndex(7), Response::Done));
+        assert!(split::<NewOneOff>(other, 1)[0].is_err());
+    }
+}
