@@ -1,19 +1,22 @@
-//! Builds the reaper of tasks with `init = true`: a static program without a standard library, which
-//! `src/init.rs` keeps in memory.
+//! Builds the programs that run inside tasks, static and without a standard library, which this crate keeps in
+//! memory: the reaper of tasks with `init = true` (`src/init.rs`), and the porter of files (`src/porter.rs`).
 //!
-//! It is compiled by the compiler of this crate, for the same target, and linked without start files.
+//! They are compiled by the compiler of this crate, for the same target, and linked without start files.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCE: &str = "init/main.rs";
-
 fn main() {
-    println!("cargo::rerun-if-changed={SOURCE}");
+    build("muster-init", "init/main.rs");
+    build("muster-porter", "porter/main.rs");
+}
+
+fn build(name: &str, source: &str) {
+    println!("cargo::rerun-if-changed={source}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let target = env::var("TARGET").expect("cargo sets TARGET");
-    let program = out.join("muster-init");
+    let program = out.join(name);
     let linker_options = [
         "-nostartfiles",
         "-nostdlib",
@@ -26,11 +29,8 @@ fn main() {
     ];
     let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
     rustc
-        .args([
-            "--edition=2024",
-            "--crate-type=bin",
-            "--crate-name=muster_init",
-        ])
+        .args(["--edition=2024", "--crate-type=bin"])
+        .arg(format!("--crate-name={}", name.replace('-', "_")))
         .args(["--target", &target])
         .args([
             "-Cpanic=abort",
@@ -51,7 +51,7 @@ fn main() {
         )
         .arg("-o")
         .arg(&program)
-        .arg(SOURCE);
+        .arg(source);
     let status = rustc.status().expect("the compiler starts");
-    assert!(status.success(), "the reaper did not compile: {rustc:?}");
+    assert!(status.success(), "{name} did not compile: {rustc:?}");
 }

@@ -2,8 +2,8 @@
 //!
 //! The task's first process is the reaper of `init`, which does nothing else: its namespaces and its view are
 //! those of every action, and a task with a tree is followed, found, measured and killed by it like any other.
-//! `tree` is what the kinds of actions mean, `hands` starts their processes, `failure` is how they fail,
-//! `result` reads what the client gets.
+//! `tree` is what the kinds of actions mean, `hands` starts their processes, `transfer` is downloads and uploads,
+//! `failure` is how they fail, `result` reads what the client gets.
 //!
 //! When the tree has ended, whatever is left in the cgroup is killed, and only then has the task ended. A tree
 //! lives in its driver: when that dies, no further action is ever begun. A driver that finds such a task ends
@@ -12,11 +12,12 @@
 mod failure;
 mod hands;
 mod result;
+mod transfer;
 mod tree;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::FutureExt;
@@ -47,7 +48,7 @@ pub(crate) struct Tree {
     /// Nothing more is to be begun, and what runs is to end.
     stop: CancellationToken,
     /// The task's first process ended, and everything in the cgroup was or will be killed.
-    gone: AtomicBool,
+    gone: CancellationToken,
     /// Processes of actions, by the order of their starts.
     running: Mutex<BTreeMap<u64, Process>>,
     next: AtomicU64,
@@ -74,10 +75,11 @@ pub(crate) fn check(tree: &Action) -> Result<(), String> {
         }
         let word = action.word();
         match action {
-            Action::Download(_) | Action::Upload(_) => {
-                return Err(format!(
-                    "{word} actions are not carried out by this driver; fetch or send files in a run action"
-                ));
+            Action::Download(it) if it.from.is_empty() || it.to.is_empty() => {
+                return Err("a download action has no from or no to".to_owned());
+            }
+            Action::Upload(it) if it.from.is_empty() || it.to.is_empty() => {
+                return Err("an upload action has no from or no to".to_owned());
             }
             Action::Run(run) if run.path.is_empty() => {
                 return Err("a run action has no path".to_owned());
@@ -87,7 +89,9 @@ pub(crate) fn check(tree: &Action) -> Result<(), String> {
             {
                 return Err(format!("a {word} action has no actions"));
             }
-            Action::Run(_)
+            Action::Download(_)
+            | Action::Upload(_)
+            | Action::Run(_)
             | Action::Timeout(_)
             | Action::EmitProgress(_)
             | Action::Try(_)
@@ -184,12 +188,12 @@ impl Tree {
 
     /// Nothing more is begun, because the first process is gone.
     pub(crate) fn first_is_gone(&self) {
-        self.gone.store(true, Ordering::SeqCst);
+        self.gone.cancel();
     }
 
     /// Whether the first process is gone.
     fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::SeqCst)
+        self.gone.is_cancelled()
     }
 
     /// Sends a signal to the processes of all actions that run.

@@ -150,6 +150,8 @@ pub(crate) struct Launch<'a> {
     /// Empty: the reaper alone, which lasts until it is killed.
     pub(crate) command: &'a str,
     pub(crate) args: &'a [String],
+    /// A program of the driver's own to run in place of `command`, which is its name then.
+    pub(crate) own: Option<BorrowedFd<'a>>,
     pub(crate) streams: &'a Streams,
 }
 
@@ -301,7 +303,10 @@ impl Launch<'_> {
         let translation = Translation::of(self.config, confinement.level);
         let command = translation.apply(self.command);
         let path_variable = self.config.env.get("PATH").map(String::as_str);
-        let programs = self.programs(&command, path_variable, raw)?;
+        let programs = match self.own {
+            Some(_) => Vec::new(),
+            None => self.programs(&command, path_variable, raw)?,
+        };
         let argv = self.argv(&command, &translation)?;
         let envp = environment(self.config, &translation)?;
         let held_dir = if raw {
@@ -317,10 +322,12 @@ impl Launch<'_> {
         let seat = Seat {
             streams: self.streams.files(),
             work_dir,
-            keeps_files: confinement.init,
+            keeps_files: confinement.init || self.own.is_some(),
         };
         privileges::write(&mut script, confinement, user_namespace, &seat);
-        let (program, argv) = if confinement.init {
+        let (program, argv) = if let Some(own) = self.own {
+            (Program::File(own), argv)
+        } else if confinement.init {
             let argv = init::arguments(&programs, &argv);
             (Program::File(self.node.init()?), argv)
         } else {

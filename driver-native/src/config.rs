@@ -83,6 +83,9 @@ pub(crate) struct NativeConfig {
     /// Processes and threads at once. Whoever makes the cgroup sets it; the driver knows the field.
     #[serde(default)]
     pub(crate) pids_max: Option<serde_json::Number>,
+    /// MiB that one download of the actions may unpack to, and one file may have that is fetched or sent.
+    #[serde(default)]
+    pub(crate) disk_mb: Option<u64>,
     /// Its arguments.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) args: Vec<String>,
@@ -197,7 +200,7 @@ pub(crate) enum ConfigError {
 }
 
 /// For errors.
-const FIELDS: &str = "command, actions, log_source, result_file, result_required, pids_max, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
+const FIELDS: &str = "command, actions, log_source, result_file, result_required, pids_max, disk_mb, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
 
 /// What the driver itself mounts, or what would hide it.
 const RESERVED: [&str; 7] = [
@@ -234,6 +237,7 @@ impl NativeConfig {
                 ("log_source", !self.log_source.is_empty()),
                 ("result_file", !self.result_file.is_empty()),
                 ("result_required", self.result_required),
+                ("disk_mb", self.disk_mb.is_some()),
             ];
             return match fields.into_iter().find(|(_, given)| *given) {
                 Some((field, _)) => Err(ConfigError::NeedsActions { field }),
@@ -316,6 +320,7 @@ impl NativeConfig {
             optional("result_file", "string"),
             optional("result_required", "bool"),
             optional("pids_max", "number"),
+            optional("disk_mb", "number"),
             optional("args", "list(string)"),
             optional("work_dir", "string"),
             optional("no_new_privs", "bool"),

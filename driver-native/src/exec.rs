@@ -46,6 +46,7 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         cgroup: task.life.cgroup.as_ref(),
         command: program,
         args,
+        own: None,
         streams: &streams,
     };
     let spawned = start_beside(&launch, &task.life.process, Beside::Command)

@@ -22,12 +22,17 @@ const NAME: &std::ffi::CStr = c"muster-init";
 
 /// A file that holds the program and that nobody can change.
 pub(crate) fn sealed_file() -> io::Result<OwnedFd> {
+    sealed(NAME, PROGRAM)
+}
+
+/// A file in memory that holds `program` for good.
+pub(crate) fn sealed(name: &std::ffi::CStr, program: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 know no difference between files that may be run and others.
-    let file = rustix::fs::memfd_create(NAME, flags | MemfdFlags::EXEC)
-        .or_else(|_old| rustix::fs::memfd_create(NAME, flags))?;
+    let file = rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC)
+        .or_else(|_old| rustix::fs::memfd_create(name, flags))?;
     let mut file = std::fs::File::from(file);
-    file.write_all(PROGRAM)?;
+    file.write_all(program)?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     rustix::fs::fcntl_add_seals(&file, seals)?;
     // A file that is open for writing is not run.

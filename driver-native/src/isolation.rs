@@ -92,6 +92,8 @@ pub(crate) enum IsolationError {
     NoRange { count: u32 },
     #[error("make the reaper of a task with init = true")]
     Init(#[source] io::Error),
+    #[error("make what carries files into a task and out of it")]
+    Porter(#[source] io::Error),
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]

@@ -7,10 +7,11 @@
 //!   any other, `cgroup` reaches all of it, `paths` opens what a task could have tampered with.
 //!
 //! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
-//! starts no thread and, but for the reaper of `init`, no process of its own for a task: one epoll waits
+//! starts no thread and, but for the reaper of `init` and the porter, no process of its own for a task: one epoll waits
 //! for all of them.
 //!
-//! - `actions` carries out a tree of actions in place of a program, in processes beside a reaper.
+//! - `actions` carries out a tree of actions in place of a program, in processes beside a reaper; `transfer` fetches
+//!   and sends files for it from the host's side, `porter` is what reads and writes them on the task's.
 //! - `isolation` decides how much a task is kept from its node and writes the calls that do it,
 //!   `policy` is what the node allows, `node` what it can, `init` the reaper for tasks that ask for one.
 //!
@@ -30,12 +31,14 @@ mod isolation;
 mod node;
 mod paths;
 mod policy;
+mod porter;
 mod process;
 mod serve;
 mod signal;
 mod spawn;
 mod stats;
 mod task;
+mod transfer;
 mod user;
 
 pub use crate::driver::{NAME, NativeDriver};

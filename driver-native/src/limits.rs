@@ -102,3 +102,50 @@ pub const ACTIONS_END_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Bytes of the note of which action runs: a path through the deepest tree has some 300.
 pub(crate) const ACTION_NOTE_BYTES_MAX: u64 = 4 << 10;
+
+/// Transfers of files at once on a node, and how many of Diego's cells do: a download fetches and unpacks, an upload
+/// reads and sends. More wait for their turn.
+pub const TRANSFERS_MAX: usize = 5;
+
+/// Bytes of one file that is fetched or sent, if the task's own disk is no less. They lie in a file without a name in
+/// the task's directory meanwhile.
+pub const TRANSFER_BYTES_MAX: u64 = 4 << 30;
+
+/// Bytes that one archive may unpack to, if the task's own disk is no less. A compressed file of 16 MiB can hold that
+/// many zeros.
+pub const UNPACKED_BYTES_MAX: u64 = 16 << 30;
+
+/// Entries of one archive. The largest trees of packages of programs have some 100 000 files; each costs the disk an
+/// inode.
+pub const UNPACKED_ENTRIES_MAX: u64 = 250_000;
+
+/// Bytes of a long name or of extended attributes in a tar file: a name has at most 4 KiB, and both are read into
+/// memory. An archive with more is refused.
+pub const TAR_EXTENSION_BYTES_MAX: u64 = 64 << 10;
+
+/// Bytes that are read, unpacked and handed on at once.
+pub const TRANSFER_CHUNK_BYTES: usize = 64 << 10;
+
+/// Attempts of one transfer over the network. Diego's.
+pub const TRANSFER_ATTEMPTS_MAX: u32 = 3;
+
+/// The pause before the second attempt; each further one is twice as long.
+pub const TRANSFER_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long one attempt may take, and how long unpacking may. Diego's time for an upload.
+pub const TRANSFER_DEADLINE: Duration = Duration::from_mins(10);
+
+/// How long a name is looked up, a connection is made and TLS is agreed upon.
+pub const TRANSFER_CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long the other side may say nothing, and take nothing.
+pub const TRANSFER_IDLE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Redirects that are followed for one download. Each leads to an address that is looked at like the first.
+pub const REDIRECTS_MAX: u32 = 5;
+
+/// Bytes of a URL that is fetched or sent to, as most servers take them.
+pub const URL_BYTES_MAX: usize = 8 << 10;
+
+/// How often a thread that hands an archive on looks whether the transfer was stopped while the task takes nothing.
+pub const TRANSFER_STOP_POLL: Duration = Duration::from_millis(100);

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use nix::unistd::geteuid;
 use rustix::process::DumpableBehavior;
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::isolation::IsolationError;
@@ -16,7 +17,7 @@ use crate::isolation::template::{Template, TemplateError, TemplateKey};
 use crate::isolation::view;
 use crate::policy::Policy;
 use crate::spawn::{OpenFiles, user_namespace};
-use crate::{init, limits, process};
+use crate::{init, limits, porter, process};
 
 /// A driver's node.
 #[derive(Debug)]
@@ -32,6 +33,9 @@ pub(crate) struct Node {
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, Cached>>,
     init: OnceLock<OwnedFd>,
+    porter: OnceLock<OwnedFd>,
+    /// Transfers of files at once.
+    pub(crate) transfers: Arc<Semaphore>,
 }
 
 /// A template, and when it was last found to be current.
@@ -66,6 +70,8 @@ impl Node {
             policy: RwLock::default(),
             templates: Mutex::default(),
             init: OnceLock::new(),
+            porter: OnceLock::new(),
+            transfers: Arc::new(Semaphore::new(limits::TRANSFERS_MAX)),
         })
     }
 
@@ -121,6 +127,15 @@ impl Node {
         }
         let file = init::sealed_file().map_err(IsolationError::Init)?;
         Ok(self.init.get_or_init(|| file).as_fd())
+    }
+
+    /// The porter's program.
+    pub(crate) fn porter(&self) -> Result<BorrowedFd<'_>, IsolationError> {
+        if let Some(file) = self.porter.get() {
+            return Ok(file.as_fd());
+        }
+        let file = porter::sealed_file().map_err(IsolationError::Porter)?;
+        Ok(self.porter.get_or_init(|| file).as_fd())
     }
 
     /// Whether contained tasks can run here.

@@ -11,11 +11,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use thiserror::Error;
 
-use crate::policy::Policy;
+use crate::policy::{Policy, is_plain_absolute};
 
 /// Where a name is looked for when the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -51,6 +52,11 @@ pub(crate) enum PathError {
         "config.{field}: {} may be mounted read-only on this node; leave `readonly = false` out", path.display()
     )]
     NotWritable { field: &'static str, path: PathBuf },
+    /// The node does not let tasks download it.
+    #[error(
+        "{} is not among the files of this node that tasks may download; the operator may allow that: allow_downloads of the native driver's configuration", path.display()
+    )]
+    NoDownload { path: PathBuf },
     /// The job writes a path below the task's directory, and the task has none.
     #[error("config.{field}: {} is a relative path, and the task has no directory", path.display())]
     NoTaskDir { field: &'static str, path: PathBuf },
@@ -328,6 +334,49 @@ pub(crate) fn open_source(
         is_dir,
         writable,
     })
+}
+
+/// A file of the host that a task wants to download: beneath what the node allows for that, and no link on the way.
+/// It is read as the driver, whoever may read it: what is allowed is allowed to every task.
+pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathError> {
+    let path = Path::new(path);
+    let refused = || PathError::NoDownload {
+        path: path.to_owned(),
+    };
+    if !is_plain_absolute(path) {
+        return Err(refused());
+    }
+    let mut places = policy.allow_downloads.iter();
+    let place = places.find(|place| {
+        path.strip_prefix(place)
+            .is_ok_and(|rest| rest != Path::new(""))
+    });
+    let place = place.ok_or_else(refused)?;
+    let rest = path.strip_prefix(place).unwrap_or(path);
+    open_file(place, rest, OFlags::RDONLY | OFlags::NONBLOCK, NO_LINKS)
+}
+
+/// A file of the driver's own that has no name, readable and writable, on the file system of `dir`.
+pub(crate) fn nameless_file(dir: &Path) -> io::Result<File> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, dir, flags, mode) {
+        Ok(file) => Ok(file.into()),
+        // Not every file system has such files.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => unnamed_file(dir, mode),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A file that loses its name at once.
+fn unnamed_file(dir: &Path, mode: Mode) -> io::Result<File> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = dir.join(format!(".transfer-{}-{ordinal}", std::process::id()));
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, &path, flags, mode)?;
+    rustix::fs::unlinkat(CWD, &path, AtFlags::empty())?;
+    Ok(file.into())
 }
 
 /// What the host wants a task to see. The host is trusted, not so what lies at the end of its path.

@@ -72,6 +72,13 @@ pub(crate) struct Policy {
     pub(crate) allow_paths: Vec<AllowedPath>,
     /// The user of a contained task that names none.
     pub(crate) default_user: String,
+    /// Directories of the host whose files every task may download by `file:` URLs, whoever may read them.
+    pub(crate) allow_downloads: Vec<PathBuf>,
+    /// The driver may fetch from this machine itself and send to it, for tasks. What listens there for the machine
+    /// alone is open to tasks then.
+    pub(crate) allow_local_transfers: bool,
+    /// Certificates of authorities that transfers by HTTPS are checked with; the machine's unless said.
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// A path of the host that jobs may use, with all below it.
@@ -85,7 +92,7 @@ pub(crate) struct AllowedPath {
 #[derive(Debug, Error)]
 pub(crate) enum PolicyError {
     #[error(
-        "read the native driver's configuration (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user)"
+        "read the native driver's configuration (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user, allow_downloads, allow_local_transfers, ca_file)"
     )]
     Shape(#[from] serde_json::Error),
     #[error("allow_caps: {0}")]
@@ -109,6 +116,9 @@ struct Given {
     host_dirs: Option<Vec<String>>,
     allow_paths: Option<Vec<String>>,
     default_user: Option<String>,
+    allow_downloads: Option<Vec<String>>,
+    allow_local_transfers: Option<bool>,
+    ca_file: Option<String>,
 }
 
 impl Default for Policy {
@@ -120,6 +130,9 @@ impl Default for Policy {
             host_dirs: HOST_DIRS.map(str::to_owned).to_vec(),
             allow_paths: Vec::new(),
             default_user: DEFAULT_USER.to_owned(),
+            allow_downloads: Vec::new(),
+            allow_local_transfers: false,
+            ca_file: None,
         }
     }
 }
@@ -160,6 +173,17 @@ impl Policy {
                 .map(|path| AllowedPath::read(path))
                 .collect::<Result<_, _>>()?,
             default_user,
+            allow_downloads: given
+                .allow_downloads
+                .unwrap_or_default()
+                .iter()
+                .map(|path| checked("allow_downloads", path))
+                .collect::<Result<_, _>>()?,
+            allow_local_transfers: given.allow_local_transfers.unwrap_or_default(),
+            ca_file: match given.ca_file {
+                Some(path) => Some(checked("ca_file", &path)?),
+                None => None,
+            },
         })
     }
 
@@ -181,6 +205,15 @@ impl Policy {
             ("host_dirs", Spec::optional("host_dirs", "list(string)")),
             ("allow_paths", Spec::optional("allow_paths", "list(string)")),
             ("default_user", Spec::optional("default_user", "string")),
+            (
+                "allow_downloads",
+                Spec::optional("allow_downloads", "list(string)"),
+            ),
+            (
+                "allow_local_transfers",
+                Spec::optional("allow_local_transfers", "bool"),
+            ),
+            ("ca_file", Spec::optional("ca_file", "string")),
         ])
     }
 
@@ -241,6 +274,7 @@ mod tests {
             assert_eq!(policy, Policy::default());
             assert!(!policy.allow_raw && !policy.allow_uid0);
             assert!(policy.allow_paths.is_empty());
+            assert!(policy.allow_downloads.is_empty() && !policy.allow_local_transfers);
         }
     }
 
@@ -268,6 +302,8 @@ mod tests {
         for path in ["/", "relative", "/a/../b", "", "/a\0b"] {
             assert!(Policy::read(json!({"allow_paths": [path]})).is_err());
             assert!(Policy::read(json!({"host_dirs": [path]})).is_err());
+            assert!(Policy::read(json!({"allow_downloads": [path]})).is_err());
+            assert!(Policy::read(json!({"ca_file": path})).is_err());
         }
     }
 

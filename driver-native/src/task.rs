@@ -117,6 +117,7 @@ impl NativeTask {
             cgroup: cgroup.as_ref(),
             command: &native.command,
             args: &native.args,
+            own: None,
             streams: &streams,
         })?;
         // A process that cannot be followed must not be left behind.

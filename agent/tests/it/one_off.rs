@@ -110,8 +110,14 @@ async fn failures_of_one_off_tasks_say_why() {
     );
     assert_eq!(eater.oom.map(|oom| oom.limit_bytes), Some(64 << 20));
 
-    let download = json!({"download": {"from": "http://x/", "to": "/tmp", "user": "vcap"}});
-    let refused = place(3, download).await;
+    // The node does not fetch from itself unless it is told to.
+    let download =
+        json!({"download": {"from": "http://127.0.0.1:1/", "to": "/tmp", "user": "vcap"}});
+    let unreached = place(4, download).await;
+    assert_eq!(unreached.failure_reason, "Downloading failed");
+    assert_eq!(unreached.failed_action, "download");
+
+    let refused = place(3, json!({"serial": {"actions": []}})).await;
     let reason = "failed to create container: ";
     assert!(refused.failure_reason.starts_with(reason), "{refused:?}");
     assert_eq!((refused.failed, refused.exit), (true, None));

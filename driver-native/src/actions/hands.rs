@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
-use muster_domain::one_off::{GRACE, Run, go_duration};
+use muster_domain::one_off::{Download, GRACE, Run, Upload, go_duration};
 use muster_driver::{ExitResult, TaskConfig};
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Sender;
@@ -25,7 +25,7 @@ use crate::isolation::task_dir;
 use crate::node::{Node, chain};
 use crate::process::Process;
 use crate::task::{Life, NativeTask};
-use crate::{limits, paths};
+use crate::{limits, paths, porter};
 
 /// The user that means the driver's default one, as in Diego's cells.
 const DEFAULT_USER: &str = "vcap";
@@ -34,19 +34,19 @@ const NOTE: &str = ".action";
 
 /// Carries out the leaves of a task's tree as processes beside its first one.
 pub(crate) struct NativeHands {
-    work: Arc<Work>,
+    pub(super) work: Arc<Work>,
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
 }
 
 /// What a start needs, also when nobody waits for it any more.
-struct Work {
-    config: TaskConfig,
-    native: NativeConfig,
-    node: Arc<Node>,
+pub(super) struct Work {
+    pub(super) config: TaskConfig,
+    pub(super) native: NativeConfig,
+    pub(super) node: Arc<Node>,
     life: Arc<Life>,
-    tree: Arc<Tree>,
+    pub(super) tree: Arc<Tree>,
 }
 
 impl NativeHands {
@@ -111,13 +111,24 @@ impl NativeHands {
         at: &str,
         stop: &CancellationToken,
     ) -> Result<Option<Entered>, String> {
+        let (run, at) = (run.clone(), at.to_owned());
+        self.begun(stop, move |work| work.start_run(&run, &at))
+            .await
+    }
+
+    /// Starts a process on a thread that may block.
+    pub(super) async fn begun(
+        &self,
+        stop: &CancellationToken,
+        begin: impl FnOnce(&Work) -> Result<Option<Entered>, StartProcessError> + Send + 'static,
+    ) -> Result<Option<Entered>, String> {
         let permit = stop.run_until_cancelled(self.spawns.acquire()).await;
         if permit.is_none() {
             return Ok(None);
         }
-        let (work, run, at) = (Arc::clone(&self.work), run.clone(), at.to_owned());
+        let work = Arc::clone(&self.work);
         // Goes on when nobody waits: what it has started is killed then.
-        let starting = tokio::task::spawn_blocking(move || work.start(&run, &at));
+        let starting = tokio::task::spawn_blocking(move || work.start(begin));
         // A program that runs already is asked to end like any other, and most are loaded in a millisecond.
         let patience = async {
             stop.cancelled().await;
@@ -187,6 +198,24 @@ impl Hands for NativeHands {
         async move { self.run_to_end(run, &step, &stop).await }.boxed()
     }
 
+    fn download<'a>(
+        &'a self,
+        download: &'a Download,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.carry_in(download, &step, &stop).await }.boxed()
+    }
+
+    fn upload<'a>(
+        &'a self,
+        upload: &'a Upload,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.carry_out(upload, &step, &stop).await }.boxed()
+    }
+
     /// A line that finds no room for a while is lost: nobody reads, and the work goes on.
     fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
         let to = match output {
@@ -225,17 +254,20 @@ fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
 }
 
 impl Work {
-    fn out_of_memory(&self) -> bool {
+    pub(super) fn out_of_memory(&self) -> bool {
         let cgroup = self.life.cgroup.as_ref();
         cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0)
     }
 
-    /// Starts the process of an action. Blocks until its program is loaded.
-    fn start(&self, run: &Run, at: &str) -> Result<Option<Entered>, StartProcessError> {
+    /// Starts a process of an action. Blocks until its program is loaded.
+    fn start(
+        &self,
+        begin: impl FnOnce(&Self) -> Result<Option<Entered>, StartProcessError>,
+    ) -> Result<Option<Entered>, StartProcessError> {
         if self.is_over() {
             return Ok(None);
         }
-        match self.start_beside_first(run, at) {
+        match begin(self) {
             Err(_) if self.is_over() => Ok(None),
             started => started,
         }
@@ -246,11 +278,7 @@ impl Work {
         self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
     }
 
-    fn start_beside_first(
-        &self,
-        run: &Run,
-        at: &str,
-    ) -> Result<Option<Entered>, StartProcessError> {
+    fn start_run(&self, run: &Run, at: &str) -> Result<Option<Entered>, StartProcessError> {
         note(&self.config, at);
         let (config, native) = self.configured(run);
         let streams = if run.suppress_log_output {
@@ -262,16 +290,45 @@ impl Work {
         } else {
             Streams::of_task(&config)?
         };
-        let launch = Launch {
+        self.start_beside_first(&Launch {
             config: &config,
             native: &native,
             node: &self.node,
             cgroup: self.life.cgroup.as_ref(),
             command: &run.path,
             args: &run.args,
+            own: None,
             streams: &streams,
-        };
-        let spawned = start_beside(&launch, &self.life.process, Beside::Action)?;
+        })
+    }
+
+    /// Starts the porter as `user`, which carries `path` of the task.
+    pub(super) fn start_porter(
+        &self,
+        user: &str,
+        way: porter::Way,
+        path: &str,
+        streams: &Streams,
+    ) -> Result<Option<Entered>, StartProcessError> {
+        let (mut config, mut native) = (self.config.clone(), self.native.clone());
+        become_user(&mut config, &mut native, user);
+        self.start_beside_first(&Launch {
+            config: &config,
+            native: &native,
+            node: &self.node,
+            cgroup: self.life.cgroup.as_ref(),
+            command: &porter::NAME.to_string_lossy(),
+            args: &[way.word().to_owned(), path.to_owned()],
+            own: Some(self.node.porter()?),
+            streams,
+        })
+    }
+
+    fn start_beside_first(
+        &self,
+        launch: &Launch<'_>,
+    ) -> Result<Option<Entered>, StartProcessError> {
+        let spawned = start_beside(launch, &self.life.process, Beside::Action)?;
         let process = Process::started(&spawned).map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
@@ -286,8 +343,7 @@ impl Work {
         config
             .env
             .extend(env.map(|var| (var.name.clone(), var.value.clone())));
-        config.user.clear();
-        native.user = (run.user != DEFAULT_USER).then(|| run.user.clone());
+        become_user(&mut config, &mut native, &run.user);
         if !run.dir.is_empty() {
             native.work_dir = Some(run.dir.clone());
         }
@@ -300,8 +356,14 @@ impl Work {
     }
 }
 
+/// An action's user is its own, not the task's.
+fn become_user(config: &mut TaskConfig, native: &mut NativeConfig, user: &str) {
+    config.user.clear();
+    native.user = (user != DEFAULT_USER).then(|| user.to_owned());
+}
+
 /// Notes where in its tree the task is. Without a note the end of a dead driver's task names no action.
-fn note(config: &TaskConfig, at: &str) {
+pub(super) fn note(config: &TaskConfig, at: &str) {
     let Some(dir) = task_dir(config) else { return };
     let noted = paths::create_own_file(&dir, NOTE)
         .map_err(io::Error::other)

@@ -6,7 +6,9 @@
 
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
-use muster_domain::one_off::{Action, Actions, EmitProgress, GRACE, Run, Timeout, go_duration};
+use muster_domain::one_off::{
+    Action, Actions, Download, EmitProgress, GRACE, Run, Timeout, Upload, go_duration,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::{Failure, Kind};
@@ -34,6 +36,22 @@ pub(crate) trait Hands: Send + Sync {
     fn run<'a>(
         &'a self,
         run: &'a Run,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Fetches a file or an archive. Whoever drops this ends it.
+    fn download<'a>(
+        &'a self,
+        download: &'a Download,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Sends a file. Whoever drops this ends it.
+    fn upload<'a>(
+        &'a self,
+        upload: &'a Upload,
         step: Step,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
@@ -79,6 +97,8 @@ fn step<'a>(
             return Err(Failure::cancelled(&here.at));
         }
         match action {
+            Action::Download(download) => hands.download(download, here, stop).await,
+            Action::Upload(upload) => hands.upload(upload, here, stop).await,
             Action::Run(run) => hands.run(run, here, stop).await,
             Action::Timeout(bounded) => timeout(hands, bounded, &here, &stop).await,
             Action::EmitProgress(watched) => emit_progress(hands, watched, &here, stop).await,
@@ -96,11 +116,6 @@ fn step<'a>(
             Action::Parallel(all) => parallel(hands, all, &here, &stop).await,
             Action::Serial(all) => serial(hands, all, &here, &stop).await,
             Action::Codependent(all) => codependent(hands, all, &here, &stop).await,
-            // Refused before anything starts.
-            Action::Download(_) | Action::Upload(_) => {
-                let text = format!("{} actions are not carried out", action.word());
-                Err(Failure::plain(&here.at, text))
-            }
         }
     }
     .boxed()

@@ -10,16 +10,16 @@ use futures::StreamExt;
 use muster_driver::{ActionsEnd, ExitResult, TaskDriver, TaskState};
 use serde_json::{Value, json};
 
-use crate::fixture::{Cgroups, DEADLINE, Task, allowing_driver, pid_of, skipped, started};
+use crate::fixture::{Cgroups, DEADLINE, Task, pid_of, skipped, started};
 
 /// A run action.
-fn run(script: &str) -> Value {
+pub(crate) fn run(script: &str) -> Value {
     json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
 }
 
 /// A task with a tree.
-struct TreeTask {
-    task: Task,
+pub(crate) struct TreeTask {
+    pub(crate) task: Task,
     /// Where one can be had.
     _cgroups: Option<Cgroups>,
 }
@@ -38,7 +38,7 @@ impl DerefMut for TreeTask {
     }
 }
 
-fn task(tree: &Value, more: Value) -> TreeTask {
+pub(crate) fn task(tree: &Value, more: Value) -> TreeTask {
     let mut config = more;
     config["actions"] = json!(tree.to_string());
     let mut task = Task::new(config);
@@ -62,7 +62,7 @@ async fn ended(task: &Task) -> (ExitResult, ActionsEnd) {
     (result, actions)
 }
 
-fn output(reader: OwnedFd) -> String {
+pub(crate) fn output(reader: OwnedFd) -> String {
     let mut text = [0; 4_096];
     let read = File::from(reader).read(&mut text).unwrap();
     String::from_utf8_lossy(&text[..read]).into_owned()
@@ -381,22 +381,4 @@ async fn nothing_begins_after_a_kill_from_outside() {
     );
     assert_eq!(actions.failed_action, "serial[1].run");
     assert!(!task.path("no").exists());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn downloads_are_refused_by_name() {
-    let tree = json!({"try": {"action": {"download": {"from": "http://x", "to": "/tmp", "user": "vcap"}}}});
-    let driver = allowing_driver().await;
-
-    let error = driver
-        .start_task(task(&tree, json!({})).config.clone())
-        .await
-        .unwrap_err();
-
-    assert!(
-        error
-            .to_string()
-            .contains("download actions are not carried out"),
-        "{error}"
-    );
 }

@@ -13,3 +13,4 @@ mod conformance;
 mod fixture;
 mod life;
 mod survival;
+mod transfers;

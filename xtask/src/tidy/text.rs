@@ -83,6 +83,7 @@ const RULES: &[Rule] = &[
             "agent/src/bpf",
             "driver-native/src/spawn",
             "driver-native/init/",
+            "driver-native/porter/",
             "driver-native/tests/isolation/probe",
             "ebpf/",
             "perf/src/",

@@ -60,10 +60,36 @@ impl Hands for Actor {
         async move { self.act(run, &step, &stop).await }.boxed()
     }
 
+    /// Ends like the program that its source is.
+    fn download<'a>(
+        &'a self,
+        download: &'a Download,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        let run = program(&download.from);
+        async move { self.act(&run, &step, &stop).await }.boxed()
+    }
+
+    /// Ends like the program that its file is.
+    fn upload<'a>(
+        &'a self,
+        upload: &'a Upload,
+        step: Step,
+        stop: CancellationToken,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        let run = program(&upload.from);
+        async move { self.act(&run, &step, &stop).await }.boxed()
+    }
+
     fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
         self.write(&format!("{output:?} {line}"));
         async {}.boxed()
     }
+}
+
+fn program(path: &str) -> Run {
+    serde_json::from_value(json!({"path": path, "user": "vcap"})).unwrap()
 }
 
 fn run(path: &str) -> Value {

@@ -1,0 +1,292 @@
+//! Downloads and uploads: words, turns and ends of transfers, and the porter's process.
+//!
+//! What crosses the network is `crate::transfer`'s, on the host's side; what touches the task's files is the
+//! porter's, on the task's. A stop ends both at once: there is nobody to be asked to leave.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use muster_domain::one_off::{Download, Upload, go_duration};
+use tokio::net::unix::pipe::Receiver;
+use tokio_util::sync::CancellationToken;
+
+use super::failure::{Failure, OUT_OF_MEMORY};
+use super::hands::{NativeHands, note};
+use super::tree::{Hands, Output, Step};
+use super::{Entered, KILLED};
+use crate::command::Streams;
+use crate::isolation::task_dir;
+use crate::node::chain;
+use crate::porter::{self, Way};
+use crate::transfer::{self, Bounds, Fetched, Outgoing, PatientPipe, UnpackError};
+use crate::{limits, paths};
+
+impl NativeHands {
+    /// Fetches what `download` names and has it unpacked in the task.
+    pub(super) async fn carry_in(
+        &self,
+        download: &Download,
+        step: &Step,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        let at = step.at.as_str();
+        let what = &download.artifact;
+        let words = |doing: &str, what_then: &str| {
+            let space = if what.is_empty() { "" } else { " " };
+            format!("{doing}{space}{what} {what_then}")
+        };
+        let transfers = &self.work.node.transfers;
+        let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
+        note(&self.work.config, at);
+        self.tell_of(what, &format!("Downloading {what}...")).await;
+        let policy = self.work.node.policy();
+        let dir = self.dir();
+        let fetching = transfer::fetch(download, &policy, &dir, self.bytes_max());
+        let fetched = match self.unless_over(fetching, at, stop).await? {
+            Ok(fetched) => fetched,
+            Err(error) => {
+                let text = words("Downloading", "failed");
+                let line = format!("{text}: {}", chain(&error));
+                self.say(Output::Stderr, &line).await;
+                return Err(Failure::shown(at, text));
+            }
+        };
+        let size = transfer::size(fetched.bytes);
+        self.tell_of(what, &format!("Downloaded {what} ({size})"))
+            .await;
+        let unpacking = self.unpack(download, fetched, stop);
+        let unpacked = self.unless_over(unpacking, at, stop).await?;
+        if let Err(reason) = unpacked {
+            let text = words("Copying", &format!("into the container failed: {reason}"));
+            self.say(Output::Stderr, &text).await;
+            return Err(Failure::shown(at, text));
+        }
+        Ok(())
+    }
+
+    /// Has a file of the task read and sends it.
+    pub(super) async fn carry_out(
+        &self,
+        upload: &Upload,
+        step: &Step,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        let at = step.at.as_str();
+        let what = &upload.artifact;
+        let transfers = &self.work.node.transfers;
+        let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
+        note(&self.work.config, at);
+        self.tell_of(what, &format!("Uploading {what}...")).await;
+        let policy = self.work.node.policy();
+        let sending = async {
+            let outgoing = self.collect(upload, stop).await?;
+            let sent = transfer::send(&upload.to, &outgoing, &policy).await;
+            sent.map_err(|error| chain(&error))?;
+            Ok::<_, String>(outgoing.bytes)
+        };
+        match self.unless_over(sending, at, stop).await? {
+            Ok(bytes) => {
+                let size = transfer::size(bytes);
+                self.tell_of(what, &format!("Uploaded {what} ({size})"))
+                    .await;
+                Ok(())
+            }
+            Err(reason) => {
+                let space = if what.is_empty() { "" } else { " " };
+                let text = format!("Uploading{space}{what} failed: {reason}");
+                self.say(Output::Stderr, &text).await;
+                Err(Failure::shown(at, text))
+            }
+        }
+    }
+
+    /// What `work` comes to, unless the action is stopped or the task is over before.
+    async fn unless_over<T>(
+        &self,
+        work: impl Future<Output = T>,
+        at: &str,
+        stop: &CancellationToken,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(Failure::cancelled(at)),
+            () = self.work.tree.gone.cancelled() => Err(Failure::plain(at, KILLED)),
+            done = work => Ok(done),
+        }
+    }
+
+    /// What has no name is not told of.
+    async fn tell_of(&self, artifact: &str, line: &str) {
+        if !artifact.is_empty() {
+            self.say(Output::Stdout, line).await;
+        }
+    }
+
+    /// Where files lie that are on their way.
+    fn dir(&self) -> PathBuf {
+        task_dir(&self.work.config).unwrap_or_else(std::env::temp_dir)
+    }
+
+    /// How much of the task's disk one transfer may take.
+    fn disk_bytes(&self) -> u64 {
+        let disk = self.work.native.disk_mb;
+        disk.map_or(u64::MAX, |mb| mb.saturating_mul(1 << 20))
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.disk_bytes().min(limits::TRANSFER_BYTES_MAX)
+    }
+
+    /// Unpacks what was fetched by a porter. The error is for people.
+    async fn unpack(
+        &self,
+        download: &Download,
+        fetched: Fetched,
+        stop: &CancellationToken,
+    ) -> Result<(), String> {
+        let (from_driver, to_porter) = transfer::pipe().map_err(text)?;
+        let stdout = paths::open_null().map_err(text)?;
+        let mut porter = self
+            .porter(
+                &download.user,
+                Way::In,
+                &download.to,
+                (from_driver, stdout),
+                stop,
+            )
+            .await?;
+        let bounds = Bounds {
+            entries: limits::UNPACKED_ENTRIES_MAX,
+            bytes: self.disk_bytes().min(limits::UNPACKED_BYTES_MAX),
+        };
+        // The thread ends soon after whoever waits for it.
+        let stop_packing = CancellationToken::new();
+        let _guard = stop_packing.clone().drop_guard();
+        let to_porter = PatientPipe::new(to_porter, stop_packing.clone()).map_err(text)?;
+        let Fetched { file, name, .. } = fetched;
+        let packing = tokio::task::spawn_blocking(move || {
+            transfer::unpack(file, name.as_ref(), bounds, &stop_packing, to_porter)
+        });
+        let work = async {
+            let packed = packing
+                .await
+                .map_err(|_panic| "the driver failed".to_owned())?;
+            let carried = porter.end(self).await;
+            match packed {
+                // The porter knows why it took nothing more.
+                Err(UnpackError::Hand(error)) => Err(carried.err().unwrap_or_else(|| text(error))),
+                Err(error) => Err(chain(&error)),
+                Ok(()) => carried,
+            }
+        };
+        within_time(work).await
+    }
+
+    /// Has a porter read the file. The error is for people.
+    async fn collect(&self, upload: &Upload, stop: &CancellationToken) -> Result<Outgoing, String> {
+        let (from_porter, to_driver) = transfer::pipe().map_err(text)?;
+        let stdin = paths::open_null().map_err(text)?;
+        let mut porter = self
+            .porter(
+                &upload.user,
+                Way::Out,
+                &upload.from,
+                (stdin, to_driver),
+                stop,
+            )
+            .await?;
+        let from_porter = Receiver::from_owned_fd(from_porter).map_err(text)?;
+        let work = async {
+            let read = Outgoing::read(from_porter, &self.dir(), self.bytes_max()).await;
+            let outgoing = read.map_err(|error| chain(&error))?;
+            porter.end(self).await?;
+            Ok(outgoing)
+        };
+        within_time(work).await
+    }
+
+    /// Starts a porter with these as its input and output.
+    async fn porter(
+        &self,
+        user: &str,
+        way: Way,
+        path: &str,
+        (stdin, stdout): (OwnedFd, OwnedFd),
+        stop: &CancellationToken,
+    ) -> Result<Porter, String> {
+        let (report, stderr) = transfer::pipe().map_err(text)?;
+        rustix::io::ioctl_fionbio(&report, true).map_err(text)?;
+        let (user, path) = (user.to_owned(), path.to_owned());
+        let begun = self.begun(stop, move |work| {
+            let streams = Streams {
+                stdin,
+                stdout,
+                stderr,
+            };
+            work.start_porter(&user, way, &path, &streams)
+        });
+        let entered = begun.await?.ok_or_else(|| KILLED.to_owned())?;
+        Ok(Porter {
+            entered: Some(entered),
+            report,
+        })
+    }
+}
+
+/// A porter that works; killed when nobody waits for it.
+struct Porter {
+    entered: Option<Entered>,
+    /// Never waits.
+    report: OwnedFd,
+}
+
+impl Porter {
+    /// Waits for its end. The error is for people.
+    async fn end(&mut self, hands: &NativeHands) -> Result<(), String> {
+        let Some(entered) = self.entered.take() else {
+            return Err("the driver failed".to_owned());
+        };
+        let result = entered.wait().await.map_err(text)?;
+        entered.done();
+        if result.signal == 0 && result.exit_code == 0 {
+            return Ok(());
+        }
+        let said = porter::report(&self.said());
+        let said = said.unwrap_or_else(|| "what writes and reads for it was killed".to_owned());
+        let memory = if hands.work.out_of_memory() {
+            OUT_OF_MEMORY
+        } else {
+            ""
+        };
+        Err(format!("{said}{memory}"))
+    }
+
+    /// What is in the pipe. It is not read to its end: something of the task may hold it open.
+    fn said(&self) -> Vec<u8> {
+        let mut said = vec![0; porter::REPORT_BYTES_MAX];
+        let mut bytes = 0;
+        while bytes < said.len() {
+            match rustix::io::read(&self.report, &mut said[bytes..]) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => bytes += read,
+            }
+        }
+        said.truncate(bytes);
+        said
+    }
+}
+
+async fn within_time<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let ended = tokio::time::timeout(limits::TRANSFER_DEADLINE, work).await;
+    ended.unwrap_or_else(|_elapsed| {
+        Err(format!(
+            "it took longer than {}",
+            go_duration(limits::TRANSFER_DEADLINE)
+        ))
+    })
+}
+
+fn text(error: impl std::error::Error) -> String {
+    chain(&error)
+}

@@ -1,0 +1,314 @@
+//! Fetches files for tasks and sends files of tasks, from the host's side.
+//!
+//! The driver fetches, because a task may have no network; Diego's cells do the same. What comes lies in a file
+//! without a name until it is complete, its sum is right and a porter unpacks it with the task's own rights; what is
+//! sent was read by a porter, too. Here nothing is opened that a task could have put there. `address` says who may be
+//! spoken to, `http` speaks, `archive` reads what came, `pipe` is the way to the porter, `digest` counts sums.
+//!
+//! Nothing is kept from one transfer for another.
+
+mod address;
+mod archive;
+mod digest;
+mod http;
+mod pipe;
+
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use md5::Md5;
+use muster_domain::one_off::{Download, go_duration};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+
+use crate::limits;
+use crate::paths::{self, PathError};
+use crate::policy::Policy;
+use crate::porter::Name;
+
+pub(crate) use archive::{Bounds, UnpackError, unpack};
+use digest::{Expected, SumError};
+use http::{Client, HttpError};
+pub(crate) use pipe::{PatientPipe, pipe};
+
+/// Why nothing was fetched or sent.
+#[derive(Debug, Error)]
+pub(crate) enum TransferError {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("its URL is no http, https or file URL")]
+    Scheme,
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    #[error("it took longer than {}", go_duration(limits::TRANSFER_DEADLINE))]
+    Deadline,
+}
+
+/// Why bytes are not kept.
+#[derive(Debug, Error)]
+pub(crate) enum SinkError {
+    #[error("it has more than {max} bytes, which is all that it may")]
+    Bytes { max: u64 },
+    #[error(transparent)]
+    Sum(#[from] SumError),
+    #[error("keep it until it is complete")]
+    Io(#[source] io::Error),
+}
+
+impl TransferError {
+    fn passes(&self) -> bool {
+        match self {
+            Self::Http(error) => error.passes(),
+            Self::Deadline => true,
+            Self::Path(_) | Self::Scheme | Self::Sink(_) => false,
+        }
+    }
+}
+
+/// What was fetched.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// Has no name, and is at its beginning.
+    pub(crate) file: File,
+    pub(crate) bytes: u64,
+    /// What a file is called that is no archive.
+    pub(crate) name: Option<Name>,
+}
+
+/// Fetches what `download` names, at most `max` bytes, into a file in `dir`. Whoever drops this ends it.
+pub(crate) async fn fetch(
+    download: &Download,
+    policy: &Policy,
+    dir: &Path,
+    max: u64,
+) -> Result<Fetched, TransferError> {
+    let attempt = || async {
+        let sum = Expected::read(&download.checksum_algorithm, &download.checksum_value);
+        let file = paths::nameless_file(dir).map_err(SinkError::Io)?;
+        let mut sink = Sink {
+            file: file.into(),
+            sum: sum.map_err(SinkError::Sum)?,
+            bytes: 0,
+            max,
+        };
+        if let Some(path) = download.from.strip_prefix("file://") {
+            copy(path, policy, &mut sink).await?;
+        } else {
+            client(policy).get(&download.from, &mut sink).await?;
+        }
+        Ok(Fetched {
+            bytes: sink.bytes,
+            file: sink.file.into_std().await,
+            name: last_part(&download.from),
+        })
+    };
+    several(attempt).await
+}
+
+/// Sends a file to an `http` or `https` URL. Whoever drops this ends it.
+pub(crate) async fn send(
+    to: &str,
+    outgoing: &Outgoing,
+    policy: &Policy,
+) -> Result<(), TransferError> {
+    let client = client(policy);
+    several(|| async { Ok(client.post(to, outgoing).await?) }).await
+}
+
+fn client(policy: &Policy) -> Client {
+    Client {
+        allow_local: policy.allow_local_transfers,
+        ca_file: policy.ca_file.clone(),
+    }
+}
+
+/// Attempts something until it goes well, cannot, or was attempted often enough.
+async fn several<T, F: Future<Output = Result<T, TransferError>>>(
+    attempt: impl Fn() -> F,
+) -> Result<T, TransferError> {
+    let mut pause = limits::TRANSFER_PAUSE;
+    let mut left = limits::TRANSFER_ATTEMPTS_MAX;
+    loop {
+        left -= 1;
+        let ended = tokio::time::timeout(limits::TRANSFER_DEADLINE, attempt()).await;
+        match ended.unwrap_or(Err(TransferError::Deadline)) {
+            Err(error) if left > 0 && error.passes() => {
+                tracing::debug!(%error, left, "a transfer is attempted again");
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Copies a file of the host that the node lets tasks have. It may change meanwhile; what counts is the copy.
+async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), TransferError> {
+    // `file:///a` and `file://localhost/a`.
+    let path = path.strip_prefix("localhost").unwrap_or(path);
+    let path = String::from_utf8(decoded(path)).map_err(|_invalid| TransferError::Scheme)?;
+    let file = paths::open_download(&path, policy)?;
+    let mut file = tokio::fs::File::from_std(file);
+    let mut chunk = vec![0; limits::TRANSFER_CHUNK_BYTES];
+    loop {
+        let read = file.read(&mut chunk).await.map_err(SinkError::Io)?;
+        if read == 0 {
+            return Ok(sink.finish().await?);
+        }
+        sink.write(&chunk[..read]).await?;
+    }
+}
+
+/// Where bytes go until they are complete.
+pub(crate) struct Sink {
+    file: tokio::fs::File,
+    sum: Option<Expected>,
+    bytes: u64,
+    max: u64,
+}
+
+impl Sink {
+    /// Whether so many may come in all.
+    fn may_take(&self, bytes: u64) -> Result<(), SinkError> {
+        if bytes > self.max {
+            return Err(SinkError::Bytes { max: self.max });
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        self.may_take(self.bytes.saturating_add(bytes.len() as u64))?;
+        self.bytes += bytes.len() as u64;
+        if let Some(sum) = &mut self.sum {
+            sum.update(bytes);
+        }
+        self.file.write_all(bytes).await.map_err(SinkError::Io)
+    }
+
+    /// Looks at the sum, and goes back to the beginning.
+    async fn finish(&mut self) -> Result<(), SinkError> {
+        if let Some(sum) = self.sum.take() {
+            sum.check()?;
+        }
+        self.file.flush().await.map_err(SinkError::Io)?;
+        self.file.rewind().await.map_err(SinkError::Io)?;
+        Ok(())
+    }
+}
+
+/// A file to send, with its sums.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    file: File,
+    pub(crate) bytes: u64,
+    md5: Vec<u8>,
+    sha256: Vec<u8>,
+}
+
+/// Why a file of a task was not read.
+#[derive(Debug, Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    #[error("nothing of it came for {}", go_duration(*after))]
+    Silent { after: Duration },
+}
+
+impl Outgoing {
+    /// Takes all that comes from a porter, at most `max` bytes, into a file in `dir`.
+    pub(crate) async fn read(
+        mut from: impl tokio::io::AsyncRead + Unpin,
+        dir: &Path,
+        max: u64,
+    ) -> Result<Self, ReadError> {
+        let file = paths::nameless_file(dir).map_err(SinkError::Io)?;
+        let mut sink = Sink {
+            file: file.into(),
+            sum: None,
+            bytes: 0,
+            max,
+        };
+        let (mut md5, mut sha256) = (Md5::new(), Sha256::new());
+        let mut chunk = vec![0; limits::TRANSFER_CHUNK_BYTES];
+        let after = limits::TRANSFER_IDLE_DEADLINE;
+        loop {
+            let read = tokio::time::timeout(after, from.read(&mut chunk)).await;
+            let read = read.map_err(|_elapsed| ReadError::Silent { after })?;
+            let read = read.map_err(SinkError::Io)?;
+            if read == 0 {
+                break;
+            }
+            md5.update(&chunk[..read]);
+            sha256.update(&chunk[..read]);
+            sink.write(&chunk[..read]).await?;
+        }
+        sink.finish().await?;
+        Ok(Self {
+            bytes: sink.bytes,
+            file: sink.file.into_std().await,
+            md5: md5.finalize().to_vec(),
+            sha256: sha256.finalize().to_vec(),
+        })
+    }
+
+    /// The file from its beginning, for one attempt: those before it have ended.
+    fn reader(&self) -> io::Result<tokio::fs::File> {
+        use std::io::Seek as _;
+        let mut file = self.file.try_clone()?;
+        file.rewind()?;
+        Ok(file.into())
+    }
+}
+
+/// A number of bytes as Diego's lines have it: `12.3M`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 6] = [
+        (1 << 60, "E"),
+        (1 << 50, "P"),
+        (1 << 40, "T"),
+        (1 << 30, "G"),
+        (1 << 20, "M"),
+        (1 << 10, "K"),
+    ];
+    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => {
+            let value = format!("{:.1}", bytes as f64 / unit as f64);
+            format!("{}{name}", value.strip_suffix(".0").unwrap_or(&value))
+        }
+        None => format!("{bytes}B"),
+    }
+}
+
+/// The last part of a URL's path, if a file can be called so.
+fn last_part(url: &str) -> Option<Name> {
+    let path = url.split(['?', '#']).next()?;
+    let (_, path) = path.split_once("://")?;
+    let (_, last) = path.rsplit_once('/')?;
+    let last = decoded(last);
+    let name = Name::read(&last).filter(|name| !name.is_empty())?;
+    (!last.contains(&b'/')).then_some(name)
+}
+
+/// The bytes that a part of a URL stands for.
+fn decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let digits = more.get(..2).and_then(|digits| str::from_utf8(digits).ok());
+        let byte = digits
+            .filter(|digits| *first == b'%' && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &more[2..] } else { more };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

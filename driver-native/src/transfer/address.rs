@@ -1,0 +1,183 @@
+//! Which addresses the driver itself may speak to for a task.
+//!
+//! A transfer is made from the host, with the host's network, for somebody who may have none. What a host can reach
+//! and others cannot is what it must not be led to: where clouds tell a machine its secrets, and what listens on the
+//! machine itself for the machine alone. Private networks are allowed: that is where stores of files are.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use thiserror::Error;
+use tokio::net::{TcpStream, lookup_host};
+
+/// Why nobody is spoken to.
+#[derive(Debug, Error)]
+pub(crate) enum ConnectError {
+    #[error("look up {host}")]
+    Lookup {
+        host: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{host} is {address}, where nobody fetches or sends files")]
+    Never { host: String, address: IpAddr },
+    #[error(
+        "{host} is this machine; the operator may allow that: allow_local_transfers of the native driver's configuration"
+    )]
+    Local { host: String },
+    #[error("connect to {host}")]
+    Connect {
+        host: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Connects to the first address of `host` that answers. What is spoken to is what was looked at: the name is not
+/// looked up a second time.
+pub(crate) async fn connect(
+    host: &str,
+    port: u16,
+    allow_local: bool,
+) -> Result<TcpStream, ConnectError> {
+    let host_name = || host.to_owned();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let found = lookup_host((bare, port)).await;
+    let addresses = found.map_err(|source| ConnectError::Lookup {
+        host: host_name(),
+        source,
+    })?;
+    let mut refused = None;
+    for address in addresses {
+        match judge(address, host, allow_local) {
+            Ok(()) => {}
+            Err(error) => {
+                refused = Some(error);
+                continue;
+            }
+        }
+        match TcpStream::connect(address).await {
+            // The machine has addresses that are neither loopback nor known to anybody here.
+            Ok(stream) if !allow_local && is_own(&stream) => {
+                refused = Some(ConnectError::Local { host: host_name() });
+            }
+            Ok(stream) => return Ok(stream),
+            Err(source) => {
+                refused = Some(ConnectError::Connect {
+                    host: host_name(),
+                    source,
+                });
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(|| ConnectError::Lookup {
+        host: host_name(),
+        source: io::ErrorKind::NotFound.into(),
+    }))
+}
+
+fn judge(address: SocketAddr, host: &str, allow_local: bool) -> Result<(), ConnectError> {
+    let ip = address.ip().to_canonical();
+    if is_never(ip) {
+        return Err(ConnectError::Never {
+            host: host.to_owned(),
+            address: ip,
+        });
+    }
+    if is_local(ip) && !allow_local {
+        return Err(ConnectError::Local {
+            host: host.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// A connection from an address to itself.
+fn is_own(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(own), Ok(peer)) => own.ip().to_canonical() == peer.ip().to_canonical(),
+        // It ended already.
+        (Err(_), _) | (_, Err(_)) => true,
+    }
+}
+
+/// Link-local ones, where machines of a cloud learn who they are, and those that are no machine.
+fn is_never(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => {
+            // fd00:ec2::254, the one that is not link-local.
+            let of_a_cloud = ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254];
+            ip.is_unicast_link_local() || ip.is_multicast() || of_a_cloud
+        }
+    }
+}
+
+fn is_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unspecified(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_apart() {
+        let judged = |ip: &str, allow_local| {
+            let address = SocketAddr::new(ip.parse().unwrap(), 80);
+            judge(address, "host", allow_local)
+        };
+        for ip in [
+            "169.254.169.254",
+            "fe80::1",
+            "::ffff:169.254.169.254",
+            "fd00:ec2::254",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+        ] {
+            let error = judged(ip, true).unwrap_err();
+            assert!(matches!(error, ConnectError::Never { .. }), "{ip}: {error}");
+        }
+        for ip in [
+            "127.0.0.1",
+            "127.8.8.8",
+            "0.0.0.0",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+        ] {
+            let error = judged(ip, false).unwrap_err();
+            assert!(matches!(error, ConnectError::Local { .. }), "{ip}: {error}");
+            judged(ip, true).unwrap();
+        }
+        for ip in [
+            "10.1.2.3",
+            "192.168.0.1",
+            "1.1.1.1",
+            "fd00::1",
+            "2606:4700::1111",
+        ] {
+            judged(ip, false).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn own_addresses_are_known_by_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+
+        let stream = TcpStream::connect(address).await.unwrap();
+        let refused = connect("127.0.0.1", address.port(), false).await;
+        let allowed = connect("localhost", address.port(), true).await;
+
+        assert!(is_own(&stream));
+        assert!(matches!(refused, Err(ConnectError::Local { .. })));
+        assert!(allowed.is_ok());
+    }
+}

@@ -1,0 +1,269 @@
+//! Reads an archive and tells the porter what is in it.
+//!
+//! An archive is a stranger's: its names, links, sizes and numbers of entries are judged here, and nothing of it is
+//! held in memory beyond one chunk and one name. What is refused is refused whole: entries before it are there
+//! already, and the action has failed. Deliberately absent: owners, times, set-id bits, devices, sparse files,
+//! encrypted files, and compression other than gzip's.
+
+mod tar;
+mod zip;
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, Write};
+
+use flate2::read::MultiGzDecoder;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits;
+use crate::porter::{Name, Packer};
+
+/// How much an archive may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) entries: u64,
+    /// Of all files together.
+    pub(crate) bytes: u64,
+}
+
+/// Why an archive is not unpacked.
+#[derive(Debug, Error)]
+pub(crate) enum UnpackError {
+    #[error("it unpacks to more than {max} bytes, which is all that it may")]
+    Bytes { max: u64 },
+    #[error("it has more than {max} entries, which is all that it may")]
+    Entries { max: u64 },
+    #[error("{name:?} is no name beneath a directory: it is absolute, has `..`, or is too long")]
+    Name { name: String },
+    #[error("{name:?} links to {target:?}, which leads out or is none of its files")]
+    Link { name: String, target: String },
+    #[error("{name:?} is {kind}, which is not unpacked")]
+    Kind { name: String, kind: &'static str },
+    #[error("it is no archive, and its URL has no last part to name a file by")]
+    Nameless,
+    #[error("it is cut off in the middle of {name:?}")]
+    Cut { name: String },
+    #[error("it cannot be read: {0}")]
+    Content(String),
+    #[error("read it")]
+    Read(#[source] io::Error),
+    /// The porter took nothing more.
+    #[error("hand it to the task")]
+    Hand(#[source] io::Error),
+    #[error("it was stopped")]
+    Stopped,
+}
+
+/// Unpacks `archive` to `to`. What is no archive is a file called `name`. Blocks; looks at `stop` between chunks.
+pub(crate) fn unpack(
+    mut archive: File,
+    name: Option<&Name>,
+    bounds: Bounds,
+    stop: &CancellationToken,
+    to: impl Write,
+) -> Result<(), UnpackError> {
+    let mut unpacking = Unpacking {
+        packer: Packer::new(to),
+        bounds,
+        left: bounds,
+        stop,
+        chunk: vec![0; limits::TRANSFER_CHUNK_BYTES],
+    };
+    match form(&mut archive).map_err(broken)? {
+        Form::Zip => zip::unpack(archive, &mut unpacking)?,
+        Form::Tar => tar::unpack(BufReader::new(archive), &mut unpacking)?,
+        Form::TarGz => {
+            let mut unpacked = MultiGzDecoder::new(BufReader::new(archive));
+            tar::unpack(&mut unpacked, &mut unpacking)?;
+            unpacking.drain(unpacked)?;
+        }
+        Form::Plain => {
+            let name = name.ok_or(UnpackError::Nameless)?;
+            let size = archive.metadata().map_err(UnpackError::Read)?.len();
+            unpacking.file(name, 0o644, size, archive)?;
+        }
+    }
+    unpacking.packer.end().map_err(UnpackError::Hand)
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Tar,
+    TarGz,
+    Zip,
+    Plain,
+}
+
+/// Looks at the beginning of a file and goes back to it.
+fn form(file: &mut File) -> io::Result<Form> {
+    let head = beginning(&mut *file)?;
+    file.rewind()?;
+    Ok(match head.as_slice() {
+        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Form::Zip,
+        [0x1f, 0x8b, 8, ..] => {
+            let unpacked = beginning(MultiGzDecoder::new(&mut *file))?;
+            file.rewind()?;
+            if tar::is_header(&unpacked) {
+                Form::TarGz
+            } else {
+                Form::Plain
+            }
+        }
+        head if tar::is_header(head) => Form::Tar,
+        _ => Form::Plain,
+    })
+}
+
+/// As much as a header of a tar file has, or all there is.
+fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    from.take(tar::BLOCK_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// An archive on its way to the porter.
+struct Unpacking<'a, W> {
+    packer: Packer<W>,
+    bounds: Bounds,
+    left: Bounds,
+    stop: &'a CancellationToken,
+    chunk: Vec<u8>,
+}
+
+impl<W: Write> Unpacking<'_, W> {
+    /// Counts an entry. Whatever an archive says of one more costs it this.
+    fn enter(&mut self) -> Result<(), UnpackError> {
+        if self.stop.is_cancelled() {
+            return Err(UnpackError::Stopped);
+        }
+        let max = self.bounds.entries;
+        let left = self.left.entries.checked_sub(1);
+        self.left.entries = left.ok_or(UnpackError::Entries { max })?;
+        Ok(())
+    }
+
+    fn spend(&mut self, bytes: u64) -> Result<(), UnpackError> {
+        let max = self.bounds.bytes;
+        let left = self.left.bytes.checked_sub(bytes);
+        self.left.bytes = left.ok_or(UnpackError::Bytes { max })?;
+        Ok(())
+    }
+
+    fn directory(&mut self, name: &Name, mode: u32) -> Result<(), UnpackError> {
+        if name.is_empty() {
+            // The directory that all of it goes to is the task's.
+            return Ok(());
+        }
+        self.packer.directory(name, mode).map_err(UnpackError::Hand)
+    }
+
+    /// A file of `size` bytes, which `from` must have.
+    fn file(
+        &mut self,
+        name: &Name,
+        mode: u32,
+        size: u64,
+        mut from: impl Read,
+    ) -> Result<(), UnpackError> {
+        self.spend(size)?;
+        self.packer
+            .file(name, mode, size)
+            .map_err(UnpackError::Hand)?;
+        let mut left = size;
+        while left > 0 {
+            if self.stop.is_cancelled() {
+                return Err(UnpackError::Stopped);
+            }
+            let some = usize::try_from(left).unwrap_or(usize::MAX);
+            let some = some.min(self.chunk.len());
+            let read = match from.read(&mut self.chunk[..some]) {
+                Ok(0) => {
+                    return Err(UnpackError::Cut {
+                        name: name.to_string(),
+                    });
+                }
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(broken(error)),
+            };
+            left -= read as u64;
+            self.packer
+                .data(&self.chunk[..read])
+                .map_err(UnpackError::Hand)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what nobody wants, up to its end, where the sum over all of it is.
+    fn drain(&mut self, mut from: impl Read) -> Result<(), UnpackError> {
+        loop {
+            if self.stop.is_cancelled() {
+                return Err(UnpackError::Stopped);
+            }
+            match from.read(&mut self.chunk) {
+                Ok(0) => return Ok(()),
+                Ok(read) => self.spend(read as u64)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    fn symbolic(&mut self, name: &Name, target: &[u8]) -> Result<(), UnpackError> {
+        if name.is_empty() || !name.may_link_to(target) {
+            return Err(link(name, target));
+        }
+        self.packer
+            .symbolic(name, target)
+            .map_err(UnpackError::Hand)
+    }
+
+    /// A further name of a file that came before.
+    fn hard(&mut self, name: &Name, target: &[u8]) -> Result<(), UnpackError> {
+        let to = Name::read(target).filter(|to| !to.is_empty() && to != name);
+        let to = to.ok_or_else(|| link(name, target))?;
+        self.packer.hard(name, &to).map_err(UnpackError::Hand)
+    }
+}
+
+/// The name of an entry that is no directory.
+fn named(bytes: &[u8]) -> Result<Name, UnpackError> {
+    let name = placed(bytes)?;
+    if name.is_empty() {
+        return Err(UnpackError::Name { name: shown(bytes) });
+    }
+    Ok(name)
+}
+
+/// The name of an entry, which may be the directory itself.
+fn placed(bytes: &[u8]) -> Result<Name, UnpackError> {
+    Name::read(bytes).ok_or_else(|| UnpackError::Name { name: shown(bytes) })
+}
+
+fn link(name: &Name, target: &[u8]) -> UnpackError {
+    UnpackError::Link {
+        name: name.to_string(),
+        target: shown(target),
+    }
+}
+
+/// What decompressors and checks of sums say of content that is wrong.
+fn broken(error: io::Error) -> UnpackError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => UnpackError::Content("it is cut off".to_owned()),
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other => {
+            UnpackError::Content(error.to_string())
+        }
+        _ => UnpackError::Read(error),
+    }
+}
+
+/// A name for people: of any bytes, and not without end.
+fn shown(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 200;
+    String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

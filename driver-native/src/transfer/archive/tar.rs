@@ -1,0 +1,216 @@
+//! Tar files: the old, POSIX's and GNU's headers, long names by GNU's entries and by POSIX's attributes.
+//!
+//! The loop over the blocks is here because what it reads into memory has a bound here.
+
+use std::io::{self, Read, Write};
+
+use ::tar::{EntryType, Header, PaxExtensions};
+
+use super::{UnpackError, Unpacking, broken, named, placed, shown};
+use crate::limits;
+
+/// Of a header, and what contents are padded to.
+pub(super) const BLOCK_BYTES: usize = 512;
+/// Where a header has the sum over itself.
+const OF_SUM: std::ops::Range<usize> = 148..156;
+
+/// Whether a file that begins so is a tar file: the sum over its header is right.
+pub(super) fn is_header(head: &[u8]) -> bool {
+    head.len() == BLOCK_BYTES && !is_end(head) && has_sum(Header::from_byte_slice(head))
+}
+
+fn is_end(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
+}
+
+fn has_sum(header: &Header) -> bool {
+    let sum: u32 = header
+        .as_bytes()
+        .iter()
+        .enumerate()
+        // The sum's own eight bytes count as spaces.
+        .map(|(at, byte)| if OF_SUM.contains(&at) { b' ' } else { *byte })
+        .map(u32::from)
+        .sum();
+    header.cksum().is_ok_and(|said| said == sum)
+}
+
+/// What an entry is told by the ones before it.
+#[derive(Debug, Default)]
+struct Told {
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+pub(super) fn unpack<W: Write>(
+    mut from: impl Read,
+    to: &mut Unpacking<'_, W>,
+) -> Result<(), UnpackError> {
+    let mut told = Told::default();
+    loop {
+        let mut block = [0; BLOCK_BYTES];
+        if !read_block(&mut from, &mut block)? || is_end(&block) {
+            return Ok(());
+        }
+        to.enter()?;
+        let header = Header::from_byte_slice(&block);
+        if !has_sum(header) {
+            let text = "the sum over a header is wrong".to_owned();
+            return Err(UnpackError::Content(text));
+        }
+        let size = header.entry_size().map_err(broken)?;
+        let mut content = Content {
+            left: size,
+            from: &mut from,
+        };
+        match header.entry_type() {
+            EntryType::GNULongName => told.name = Some(until_zero(content.extension()?)),
+            EntryType::GNULongLink => told.link = Some(until_zero(content.extension()?)),
+            EntryType::XHeader => told.read(&content.extension()?)?,
+            // Says something of all that follows: nothing that is kept here.
+            EntryType::XGlobalHeader => {
+                content.extension()?;
+            }
+            kind => entry(header, kind, std::mem::take(&mut told), &mut content, to)?,
+        }
+        content.skip(size, to)?;
+    }
+}
+
+/// One entry that is not about another.
+fn entry<W: Write, R: Read>(
+    header: &Header,
+    kind: EntryType,
+    told: Told,
+    content: &mut Content<'_, R>,
+    to: &mut Unpacking<'_, W>,
+) -> Result<(), UnpackError> {
+    let name = told
+        .name
+        .unwrap_or_else(|| header.path_bytes().into_owned());
+    let refused = |kind| UnpackError::Kind {
+        name: shown(&name),
+        kind,
+    };
+    if told.size.is_some_and(|size| size != content.left) {
+        return Err(refused("of a size that its header does not have"));
+    }
+    let mode = header.mode().map_err(broken)?;
+    let link = || {
+        let own = header.link_name_bytes().unwrap_or_default();
+        told.link.clone().unwrap_or_else(|| own.into_owned())
+    };
+    match kind {
+        EntryType::Directory => to.directory(&placed(&name)?, mode),
+        // As old programs write directories.
+        EntryType::Regular if name.ends_with(b"/") => to.directory(&placed(&name)?, mode),
+        EntryType::Regular | EntryType::Continuous => {
+            to.file(&named(&name)?, mode, content.left, content)
+        }
+        EntryType::Symlink => to.symbolic(&named(&name)?, &link()),
+        EntryType::Link => to.hard(&named(&name)?, &link()),
+        EntryType::Char | EntryType::Block => Err(refused("a device")),
+        EntryType::Fifo => Err(refused("a FIFO")),
+        EntryType::GNUSparse => Err(refused("a sparse file")),
+        _ => Err(refused("of an unknown kind")),
+    }
+}
+
+impl Told {
+    /// Reads POSIX's attributes.
+    fn read(&mut self, bytes: &[u8]) -> Result<(), UnpackError> {
+        for attribute in PaxExtensions::new(bytes) {
+            let attribute = attribute.map_err(broken)?;
+            let value = attribute.value_bytes();
+            match attribute.key_bytes() {
+                b"path" => self.name = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
+                b"size" => {
+                    let size = str::from_utf8(value)
+                        .ok()
+                        .and_then(|text| text.parse().ok());
+                    self.size = Some(size.unwrap_or(u64::MAX));
+                }
+                key if key.starts_with(b"GNU.sparse.") => {
+                    return Err(UnpackError::Kind {
+                        name: shown(self.name.as_deref().unwrap_or_default()),
+                        kind: "a sparse file",
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What belongs to one entry.
+struct Content<'a, R> {
+    left: u64,
+    from: &'a mut R,
+}
+
+impl<R: Read> Content<'_, R> {
+    /// The whole content of an entry that is about another.
+    fn extension(&mut self) -> Result<Vec<u8>, UnpackError> {
+        let max = limits::TAR_EXTENSION_BYTES_MAX;
+        if self.left > max {
+            let text = format!("a name or its attributes have more than {max} bytes");
+            return Err(UnpackError::Content(text));
+        }
+        let expected = self.left;
+        let mut bytes = Vec::new();
+        self.read_to_end(&mut bytes).map_err(broken)?;
+        if bytes.len() as u64 != expected {
+            return Err(UnpackError::Content("it is cut off".to_owned()));
+        }
+        Ok(bytes)
+    }
+
+    /// Goes to the end of the entry. What nobody wanted counts as unpacked: it was decompressed.
+    fn skip<W: Write>(&mut self, size: u64, to: &mut Unpacking<'_, W>) -> Result<(), UnpackError> {
+        to.spend(self.left)?;
+        let padding = (BLOCK_BYTES as u64 - size % BLOCK_BYTES as u64) % BLOCK_BYTES as u64;
+        let expected = self.left + padding;
+        self.left = expected;
+        let skipped = io::copy(self, &mut io::sink()).map_err(broken)?;
+        if skipped != expected {
+            return Err(UnpackError::Content("it is cut off".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Content<'_, R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let some = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let some = some.min(to.len());
+        let read = self.from.read(&mut to[..some])?;
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+/// Reads a block; `false` if there is none, which ends many archives.
+fn read_block(from: &mut impl Read, block: &mut [u8]) -> Result<bool, UnpackError> {
+    let mut done = 0;
+    while done < block.len() {
+        match from.read(&mut block[done..]) {
+            Ok(0) if done == 0 => return Ok(false),
+            Ok(0) => return Err(UnpackError::Content("it is cut off".to_owned())),
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    Ok(true)
+}
+
+/// GNU's long names end with a zero byte.
+fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+        bytes.truncate(end);
+    }
+    bytes
+}

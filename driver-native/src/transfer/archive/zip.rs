@@ -1,0 +1,111 @@
+//! Zip files: by their directory at the end, stored or deflated, with Unix's modes and links where they have some.
+
+use std::fs::File;
+use std::io::{Read, Write};
+
+use flate2::read::DeflateDecoder;
+use rawzip::{CompressionMethod, ErrorKind, RECOMMENDED_BUFFER_SIZE, ZipArchive};
+
+use super::{UnpackError, Unpacking, broken, link, named, placed, shown};
+use crate::porter::Name;
+
+const KIND_BITS: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SYMBOLIC: u32 = 0o120_000;
+/// A target has less, or it is none.
+const TARGET_BYTES_MAX: u64 = 4_096;
+
+pub(super) fn unpack<W: Write>(
+    archive: File,
+    to: &mut Unpacking<'_, W>,
+) -> Result<(), UnpackError> {
+    let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+    let archive = ZipArchive::from_file(archive, &mut buffer).map_err(wrong)?;
+    let mut entries = archive.entries(&mut buffer);
+    while let Some(entry) = entries.next_entry().map_err(wrong)? {
+        to.enter()?;
+        let path = entry.file_path();
+        let name: &[u8] = path.as_ref();
+        let refused = |kind| UnpackError::Kind {
+            name: shown(name),
+            kind,
+        };
+        if entry.flags().is_encrypted() {
+            return Err(refused("encrypted"));
+        }
+        let mode = entry.mode().value();
+        match mode & KIND_BITS {
+            _ if entry.is_dir() => to.directory(&placed(name)?, mode)?,
+            DIRECTORY => to.directory(&placed(name)?, mode)?,
+            0 | REGULAR | SYMBOLIC => {
+                let found = archive.get_entry(entry.wayfinder()).map_err(wrong)?;
+                let size = entry.uncompressed_size_hint();
+                let is_link = mode & KIND_BITS == SYMBOLIC;
+                let name = named(name)?;
+                let file = Entry {
+                    name: &name,
+                    mode,
+                    size,
+                    is_link,
+                };
+                match entry.compression_method() {
+                    CompressionMethod::STORE => {
+                        file.unpack(found.verifying_reader(found.reader()), to)?;
+                    }
+                    CompressionMethod::DEFLATE => {
+                        let inflated = DeflateDecoder::new(found.reader());
+                        file.unpack(found.verifying_reader(inflated), to)?;
+                    }
+                    _ => return Err(refused("compressed in an unknown way")),
+                }
+            }
+            _ => return Err(refused("neither a file nor a directory nor a link")),
+        }
+    }
+    Ok(())
+}
+
+/// A file, or a link whose target is in a file.
+struct Entry<'a> {
+    name: &'a Name,
+    mode: u32,
+    size: u64,
+    is_link: bool,
+}
+
+impl Entry<'_> {
+    fn unpack<W: Write>(
+        &self,
+        mut from: impl Read,
+        to: &mut Unpacking<'_, W>,
+    ) -> Result<(), UnpackError> {
+        if self.is_link {
+            let mut target = Vec::new();
+            from.take(TARGET_BYTES_MAX)
+                .read_to_end(&mut target)
+                .map_err(broken)?;
+            if target.len() as u64 != self.size {
+                return Err(link(self.name, &target));
+            }
+            return to.symbolic(self.name, &target);
+        }
+        to.file(self.name, self.mode, self.size, &mut from)?;
+        // The sum over it is looked at with its last byte; an empty one has none.
+        let mut more = [0];
+        match from.read(&mut more).map_err(broken)? {
+            0 => Ok(()),
+            _ => Err(UnpackError::Content(format!(
+                "{} is longer than it says",
+                self.name
+            ))),
+        }
+    }
+}
+
+fn wrong(error: rawzip::Error) -> UnpackError {
+    match error.into_kind() {
+        ErrorKind::IO(error) => broken(error),
+        kind => UnpackError::Content(kind.to_string()),
+    }
+}

@@ -1,0 +1,110 @@
+//! The way of bytes to a porter.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::PipeFlags;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits;
+
+/// Both ends of a pipe, the reading one first.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+/// Writes to a pipe whose reader is in a task's hands: it may be stopped, or hold the pipe open and read nothing.
+/// So no write waits longer than the transfer, or than nobody takes anything.
+#[derive(Debug)]
+pub(crate) struct PatientPipe {
+    file: OwnedFd,
+    stop: CancellationToken,
+    deadline: Instant,
+}
+
+impl PatientPipe {
+    pub(crate) fn new(file: OwnedFd, stop: CancellationToken) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&file, true)?;
+        Ok(Self {
+            file,
+            stop,
+            deadline: Instant::now() + limits::TRANSFER_DEADLINE,
+        })
+    }
+
+    /// Waits until there is room.
+    fn wait(&self) -> io::Result<()> {
+        let idle = Instant::now() + limits::TRANSFER_IDLE_DEADLINE;
+        let pause = Timespec::try_from(limits::TRANSFER_STOP_POLL).map_err(io::Error::other)?;
+        loop {
+            if self.stop.is_cancelled() {
+                return Err(io::Error::other("it was stopped"));
+            }
+            if Instant::now() > idle.min(self.deadline) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // Also ready when the reader is gone: the next write says so.
+            let mut files = [PollFd::new(&self.file, PollFlags::OUT)];
+            match rustix::event::poll(&mut files, Some(&pause)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Write for PatientPipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(&self.file, bytes) {
+                Err(rustix::io::Errno::AGAIN) => self.wait()?,
+                Err(rustix::io::Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_left_when_the_transfer_stops() {
+        let (reader, writer) = pipe().unwrap();
+        let stop = CancellationToken::new();
+        let mut pipe = PatientPipe::new(writer, stop.clone()).unwrap();
+        let stopping = std::thread::spawn(move || stop.cancel());
+
+        let error = pipe.write_all(&vec![0; 1 << 20]).unwrap_err();
+
+        stopping.join().unwrap();
+        assert_eq!(error.to_string(), "it was stopped");
+        drop(reader);
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_is_noticed() {
+        let (reader, writer) = pipe().unwrap();
+        let mut pipe = PatientPipe::new(writer, CancellationToken::new()).unwrap();
+        let mut reader = std::fs::File::from(reader);
+        let reading = std::thread::spawn(move || {
+            let mut first = [0; 100];
+            reader.read_exact(&mut first).unwrap();
+        });
+
+        let error = pipe.write_all(&vec![0; 1 << 20]).unwrap_err();
+
+        reading.join().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+}

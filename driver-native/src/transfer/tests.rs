@@ -1,0 +1,41 @@
+//! Words and parts of URLs.
+
+use super::*;
+
+#[test]
+fn sizes_read_as_diego_prints_them() {
+    let table = [
+        (0, "0B"),
+        (1_023, "1023B"),
+        (1_024, "1K"),
+        (1_536, "1.5K"),
+        (12_897_485, "12.3M"),
+        (1 << 30, "1G"),
+    ];
+    for (bytes, text) in table {
+        assert_eq!(size(bytes), text);
+    }
+}
+
+#[test]
+fn files_are_named_by_the_last_part_of_their_url() {
+    let name = |url: &str| last_part(url).map(|name| name.to_string());
+    assert_eq!(name("http://h/a/b.txt?x=/y#z"), Some("b.txt".to_owned()));
+    assert_eq!(name("file:///a/b%20c"), Some("b c".to_owned()));
+    for url in [
+        "http://h",
+        "http://h/",
+        "http://h/a/",
+        "http://h/..",
+        "http://h/a%2fb",
+        "http://h/%00",
+    ] {
+        assert_eq!(name(url), None, "{url}");
+    }
+}
+
+#[test]
+fn escapes_of_urls_are_taken_literally_when_they_are_none() {
+    assert_eq!(decoded("a%2Fb%zz%4"), b"a/b%zz%4");
+    assert_eq!(decoded("%c3%a4"), "ä".as_bytes());
+}
