@@ -101,17 +101,26 @@ pub struct ResourceLimits {
 }
 
 /// Fetch a file or an archive; archives (tar, tar.gz, zip, known by their content) are unpacked.
+///
+/// The node fetches, with its own network, and what comes is written with the rights of the task. What is no archive
+/// becomes a file of the name that its URL ends with. An archive with names or links that lead out of `to`, with
+/// devices, or that unpacks to more than the task's disk fails; set-id bits, owners and times are not kept. What may
+/// pass is attempted three times.
+///
+/// Nothing is cached, so that there is no field `cache_key`; Diego's own wire has one, which is passed over, because
+/// it never changed what comes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Download {
     /// What it is, for the log.
     #[serde(default)]
     pub artifact: String,
-    /// An `http`, `https` or `file` URL.
+    /// An `http`, `https` or `file` URL. A node gives no files of its own but those beneath `allow_downloads` of its
+    /// native driver's configuration, and fetches nothing from itself without `allow_local_transfers`.
     pub from: String,
-    /// A directory, as the task sees it.
+    /// A directory, as the task sees it. It is made if it is not there.
     pub to: String,
-    /// Who owns what comes.
+    /// Who owns what comes, and with whose rights it is written.
     pub user: String,
     /// What its lines are named by.
     #[serde(default)]
@@ -119,23 +128,26 @@ pub struct Download {
     /// `md5`, `sha1` or `sha256`; empty for none.
     #[serde(default)]
     pub checksum_algorithm: String,
-    /// In hexadecimal digits.
+    /// In hexadecimal digits, over what was fetched, before it is unpacked.
     #[serde(default)]
     pub checksum_value: String,
 }
 
-/// Send a file by `POST`.
+/// Send a file by `POST`, with its MD5 and SHA-256 as `Content-MD5` and `Content-Digest`.
+///
+/// The file is read with the rights of the task, whole, before the node sends it. What may pass is attempted three
+/// times, so that it may arrive more than once; no redirect is followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upload {
     /// What it is, for the log.
     #[serde(default)]
     pub artifact: String,
-    /// A file, as the task sees it.
+    /// A regular file, as the task sees it, no larger than the task's disk.
     pub from: String,
     /// An `http` or `https` URL.
     pub to: String,
-    /// Who reads it.
+    /// With whose rights it is read.
     pub user: String,
     /// What its lines are named by.
     #[serde(default)]

@@ -207,6 +207,9 @@ fn config(definition: &Definition) -> serde_json::Value {
         config["result_file"] = json!(definition.result_file);
         config["result_required"] = json!(definition.result_required);
     }
+    if definition.disk_mb > 0 {
+        config["disk_mb"] = json!(definition.disk_mb);
+    }
     if definition.max_pids > 0 {
         config["pids_max"] = json!(definition.max_pids);
     }

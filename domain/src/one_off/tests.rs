@@ -19,6 +19,22 @@ fn wrong(change: Value) -> Vec<String> {
     faults.into_iter().map(|fault| fault.path).collect()
 }
 
+/// A definition's action of this kind, which differs from `good` in `fields`.
+fn action(kind: &str, mut good: Value, fields: Value) -> Value {
+    for (name, field) in fields.as_object().unwrap() {
+        good[name] = field.clone();
+    }
+    json!({"action": {kind: good}})
+}
+
+fn a_download() -> Value {
+    json!({"from": "http://x/y.tgz", "to": "/tmp", "user": "u"})
+}
+
+fn an_upload() -> Value {
+    json!({"from": "/tmp/x", "to": "https://x/y", "user": "u"})
+}
+
 #[test]
 fn a_good_definition_has_no_fault() {
     assert_eq!(check("a-guid_1", "apps", &definition()), []);
@@ -45,13 +61,9 @@ fn guids_are_letters_digits_dash_and_underscore() {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table, a line a rule")]
 fn each_field_has_its_rule() {
-    let run = |fields: Value| {
-        let mut run = json!({"path": "/bin/true", "user": "vcap"});
-        for (name, field) in fields.as_object().unwrap() {
-            run[name] = field.clone();
-        }
-        json!({"action": {"run": run}})
-    };
+    let run = |fields| action("run", json!({"path": "/bin/true", "user": "vcap"}), fields);
+    let download = |fields| action("download", a_download(), fields);
+    let upload = |fields| action("upload", an_upload(), fields);
     let tcp = |fields: Value| {
         let mut rule = json!({"protocol": "tcp", "destinations": ["1.2.3.4"]});
         for (name, field) in fields.as_object().unwrap() {
@@ -104,35 +116,39 @@ fn each_field_has_its_rule() {
             json!({"action": {"timeout": {"timeout_ms": 0, "action": {"run": {"path": "x", "user": "u"}}}}}),
             "timeout_ms",
         ),
+        (download(json!({"from": ""})), "from"),
+        (download(json!({"from": "ftp://x/y"})), "from"),
+        (download(json!({"from": "/x/y"})), "from"),
+        (download(json!({"from": "http://"})), "from"),
+        (download(json!({"from": "http://x/a b"})), "from"),
+        (download(json!({"from": "file://"})), "from"),
+        (download(json!({"from": "file://host/x"})), "from"),
+        (download(json!({"to": ""})), "to"),
+        (download(json!({"user": ""})), "user"),
         (
-            json!({"action": {"download": {"from": "", "to": "/tmp", "user": "u"}}}),
-            "from",
-        ),
-        (
-            json!({"action": {"download": {"from": "http://x", "to": "", "user": "u"}}}),
-            "to",
-        ),
-        (
-            json!({"action": {"download": {"from": "http://x", "to": "/tmp", "user": "u", "checksum_algorithm": "md5"}}}),
+            download(json!({"checksum_algorithm": "md5"})),
             "checksum value",
         ),
         (
-            json!({"action": {"download": {"from": "http://x", "to": "/tmp", "user": "u", "checksum_value": "00"}}}),
+            download(json!({"checksum_value": "00"})),
             "checksum algorithm",
         ),
         (
-            json!({"action": {"download": {"from": "http://x", "to": "/tmp", "user": "u", "checksum_algorithm": "crc", "checksum_value": "00"}}}),
+            download(json!({"checksum_algorithm": "crc", "checksum_value": "00"})),
             "checksum algorithm",
         ),
         (
-            json!({"action": {"upload": {"from": "/x", "to": "", "user": "u"}}}),
-            "to",
+            download(json!({"checksum_algorithm": "md5", "checksum_value": "0".repeat(40)})),
+            "checksum value",
         ),
-        // Well formed, and not carried out.
         (
-            json!({"action": {"download": {"from": "http://x", "to": "/tmp", "user": "u"}}}),
-            "action",
+            download(json!({"checksum_algorithm": "md5", "checksum_value": "x".repeat(32)})),
+            "checksum value",
         ),
+        (upload(json!({"from": ""})), "from"),
+        (upload(json!({"to": ""})), "to"),
+        (upload(json!({"to": "file:///x"})), "to"),
+        (upload(json!({"user": ""})), "user"),
         (tcp(json!({})), "egress_rules"),
         (tcp(json!({"ports": [0]})), "egress_rules"),
         (tcp(json!({"ports": [65536]})), "egress_rules"),
@@ -176,6 +192,36 @@ fn each_field_has_its_rule() {
     for (change, field) in table {
         assert_eq!(wrong(change.clone()), [field], "{change}");
     }
+}
+
+#[test]
+fn transfers_that_can_be_carried_out_have_no_fault() {
+    let sum = |algorithm: &str, digits: usize| json!({"checksum_algorithm": algorithm, "checksum_value": "aF".repeat(digits / 2)});
+    for fields in [
+        json!({}),
+        json!({"from": "https://x:8/y?z#a"}),
+        json!({"from": "file:///srv/x"}),
+        sum("md5", 32),
+        sum("sha1", 40),
+        sum("sha256", 64),
+    ] {
+        let change = action("download", a_download(), fields);
+        assert_eq!(wrong(change.clone()), [""; 0], "{change}");
+    }
+    assert_eq!(wrong(action("upload", an_upload(), json!({}))), [""; 0]);
+}
+
+/// What a transfer may take is the task's disk; the driver has bounds of its own for a task that names none.
+#[test]
+fn the_disk_of_a_task_bounds_its_transfers() {
+    let config = |disk_mb| {
+        let mut definition = definition();
+        definition.disk_mb = disk_mb;
+        let job = job("g", "d", &definition);
+        let config = &job.groups[0].tasks[0].config_json;
+        serde_json::from_str::<Value>(config).unwrap()["disk_mb"].clone()
+    };
+    assert_eq!((config(7), config(0)), (json!(7), Value::Null));
 }
 
 #[test]

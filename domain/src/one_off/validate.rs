@@ -6,7 +6,7 @@ use crate::limits;
 
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
-    EgressRule, GUID_BYTES_MAX, PIDS_MAX, Reach, job, job::Root,
+    Download, EgressRule, GUID_BYTES_MAX, PIDS_MAX, Reach, job, job::Root,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -33,12 +33,6 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
         ));
     }
     check_definition(definition, &mut faults);
-    if faults.is_empty() && has_transfer(&definition.action) {
-        faults.push(Fault::new(
-            "action",
-            "download and upload actions are not carried out: let a run action do it with a program of the root, such as curl",
-        ));
-    }
     if faults.is_empty() {
         // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node
         // without a server and being waited for go together only where nothing is ever replaced.
@@ -181,6 +175,12 @@ fn is_http(url: &str) -> bool {
     })
 }
 
+/// `file:///PATH`: of the node that the task is placed on, which decides what may be had.
+fn is_file(url: &str) -> bool {
+    let path = url.strip_prefix("file://");
+    path.is_some_and(|path| path.starts_with('/') && path.len() > 1)
+}
+
 fn check_egress(rules: &[EgressRule], wrong: &mut impl FnMut(&str, String)) {
     let faults = rules.iter().enumerate();
     let mut faults = faults.filter_map(|(at, rule)| Some((at, rule.fault()?)));
@@ -193,19 +193,6 @@ fn check_egress(rules: &[EgressRule], wrong: &mut impl FnMut(&str, String)) {
              {\"protocol\": \"all\", \"destinations\": [\"0.0.0.0/0\"]} (everything does)"
                 .to_owned(),
         );
-    }
-}
-
-fn has_transfer(action: &Action) -> bool {
-    match action {
-        Action::Download(_) | Action::Upload(_) => true,
-        Action::Run(_)
-        | Action::Timeout(_)
-        | Action::EmitProgress(_)
-        | Action::Try(_)
-        | Action::Parallel(_)
-        | Action::Serial(_)
-        | Action::Codependent(_) => action.children().iter().any(has_transfer),
     }
 }
 
@@ -244,27 +231,20 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             needs("from", &download.from);
             needs("to", &download.to);
             needs("user", &download.user);
-            let (algorithm, value) = (&download.checksum_algorithm, &download.checksum_value);
-            match (algorithm.as_str(), value.is_empty()) {
-                ("", true) | ("md5" | "sha1" | "sha256", false) => {}
-                ("", false) => wrong(
-                    "checksum algorithm",
-                    "is missing beside checksum_value".to_owned(),
-                ),
-                (_, true) => wrong(
-                    "checksum value",
-                    "is missing beside checksum_algorithm".to_owned(),
-                ),
-                (other, false) => wrong(
-                    "checksum algorithm",
-                    format!("`{other}` is none of md5, sha1, sha256"),
-                ),
+            let from = &download.from;
+            if !from.is_empty() && !is_http(from) && !is_file(from) {
+                wrong("from", format!("`{from}` is no http, https or file URL"));
             }
+            check_sum(download, wrong);
         }
         Action::Upload(upload) => {
             needs("to", &upload.to);
             needs("from", &upload.from);
             needs("user", &upload.user);
+            let to = &upload.to;
+            if !to.is_empty() && !is_http(to) {
+                wrong("to", format!("`{to}` is no http or https URL"));
+            }
         }
         Action::Timeout(timeout) => {
             if timeout.timeout_ms <= 0 {
@@ -278,5 +258,31 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
                 wrong("actions", format!("is empty in a {} action", action.word()));
             }
         }
+    }
+}
+
+/// Algorithm and value go together, and the value has as many digits as the algorithm makes.
+fn check_sum(download: &Download, wrong: &mut impl FnMut(&str, String)) {
+    let (algorithm, value) = (&download.checksum_algorithm, &download.checksum_value);
+    let digits = match algorithm.as_str() {
+        "" if value.is_empty() => return,
+        "" => {
+            let reason = "is missing beside checksum_value".to_owned();
+            return wrong("checksum algorithm", reason);
+        }
+        "md5" => 32,
+        "sha1" => 40,
+        "sha256" => 64,
+        other => {
+            let reason = format!("`{other}` is none of md5, sha1, sha256");
+            return wrong("checksum algorithm", reason);
+        }
+    };
+    if value.is_empty() {
+        let reason = "is missing beside checksum_algorithm".to_owned();
+        wrong("checksum value", reason);
+    } else if value.len() != digits || !value.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let reason = format!("`{value}` is no {algorithm} in {digits} hexadecimal digits");
+        wrong("checksum value", reason);
     }
 }
