@@ -123,6 +123,10 @@ pub const UNPACKED_ENTRIES_MAX: u64 = 250_000;
 /// memory. An archive with more is refused.
 pub const TAR_EXTENSION_BYTES_MAX: u64 = 64 << 10;
 
+/// Bytes that may follow the end of a compressed tar file: programs pad to records of 10 KiB, or of 1 MiB if they are
+/// told to.
+pub const TAR_TRAILER_BYTES_MAX: u64 = 1 << 20;
+
 /// Bytes that are read, unpacked and handed on at once.
 pub const TRANSFER_CHUNK_BYTES: usize = 64 << 10;
 

@@ -180,4 +180,24 @@ mod tests {
         assert!(matches!(refused, Err(ConnectError::Local { .. })));
         assert!(allowed.is_ok());
     }
+
+    /// The address that the machine has in its own network, where it has one, is no loopback address.
+    #[tokio::test]
+    async fn a_machine_is_itself_at_all_its_addresses() {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        // Sends nothing: the kernel says from where it would.
+        let routed = socket
+            .connect("192.0.2.1:9")
+            .and_then(|()| socket.local_addr());
+        let Ok(own) = routed else { return };
+        let listener = TcpListener::bind((own.ip(), 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+
+        let refused = connect(&address.ip().to_string(), address.port(), false).await;
+
+        assert!(
+            matches!(refused, Err(ConnectError::Local { .. })),
+            "{address}: {refused:?}"
+        );
+    }
 }

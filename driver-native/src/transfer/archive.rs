@@ -75,7 +75,7 @@ pub(crate) fn unpack(
         Form::TarGz => {
             let mut unpacked = MultiGzDecoder::new(BufReader::new(archive));
             tar::unpack(&mut unpacked, &mut unpacking)?;
-            unpacking.drain(unpacked)?;
+            unpacking.finish(unpacked)?;
         }
         Form::Plain => {
             let name = name.ok_or(UnpackError::Nameless)?;
@@ -195,19 +195,30 @@ impl<W: Write> Unpacking<'_, W> {
         Ok(())
     }
 
-    /// Reads what nobody wants, up to its end, where the sum over all of it is.
-    fn drain(&mut self, mut from: impl Read) -> Result<(), UnpackError> {
+    /// Reads what nobody wants, up to its end, and says how much it was.
+    fn pass(&mut self, mut from: impl Read) -> Result<u64, UnpackError> {
+        let mut passed = 0;
         loop {
             if self.stop.is_cancelled() {
                 return Err(UnpackError::Stopped);
             }
             match from.read(&mut self.chunk) {
-                Ok(0) => return Ok(()),
-                Ok(read) => self.spend(read as u64)?,
+                Ok(0) => return Ok(passed),
+                Ok(read) => passed += read as u64,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(error)),
             }
         }
+    }
+
+    /// Reads what is behind an archive, where the sum over all of it is.
+    fn finish(&mut self, from: impl Read) -> Result<(), UnpackError> {
+        let max = limits::TAR_TRAILER_BYTES_MAX;
+        if self.pass(from.take(max + 1))? > max {
+            let text = format!("more than {max} bytes follow its end");
+            return Err(UnpackError::Content(text));
+        }
+        Ok(())
     }
 
     fn symbolic(&mut self, name: &Name, target: &[u8]) -> Result<(), UnpackError> {

@@ -391,6 +391,9 @@ fn bombs_are_cut_at_their_bounds() {
         );
         assert_eq!(lines.len(), before);
     }
+    let endless = [tar(&[file("f", "x")]), vec![0; 2 << 20]].concat();
+    let (_, ended) = unpacked_within(&gz(&endless), BOUNDS);
+    assert!(matches!(ended, Err(UnpackError::Content(_))), "{ended:?}");
     let (_, ended) = unpacked_within(zeros.as_bytes(), BOUNDS);
     assert!(
         matches!(ended, Err(UnpackError::Bytes { max: 10_000 })),

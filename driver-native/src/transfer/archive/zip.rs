@@ -96,8 +96,8 @@ impl Entry<'_> {
         match from.read(&mut more).map_err(broken)? {
             0 => Ok(()),
             _ => Err(UnpackError::Content(format!(
-                "{} is longer than it says",
-                self.name
+                "{:?} is longer than it says",
+                self.name.to_string()
             ))),
         }
     }
