@@ -29,3 +29,13 @@ meta {
 #     allow_privileged = false
 #   }
 # }
+
+# What tasks of the native driver may have of this machine. What is not said is not allowed.
+# plugin "native" {
+#   config {
+#     allow_paths     = ["/srv/roots"]      # to be mounted, or to be a root; with ":rw" also to be written to
+#     allow_downloads = ["/srv/artifacts"]  # to be downloaded by file: URLs, whoever may read them
+#     allow_local_transfers = true          # downloads from this machine and uploads to it
+#     ca_file         = "/etc/muster/ca.pem" # for transfers by HTTPS; the machine's certificates unless said
+#   }
+# }

@@ -99,7 +99,7 @@ async fn start_agent(dir: &Path, server: SocketAddr) -> Result<Agent, CliError> 
     "dev".clone_into(&mut config.name);
     // Whoever may talk to a dev cluster is on this machine already.
     let native = config.plugins.entry("native".to_owned()).or_default();
-    native.config = serde_json::json!({ "allow_raw": true });
+    native.config = serde_json::json!({ "allow_raw": true, "allow_local_transfers": true });
     Agent::start(config)
         .await
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))

@@ -1,10 +1,12 @@
 //! One-off tasks with the commands a user has, and that each begins once whatever dies.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::process::Command;
+use std::sync::{Arc, Mutex, mpsc};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -114,6 +116,93 @@ fn a_task_brings_its_result_or_its_reason() {
         (task["state"] == "Completed").then_some(task)
     });
     assert_eq!(ended["failure_reason"], "task was cancelled");
+}
+
+/// A server that has one archive, and keeps what it is sent.
+fn store(archive: Vec<u8>) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (keep, kept) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert!(stream.read_line(&mut head).unwrap() > 0, "{head}");
+            }
+            let announced = head.split("content-length: ").nth(1);
+            let bytes: usize =
+                announced.map_or(0, |rest| rest.lines().next().unwrap().parse().unwrap());
+            let mut body = vec![0; bytes];
+            stream.read_exact(&mut body).unwrap();
+            let answer: &[u8] = if head.starts_with("GET ") {
+                &archive
+            } else {
+                &[]
+            };
+            let length = answer.len();
+            let mut stream = stream.into_inner();
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n"
+            )
+            .unwrap();
+            stream.write_all(answer).unwrap();
+            if bytes > 0 {
+                keep.send(String::from_utf8(body).unwrap()).unwrap();
+            }
+        }
+    });
+    (url, kept)
+}
+
+/// The example, with a server of the test in place of the one that it names.
+#[test]
+fn a_task_brings_its_program_and_sends_what_it_made() {
+    if !needs_root("a_task_brings_its_program_and_sends_what_it_made") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bin")).unwrap();
+    let program = dir.path().join("bin/work");
+    std::fs::write(&program, "#!/bin/sh\necho made by $(basename $0) > $1\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut tar = Command::new("tar");
+    let packed = tar
+        .arg("-C")
+        .arg(dir.path())
+        .args(["-cz", "bin"])
+        .output()
+        .unwrap();
+    assert!(packed.status.success());
+    let (url, kept) = store(packed.stdout);
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tasks/fetch.hcl");
+    let text = std::fs::read_to_string(example).unwrap();
+    let path = dir.path().join("fetch.hcl");
+    std::fs::write(&path, text.replace("http://127.0.0.1:8000", &url)).unwrap();
+    let (_process, address) = dev(dir.path());
+
+    let done = ask(&address, &["task", "run", path.to_str().unwrap()]);
+
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    assert_eq!(kept.recv_timeout(PATIENCE).unwrap(), "made by work\n");
+
+    // A file that the task does not have.
+    let missing =
+        json!({"upload": {"artifact": "result", "from": "/local/no", "to": url, "user": "vcap"}});
+    let definition =
+        json!({"rootfs": "preloaded:host", "memory_mb": 32, "disk_mb": 10, "action": missing});
+    let path = file(dir.path(), &definition);
+    let failed = ask(
+        &address,
+        &["task", "run", "--guid", "fails", path.to_str().unwrap()],
+    );
+    assert_eq!(failed.status.code(), Some(1));
+    let said = stderr(&failed);
+    assert!(
+        said.contains("Uploading result failed: open \"/local/no\": No such file"),
+        "{said}"
+    );
 }
 
 /// Counts how often each task said its name.
