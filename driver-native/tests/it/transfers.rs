@@ -14,7 +14,7 @@ use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 
 use crate::actions::{TreeTask, output, run, task};
-use crate::fixture::{DEADLINE, skipped};
+use crate::fixture::{DEADLINE, pid_of, skipped};
 
 /// Answers connections one after another, each with the next bytes, and tells what it was asked.
 struct Server {
@@ -479,19 +479,26 @@ async fn the_machine_itself_needs_to_be_allowed() {
     assert!(listener.accept().is_err(), "somebody connected");
 }
 
-/// A server that says nothing does not hold a task that is to end.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_ends_a_download_at_once() {
+/// A task that downloads from a server that says nothing, its driver, and the connection, when it was asked.
+async fn hanging() -> (TreeTask, NativeDriver, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let tree = serial(&[download(&url, "to"), run("touch no")]);
     let task = task(&tree, json!({}));
     let driver = driver(json!({})).await;
     driver.start_task(task.config.clone()).await.unwrap();
-    let (mut stream, _) = tokio::task::spawn_blocking(move || listener.accept().unwrap())
-        .await
-        .unwrap();
-    request(&mut stream);
+    let asked = tokio::task::spawn_blocking(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        request(&mut stream);
+        stream
+    });
+    (task, driver, asked.await.unwrap())
+}
+
+/// A server that says nothing does not hold a task that is to end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_a_download_at_once() {
+    let (task, driver, mut stream) = hanging().await;
     let began = Instant::now();
 
     driver
@@ -506,12 +513,24 @@ async fn a_stop_ends_a_download_at_once() {
         (1, "cancelled")
     );
     assert_eq!(actions.failed_action, "serial[0].download");
-    assert_eq!(
-        stream.read(&mut [0]).unwrap_or(0),
-        0,
-        "the connection is closed"
-    );
+    assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
     assert!(!task.path("no").exists());
+}
+
+/// The task's first process dies, as by an out-of-memory kill: nothing is fetched for a task that is no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_from_outside_ends_a_download_at_once() {
+    let (task, driver, mut stream) = hanging().await;
+    let began = Instant::now();
+
+    let first = nix::unistd::Pid::from_raw(pid_of(&driver, task.id()).await);
+    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGKILL).unwrap();
+
+    let (_, actions) = end(&driver, &task).await;
+    assert!(began.elapsed() < Duration::from_secs(4));
+    assert_eq!(actions.failure_reason, "the task was killed");
+    assert_eq!(actions.failed_action, "serial[0].download");
+    assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
 }
 
 /// The task stops the porter that unpacks for it, which then takes nothing more.
