@@ -533,6 +533,45 @@ async fn a_kill_from_outside_ends_a_download_at_once() {
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
 }
 
+/// Five at once on a node; the sixth begins when one of them has ended, and waiting is left like anything else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_wait_for_their_turn() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/f", listener.local_addr().unwrap());
+    let tree = json!({"parallel": {"actions": vec![download(&url, "to"); 7]}});
+    let task = task(&tree, json!({}));
+    let driver = driver(json!({})).await;
+    driver.start_task(task.config.clone()).await.unwrap();
+
+    let looking = tokio::task::spawn_blocking(move || {
+        let accepted = || {
+            let (mut stream, _) = listener.accept().unwrap();
+            request(&mut stream);
+            stream
+        };
+        let mut five: Vec<_> = std::iter::repeat_with(accepted).take(5).collect();
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "a sixth did not wait");
+        listener.set_nonblocking(false).unwrap();
+        five[0].write_all(&ok(b"x")).unwrap();
+        let (mut sixth, _) = listener.accept().unwrap();
+        request(&mut sixth);
+        (five, sixth)
+    });
+    let held = tokio::time::timeout(DEADLINE, looking).await.unwrap();
+    let began = Instant::now();
+    driver
+        .stop_task(task.id(), DEADLINE, "SIGTERM")
+        .await
+        .unwrap();
+
+    let (_, actions) = end(&driver, &task).await;
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(actions.failure_reason, "cancelled");
+    assert_eq!(std::fs::read(task.path("to/f")).unwrap(), b"x");
+    drop(held.unwrap());
+}
+
 /// The task stops the porter that unpacks for it, which then takes nothing more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timeout_ends_a_porter_that_the_task_holds() {
