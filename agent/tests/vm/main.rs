@@ -22,5 +22,7 @@ mod policy;
 mod sched;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod ways;
 
 use muster_agent::bpf;

@@ -111,7 +111,17 @@ impl Node {
 
     /// Starts a process that enters the task's cgroup and then executes [`child`] with `order`.
     pub(crate) fn start(&mut self, order: &str) -> u32 {
-        let mut command = self.command(order, Place::Task);
+        let command = self.command(order, Place::Task);
+        self.start_command(command)
+    }
+
+    /// The same with another function than [`child`]: the test called `name`.
+    pub(crate) fn start_as(&mut self, name: &str, order: &str) -> u32 {
+        let command = self.command_as(name, order, Place::Task);
+        self.start_command(command)
+    }
+
+    fn start_command(&mut self, mut command: Command) -> u32 {
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id();
         self.children.push(child);
@@ -121,12 +131,16 @@ impl Node {
     /// A process that enters a cgroup and then executes [`child`] with `order`.
     fn command(&self, order: &str, place: Place) -> Command {
         let (_, module) = module_path!().split_once("::").unwrap();
+        self.command_as(&format!("{module}::child"), order, place)
+    }
+
+    fn command_as(&self, name: &str, order: &str, place: Place) -> Command {
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])
             .arg(self.dir_of(place).join("cgroup.procs"))
             .arg(env::current_exe().unwrap())
-            .args(["--exact", &format!("{module}::child"), "--ignored"])
+            .args(["--exact", name, "--ignored"])
             .env(CHILD_VAR, order);
         command
     }
@@ -326,7 +340,7 @@ fn burn(time: Duration) {
 
 /// Ends with 11 if the kernel refuses it at once, with 12 if nobody answers.
 #[expect(clippy::disallowed_methods, reason = "the exit code is what is told")]
-fn told(outcome: std::io::Result<()>) {
+pub(crate) fn told(outcome: std::io::Result<()>) {
     let Err(error) = outcome else { return };
     std::process::exit(match error.kind() {
         std::io::ErrorKind::PermissionDenied => 11,

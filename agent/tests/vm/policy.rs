@@ -19,7 +19,12 @@ use crate::node::{Node, Place, poll};
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-fn rule(action: PolicyAction, protocol: PolicyProtocol, peer: &str, port: u16) -> PolicyRule {
+pub(crate) fn rule(
+    action: PolicyAction,
+    protocol: PolicyProtocol,
+    peer: &str,
+    port: u16,
+) -> PolicyRule {
     let name = format!("{}-{}", action.word(), protocol.word());
     let ports = PortRange {
         first: port,
@@ -37,36 +42,41 @@ fn rule(action: PolicyAction, protocol: PolicyProtocol, peer: &str, port: u16) -
     }
 }
 
-fn direction(default: PolicyAction, rules: Vec<PolicyRule>) -> DirectionPolicy {
+pub(crate) fn direction(default: PolicyAction, rules: Vec<PolicyRule>) -> DirectionPolicy {
     DirectionPolicy {
         default: Some(default),
         rules,
     }
 }
 
-fn policies(egress: DirectionPolicy, ingress: DirectionPolicy) -> TaskPolicies {
+pub(crate) fn policies(egress: DirectionPolicy, ingress: DirectionPolicy) -> TaskPolicies {
     let mut group = fixture::group("g");
     let name = group.tasks[0].name.clone();
     group.tasks[0].policy = Some(NetworkPolicy { egress, ingress });
     compile(&group, &name, &NodePolicy::default()).unwrap()
 }
 
-fn open() -> DirectionPolicy {
+pub(crate) fn open() -> DirectionPolicy {
     direction(PolicyAction::Allow, Vec::new())
 }
 
-fn closed() -> DirectionPolicy {
+pub(crate) fn closed() -> DirectionPolicy {
     direction(PolicyAction::Deny, Vec::new())
 }
 
 /// Puts the node's task behind `policies`; nobody else may use its ports.
-fn fence(node: &Node, bpf: &Bpf, policies: &TaskPolicies) {
+pub(crate) fn fence(node: &Node, bpf: &Bpf, policies: &TaskPolicies) {
     bpf.fence(node.task(), policies, &BTreeSet::new()).unwrap();
 }
 
 /// What the task's process made of `order`: `ok`, or the error's number.
-fn outcome(node: &mut Node, order: &str) -> String {
+pub(crate) fn outcome(node: &mut Node, order: &str) -> String {
     node.start(order);
+    ended(node)
+}
+
+/// The same for the process that was started last.
+pub(crate) fn ended(node: &mut Node) -> String {
     match node.wait().code() {
         Some(0) => "ok".to_owned(),
         Some(11) => "EPERM".to_owned(),

@@ -24,7 +24,9 @@ fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {
         job "fenced" {{
           group "g" {{
             network {{
-              policy {{ {policy} }}
+              policy {{
+                {policy}
+              }}
             }}
             task "t" {{
               driver = "native"
@@ -84,7 +86,7 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
 
-    let shut = r#"egress { default = "deny" }"#;
+    let shut = "egress {\n default = \"deny\"\n }";
     run(&address, &job(dir.path(), port, shut));
     until("a refused connection", || {
         (last_word(&address)? == "shut").then_some(())
@@ -125,7 +127,7 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
     let counted = stdout(&ask(&address, &["net", "fenced"]));
     assert!(counted.contains("there"), "{counted}");
 
-    let wrong = job(dir.path(), port, r#"egress { default = "maybe" }"#);
+    let wrong = job(dir.path(), port, "egress {\n default = \"maybe\"\n }");
     let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
     assert_ne!(refused.status.code(), Some(0));
     assert!(

@@ -1,0 +1,170 @@
+//! The ways out that do not go through an ordinary `connect` or `send`, from a process that is root in the
+//! task's cgroup: each ends at the wall. What no program of this kind can stop is said beside it.
+//!
+//! Not here, because no policy stops them and isolation does: packet sockets (no `NET_RAW`, no `AF_PACKET` in
+//! `contained`), and sockets that a process outside hands in (`driver-native/tests/isolation`).
+
+use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use muster_domain::job::{PolicyAction, PolicyProtocol};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::node::{CHILD_VAR, Node, told};
+use crate::policy::{closed, direction, ended, fence, open, policies, rule};
+
+/// An address that nobody has.
+const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// What a process in the task does. Not a test: it is named on its command line.
+#[test]
+#[ignore = "run by the other test as its child process"]
+fn child() {
+    if let Ok(order) = std::env::var(CHILD_VAR) {
+        told(take(&order));
+    }
+}
+
+/// What came of a way out.
+fn outcome(node: &mut Node, way: &str, port: u16) -> String {
+    node.start_as("ways::child", &format!("{way} {port}"));
+    ended(node)
+}
+
+/// Carries out the order `NAME PORT`.
+fn take(order: &str) -> io::Result<()> {
+    let (way, port) = order.split_once(' ').unwrap();
+    let port: u16 = port.parse().unwrap();
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let loopback6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+    let mapped = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), port));
+    let nowhere = SocketAddr::from((NOWHERE, port));
+    let udp = Some(Protocol::UDP);
+    match way {
+        "udp-connected" => {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, udp)?;
+            socket.connect(&loopback.into())?;
+            socket.send(b"hello").map(drop)
+        }
+        "udp-mapped" => send(
+            Socket::new(Domain::IPV6, Type::DGRAM, udp)?,
+            mapped,
+            b"hello",
+        ),
+        "udp-v6" => send(
+            Socket::new(Domain::IPV6, Type::DGRAM, udp)?,
+            loopback6,
+            b"hello",
+        ),
+        "fast-open" => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+            let fast_open = libc::MSG_FASTOPEN;
+            socket
+                .send_to_with_flags(b"hello", &nowhere.into(), fast_open)
+                .map(drop)
+        }
+        "mptcp" => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP))?;
+            socket.connect(&nowhere.into())
+        }
+        "icmp-raw" => {
+            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+            send(socket, loopback, &[8, 0, 0xf7, 0xfe, 0, 1, 0, 0])
+        }
+        "udp-by-hand" => send(by_hand()?, loopback, &packet(port, 0)),
+        "fragment-by-hand" => send(by_hand()?, loopback, &packet(port, 1)),
+        "sctp-by-hand" => {
+            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(132)))?;
+            send(socket, loopback, &[0; 16])
+        }
+        other => panic!("no such way: {other}"),
+    }
+}
+
+fn send(socket: Socket, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+    socket.send_to(bytes, &SockAddr::from(to)).map(drop)
+}
+
+/// A socket whose packets come with their IP header.
+fn by_hand() -> io::Result<Socket> {
+    Socket::new(
+        Domain::IPV4,
+        Type::RAW,
+        Some(Protocol::from(libc::IPPROTO_RAW)),
+    )
+}
+
+/// An IPv4 packet to loopback with a UDP header to `port`, at this offset of a larger one.
+fn packet(port: u16, offset: u16) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 1];
+    packet.extend(offset.to_be_bytes());
+    packet.extend([64, 17, 0, 0]);
+    packet.extend(Ipv4Addr::LOCALHOST.octets());
+    packet.extend(Ipv4Addr::LOCALHOST.octets());
+    packet.extend(9_u16.to_be_bytes());
+    packet.extend(port.to_be_bytes());
+    packet.extend([0, 13, 0, 0]);
+    packet.extend(b"hello");
+    packet
+}
+
+#[test]
+fn every_way_out_ends_at_the_wall() {
+    let Some(mut node) = Node::set_up("every_way_out_ends_at_the_wall") else {
+        return;
+    };
+    let bpf = node.open();
+    let heard = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let heard6 = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    let (port, port6) = (
+        heard.local_addr().unwrap().port(),
+        heard6.local_addr().unwrap().port(),
+    );
+    let local = [
+        ("udp-connected", port),
+        ("udp-mapped", port),
+        ("udp-v6", port6),
+        ("icmp-raw", 0),
+        ("udp-by-hand", port),
+        ("fragment-by-hand", port),
+        ("sctp-by-hand", 0),
+    ];
+
+    fence(&node, &bpf, &policies(open(), open()));
+    for (way, port) in local {
+        assert_eq!(outcome(&mut node, way, port), "ok", "{way}");
+    }
+    fence(&node, &bpf, &policies(closed(), closed()));
+    for (way, port) in local.into_iter().chain([("fast-open", 80), ("mptcp", 80)]) {
+        assert_eq!(outcome(&mut node, way, port), "EPERM", "{way}");
+    }
+
+    // What shows no port is not let out by a rule for ports, nor by one for UDP.
+    let datagrams = |port| rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
+    for rule in [datagrams(port), datagrams(0)] {
+        fence(
+            &node,
+            &bpf,
+            &policies(direction(PolicyAction::Deny, vec![rule]), closed()),
+        );
+        assert_eq!(outcome(&mut node, "udp-by-hand", port), "ok");
+        assert_eq!(outcome(&mut node, "fragment-by-hand", port), "EPERM");
+        assert_eq!(outcome(&mut node, "sctp-by-hand", 0), "EPERM");
+    }
+    received(&heard);
+}
+
+/// Takes what was let through, so that nothing of it surprises.
+fn received(socket: &UdpSocket) {
+    socket.set_nonblocking(true).unwrap();
+    let mut buffer = [MaybeUninit::uninit(); 64];
+    let socket = socket2::SockRef::from(socket);
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(length) => assert_eq!(length, 5),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
