@@ -12,7 +12,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{
     DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, TaskGroup,
 };
-use muster_ebpf_common::policy::{Class, Interval, KEYS, Verdict, icmp_detail, key};
+use muster_ebpf_common::policy::{
+    Class, Interval, KEYS, LEAF_INTERVALS_MAX, Verdict, icmp_detail, key,
+};
 
 /// The name by which what no rule matched is told.
 pub const DEFAULT_RULE: &str = "default";
@@ -25,8 +27,8 @@ const NODE: &str = "node/";
 /// What stands before the name of a rule that is nobody's to lift.
 const BUILT_IN: &str = "built-in/";
 
-/// Intervals of one policy. More would be more than a fourth of what a whole node may have.
-const INTERVALS_MAX: usize = 65_536;
+/// Intervals of one policy: as many as one prefix may have, and a fourth of what a whole node may have.
+const INTERVALS_MAX: usize = LEAF_INTERVALS_MAX as usize;
 /// Rules that are laid over each other, over all prefixes of one policy: a bound on the time of compiling,
 /// about a second. A policy of 10 000 rules has 10 000 if each names a prefix of its own.
 const LAYERS_MAX: usize = 4_000_000;

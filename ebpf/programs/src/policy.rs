@@ -119,18 +119,17 @@ pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) 
     // SAFETY: the context is valid for the run of the program.
     packet.event.bytes = unsafe { (*skb).len };
     packet.read(skb);
-    match packet.class {
-        Class::Tcp => tcp(skb, fence, &mut packet, direction),
-        Class::Udp => datagram(skb, fence, &mut packet, direction),
-        Class::Icmp | Class::Icmpv6 if packet.is_echo => {
-            datagram(skb, fence, &mut packet, direction)
-        }
-        Class::Icmpv6 if packet.finds_neighbours() => true,
-        Class::Icmp | Class::Icmpv6 | Class::Other => {
-            packet.event.policy = fence.policy(direction);
-            judge(&mut packet, direction)
-        }
+    if matches!(packet.class, Class::Tcp) {
+        return tcp(skb, fence, &mut packet, direction);
     }
+    if packet.is_exchange {
+        return datagram(skb, fence, &mut packet, direction);
+    }
+    if packet.finds_neighbours() {
+        return true;
+    }
+    packet.event.policy = fence.policy(direction);
+    judge(&mut packet, direction)
 }
 
 /// A packet of a connection. What began it is known from its first packet, kept with the socket.
@@ -239,31 +238,61 @@ fn refuse(packet: &mut Packet, rule: u32) -> bool {
 }
 
 /// What the packet's policy says of `key`. Nothing there means no.
-#[inline(never)]
+#[inline(always)]
 fn decide(packet: &Packet, key: u32) -> Verdict {
-    let policy = packet.event.policy;
-    let leaf = if packet.is_v4 {
+    let remote = u128::from_be_bytes(packet.event.remote);
+    let (high, low) = ((remote >> 64) as u64, remote as u64);
+    // SAFETY: the function takes any numbers.
+    Verdict(unsafe {
+        look_up_verdict(packet.event.policy, key, high, low, u32::from(packet.is_v4))
+    })
+}
+
+/// The verdict of `policy` on `key` at the address of these halves.
+///
+/// Not compiled into its callers, nor local to this object: the kernel verifies such a function once,
+/// for all numbers, instead of once for each way that leads to a call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+unsafe extern "C" fn look_up_verdict(
+    policy: u32,
+    key: u32,
+    high: u64,
+    low: u64,
+    is_v4: u32,
+) -> u32 {
+    let leaf = if is_v4 != 0 {
         let place = Place4 {
             policy,
-            address: low(&packet.event.remote),
+            address: (low as u32).to_be_bytes(),
         };
         LEAVES4.get(Key::new(POLICY_BITS + 32, place)).copied()
     } else {
-        let place = Place6 {
-            policy,
-            address: packet.event.remote,
-        };
+        let address = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
+        let place = Place6 { policy, address };
         LEAVES6.get(Key::new(POLICY_BITS + 128, place)).copied()
     };
     let Some(leaf) = leaf else {
-        return Verdict::new(false, false, Verdict::NO_POLICY);
+        return Verdict::new(false, false, Verdict::NO_POLICY).0;
     };
-    search(leaf, key, |index| INTERVALS.get(index).copied())
+    search(leaf, key, |index| INTERVALS.get(index).copied()).0
 }
 
 /// Counts the verdict, and tells the agent of it if it is one that is told.
+#[inline(always)]
+fn count_and_tell(event: &mut VerdictEvent) {
+    // SAFETY: the event is alive and nobody else's.
+    unsafe { note_verdict(event) };
+}
+
+/// Verified once for all callers, as [`look_up_verdict`] is.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn count_and_tell(event: &mut VerdictEvent) -> u32 {
+unsafe extern "C" fn note_verdict(event: *mut VerdictEvent) -> u32 {
+    // SAFETY: the caller gives an event, or the verifier would not have it; null is asked for by it.
+    let Some(event) = (unsafe { event.as_mut() }) else {
+        return 0;
+    };
     let verdict = Verdict(event.verdict);
     let key = RuleKey {
         task: event.task,
@@ -364,8 +393,20 @@ fn socket_state(skb: *mut __sk_buff, make: bool) -> *mut u32 {
 }
 
 /// Who is at the other end of a packet on the loopback interface, as [`Peer::of`] reads it.
+#[inline(always)]
+fn peer(skb: *mut __sk_buff, packet: &mut Packet) -> u64 {
+    // SAFETY: both are alive.
+    unsafe { find_peer(skb, packet) }
+}
+
+/// Verified once for all callers, as [`look_up_verdict`] is.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn peer(skb: *mut __sk_buff, packet: &Packet) -> u64 {
+unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 {
+    // SAFETY: the caller gives a packet, or the verifier would not have it; null is asked for by it.
+    let Some(packet) = (unsafe { packet.as_ref() }) else {
+        return Peer::HOST;
+    };
     let level = fact!(task_level) as i32;
     // SAFETY: the context is valid for the run of the program; the helper takes any level.
     let alloc = unsafe { bpf_skb_ancestor_cgroup_id(skb, level - 1) };
