@@ -9,10 +9,11 @@
 //!    nodes gather news for 200 ms, as agents do while they are busy; so that much of it is theirs.
 //! 2. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
 //!    this process has been called.
-//! 3. Many at once: the rate from the first request to the last deletion, and what the log grows by.
-//! 4. As many that find no room: what the queue takes of memory, and how long one more takes to be desired beside it.
+//! 3. Many at once: the rate from the first request to the last deletion, and what the log grows by. Then the same with
+//!    three servers in this process, which share the clients' connections; the nodes are at one.
 //!
-//! The third once more with three servers in this process, which share the clients' connections; the nodes are at one.
+//! Before the rounds, on a server of its own: tasks that find no room, what the queue takes of memory, and how long one
+//! more takes to be desired beside it.
 //!
 //! What is not here: processes (`task_start`).
 
@@ -48,30 +49,44 @@ const LOOK: Duration = Duration::from_millis(2);
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
+    // First, and once: what the allocator keeps of other rounds would hide what the queue takes.
+    with_server(context, |round| {
+        round.queue(context.pick(100_000, 10_000), &mut tally)
+    })?;
     for _ in 0..context.pick(3, 1) {
-        let runtime = Builder::new_multi_thread().enable_all().build()?;
-        let dir = context.subdir()?;
-        let mut config = ServerConfig::new(dir.path().join("server"));
-        config.http_addr = ([127, 0, 0, 1], 0).into();
-        config.quic_addr = ([127, 0, 0, 1], 0).into();
-        configure(&mut config);
-        let server = runtime.block_on(Server::start(config))?;
-        let round = Round {
-            runtime: &runtime,
-            control: server.control().clone(),
-            addrs: vec![server.info().http_addr],
-        };
-        let nodes = Nodes::start(&server, NODES)?;
-        round.nodes_are_ready()?;
-        round.latency(&mut tally)?;
-        round.callbacks(context.pick(50, 20), &mut tally)?;
-        round.rate(context.pick(50_000, 20_000), "", &mut tally)?;
-        round.queue(context.pick(100_000, 10_000), &mut tally)?;
-        drop(nodes);
-        runtime.block_on(server.shutdown());
+        with_server(context, |round| {
+            round.latency(&mut tally)?;
+            round.callbacks(context.pick(50, 20), &mut tally)?;
+            round.rate(context.pick(50_000, 20_000), "", &mut tally)
+        })?;
         three_servers(context, &mut tally)?;
     }
     Ok(tally.finish())
+}
+
+/// Measures on a new server with nodes.
+fn with_server(
+    context: &Context,
+    measure: impl FnOnce(&Round<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let dir = context.subdir()?;
+    let mut config = ServerConfig::new(dir.path().join("server"));
+    config.http_addr = ([127, 0, 0, 1], 0).into();
+    config.quic_addr = ([127, 0, 0, 1], 0).into();
+    configure(&mut config);
+    let server = runtime.block_on(Server::start(config))?;
+    let round = Round {
+        runtime: &runtime,
+        control: server.control().clone(),
+        addrs: vec![server.info().http_addr],
+    };
+    let nodes = Nodes::start(&server, NODES)?;
+    round.nodes_are_ready()?;
+    measure(&round)?;
+    drop(nodes);
+    runtime.block_on(server.shutdown());
+    Ok(())
 }
 
 fn configure(config: &mut ServerConfig) {
