@@ -5,8 +5,9 @@
 //! first uppermost, and what is seen from above is the prefix's intervals. Prefixes that see the same share
 //! one list, and one that sees what the next wider one sees is left out.
 
+// Addresses as values: nothing here speaks to the network.
+use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{

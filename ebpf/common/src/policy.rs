@@ -241,17 +241,17 @@ fn halve<const STEPS: u32>(
     key: u32,
     mut at: impl FnMut(u32) -> Option<Interval>,
 ) -> Option<Verdict> {
-    let count = u64::from(leaf.count);
+    // All numbers here are far below 2 to the power of 31, so the sign of a difference says which is less.
     // The interval at `low` starts at or before the key, all the time.
-    let mut low = 0_u64;
+    let mut low = 0_u32;
     for step in (0..STEPS).rev() {
         let probe = low + (1 << step);
-        let is_there = probe.wrapping_sub(count) >> 63;
-        let interval = at(leaf.first + (probe * is_there) as u32)?;
-        let starts_before = u64::from(interval.start).wrapping_sub(u64::from(key) + 1) >> 63;
+        let is_there = probe.wrapping_sub(leaf.count) >> 31;
+        let interval = at(leaf.first + probe * is_there)?;
+        let starts_before = interval.start.wrapping_sub(key + 1) >> 31;
         low += (is_there & starts_before) << step;
     }
-    at(leaf.first + low as u32).map(|interval| Verdict(interval.verdict))
+    at(leaf.first + low).map(|interval| Verdict(interval.verdict))
 }
 
 /// Datagrams between a task and one other place, and echoes of ICMP: answers to what one side was

@@ -29,8 +29,6 @@ mod net;
 #[cfg(target_arch = "bpf")]
 mod oom;
 #[cfg(target_arch = "bpf")]
-mod packet;
-#[cfg(target_arch = "bpf")]
 mod policy;
 #[cfg(target_arch = "bpf")]
 mod sched;

@@ -5,6 +5,8 @@
 //! policy holds for it at once. The programs at `connect` only tell a task at once what would
 //! otherwise show as silence.
 
+mod packet;
+
 use aya_ebpf::{
     bindings::{
         __sk_buff, BPF_F_CURRENT_NETNS, BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock,
@@ -34,10 +36,8 @@ use muster_ebpf_common::{
     },
 };
 
-use crate::{
-    kernel::{count_lost, current_task, fact, is_active},
-    packet::{Packet, is_mapped, low, protocol},
-};
+use self::packet::{Packet, is_mapped, low, protocol};
+use crate::kernel::{count_lost, current_task, fact, is_active};
 
 /// The policies of each task. The agent makes the entry before the task starts.
 #[map]

@@ -46,6 +46,9 @@ const DEADLINE: Duration = Duration::from_mins(5);
 /// A pause between two looks at something that is not timed.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Callbacks that wait to be timed: one task at a time is looked at.
+const CALLS_WAITING_MAX: usize = 1;
+
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
@@ -180,7 +183,7 @@ impl Round<'_> {
         self.runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             let url = format!("http://{}/", listener.local_addr()?);
-            let (called, mut calls) = mpsc::channel(1);
+            let (called, mut calls) = mpsc::channel(CALLS_WAITING_MAX);
             let endpoint = tokio::spawn(endpoint(listener, called));
             let mut client = Client::connect(self.addrs[0]).await?;
             for number in 0..tasks {

@@ -79,7 +79,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "agent-core",
-        uses: &["domain"],
+        // The numbers that eBPF programs and user space share, without either.
+        uses: &["domain", "ebpf-common"],
         never: PURE,
     },
     Row {
