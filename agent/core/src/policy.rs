@@ -5,13 +5,12 @@
 //! first uppermost, and what is seen from above is the prefix's intervals. Prefixes that see the same share
 //! one list, and one that sees what the next wider one sees is left out.
 
-// Addresses as values: nothing here speaks to the network.
-use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{
-    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, TaskGroup,
+    DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule,
+    PortRange, TaskGroup,
 };
 use muster_ebpf_common::policy::{
     Class, Interval, KEYS, LEAF_INTERVALS_MAX, Verdict, icmp_detail, key,
@@ -33,30 +32,6 @@ const INTERVALS_MAX: usize = LEAF_INTERVALS_MAX as usize;
 /// Rules that are laid over each other, over all prefixes of one policy: a bound on the time of compiling,
 /// about a second. A policy of 10 000 rules has 10 000 if each names a prefix of its own.
 const LAYERS_MAX: usize = 4_000_000;
-
-/// Where clouds tell their machines secrets: link-local IPv4 of nearly all, Alibaba's, Oracle's, the one that
-/// AWS gives containers, and AWS's over IPv6.
-const METADATA: [IpNet; 5] = [
-    v4([169, 254, 169, 254]),
-    v4([169, 254, 170, 2]),
-    v4([100, 100, 100, 200]),
-    v4([192, 0, 0, 192]),
-    v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254]),
-];
-
-const fn v4([a, b, c, d]: [u8; 4]) -> IpNet {
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), 32))
-}
-
-const fn v6(address: [u16; 8]) -> IpNet {
-    let mut bits = 0;
-    let mut at = 0;
-    while at < address.len() {
-        bits = bits << 16 | address[at] as u128;
-        at += 1;
-    }
-    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), 128))
-}
 
 /// One direction's policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -138,7 +113,7 @@ fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
     };
     let metadata = deny(
         format!("{BUILT_IN}metadata"),
-        METADATA.to_vec(),
+        METADATA_ADDRESSES.map(IpNet::from).to_vec(),
         PolicyProtocol::All,
         Vec::new(),
     );

@@ -313,7 +313,8 @@ fn child() {
         },
         "burn" => burn(Duration::from_millis(argument.parse().unwrap())),
         "spin" => burn(Duration::MAX),
-        "connect" => connect(argument),
+        "connect" => connect(argument, DEADLINE),
+        "connect-briefly" => connect(argument, SILENCE),
         "send-to" => send_to(argument),
         "ask" => ask(argument),
         "stream" => stream(argument),
@@ -349,9 +350,9 @@ pub(crate) fn told(outcome: std::io::Result<()>) {
     });
 }
 
-fn connect(to: &str) {
+fn connect(to: &str, wait: Duration) {
     let to: SocketAddr = to.parse().unwrap();
-    told(TcpStream::connect_timeout(&to, SILENCE).map(drop));
+    told(TcpStream::connect_timeout(&to, wait).map(drop));
 }
 
 fn socket_towards(to: &SocketAddr) -> UdpSocket {

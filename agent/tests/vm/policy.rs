@@ -106,9 +106,18 @@ fn connections_follow_the_policy_of_the_task() {
 
     fence(&node, &bpf, &policies(closed(), open()));
     // A listener of this machine may be the allocation's own, so `connect` leaves it to the packets.
-    assert_eq!(outcome(&mut node, &format!("connect {to4}")), "silence");
-    assert_eq!(outcome(&mut node, &format!("connect {to6}")), "silence");
-    assert_eq!(outcome(&mut node, &format!("connect {mapped}")), "silence");
+    assert_eq!(
+        outcome(&mut node, &format!("connect-briefly {to4}")),
+        "silence"
+    );
+    assert_eq!(
+        outcome(&mut node, &format!("connect-briefly {to6}")),
+        "silence"
+    );
+    assert_eq!(
+        outcome(&mut node, &format!("connect-briefly {mapped}")),
+        "silence"
+    );
     assert_eq!(outcome(&mut node, "connect 192.0.2.1:80"), "EPERM");
     assert_eq!(outcome(&mut node, "connect [2001:db8::1]:80"), "EPERM");
     assert_eq!(outcome(&mut node, "connect [::ffff:192.0.2.1]:80"), "EPERM");
@@ -129,7 +138,10 @@ fn connections_follow_the_policy_of_the_task() {
     );
     assert_eq!(outcome(&mut node, &format!("connect {to4}")), "ok");
     assert_eq!(outcome(&mut node, &format!("connect {mapped}")), "ok");
-    assert_eq!(outcome(&mut node, &format!("connect {to6}")), "silence");
+    assert_eq!(
+        outcome(&mut node, &format!("connect-briefly {to6}")),
+        "silence"
+    );
     let other = SocketAddr::new(V4, to4.port().wrapping_add(1).max(1));
     assert_eq!(outcome(&mut node, &format!("connect {other}")), "EPERM");
 
@@ -251,7 +263,7 @@ fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
         .unwrap();
     let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Stranger);
     assert_eq!(
-        outcome(&mut node, &format!("connect 127.0.0.1:{port}")),
+        outcome(&mut node, &format!("connect-briefly 127.0.0.1:{port}")),
         "silence"
     );
     let declared = BTreeSet::from([port]);

@@ -148,7 +148,7 @@ fn a_one_off_task_reaches_what_its_rules_name() {
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
     let try_both = format!(
         "for port in {} {}; do \
-         perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr => \"127.0.0.1:\" . shift, Timeout => 1)' $port \
+         perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr => \"127.0.0.1:\" . shift, Timeout => 5)' $port \
          && echo yes || echo no; done > /tmp/result",
         port(&named),
         port(&other)

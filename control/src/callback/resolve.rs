@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use muster_domain::job::METADATA_ADDRESSES;
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
@@ -39,7 +40,9 @@ impl Resolver for Guarded {
 impl Guarded {
     fn may_call(&self, address: SocketAddr) -> bool {
         // Where clouds tell a machine its secrets; no client waits for a callback there.
-        !is_link_local(address.ip()) && (self.private || !is_private(address.ip()))
+        let ip = address.ip().to_canonical();
+        let never = METADATA_ADDRESSES.contains(&ip) || is_link_local(ip);
+        !never && (self.private || !is_private(ip))
     }
 }
 
@@ -68,6 +71,23 @@ fn is_private(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_cloud_tells_its_machines_is_never_called() {
+        let anywhere = Guarded { private: true };
+        for ip in [
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "100.100.100.200",
+            "fd00:ec2::254",
+        ] {
+            assert!(
+                !anywhere.may_call((ip.parse::<IpAddr>().unwrap(), 80).into()),
+                "{ip}"
+            );
+        }
+        assert!(anywhere.may_call(([10, 0, 0, 1], 80).into()));
+    }
 
     #[test]
     fn private_addresses_are_told_from_others() {

@@ -1,9 +1,19 @@
 //! What tasks may send and receive.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+/// Where clouds tell their machines secrets: link-local IPv4 of nearly all, the one that AWS gives containers,
+/// Alibaba's, Oracle's, and AWS's over IPv6. No task speaks to them, nor anybody in its name.
+pub const METADATA_ADDRESSES: [IpAddr; 5] = [
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254)),
+];
 
 /// What a task may send and receive.
 ///

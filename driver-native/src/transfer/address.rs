@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use muster_domain::job::METADATA_ADDRESSES;
 use thiserror::Error;
 use tokio::net::{TcpStream, lookup_host};
 
@@ -101,15 +102,14 @@ fn is_own(stream: &TcpStream) -> bool {
     }
 }
 
-/// Link-local ones, where machines of a cloud learn who they are, and those that are no machine.
+/// Where machines of a cloud learn who they are, all else that is link-local, and what is no machine.
 fn is_never(ip: IpAddr) -> bool {
+    if METADATA_ADDRESSES.contains(&ip) {
+        return true;
+    }
     match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast() || ip.is_broadcast(),
-        IpAddr::V6(ip) => {
-            // fd00:ec2::254, the one that is not link-local.
-            let of_a_cloud = ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254];
-            ip.is_unicast_link_local() || ip.is_multicast() || of_a_cloud
-        }
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
     }
 }
 
@@ -137,6 +137,8 @@ mod tests {
             "fe80::1",
             "::ffff:169.254.169.254",
             "fd00:ec2::254",
+            "100.100.100.200",
+            "192.0.0.192",
             "224.0.0.1",
             "ff02::1",
             "255.255.255.255",

@@ -1,6 +1,6 @@
 //! Compiled policies against rules asked one after the other.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use muster_domain::fixture;
 use muster_domain::job::{GroupNetwork, NetworkMode, read_peer};
