@@ -109,6 +109,9 @@ impl AllocTask {
         match self.runner.handle_update(&desired, now()) {
             Ok(()) => {
                 self.submit(vec![Write::Desired(desired.clone())]).await;
+                if desired.deployment != self.desired.deployment {
+                    self.facilities.outbox.ask_anew(desired.alloc_id);
+                }
                 self.desired = Arc::new(*desired);
                 self.fence_again();
             }

@@ -34,6 +34,8 @@ struct Entry {
     acked: u64,
     /// A session broke while a report of it was under way.
     doubtful: bool,
+    /// Somebody else asks: the next report is news, whatever it says.
+    asked_anew: bool,
 }
 
 impl Outbox {
@@ -42,8 +44,9 @@ impl Outbox {
         {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             match entries.get_mut(&report.alloc_id) {
-                Some(entry) if entry.report == report => return,
+                Some(entry) if entry.report == report && !entry.asked_anew => return,
                 Some(entry) => {
+                    entry.asked_anew = false;
                     entry.report = report;
                     entry.number += 1;
                 }
@@ -53,6 +56,7 @@ impl Outbox {
                         sent: None,
                         acked: 0,
                         doubtful: false,
+                        asked_anew: false,
                         report,
                     };
                     entries.insert(entry.report.alloc_id, entry);
@@ -63,6 +67,15 @@ impl Outbox {
             self.urgent.notify_one();
         } else {
             self.news.notify_one();
+        }
+    }
+
+    /// Another deployment asks how the allocation is: the control plane has forgotten the answer to the one before,
+    /// and the same words are news to it.
+    pub(crate) fn ask_anew(&self, alloc_id: AllocId) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get_mut(&alloc_id) {
+            entry.asked_anew = true;
         }
     }
 
@@ -272,6 +285,23 @@ mod tests {
         outbox.put(report(1, "a"), true);
 
         assert!(outbox.batch(2).is_empty());
+    }
+
+    #[test]
+    fn the_same_words_are_news_to_whoever_asks_anew() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "well"), false);
+        assert_eq!(words(&outbox.batch(1)), ["well"]);
+        outbox.ack(1);
+
+        outbox.ask_anew(report(1, "").alloc_id);
+        // The old words are not sent again by themselves: they answered another question.
+        assert!(outbox.batch(2).is_empty());
+        outbox.put(report(1, "well"), false);
+        assert_eq!(words(&outbox.batch(3)), ["well"]);
+        outbox.put(report(1, "well"), false);
+        outbox.ack(3);
+        assert!(outbox.batch(4).is_empty());
     }
 
     #[test]

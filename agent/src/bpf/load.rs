@@ -11,7 +11,8 @@ use aya::{
     pin::PinError,
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr,
-        ProgramError, RawTracePoint, links::FdLink,
+        ProgramError, RawTracePoint,
+        links::{FdLink, LinkError},
     },
 };
 use muster_ebpf_common::kernel::Facts;
@@ -86,7 +87,7 @@ pub enum LoadProgramsError {
         program: &'static str,
         /// What aya said.
         #[source]
-        source: aya::programs::links::LinkError,
+        source: LinkError,
     },
     /// The program or its link could not be pinned.
     #[error("pin eBPF program {program} at {path}")]
@@ -189,15 +190,8 @@ fn attach_packets(
     // A link always lets others attach beside it, and the kernel refuses to be told so.
     let link = program
         .attach(cgroup, direction, CgroupAttachMode::Single)
-        .and_then(|id| program.take_link(id))
-        .map_err(|source| LoadProgramsError::Attach {
-            program: name,
-            source,
-        })?;
-    FdLink::try_from(link).map_err(|source| LoadProgramsError::NoLink {
-        program: name,
-        source,
-    })
+        .and_then(|id| program.take_link(id));
+    held(name, link)
 }
 
 fn attach_call(
@@ -209,15 +203,20 @@ fn attach_call(
     program.load().map_err(|error| refused(name, error))?;
     let link = program
         .attach(cgroup, CgroupAttachMode::Single)
-        .and_then(|id| program.take_link(id))
-        .map_err(|source| LoadProgramsError::Attach {
-            program: name,
-            source,
-        })?;
-    FdLink::try_from(link).map_err(|source| LoadProgramsError::NoLink {
-        program: name,
-        source,
-    })
+        .and_then(|id| program.take_link(id));
+    held(name, link)
+}
+
+/// The link by which a program is attached, as one that can be pinned.
+fn held<L>(
+    program: &'static str,
+    link: Result<L, ProgramError>,
+) -> Result<FdLink, LoadProgramsError>
+where
+    FdLink: TryFrom<L, Error = LinkError>,
+{
+    let link = link.map_err(|source| LoadProgramsError::Attach { program, source })?;
+    FdLink::try_from(link).map_err(|source| LoadProgramsError::NoLink { program, source })
 }
 
 fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgramsError> {
