@@ -31,8 +31,8 @@ pub enum MeasureCostError {
     Read(#[source] io::Error),
 }
 
-/// Measures the programs of every agent on this machine for `time`: those that bear our names. Measuring costs some
-/// 20 to 30 ns a run itself and ends with this call.
+/// Measures the programs of every agent on this machine for `time`: those that bear our names. The measuring is
+/// in each run's time itself, and ends with this call.
 ///
 /// # Errors
 ///
