@@ -1,7 +1,7 @@
 # A task that may look up names and speak HTTPS with one network, and be reached on its own port alone.
 #
 # The first rule that matches decides: the task's rules, the group's, the node's, then the nearest `default`. What
-# clouds tell their machines and the control plane's own sockets stay out of reach whatever is written here.
+# clouds tell their machines, and the servers' QUIC sockets, stay out of reach whatever is written here.
 # See what it tried: muster net fenced --denied --follow
 job "fenced" {
   type = "service"

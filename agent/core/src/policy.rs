@@ -29,8 +29,8 @@ const BUILT_IN: &str = "built-in/";
 
 /// Intervals of one policy: as many as one prefix may have, and a fourth of what a whole node may have.
 const INTERVALS_MAX: usize = LEAF_INTERVALS_MAX as usize;
-/// Rules that are laid over each other, over all prefixes of one policy: a bound on the time of compiling,
-/// about a second. A policy of 10 000 rules has 10 000 if each names a prefix of its own.
+/// Rules that are laid over each other, over all prefixes of one policy: a bound on the time of compiling.
+/// A policy of 10 000 rules has 10 000 if each names a prefix of its own.
 const LAYERS_MAX: usize = 4_000_000;
 
 /// One direction's policy.

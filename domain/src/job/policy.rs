@@ -42,7 +42,8 @@ pub struct DirectionPolicy {
 pub enum PolicyAction {
     /// It passes.
     Allow,
-    /// It is thrown away; its sender is told `EPERM` where it is a task.
+    /// It is thrown away. A task that sends a datagram, or connects where no listener of its machine can be meant,
+    /// is told `EPERM`; otherwise it hears nothing.
     Deny,
 }
 

@@ -24,7 +24,7 @@ pub const VICTIMS_MAX: u32 = 1_024;
 /// Prefixes of addresses in all policies of a node together, of each family.
 ///
 /// A policy that does not fit is an error before its task starts. Entries are allocated when they
-/// are made (48 bytes each).
+/// are made.
 pub const LEAVES_MAX: u32 = 131_072;
 
 /// Intervals of all policies of a node together, of eight bytes each (2 MiB).
