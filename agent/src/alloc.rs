@@ -67,6 +67,9 @@ impl AllocTask {
         if !self.restored {
             let desired = Write::Desired(Box::new((*self.desired).clone()));
             self.submit(vec![desired]).await;
+        } else if self.runner.finished_at().is_none() {
+            let Facilities { bridge, .. } = &*self.facilities;
+            bridge.adopt(&self.facilities, &self.desired).await;
         }
         loop {
             while let Some(effect) = self.runner.poll_effect() {
@@ -235,6 +238,8 @@ impl AllocTask {
             && let Some(at) = finished
         {
             *told = finished;
+            let Facilities { bridge, .. } = &*self.facilities;
+            bridge.remove(&self.facilities, alloc_id).await;
             let finished = node::Event::Finished { alloc_id, at };
             drop(self.facilities.node.send(finished).await);
         }

@@ -5,6 +5,7 @@
 //! <data>/alloc/<allocation>/<task>/{local,secrets,tmp}   a task's own
 //! <data>/logs/<allocation>/<task>.stdout.N           what it wrote
 //! <data>/logs/<allocation>/fifos/<task>.stdout       what it writes to
+//! <data>/logs/<allocation>/names/hosts               what it reads of names, with a network of its own
 //! <data>/trash/…                                     destroyed, being deleted
 //! ```
 //!
@@ -93,6 +94,11 @@ impl AllocDirs {
     /// The directory shared by the group: `NOMAD_ALLOC_DIR`.
     pub(crate) fn shared(&self) -> PathBuf {
         self.alloc.join("alloc")
+    }
+
+    /// Files that tell its tasks of names, if it has a network of its own.
+    pub(crate) fn names(&self) -> PathBuf {
+        self.logs.join("names")
     }
 
     /// A task's own directory, its working directory.

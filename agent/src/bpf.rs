@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
@@ -25,6 +26,7 @@ mod kernel;
 mod limits;
 mod load;
 mod map;
+mod nat;
 mod net;
 mod object;
 mod oom;
@@ -37,8 +39,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
+    net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -50,11 +54,14 @@ use nix::{
 use thiserror::Error;
 
 use muster_agent_core::policy::TaskPolicies;
-use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
+use muster_ebpf_common::{
+    CgroupId, LAYOUT, Lost, Plain,
+    nat::{Published, PublishedKey},
+};
 
 use crate::bpf::{
-    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, oom::Oom, pins::Pins, policy::Policy,
-    sched::Sched,
+    btf::KernelTypes, exec::Exec, map::PinnedMap, nat::Nat, net::Net, oom::Oom, pins::Pins,
+    policy::Policy, sched::Sched,
 };
 
 pub use crate::bpf::{
@@ -215,6 +222,7 @@ pub struct Bpf {
     net: Net,
     oom: Oom,
     policy: Policy,
+    nat: Nat,
     verdicts: PathBuf,
     lost: PinnedMap<u32, u64>,
     active: PinnedMap<u32, u64>,
@@ -319,6 +327,7 @@ impl Bpf {
                 entries: PinnedMap::shared(open_map(&maps, "OOM")?),
             },
             policy: Policy::open(&maps, count)?,
+            nat: Nat::open(&maps, &pins.programs(generation))?,
             verdicts: maps.clone(),
             lost: PinnedMap::per_cpu(open_map(&maps, "LOST")?, count),
             active: PinnedMap::shared(open_map(&maps, "ACTIVE")?),
@@ -399,7 +408,47 @@ impl Bpf {
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
     ) -> Result<(), FenceError> {
-        self.policy.fence(task, policies, ports)
+        self.policy.fence(task, policies, ports, false)
+    }
+
+    /// The same for a task whose allocation has a network of its own: nobody outside of it reaches another port
+    /// than `ports`, whatever the policy says.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError`]. What the task had before, it still has.
+    pub fn fence_behind_door(
+        &self,
+        task: CgroupId,
+        policies: &TaskPolicies,
+        ports: &BTreeSet<u16>,
+    ) -> Result<(), FenceError> {
+        self.policy.fence(task, policies, ports, true)
+    }
+
+    /// The programs for packets that come in by a device and that go out, in this order.
+    pub(crate) fn device_programs(&self) -> [Arc<OwnedFd>; 2] {
+        self.nat.programs()
+    }
+
+    /// Says that the device `door` leads to the allocation with this address, and nowhere else.
+    pub(crate) fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
+        self.nat.set_door(door, address)
+    }
+
+    /// Has a port of the machine lead through a door.
+    pub(crate) fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
+        self.nat.publish(key, leads_to)
+    }
+
+    /// Forgets a door, and those of `ports` that lead through it.
+    pub(crate) fn remove_door(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
+        self.nat.remove(door, ports)
+    }
+
+    /// Forgets every door whose device is not among `devices`, and the ports that lead through it.
+    pub(crate) fn sweep_doors(&self, devices: &BTreeSet<u32>) -> io::Result<()> {
+        self.nat.sweep(devices)
     }
 
     /// Removes the policies of tasks that an earlier agent had, and whose cgroups are not among `alive`.

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 
 use crate::allocdir::DataDir;
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
+use crate::bridge::{DEFAULT_SUBNET, NodeNetwork};
 use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
 use crate::drivers::{native, plugin};
 use crate::node::recorded_tree;
@@ -43,6 +44,9 @@ pub enum CleanError {
     /// The mount cannot be undone.
     #[error(transparent)]
     Unmount(#[from] UnmountBpffsError),
+    /// What is on the machine's devices and in its packet filter cannot be removed.
+    #[error("what networks of allocations left on the machine cannot be removed")]
+    Network(#[source] io::Error),
     /// A file cannot be removed.
     #[error("{} cannot be removed", path.display())]
     Remove {
@@ -100,6 +104,7 @@ async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> 
         removed.push(format!("cgroups {}", tree.v2_dir().display()));
     }
     remove_file(&data.tree_record(), &mut Vec::new())?;
+    remove_network(&data, &mut removed)?;
     remove_bpf(&data, &mut removed)?;
     remove_special_files(&data, &mut removed)?;
     Ok(removed)
@@ -173,6 +178,18 @@ fn drivers_of(tree: &NodeTree) -> Vec<ProcessId> {
         .filter_map(|line| line.parse().ok())
         .filter_map(ProcessId::of)
         .collect()
+}
+
+/// Removes the rule of the packet filter and the programs on devices; doors are gone with their tasks.
+fn remove_network(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
+    let Some(node_id) = known_node_id(data.root()) else {
+        return Ok(());
+    };
+    let undone = NodeNetwork::new(node_id, DEFAULT_SUBNET).undo();
+    if undone.map_err(CleanError::Network)? {
+        removed.push("the rule and the programs of networks of allocations".to_owned());
+    }
+    Ok(())
 }
 
 fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {

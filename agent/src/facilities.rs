@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
+use crate::bridge::Bridge;
 use crate::cgroup::NodeTree;
 use crate::control::Standing;
 use crate::cores::Cores;
@@ -37,6 +38,8 @@ pub(crate) struct Facilities {
     pub(crate) bpf: Result<Bpf, String>,
     /// What the node adds to every task's network policy.
     pub(crate) network: NodePolicy,
+    /// Networks of allocations.
+    pub(crate) bridge: Bridge,
     /// The newest verdicts on their packets.
     pub(crate) verdicts: VerdictLog,
     /// Drains FIFOs.

@@ -252,6 +252,7 @@ pub(crate) async fn release_kernel(
 
 /// Destroys an allocation of which nothing runs. Tries until it succeeds; the node is told of each failure.
 pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
+    facilities.bridge.remove(facilities, alloc_id).await;
     let mut pause = DESTROY_PAUSE_MIN;
     while !(release(facilities, alloc_id).await.is_ok() && discard(facilities, alloc_id).await) {
         drop(facilities.node.send(Event::Refused { alloc_id }).await);

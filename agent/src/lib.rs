@@ -22,6 +22,7 @@
 mod alloc;
 mod allocdir;
 pub mod bpf;
+mod bridge;
 pub mod cgroup;
 pub mod clean;
 mod control;
@@ -49,6 +50,7 @@ pub mod trash;
 mod verdicts;
 mod volumes;
 
+pub use bridge::{BridgeError, DEFAULT_SUBNET};
 pub use drivers::native::DriverConfigError;
 pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::Collected;

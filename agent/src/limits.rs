@@ -116,3 +116,13 @@ pub(crate) const VERDICTS_KEPT: usize = 8_192;
 pub(crate) const VERDICTS_TOLD_MAX: usize = 1_024;
 /// How long after its start an agent looks once more for policies of tasks that an earlier one had.
 pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);
+
+/// Networks of allocations that wait for the one thread that makes them; who comes beyond waits for room. A
+/// network takes about a millisecond.
+pub(crate) const BRIDGE_ORDERS_MAX: usize = 256;
+/// Addresses that are tried for one allocation while other agents of the machine have them.
+pub(crate) const BRIDGE_TRIES_MAX: usize = 4_096;
+/// Time between two looks for devices of the machine that came since.
+pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// Processes of an allocation whose network namespaces are looked at when it is taken up again.
+pub(crate) const BRIDGE_PROCESSES_MAX: usize = 64;

@@ -199,6 +199,7 @@ impl Agent {
         if leave == Leave::StopTasks {
             stop_tasks(&events).await;
             tell_server(&facilities).await;
+            facilities.bridge.undo().await;
         }
         stop.cancel();
         drop(events);

@@ -4,6 +4,7 @@
 //! something that is not there stays as it is written, for the operator to see.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use muster_domain::alloc::{DesiredAlloc, alloc_name};
 use muster_domain::job::{DEFAULT_REGION, Task, TaskGroup};
@@ -28,11 +29,17 @@ pub(crate) struct TaskEnv {
 
 impl TaskEnv {
     /// For the task `at`, on the node described by `spec`.
-    pub(crate) fn build(at: &TaskAt, dirs: &AllocDirs, spec: &NodeSpec) -> Self {
+    /// `address` is the allocation's, if it has a network of its own.
+    pub(crate) fn build(
+        at: &TaskAt,
+        dirs: &AllocDirs,
+        spec: &NodeSpec,
+        address: Option<Ipv4Addr>,
+    ) -> Self {
         let (desired, group, task) = (&*at.desired, at.group(), at.task());
         let node = node_facts(spec);
         let mut vars = muster_vars(at, dirs, spec);
-        add_ports(&mut vars, desired, &spec.address);
+        add_ports(&mut vars, desired, &spec.address, address);
         add_holding(&mut vars, at);
         add_meta(&mut vars, desired, group, task);
         let mut env = Self { vars, node };
@@ -168,7 +175,12 @@ fn muster_vars(at: &TaskAt, dirs: &AllocDirs, spec: &NodeSpec) -> BTreeMap<Strin
         .collect()
 }
 
-fn add_ports(vars: &mut BTreeMap<String, String>, desired: &DesiredAlloc, address: &str) {
+fn add_ports(
+    vars: &mut BTreeMap<String, String>,
+    desired: &DesiredAlloc,
+    address: &str,
+    own: Option<Ipv4Addr>,
+) {
     for port in &desired.holding.ports {
         let address = if port.host_ip.is_empty() {
             address
@@ -185,7 +197,14 @@ fn add_ports(vars: &mut BTreeMap<String, String>, desired: &DesiredAlloc, addres
             ("HOST_ADDR", format!("{address}:{}", port.value)),
             ("ALLOC_PORT", inside.to_string()),
         ];
-        for (word, value) in values {
+        let own = own.into_iter().flat_map(|own| {
+            [
+                ("ALLOC_INTERFACE", "eth0".to_owned()),
+                ("ALLOC_IP", own.to_string()),
+                ("ALLOC_ADDR", format!("{own}:{inside}")),
+            ]
+        });
+        for (word, value) in values.into_iter().chain(own) {
             vars.insert(format!("NOMAD_{word}_{}", port.label), value);
         }
     }
@@ -286,7 +305,8 @@ mod tests {
             desired: desired.into(),
             at: 0,
         };
-        TaskEnv::build(&at, &dirs, &fixture::node("n1").build())
+        let address = Some(Ipv4Addr::new(172, 26, 64, 2));
+        TaskEnv::build(&at, &dirs, &fixture::node("n1").build(), address)
     }
 
     #[test]
@@ -304,6 +324,8 @@ mod tests {
             ("NOMAD_PORT_http", "80"),
             ("NOMAD_HOST_PORT_http", "20001"),
             ("NOMAD_ADDR_http", "127.0.0.1:20001"),
+            ("NOMAD_ALLOC_INTERFACE_http", "eth0"),
+            ("NOMAD_ALLOC_ADDR_http", "172.26.64.2:80"),
             ("NOMAD_META_owner", "group"),
             ("NOMAD_META_OWNER", "group"),
         ];

@@ -19,6 +19,9 @@ mod drain;
 pub use device::{DeviceGroup, DeviceInstance, HostAddress, HostVolume};
 pub use drain::{Drain, DrainSpec};
 
+/// The attribute of a node on which allocations can have a network of their own that leads somewhere.
+pub const NETWORK_BRIDGE: &str = "network.bridge";
+
 /// What an agent found on its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSpec {

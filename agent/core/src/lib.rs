@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod addresses;
 pub mod alloc;
 pub mod contact;
 pub mod gc;

@@ -11,14 +11,14 @@ use aya::{
     pin::PinError,
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr,
-        ProgramError, RawTracePoint,
+        ProgramError, RawTracePoint, SchedClassifier,
         links::{FdLink, LinkError},
     },
 };
 use muster_ebpf_common::kernel::Facts;
 use thiserror::Error;
 
-use crate::bpf::limits::VERIFIER_LOG_LINES_MAX;
+use crate::bpf::{limits::VERIFIER_LOG_LINES_MAX, nat};
 
 /// Programs on tracepoints; each has its tracepoint's name.
 const TRACEPOINTS: [&str; 5] = [
@@ -37,6 +37,9 @@ const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
 
 /// Programs at calls of the tree's sockets; each knows its own place.
 const CALLS: [&str; 2] = ["connect4", "connect6"];
+
+/// Programs on devices, which are pinned themselves: devices come and go.
+const DEVICES: [&str; 2] = [nat::INWARD, nat::OUTWARD];
 
 /// The one map that does not say itself that it is pinned.
 const SOCKETS: &str = "SOCKETS";
@@ -117,6 +120,7 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
         .into_iter()
         .chain(PACKETS.into_iter().map(|(program, _)| program))
         .chain(CALLS)
+        .chain(DEVICES)
         .chain([CHARGE_RUNNING])
 }
 
@@ -157,7 +161,25 @@ pub(super) fn load(
         let link = attach_call(&mut ebpf, program, cgroup)?;
         pin_link(link, program, programs)?;
     }
+    for program in DEVICES {
+        pin_classifier(&mut ebpf, program, programs)?;
+    }
     pin_charge_running(&mut ebpf, programs)
+}
+
+fn pin_classifier(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    programs: &Path,
+) -> Result<(), LoadProgramsError> {
+    let program: &mut SchedClassifier = program_mut(ebpf, name)?;
+    program.load().map_err(|error| refused(name, error))?;
+    let path = programs.join(name);
+    program.pin(&path).map_err(|source| LoadProgramsError::Pin {
+        program: name,
+        path,
+        source,
+    })
 }
 
 fn attach_tracepoint(

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <pin dir>/maps-<layout>/<MAP>                 one set, adopted by every load of the programs
-//! <pin dir>/programs-<generation>/<PROGRAM>     links, and the program that is only run
+//! <pin dir>/programs-<generation>/<PROGRAM>     links, and the programs that are attached to devices or only run
 //! ```
 //!
 //! A directory of programs is complete when every name is in it. An agent that dies while it fills

@@ -18,8 +18,8 @@ use muster_ebpf_common::{
     CgroupId,
     limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
     policy::{
-        Direction, EGRESS_OPEN, Fence, INGRESS_OPEN, Interval, Leaf, LeafKey4, LeafKey6,
-        POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, Verdict,
+        BEHIND_DOOR, Direction, EGRESS_OPEN, Fence, INGRESS_OPEN, Interval, Leaf, LeafKey4,
+        LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, Verdict,
     },
 };
 use thiserror::Error;
@@ -185,6 +185,7 @@ impl Policy {
         task: CgroupId,
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
+        behind_door: bool,
     ) -> Result<(), FenceError> {
         let mut loaded = self.locked();
         let ingress = self.load(&mut loaded, &policies.ingress)?;
@@ -200,7 +201,9 @@ impl Policy {
         let fence = Fence {
             ingress,
             egress,
-            flags: flag(&policies.ingress, INGRESS_OPEN) | flag(&policies.egress, EGRESS_OPEN),
+            flags: flag(&policies.ingress, INGRESS_OPEN)
+                | flag(&policies.egress, EGRESS_OPEN)
+                | if behind_door { BEHIND_DOOR } else { 0 },
         };
         let made = self
             .set_ports(task, &before.ports, ports)

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ipnet::Ipv4Net;
 use muster_agent_core::gc::GcConfig;
 use muster_agent_core::policy::NodePolicy;
 use muster_domain::job::{DEFAULT_NODE_POOL, PolicyProtocol};
@@ -14,6 +15,7 @@ use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
 use muster_link::certificates::Certificates;
 
+use crate::bridge::DEFAULT_SUBNET;
 use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
 use crate::ring::RingConfig;
@@ -71,6 +73,8 @@ pub struct AgentConfig {
     pub drivers: Vec<(String, Arc<dyn TaskDriver>)>,
     /// What the node adds to every task's network policy, besides its servers.
     pub network: NodePolicy,
+    /// Addresses of allocations that have a network of their own.
+    pub bridge_subnet: Ipv4Net,
     /// Collection of finished allocations.
     pub gc: GcConfig,
     /// How logs are drained.
@@ -110,6 +114,7 @@ impl AgentConfig {
             plugins: BTreeMap::new(),
             drivers: Vec::new(),
             network: NodePolicy::default(),
+            bridge_subnet: DEFAULT_SUBNET,
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
             strict_limits: false,

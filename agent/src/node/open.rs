@@ -14,6 +14,7 @@ use super::spec::Publisher;
 use super::{AgentConfig, Event, StartAgentError, network, pin_dir};
 use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
+use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
 use crate::control::Standing;
 use crate::cores::Cores;
@@ -55,6 +56,7 @@ pub(super) async fn open(
     let (store, mut loaded) = store::open(data.root())?;
     let (hierarchies, tree) = open_tree(&data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
+    let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
 
@@ -90,6 +92,7 @@ pub(super) async fn open(
         node_id,
         hierarchies,
         bpf: bpf.as_ref().map(Bpf::adoption).map_err(Clone::clone),
+        no_bridge: bridge.unsupported().map(str::to_owned),
         engine: ring.engine().clone(),
         unenforced: tree.unenforced().to_vec(),
         core_ids: tree.core_ids(),
@@ -101,6 +104,7 @@ pub(super) async fn open(
         tree,
         bpf,
         network: network::policy(config),
+        bridge,
         verdicts: VerdictLog::default(),
         ring,
         cores: Cores::default(),
@@ -131,6 +135,7 @@ pub(super) async fn open(
 fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(bridge::follow_devices(Arc::clone(facilities), stop.clone()));
     for (name, slot) in facilities.drivers.iter() {
         let facilities = Arc::clone(facilities);
         let follow = follow_events(name.to_owned(), slot.clone(), facilities, stop.clone());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use muster_domain::id::NodeId;
 use muster_domain::job::DEFAULT_HOST_NETWORK;
-use muster_domain::node::{HostAddress, HostVolume, NodeResources, NodeSpec};
+use muster_domain::node::{HostAddress, HostVolume, NETWORK_BRIDGE, NodeResources, NodeSpec};
 use muster_domain::resources::Amount;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ pub(super) struct Parts {
     pub(super) node_id: NodeId,
     pub(super) hierarchies: Hierarchies,
     pub(super) bpf: Result<Adoption, String>,
+    /// Why allocations cannot have networks of their own.
+    pub(super) no_bridge: Option<String>,
     pub(super) engine: Engine,
     pub(super) unenforced: Vec<Unenforced>,
     pub(super) core_ids: Vec<u16>,
@@ -48,6 +50,10 @@ impl Parts {
                 add("ebpf.reason", reason.clone());
             }
         }
+        match &self.no_bridge {
+            None => add(NETWORK_BRIDGE, "true".to_owned()),
+            Some(reason) => add("network.bridge.reason", reason.clone()),
+        };
         match &self.engine {
             Engine::IoUring => add("io_uring", "true".to_owned()),
             Engine::Epoll { .. } => add("io_uring", "false".to_owned()),

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_driver::{
-    CgroupPlacement, LinuxResources, MountConfigs, NetworkIsolation, NetworkMode, PortMapping,
-    StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
+    CgroupPlacement, LinuxResources, Mount, MountConfigs, NetworkIsolation, NetworkMode,
+    PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
 use super::{LiveTask, TaskAt, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
+use crate::bridge::AllocNetwork;
 use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup, core_list};
 use crate::drivers::{DriverSlot, TaskConfigError, native};
 use crate::facilities::Facilities;
@@ -57,7 +58,9 @@ pub(crate) async fn begin(
     attempt: u32,
 ) -> Result<(LiveTask, String), StartFailure> {
     let slot = driver(facilities, task)?;
-    let config = task_config(facilities, task, attempt)?;
+    let network = facilities.bridge.ensure(facilities, &task.desired).await;
+    let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
+    let config = task_config(facilities, task, attempt, network.as_deref())?;
     let cgroup = make_cgroup(facilities, task).await?;
     let mut notes: Vec<String> = cgroup
         .unenforced()
@@ -354,15 +357,19 @@ fn task_config(
     facilities: &Facilities,
     task: &TaskAt,
     attempt: u32,
+    own_network: Option<&AllocNetwork>,
 ) -> Result<TaskConfig, StartFailure> {
     let spec = facilities.spec();
     let dirs = facilities.data.alloc(task.alloc_id());
     let TaskAt { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
-    let env = TaskEnv::build(task, &dirs, &spec);
-    let mounts = volumes::mounts(group, description, &spec.volumes).map_err(StartFailure::fatal)?;
-    let config = serde_json::from_str(&description.config_json)
+    let address = own_network.map(|network| network.address);
+    let env = TaskEnv::build(task, &dirs, &spec, address);
+    let mut mounts =
+        volumes::mounts(group, description, &spec.volumes).map_err(StartFailure::fatal)?;
+    let config: serde_json::Value = serde_json::from_str(&description.config_json)
         .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;
+    mounts.extend(names(description, &config, &mounts, own_network));
     let fifo = |stream| dirs.fifos.join(stream_name(&description.name, stream));
     Ok(TaskConfig {
         id: task_id(task, attempt),
@@ -389,7 +396,7 @@ fn task_config(
         stderr_path: fifo(LogStream::Stderr),
         kill_signal: Some(description.kill_signal.clone()),
         mounts,
-        network: network(group),
+        network: network(group, own_network),
         env: env.vars,
         ..TaskConfig::default()
     })
@@ -406,13 +413,43 @@ fn interpolated(env: &TaskEnv, mut config: serde_json::Value) -> serde_json::Val
     config
 }
 
-/// The network of a group that is to have none. Every other one has the host's.
-fn network(group: &TaskGroup) -> Option<NetworkIsolation> {
+/// The network of a group that is to have none or its own. Every other one has the host's.
+fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsolation> {
+    if let Some(own) = own {
+        return Some(NetworkIsolation {
+            mode: NetworkMode::Group,
+            path: own.path(),
+            ..NetworkIsolation::default()
+        });
+    }
     let mode = group.network.as_ref()?.mode;
     (mode == GroupNetworkMode::None).then(|| NetworkIsolation {
         mode: NetworkMode::None,
         ..NetworkIsolation::default()
     })
+}
+
+/// The files of names that a task with a network of its own sees in place of the host's: in a root made of the
+/// host's directories. A root that the job names has its own, and other drivers make theirs.
+fn names(
+    task: &Task,
+    config: &serde_json::Value,
+    mounts: &[Mount],
+    own: Option<&AllocNetwork>,
+) -> Vec<Mount> {
+    let has_root = config.get("root").is_some_and(|root| !root.is_null());
+    if task.driver != native::NAME || has_root {
+        return Vec::new();
+    }
+    let files = own.map_or(&[][..], |own| &own.files).iter();
+    let free = files.filter(|(_, target)| mounts.iter().all(|mount| mount.task_path != *target));
+    free.map(|(path, target)| Mount {
+        task_path: (*target).to_owned(),
+        host_path: path.display().to_string(),
+        readonly: true,
+        ..Mount::default()
+    })
+    .collect()
 }
 
 /// The field of the native driver's block that holds a tree of actions.

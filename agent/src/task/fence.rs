@@ -6,6 +6,7 @@ use muster_agent_core::policy;
 use muster_domain::job::{NetworkPolicy, TaskGroup};
 
 use super::{TaskAt, chain};
+use crate::bridge;
 use crate::facilities::Facilities;
 
 /// Puts the task with the cgroup `cgroup_id` behind its policy. Answers with what an operator should know.
@@ -34,15 +35,15 @@ pub(crate) fn fence(
     };
     let policies = policy::compile(group, task.name(), &facilities.network)
         .map_err(|error| error.to_string())?;
-    let ports: BTreeSet<u16> = task
-        .desired
-        .holding
-        .ports
-        .iter()
-        .map(|port| port.value)
-        .collect();
-    bpf.fence(cgroup_id, &policies, &ports)
-        .map_err(|error| chain(&error))?;
+    let ports = task.desired.holding.ports.iter();
+    let fenced = if bridge::wanted(group) {
+        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
+        bpf.fence_behind_door(cgroup_id, &policies, &inside.collect())
+    } else {
+        let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
+        bpf.fence(cgroup_id, &policies, &declared)
+    };
+    fenced.map_err(|error| chain(&error))?;
     Ok(None)
 }
 

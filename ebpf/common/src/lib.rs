@@ -10,6 +10,7 @@
 //! | `exec.rs` | process counts, the main process, the exit ledger |
 //! | `net.rs` | bytes and packets |
 //! | `policy.rs` | what a task may send and receive |
+//! | `nat.rs` | networks of allocations and published ports |
 //! | `oom.rs` | processes killed for want of memory |
 //! | `kernel.rs` | offsets of kernel structures, filled in at load |
 //! | `limits.rs` | how many entries each map holds |
@@ -25,13 +26,14 @@
 pub mod exec;
 pub mod kernel;
 pub mod limits;
+pub mod nat;
 pub mod net;
 pub mod oom;
 pub mod policy;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
 pub type CgroupId = u64;

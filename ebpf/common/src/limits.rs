@@ -44,3 +44,14 @@ pub const RULES_MAX: u32 = 65_536;
 /// Bytes of verdicts that wait for the agent. What finds no room is counted as
 /// [`crate::Lost::Verdict`].
 pub const VERDICTS_BYTES: u32 = 256 * 1_024;
+
+/// Allocations with a network of their own. One beyond does not start, and its event says so.
+pub const DOORS_MAX: u32 = 8_192;
+
+/// Ports of the machine that lead to allocations, TCP and UDP counted apart.
+pub const PUBLISHED_MAX: u32 = 65_536;
+
+/// Exchanges by published ports that are remembered, of 40 bytes and their node in the map each (16 MiB).
+///
+/// The one unused longest is forgotten when it is full; its answers then do not reach the client.
+pub const PASSAGES_MAX: u32 = 131_072;

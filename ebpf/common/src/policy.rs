@@ -114,7 +114,7 @@ pub struct Fence {
     pub ingress: u32,
     /// The policy of what it sends.
     pub egress: u32,
-    /// Bits of [`INGRESS_OPEN`] and [`EGRESS_OPEN`].
+    /// Bits of [`INGRESS_OPEN`], [`EGRESS_OPEN`] and [`BEHIND_DOOR`].
     pub flags: u64,
 }
 
@@ -141,10 +141,21 @@ impl Fence {
     }
 }
 
+impl Fence {
+    /// Whether the task's allocation has a network of its own.
+    #[must_use]
+    #[inline]
+    pub const fn is_behind_door(&self) -> bool {
+        self.flags & BEHIND_DOOR != 0
+    }
+}
+
 /// Whatever the task receives is allowed.
 pub const INGRESS_OPEN: u64 = 1;
 /// Whatever the task sends is allowed.
 pub const EGRESS_OPEN: u64 = 2;
+/// The task's allocation has a network of its own: from outside only declared ports are reached.
+pub const BEHIND_DOOR: u64 = 4;
 
 /// The part of a trie's key after the length of the prefix, IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

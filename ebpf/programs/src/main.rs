@@ -25,6 +25,8 @@ mod exec;
 #[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
+mod nat;
+#[cfg(target_arch = "bpf")]
 mod net;
 #[cfg(target_arch = "bpf")]
 mod oom;

@@ -36,7 +36,8 @@ use muster_ebpf_common::{
     },
 };
 
-use self::packet::{Packet, is_mapped, low, protocol};
+pub(crate) use self::packet::protocol;
+use self::packet::{Packet, is_mapped, low};
 use crate::kernel::{count_lost, current_task, fact, is_active};
 
 /// The policies of each task. The agent makes the entry before the task starts.
@@ -150,13 +151,18 @@ fn tcp(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direct
     if local && known & socket::CHECKED == 0 {
         match Peer::of(peer(skb, packet)) {
             Peer::Own => own = true,
-            Peer::Task(other) => private = begins_here && is_private(other, packet),
+            Peer::Task(other) => {
+                private = begins_here && is_private(other, packet.event.remote_port);
+            }
             Peer::Host => {}
         }
         // Who listens may change until the connection is made.
         if !packet.begins {
             known |= socket::CHECKED | if own { socket::OWN } else { 0 };
         }
+    }
+    if !local && fence.is_behind_door() && packet.begins && !begins_here {
+        private = is_private(packet.event.task, packet.event.local_port);
     }
     if !kept.is_null() && known != before {
         // SAFETY: as above.
@@ -192,9 +198,13 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
     if local && matches!(packet.class, Class::Udp) {
         match Peer::of(peer(skb, packet)) {
             Peer::Own => return true,
-            Peer::Task(other) => private = sends && is_private(other, packet),
+            Peer::Task(other) => private = sends && is_private(other, packet.event.remote_port),
             Peer::Host => {}
         }
+    }
+    let behind_door = !local && fence.is_behind_door();
+    if behind_door && !sends && matches!(packet.class, Class::Udp) {
+        private = is_private(packet.event.task, packet.event.local_port);
     }
     packet.event.policy = fence.policy(direction);
     let verdict = if private {
@@ -204,7 +214,7 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
     };
     packet.event.verdict = verdict.0;
     if verdict.allows() {
-        if local || !fence.is_open(other_way) {
+        if local || behind_door || !fence.is_open(other_way) {
             record(packet, direction as u8);
         }
     } else if was_recorded(packet, other_way as u8) != 0 {
@@ -473,12 +483,12 @@ fn words(bytes: &[u8; 16]) -> [u32; 4] {
     [word(0), word(4), word(8), word(12)]
 }
 
-/// Whether `task` has not declared the port that the packet goes to.
+/// Whether `task` has not declared `port`.
 #[inline(always)]
-fn is_private(task: CgroupId, packet: &Packet) -> bool {
+fn is_private(task: CgroupId, port: u16) -> bool {
     let key = PortKey {
         task,
-        port: u64::from(packet.event.remote_port),
+        port: u64::from(port),
     };
     // SAFETY: nothing is read of the value.
     unsafe { PORTS.get(key) }.is_none()

@@ -13,7 +13,7 @@ mod volume;
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::{Constraint, DEFAULT_HOST_NETWORK, JobSpec, TaskGroup};
+use muster_domain::job::{Constraint, DEFAULT_HOST_NETWORK, JobSpec, NetworkMode, TaskGroup};
 use muster_domain::node::NodeSpec;
 
 use super::why::Obstacle;
@@ -33,6 +33,8 @@ pub(super) struct Asks {
     volumes: Vec<VolumeAsk>,
     /// Named ones, of the group's ports.
     host_networks: Vec<String>,
+    /// The group has a network of its own that leads somewhere.
+    bridge: bool,
     /// By name and conditions; how many is asked when a place is chosen.
     devices: Vec<(String, Vec<Constraint>)>,
 }
@@ -80,6 +82,10 @@ impl Asks {
             drivers,
             volumes: volumes.collect(),
             host_networks: host_networks.cloned().collect(),
+            bridge: group
+                .network
+                .as_ref()
+                .is_some_and(|network| network.mode == NetworkMode::Bridge),
             devices: devices
                 .map(|ask| (ask.name.clone(), ask.constraints.clone()))
                 .collect(),

@@ -393,16 +393,11 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
     let mode = match network.word("Mode") {
         None => NetworkMode::Host,
         Some(word) => match NetworkMode::from_word(&word) {
-            Some(mode @ (NetworkMode::Host | NetworkMode::None)) => mode,
-            Some(mode @ NetworkMode::Bridge) => {
-                let reason = format!("`{word}` is not supported yet: use `host` or `none`");
-                network.fault("Mode", reason);
-                mode
-            }
+            Some(mode) => mode,
             None => {
                 network.fault(
                     "Mode",
-                    format!("`{word}` is no network mode: use `host` or `none`"),
+                    format!("`{word}` is no network mode: use `host`, `bridge` or `none`"),
                 );
                 NetworkMode::Host
             }

@@ -1,12 +1,15 @@
-//! The node has every host network that the group's ports are on.
+//! The node has every host network that the group's ports are on, and the group's network mode.
 
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NETWORK_BRIDGE, NodeSpec};
 
 use super::{Needs, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
 fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
+    if needs.asks.bridge && !node.attributes.contains_key(NETWORK_BRIDGE) {
+        return Some("missing network mode bridge".to_owned());
+    }
     let missing = needs.asks.host_networks.iter().find(|name| {
         let mut addresses = node.addresses.iter();
         !addresses.any(|address| address.network == **name)

@@ -1,0 +1,97 @@
+//! Doors of allocations and ports published through them, as loaded.
+
+use std::{
+    collections::BTreeSet,
+    ffi::CString,
+    io,
+    net::Ipv4Addr,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::Path,
+    sync::Arc,
+};
+
+use muster_ebpf_common::nat::{Door, Published, PublishedKey};
+
+use crate::bpf::{
+    OpenBpfError,
+    map::{PinnedMap, open_pinned},
+    open_map,
+};
+
+/// The program for packets that come in by a device.
+pub(super) const INWARD: &str = "nat_in";
+/// The program for packets that go out by a device.
+pub(super) const OUTWARD: &str = "nat_out";
+
+/// The maps of the stem `nat`, and its programs, which the agent attaches to devices.
+#[derive(Debug)]
+pub(super) struct Nat {
+    doors: PinnedMap<u32, Door>,
+    published: PinnedMap<PublishedKey, Published>,
+    programs: [Arc<OwnedFd>; 2],
+}
+
+impl Nat {
+    pub(super) fn open(maps: &Path, programs: &Path) -> Result<Self, OpenBpfError> {
+        let program = |name| {
+            let path = programs.join(name);
+            let opened = CString::new(path.as_os_str().as_bytes())
+                .map_err(io::Error::other)
+                .and_then(|name| open_pinned(&name));
+            opened
+                .map(Arc::new)
+                .map_err(|source| OpenBpfError::Pins { path, source })
+        };
+        Ok(Self {
+            doors: PinnedMap::shared(open_map(maps, "DOORS")?),
+            published: PinnedMap::shared(open_map(maps, "PUBLISHED")?),
+            programs: [program(INWARD)?, program(OUTWARD)?],
+        })
+    }
+
+    pub(super) fn programs(&self) -> [Arc<OwnedFd>; 2] {
+        self.programs.clone()
+    }
+
+    pub(super) fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
+        let address = address.octets();
+        self.doors.set_all(door, Door { address })
+    }
+
+    pub(super) fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
+        self.published.set_all(key, leads_to)
+    }
+
+    /// Takes the ports back that lead through the door.
+    pub(super) fn remove(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
+        for key in ports {
+            if self.leads_through(*key)? == Some(door) {
+                self.published.remove(*key)?;
+            }
+        }
+        self.doors.remove(door).map(drop)
+    }
+
+    /// Removes every door whose device is not among `devices`, and the ports that lead through it.
+    pub(super) fn sweep(&self, devices: &BTreeSet<u32>) -> io::Result<()> {
+        for key in self.published.keys()? {
+            if self
+                .leads_through(key)?
+                .is_some_and(|door| !devices.contains(&door))
+            {
+                self.published.remove(key)?;
+            }
+        }
+        for door in self.doors.keys()? {
+            if !devices.contains(&door) {
+                self.doors.remove(door)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leads_through(&self, key: PublishedKey) -> io::Result<Option<u32>> {
+        let found = self.published.lookup(key)?;
+        Ok(found.and_then(|found| found.first().map(|published| published.door)))
+    }
+}

@@ -1,0 +1,515 @@
+//! Networks of allocations: a namespace for each, a pair of devices to the machine, published ports.
+//!
+//! There is no bridge device: each allocation has a door of its own (veth), to which the kernel routes its
+//! address, so that the number of allocations has no bound but that of addresses. Ports are published and
+//! answers turned round by eBPF programs (`bpf/nat.rs`), what leaves the machine is masqueraded by one rule of
+//! the packet filter ([`masquerade`]).
+//!
+//! | file | content |
+//! |---|---|
+//! | `workshop.rs` | the thread that makes, finds and removes networks |
+//! | `netlink.rs` | what it asks the kernel |
+//! | `masquerade.rs` | the rule |
+//! | `files.rs` | `/etc/hosts` and `/etc/resolv.conf` of an allocation |
+//!
+//! A namespace lives as long as a process is in it or this agent has it open. An agent that was killed finds
+//! the networks of allocations that run by their processes; those of others are gone, with their devices.
+//! Nothing of this is done on a node on which no job asks for it.
+//!
+//! Absent: IPv6 behind a door, later fragments of datagrams to published ports.
+
+mod files;
+mod masquerade;
+mod netlink;
+mod workshop;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::Ipv4Net;
+use muster_agent_core::addresses::SmallSubnetError;
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::{AllocId, NodeId};
+use muster_domain::job::{NetworkMode, TaskGroup};
+use muster_ebpf_common::nat::{Published, PublishedKey};
+use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::bpf::Bpf;
+use crate::cgroup::TaskCgroup;
+use crate::facilities::Facilities;
+use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
+use workshop::{Made, Order};
+
+/// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
+/// them stay true.
+pub const DEFAULT_SUBNET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(172, 26, 64, 0), 20);
+/// Protocols of published ports.
+const PROTOCOLS: [u8; 2] = [6, 17];
+/// Hexadecimal digits of a door's name: what fits into the name of a device after the prefix.
+const NAME_DIGITS: usize = 12;
+
+/// Why an allocation has no network.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// The node has no networks for allocations at all.
+    #[error("this node has no network mode `bridge`: {reason}")]
+    Unsupported {
+        /// Why.
+        reason: String,
+    },
+    /// The subnet is no good.
+    #[error("bridge: {0}")]
+    Subnet(#[from] SmallSubnetError),
+    /// The machine is in the subnet itself.
+    #[error(
+        "the machine's own address {address} is in {subnet}, the subnet for allocations: name another in the agent's configuration (bridge {{ subnet = … }})"
+    )]
+    Overlap {
+        /// The subnet.
+        subnet: Ipv4Net,
+        /// The address.
+        address: Ipv4Addr,
+    },
+    /// No address is free.
+    #[error(
+        "all {size} addresses of {subnet} are taken: stop allocations, or name a larger subnet in the agent's configuration (bridge {{ subnet = … }})"
+    )]
+    NoAddress {
+        /// The subnet.
+        subnet: Ipv4Net,
+        /// How many addresses it has.
+        size: u32,
+    },
+    /// Another agent of this machine gave the address away.
+    #[error("address {address} is taken on this machine")]
+    Taken {
+        /// The address.
+        address: Ipv4Addr,
+    },
+    /// Ports can be published on IPv4 alone.
+    #[error(
+        "port \"{label}\" is on {address}, and ports of mode `bridge` can be published on IPv4 addresses alone: ask for another host_network"
+    )]
+    NotV4 {
+        /// The port.
+        label: String,
+        /// Its address.
+        address: String,
+    },
+    /// The kernel refused something.
+    #[error("the allocation's network cannot be made: {what} failed")]
+    Kernel {
+        /// What.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The thread that makes networks has ended.
+    #[error("the part of the agent that makes networks has failed; restart the agent")]
+    Gone,
+}
+
+impl BridgeError {
+    fn kernel(what: &'static str, source: io::Error) -> Self {
+        Self::Kernel { what, source }
+    }
+
+    fn is_taken(&self) -> bool {
+        matches!(self, Self::Taken { .. })
+    }
+}
+
+/// What is a node's own among the machine's networks.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeNetwork {
+    /// Addresses of its allocations.
+    subnet: Ipv4Net,
+    /// Its table of the packet filter.
+    table: String,
+    /// The handle of its programs on devices.
+    handle: u32,
+    /// What tells its allocations from another node's.
+    node_id: NodeId,
+}
+
+impl NodeNetwork {
+    pub(crate) fn new(node_id: NodeId, subnet: Ipv4Net) -> Self {
+        let hash = hash([&node_id.0[..]]);
+        Self {
+            subnet,
+            table: format!("muster-{}", node_id.short()),
+            // Zero would be any.
+            handle: u32::try_from(hash >> 33).unwrap_or_default().max(1),
+            node_id,
+        }
+    }
+
+    /// The name of an allocation's door.
+    fn door(&self, alloc_id: AllocId) -> String {
+        let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
+        let digits = format!("{hash:016x}");
+        format!("{}{}", masquerade::DOOR_PREFIX, &digits[..NAME_DIGITS])
+    }
+
+    /// Removes the node's programs from devices and its rule. Says whether there was any.
+    pub(crate) fn undo(&self) -> io::Result<bool> {
+        workshop::undo(self)
+    }
+}
+
+/// 64-bit FNV-1a. Names of two allocations of a node that collided would be an error when the second starts.
+fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let bytes = parts.into_iter().flatten();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The network of one allocation.
+#[derive(Debug)]
+pub(crate) struct AllocNetwork {
+    /// Its address.
+    pub(crate) address: Ipv4Addr,
+    /// Files of the host that its tasks see, and where.
+    pub(crate) files: Vec<(PathBuf, &'static str)>,
+    door: u32,
+    namespace: OwnedFd,
+    ports: Vec<PublishedKey>,
+}
+
+impl AllocNetwork {
+    /// A path by which other processes enter the namespace, as long as this agent runs.
+    pub(crate) fn path(&self) -> String {
+        format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.namespace.as_raw_fd()
+        )
+    }
+}
+
+/// Networks of the node's allocations.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    node: NodeNetwork,
+    /// The thread that makes them, or why there is none.
+    orders: Result<mpsc::Sender<Order>, String>,
+    networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
+    /// Whether this agent made anything of the machine's ready.
+    used: AtomicBool,
+}
+
+/// Whether the group is to have a network of its own that leads somewhere.
+pub(crate) fn wanted(group: &TaskGroup) -> bool {
+    let mode = group.network.as_ref().map(|network| network.mode);
+    mode == Some(NetworkMode::Bridge)
+}
+
+impl Bridge {
+    pub(crate) fn new(node: NodeNetwork, bpf: &Result<Bpf, String>) -> Self {
+        let orders = match bpf {
+            Ok(bpf) => workshop::start(node.clone(), bpf.device_programs())
+                .map_err(|error| crate::task::chain(&error)),
+            Err(reason) => Err(format!("it has no eBPF programs: {reason}")),
+        };
+        Self {
+            node,
+            orders,
+            networks: Mutex::default(),
+            used: AtomicBool::new(false),
+        }
+    }
+
+    /// Why the node has none; `None` if it has.
+    pub(crate) fn unsupported(&self) -> Option<&str> {
+        self.orders.as_ref().err().map(String::as_str)
+    }
+
+    /// The network that an allocation has by now.
+    pub(crate) fn of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
+        let networks = self.locked();
+        networks.get(&alloc_id)?.get().map(Arc::clone)
+    }
+
+    /// The network of an allocation whose group wants one: made if it is not there. All its tasks have the same.
+    pub(crate) async fn ensure(
+        &self,
+        facilities: &Facilities,
+        desired: &DesiredAlloc,
+    ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
+        let Some(group) = desired.group().filter(|group| wanted(group)) else {
+            return Ok(None);
+        };
+        let alloc_id = desired.alloc_id;
+        let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
+        let network = cell.get_or_try_init(|| async {
+            let (done, made) = oneshot::channel();
+            let order = Order::Make {
+                name: self.node.door(alloc_id),
+                alias: format!("muster {} {alloc_id}", self.node.node_id),
+                done,
+            };
+            let made = self.ask(order, made).await??;
+            self.open(facilities, desired, group, made).await
+        });
+        network.await.map(|network| Some(Arc::clone(network)))
+    }
+
+    /// Takes the network up that an earlier agent made for an allocation, if a process of it runs.
+    pub(crate) async fn adopt(&self, facilities: &Facilities, desired: &DesiredAlloc) {
+        let Some(group) = desired.group().filter(|group| wanted(group)) else {
+            return;
+        };
+        let alloc_id = desired.alloc_id;
+        let namespaces = namespaces_of(facilities, alloc_id, group);
+        if namespaces.is_empty() {
+            return;
+        }
+        let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
+        let adopted = cell.get_or_try_init(|| async {
+            let (done, found) = oneshot::channel();
+            let order = Order::Adopt {
+                name: self.node.door(alloc_id),
+                namespaces,
+                done,
+            };
+            let made = self.ask(order, found).await??.ok_or(BridgeError::Gone)?;
+            self.open(facilities, desired, group, made).await
+        });
+        if let Err(error) = adopted.await {
+            tracing::error!(%alloc_id, error = crate::task::chain(&error),
+                "the network of a running allocation is not found: its published ports do not work until it is started anew");
+        }
+    }
+
+    /// Has the network be reached, and remembers how to undo that.
+    async fn open(
+        &self,
+        facilities: &Facilities,
+        desired: &DesiredAlloc,
+        group: &TaskGroup,
+        made: Made,
+    ) -> Result<Arc<AllocNetwork>, BridgeError> {
+        let (door, address) = (made.door, made.address);
+        let mut network = AllocNetwork {
+            address,
+            files: Vec::new(),
+            door,
+            namespace: made.namespace,
+            ports: Vec::new(),
+        };
+        let opened = publish(facilities, desired, &mut network).and_then(|()| {
+            let dir = facilities.data.alloc(desired.alloc_id).names();
+            let short = desired.alloc_id.short();
+            let host = format!("{}-{short}", group.name);
+            files::write(&dir, address, &[&host, &group.name])
+                .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
+        });
+        match opened {
+            Ok(files) => {
+                network.files = files;
+                Ok(Arc::new(network))
+            }
+            Err(error) => {
+                self.close(facilities, desired.alloc_id, &network).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the network of an allocation of which nothing runs.
+    pub(crate) async fn remove(&self, facilities: &Facilities, alloc_id: AllocId) {
+        let removed = self.locked().remove(&alloc_id);
+        if let Some(network) = removed.as_ref().and_then(|cell| cell.get()) {
+            self.close(facilities, alloc_id, network).await;
+        }
+    }
+
+    async fn close(&self, facilities: &Facilities, alloc_id: AllocId, network: &AllocNetwork) {
+        // The ports first, so that nothing is led to an address that another may get.
+        if let Some(bpf) = facilities.bpf()
+            && let Err(error) = bpf.remove_door(network.door, &network.ports)
+        {
+            tracing::warn!(%alloc_id, %error, "published ports of an allocation that ended are left until the agent starts again");
+        }
+        let (done, removed) = oneshot::channel();
+        let order = Order::Remove {
+            door: network.door,
+            address: network.address,
+            done,
+        };
+        match self.ask(order, removed).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%alloc_id, %error, "the device of an allocation is left until its namespace goes");
+            }
+            Err(error) => tracing::warn!(%alloc_id, %error, "the device of an allocation is left"),
+        }
+    }
+
+    /// Looks for devices of the machine that came since, and forgets doors whose devices are gone.
+    async fn look(&self, facilities: &Facilities) {
+        let (done, devices) = oneshot::channel();
+        let devices = match self.ask(Order::Look { done }, devices).await {
+            Ok(devices) => devices,
+            Err(error) => {
+                tracing::warn!(%error, "the machine's devices are not looked at");
+                return;
+            }
+        };
+        let swept = devices.and_then(|devices| {
+            facilities
+                .bpf()
+                .map_or(Ok(()), |bpf| bpf.sweep_doors(&devices))
+        });
+        if let Err(error) = swept {
+            tracing::warn!(%error, "the machine's network devices cannot be kept up with");
+        }
+    }
+
+    async fn ask<T>(&self, order: Order, done: oneshot::Receiver<T>) -> Result<T, BridgeError> {
+        let orders = self
+            .orders
+            .as_ref()
+            .map_err(|reason| BridgeError::Unsupported {
+                reason: reason.clone(),
+            })?;
+        if !matches!(order, Order::Look { .. }) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        orders
+            .send(order)
+            .await
+            .map_err(|_gone| BridgeError::Gone)?;
+        done.await.map_err(|_gone| BridgeError::Gone)
+    }
+
+    /// Removes what is on the machine's devices and in its packet filter, when no task is left.
+    pub(crate) async fn undo(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            return;
+        }
+        let node = self.node.clone();
+        let undone = tokio::task::spawn_blocking(move || node.undo()).await;
+        if let Err(error) = undone.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+            tracing::warn!(%error, "what networks of allocations left on the machine stays; `muster agent clean` removes it");
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps up with the machine's devices until the agent stops.
+pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: CancellationToken) {
+    let bridge = &facilities.bridge;
+    if bridge.unsupported().is_some() {
+        return;
+    }
+    let mut look = tokio::time::interval(BRIDGE_LOOK_INTERVAL);
+    let mut first = true;
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        // What an earlier agent left is swept once; after that a node without such jobs does nothing.
+        let used = !bridge.locked().is_empty();
+        if first || used {
+            bridge.look(&facilities).await;
+        }
+        first = false;
+    }
+}
+
+/// Has the machine's ports lead into the network.
+fn publish(
+    facilities: &Facilities,
+    desired: &DesiredAlloc,
+    network: &mut AllocNetwork,
+) -> Result<(), BridgeError> {
+    let bpf = facilities.bpf.as_ref();
+    let bpf = bpf.map_err(|reason| BridgeError::Unsupported {
+        reason: reason.clone(),
+    })?;
+    let failed = |source| BridgeError::kernel("write the published ports", source);
+    bpf.set_door(network.door, network.address)
+        .map_err(failed)?;
+    let default = facilities.spec().address.clone();
+    for port in &desired.holding.ports {
+        let text = if port.host_ip.is_empty() {
+            &default
+        } else {
+            &port.host_ip
+        };
+        let address: Ipv4Addr = text.parse().map_err(|_v6| BridgeError::NotV4 {
+            label: port.label.clone(),
+            address: text.clone(),
+        })?;
+        let leads_to = Published {
+            address: network.address.octets(),
+            door: network.door,
+            port: inside_port(port.value, port.to),
+            inside_mac: workshop::inside_mac(network.address),
+            door_mac: workshop::door_mac(network.address),
+            pad: 0,
+        };
+        for protocol in PROTOCOLS {
+            let key = PublishedKey {
+                address: address.octets(),
+                port: port.value,
+                protocol,
+                pad: 0,
+            };
+            bpf.publish(key, leads_to).map_err(failed)?;
+            network.ports.push(key);
+        }
+    }
+    Ok(())
+}
+
+/// The port that a task listens on for the machine's port `value`.
+pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
+    if to == 0 { value } else { to }
+}
+
+/// Network namespaces of an allocation's processes that are not this agent's own.
+fn namespaces_of(facilities: &Facilities, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
+    let own = std::fs::metadata("/proc/self/ns/net")
+        .map(|own| own.ino())
+        .ok();
+    let mut found = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for task in &group.tasks {
+        let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), &task.name);
+        let Ok(cgroup) = cgroup else { continue };
+        let processes = std::fs::read_to_string(cgroup.dir().join("cgroup.procs"));
+        for pid in processes
+            .unwrap_or_default()
+            .lines()
+            .take(BRIDGE_PROCESSES_MAX)
+        {
+            let Ok(namespace) = std::fs::File::open(format!("/proc/{pid}/ns/net")) else {
+                continue;
+            };
+            let inode = namespace.metadata().map(|metadata| metadata.ino()).ok();
+            if inode != own && seen.insert(inode) {
+                found.push(namespace.into());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! What programs of an allocation with a network of its own read of names: `/etc/hosts`, `/etc/resolv.conf`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+/// Where systemd's resolver says whom it asks, for those that cannot ask it.
+const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+/// What the machine asks.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Bytes of a configuration that is believed.
+const CONFIG_BYTES_MAX: u64 = 64 * 1_024;
+
+/// Writes the files into `dir` and answers with each one's name on the host and in a task.
+pub(super) fn write(
+    dir: &Path,
+    address: Ipv4Addr,
+    names: &[&str],
+) -> io::Result<Vec<(PathBuf, &'static str)>> {
+    std::fs::create_dir_all(dir)?;
+    let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
+    if let Some(resolv) = resolv_conf() {
+        files.push((dir.join("resolv.conf"), "/etc/resolv.conf", resolv));
+    }
+    let mut shown = Vec::new();
+    for (path, target, content) in files {
+        // Tasks look at the file that is there: a rename would leave them the old one.
+        std::fs::write(&path, content)?;
+        shown.push((path, target));
+    }
+    Ok(shown)
+}
+
+fn hosts(address: Ipv4Addr, names: &[&str]) -> String {
+    let names = names.join(" ");
+    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {names}\n")
+}
+
+/// The machine's configuration without servers that only the machine itself reaches; `None` if there is none.
+fn resolv_conf() -> Option<String> {
+    let own = read(Path::new(RESOLV_CONF))?;
+    let reachable = without_loopback(&own);
+    if reachable.lines().any(|line| server(line).is_some()) {
+        return Some(reachable);
+    }
+    let behind = read(Path::new(BEHIND_RESOLVED)).map(|text| without_loopback(&text));
+    // Without a server nothing is found, which programs say better than a wait for one that is not there.
+    Some(behind.unwrap_or(reachable))
+}
+
+fn read(path: &Path) -> Option<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(CONFIG_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn without_loopback(text: &str) -> String {
+    let kept = text
+        .lines()
+        .filter(|line| server(line).is_none_or(|address| !address.is_loopback()));
+    kept.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The server that a line names.
+fn server(line: &str) -> Option<IpAddr> {
+    let mut words = line.split_whitespace();
+    let is_server = words.next() == Some("nameserver");
+    words.next().filter(|_| is_server)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_the_machine_alone_are_left_out() {
+        let text = "search lab\nnameserver 127.0.0.53\nnameserver 10.0.0.2\nnameserver ::1\noptions edns0\n";
+
+        let kept = without_loopback(text);
+
+        assert_eq!(kept, "search lab\nnameserver 10.0.0.2\noptions edns0\n");
+    }
+
+    #[test]
+    fn an_allocation_finds_itself() {
+        let hosts = hosts(Ipv4Addr::new(10, 0, 0, 2), &["web", "web-1"]);
+
+        assert!(hosts.ends_with("10.0.0.2 web web-1\n"), "{hosts}");
+        assert!(hosts.starts_with("127.0.0.1 localhost\n"));
+    }
+}

@@ -1,0 +1,483 @@
+//! The thread that makes networks: it enters namespaces, which no other thread of the agent does.
+//!
+//! What is half made goes away with its namespace, and the namespace with whoever has it open: a crash of
+//! the agent leaves nothing that no process is in.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use muster_agent_core::addresses::AddressPool;
+use muster_ebpf_common::nat::GATEWAY;
+use netlink_packet_route::address::AddressScope;
+use nix::sched::{CloneFlags, setns, unshare};
+use tokio::sync::{mpsc, oneshot};
+
+use super::masquerade::{self, DOOR_PREFIX};
+use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, Pair};
+use super::{BridgeError, NodeNetwork};
+use crate::limits::{BRIDGE_ORDERS_MAX, BRIDGE_TRIES_MAX};
+
+/// The device of an allocation's network in its own namespace.
+const INSIDE: &str = "eth0";
+/// The longest packet, where no device of the machine takes less.
+const MTU: u32 = 1_500;
+/// The namespace of the calling thread.
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
+
+/// A network that is there.
+#[derive(Debug)]
+pub(super) struct Made {
+    /// The number of its door.
+    pub(super) door: u32,
+    pub(super) address: Ipv4Addr,
+    pub(super) namespace: OwnedFd,
+}
+
+/// What the thread is asked for.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// A network for the allocation whose door has this name.
+    Make {
+        name: String,
+        alias: String,
+        done: oneshot::Sender<Result<Made, BridgeError>>,
+    },
+    /// The network that the first of these namespaces with that door has.
+    Adopt {
+        name: String,
+        namespaces: Vec<OwnedFd>,
+        done: oneshot::Sender<Result<Option<Made>, BridgeError>>,
+    },
+    /// Its end.
+    Remove {
+        door: u32,
+        address: Ipv4Addr,
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    /// A look for devices of the machine that came since, and which devices there are.
+    Look {
+        done: oneshot::Sender<io::Result<BTreeSet<u32>>>,
+    },
+}
+
+/// Starts the thread. It ends when nobody can ask it any more.
+pub(super) fn start(
+    node: NodeNetwork,
+    programs: [Arc<OwnedFd>; 2],
+) -> Result<mpsc::Sender<Order>, BridgeError> {
+    let pool = AddressPool::new(node.subnet)?;
+    let (orders, inbox) = mpsc::channel(BRIDGE_ORDERS_MAX);
+    let work = move || {
+        let workshop = Workshop {
+            node,
+            programs,
+            pool,
+            machine: None,
+        };
+        workshop.work(inbox);
+    };
+    std::thread::Builder::new()
+        .name("networks".to_owned())
+        .spawn(work)
+        .map_err(|source| BridgeError::kernel("start a thread for networks", source))?;
+    Ok(orders)
+}
+
+#[derive(Debug)]
+struct Workshop {
+    node: NodeNetwork,
+    programs: [Arc<OwnedFd>; 2],
+    pool: AddressPool,
+    machine: Option<Machine>,
+}
+
+/// The machine's side, made ready.
+#[derive(Debug)]
+struct Machine {
+    netlink: Netlink,
+    namespace: File,
+    /// Devices that have the programs.
+    hooked: BTreeSet<u32>,
+    mtu: u32,
+}
+
+impl Workshop {
+    fn work(mut self, mut inbox: mpsc::Receiver<Order>) {
+        while let Some(order) = inbox.blocking_recv() {
+            // Whoever asked may have stopped waiting; what was made for him goes away with the answer.
+            match order {
+                Order::Make { name, alias, done } => {
+                    let made = self.make(&name, &alias);
+                    if let Err(Ok(made)) = done.send(made) {
+                        self.unmake(made.door, made.address);
+                    }
+                }
+                Order::Adopt {
+                    name,
+                    namespaces,
+                    done,
+                } => drop(done.send(self.adopt(&name, namespaces))),
+                Order::Remove {
+                    door,
+                    address,
+                    done,
+                } => drop(done.send(self.remove(door, address))),
+                Order::Look { done } => drop(done.send(self.look())),
+            }
+        }
+    }
+
+    /// The machine's side, made ready if it is not.
+    fn machine(&mut self) -> Result<&mut Machine, BridgeError> {
+        if self.machine.is_none() {
+            let mut machine = Machine::open()?;
+            machine.refuse_overlap(self.node.subnet)?;
+            masquerade::install(&self.node.table, self.node.subnet).map_err(|source| {
+                BridgeError::kernel(
+                    "write the rule that masquerades what allocations send (nf_tables, nft_masq)",
+                    source,
+                )
+            })?;
+            machine
+                .hook_all(self.node.handle, &self.programs)
+                .map_err(|source| {
+                    BridgeError::kernel("attach the programs for published ports", source)
+                })?;
+            self.machine = Some(machine);
+        }
+        self.machine.as_mut().ok_or(BridgeError::Gone)
+    }
+
+    fn make(&mut self, name: &str, alias: &str) -> Result<Made, BridgeError> {
+        self.machine()?;
+        for _ in 0..BRIDGE_TRIES_MAX {
+            let address = self.pool.take().ok_or(BridgeError::NoAddress {
+                subnet: self.node.subnet,
+                size: self.pool.size(),
+            })?;
+            match self.make_with(name, alias, address.into()) {
+                // Another agent of this machine has the address.
+                Err(error) if error.is_taken() => {}
+                Err(error) => {
+                    self.pool.give_back(address);
+                    return Err(error);
+                }
+                Ok(made) => return Ok(made),
+            }
+        }
+        Err(BridgeError::NoAddress {
+            subnet: self.node.subnet,
+            size: self.pool.size(),
+        })
+    }
+
+    fn make_with(
+        &mut self,
+        name: &str,
+        alias: &str,
+        address: Ipv4Addr,
+    ) -> Result<Made, BridgeError> {
+        let (handle, programs) = (self.node.handle, self.programs.clone());
+        let machine = self.machine()?;
+        let (namespace, mut inside) = machine.fresh_namespace()?;
+        let pair = Pair {
+            door: name,
+            door_mac: door_mac(address),
+            inside: INSIDE,
+            inside_mac: inside_mac(address),
+            namespace: namespace.as_raw_fd(),
+            mtu: machine.mtu,
+            alias,
+        };
+        let kernel = BridgeError::kernel;
+        // What a start that was broken off left, whose namespace is not gone yet.
+        if let Ok(Some(old)) = machine.netlink.device(name) {
+            let removed = machine.netlink.remove_device(old.index);
+            removed.map_err(|source| kernel("remove an old pair of devices", source))?;
+        }
+        let made = machine.netlink.make_pair(&pair);
+        made.map_err(|source| kernel("make a pair of devices (veth)", source))?;
+        let door = machine.netlink.device(name);
+        let door = door.map_err(|source| kernel("find the device just made", source))?;
+        let door = door.ok_or(BridgeError::Gone)?.index;
+        let furnished = furnish_inside(&mut inside, address)
+            .map_err(|source| kernel("set up the allocation's device", source))
+            .and_then(|()| machine.furnish(name, door, address))
+            .and_then(|()| {
+                let hooked = machine.hook(door, handle, &programs);
+                hooked.map_err(|source| kernel("attach the programs of a door", source))
+            });
+        if let Err(error) = furnished {
+            if let Err(error) = machine.netlink.remove_device(door) {
+                tracing::warn!(%error, name, "a device is left until its namespace goes");
+            }
+            return Err(error);
+        }
+        Ok(Made {
+            door,
+            address,
+            namespace,
+        })
+    }
+
+    fn adopt(&mut self, name: &str, namespaces: Vec<OwnedFd>) -> Result<Option<Made>, BridgeError> {
+        let (handle, programs) = (self.node.handle, self.programs.clone());
+        let machine = self.machine()?;
+        let kernel = BridgeError::kernel;
+        let found = machine.netlink.device(name);
+        let Some(door) = found.map_err(|source| kernel("look for a door", source))? else {
+            return Ok(None);
+        };
+        for namespace in namespaces {
+            let Some(address) = machine.address_in(&namespace)? else {
+                continue;
+            };
+            let hooked = machine.hook(door.index, handle, &programs);
+            hooked.map_err(|source| kernel("attach the programs of a door", source))?;
+            self.pool.adopt(address.octets());
+            return Ok(Some(Made {
+                door: door.index,
+                address,
+                namespace,
+            }));
+        }
+        Ok(None)
+    }
+
+    fn unmake(&mut self, door: u32, address: Ipv4Addr) {
+        if let Err(error) = self.remove(door, address) {
+            tracing::warn!(%error, door, "a device is left until its namespace goes");
+        }
+    }
+
+    fn remove(&mut self, door: u32, address: Ipv4Addr) -> io::Result<()> {
+        let Some(machine) = &mut self.machine else {
+            return Ok(());
+        };
+        machine.netlink.remove_device(door)?;
+        self.pool.give_back(address.octets());
+        Ok(())
+    }
+
+    fn look(&mut self) -> io::Result<BTreeSet<u32>> {
+        let (handle, programs) = (self.node.handle, self.programs.clone());
+        match &mut self.machine {
+            Some(machine) => {
+                machine.hook_all(handle, &programs)?;
+                let devices = machine.netlink.devices()?;
+                Ok(devices.into_iter().map(|device| device.index).collect())
+            }
+            None => {
+                let devices = Netlink::open()?.devices()?;
+                Ok(devices.into_iter().map(|device| device.index).collect())
+            }
+        }
+    }
+}
+
+impl Machine {
+    fn open() -> Result<Self, BridgeError> {
+        let namespace = File::open(OWN_NAMESPACE);
+        let namespace = namespace.map_err(|source| {
+            BridgeError::kernel("open the machine's network namespace", source)
+        })?;
+        let netlink = Netlink::open();
+        let netlink = netlink
+            .map_err(|source| BridgeError::kernel("speak to the kernel by netlink", source))?;
+        Ok(Self {
+            netlink,
+            namespace,
+            hooked: BTreeSet::new(),
+            mtu: MTU,
+        })
+    }
+
+    /// An address of the machine's own among those for allocations would be out of reach, or they would.
+    fn refuse_overlap(&mut self, subnet: Ipv4Net) -> Result<(), BridgeError> {
+        let addresses = self.netlink.addresses();
+        let addresses = addresses
+            .map_err(|source| BridgeError::kernel("read the machine's addresses", source))?;
+        match addresses
+            .iter()
+            .find(|(_, address)| subnet.contains(address))
+        {
+            Some((_, address)) => Err(BridgeError::Overlap {
+                subnet,
+                address: *address,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Attaches the programs to the machine's own devices that have not got them.
+    fn hook_all(&mut self, handle: u32, programs: &[Arc<OwnedFd>; 2]) -> io::Result<()> {
+        let addresses = self.netlink.addresses()?;
+        let with_address: BTreeSet<u32> = addresses.iter().map(|(device, _)| *device).collect();
+        let leads_out = |device: &Device| {
+            device.is_ethernet
+                && with_address.contains(&device.index)
+                && !device.name.starts_with(DOOR_PREFIX)
+        };
+        let mut mtu = MTU;
+        for device in self.netlink.devices()? {
+            if device.index != LOOPBACK && !leads_out(&device) {
+                continue;
+            }
+            if device.index != LOOPBACK && device.is_up {
+                mtu = mtu.min(device.mtu);
+            }
+            if self.hooked.contains(&device.index) {
+                continue;
+            }
+            self.hook(device.index, handle, programs)?;
+            if device.index != LOOPBACK {
+                set(&device.name, "forwarding", "1")?;
+            }
+            self.hooked.insert(device.index);
+        }
+        self.mtu = mtu;
+        Ok(())
+    }
+
+    /// Attaches the programs to a device; to the loopback device only what looks at packets that go out.
+    fn hook(
+        &mut self,
+        device: u32,
+        handle: u32,
+        [inward, outward]: &[Arc<OwnedFd>; 2],
+    ) -> io::Result<()> {
+        self.netlink.open_hooks(device)?;
+        if device != LOOPBACK {
+            let program = (inward.as_raw_fd(), "nat_in");
+            self.netlink.attach(device, INWARD, handle, program)?;
+        }
+        let program = (outward.as_raw_fd(), "nat_out");
+        self.netlink.attach(device, OUTWARD, handle, program)
+    }
+
+    /// A namespace that nobody is in, and the kernel's ear in it.
+    fn fresh_namespace(&self) -> Result<(OwnedFd, Netlink), BridgeError> {
+        let failed = |source: io::Error| BridgeError::kernel("make a network namespace", source);
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|source| failed(source.into()))?;
+        let made = File::open(OWN_NAMESPACE)
+            .map(OwnedFd::from)
+            .and_then(|namespace| Ok((namespace, Netlink::open()?)));
+        // Every user may have the ports below 1024 there: they are the allocation's alone.
+        let open_ports = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+        let opened = std::fs::write(open_ports, "0");
+        self.come_back();
+        if let Err(error) = opened {
+            tracing::debug!(%error, "ports below 1024 of an allocation are for root alone");
+        }
+        made.map_err(failed)
+    }
+
+    /// The address of an allocation's device in `namespace`; `None` if it has no such device.
+    fn address_in(&self, namespace: &OwnedFd) -> Result<Option<Ipv4Addr>, BridgeError> {
+        let failed =
+            |source: io::Error| BridgeError::kernel("look into a network namespace", source);
+        setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)
+            .map_err(|source| failed(source.into()))?;
+        let inside = Netlink::open();
+        self.come_back();
+        let mut inside = inside.map_err(failed)?;
+        let Some(device) = inside.device(INSIDE).map_err(failed)? else {
+            return Ok(None);
+        };
+        let addresses = inside.addresses().map_err(failed)?;
+        let mut own = addresses
+            .into_iter()
+            .filter(|(index, _)| *index == device.index);
+        Ok(own.next().map(|(_, address)| address))
+    }
+
+    /// Back to the machine's namespace.
+    fn come_back(&self) {
+        // The namespace is open and was this thread's: there is no reason for which this could fail, and in
+        // another one the thread would do harm.
+        setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET)
+            .expect("the thread may enter the namespace it came from");
+    }
+
+    /// The machine's side of a pair.
+    fn furnish(&mut self, name: &str, door: u32, address: Ipv4Addr) -> Result<(), BridgeError> {
+        let kernel = |source| BridgeError::kernel("set up the door of an allocation", source);
+        let added = self.netlink.add_host_route(door, address);
+        added.map_err(|source| {
+            if source.raw_os_error() == Some(libc::EEXIST) {
+                BridgeError::Taken { address }
+            } else {
+                kernel(source)
+            }
+        })?;
+        let mac = inside_mac(address);
+        self.netlink
+            .add_neighbour(door, address, mac)
+            .map_err(kernel)?;
+        let gateway = GATEWAY.into();
+        let added = self.netlink.add_address(door, gateway, AddressScope::Link);
+        added.map_err(kernel)?;
+        // The last three let answers to the machine's own calls of published ports in, which come from its own
+        // addresses; the programs let nothing else of that kind through.
+        for (setting, value) in [
+            ("forwarding", "1"),
+            ("accept_local", "1"),
+            ("route_localnet", "1"),
+            ("rp_filter", "0"),
+        ] {
+            set(name, setting, value).map_err(kernel)?;
+        }
+        Ok(())
+    }
+}
+
+fn furnish_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
+    inside.wake(LOOPBACK)?;
+    let device = inside.device(INSIDE)?;
+    let device = device
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?
+        .index;
+    let gateway = Ipv4Addr::from(GATEWAY);
+    inside.wake(device)?;
+    inside.add_address(device, address, AddressScope::Universe)?;
+    inside.add_host_route(device, gateway)?;
+    inside.add_neighbour(device, gateway, door_mac(address))?;
+    inside.add_default_route(device, gateway)
+}
+
+/// Detaches a node's programs from the machine's devices and removes its rule. Says whether there was any.
+pub(super) fn undo(node: &NodeNetwork) -> io::Result<bool> {
+    let removed = masquerade::remove(&node.table)?;
+    let mut netlink = Netlink::open()?;
+    for device in netlink.devices()? {
+        for place in [INWARD, OUTWARD] {
+            netlink.detach(device.index, place, node.handle)?;
+        }
+    }
+    Ok(removed)
+}
+
+fn set(device: &str, setting: &str, value: &str) -> io::Result<()> {
+    let path = Path::new("/proc/sys/net/ipv4/conf")
+        .join(device)
+        .join(setting);
+    std::fs::write(&path, value)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Hardware addresses of a pair: locally administered, and different for each address.
+pub(super) fn inside_mac(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x02, 0x4d, a, b, c, d]
+}
+
+pub(super) fn door_mac(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x02, 0x4e, a, b, c, d]
+}
