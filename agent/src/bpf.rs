@@ -54,10 +54,7 @@ use nix::{
 use thiserror::Error;
 
 use muster_agent_core::policy::TaskPolicies;
-use muster_ebpf_common::{
-    CgroupId, LAYOUT, Lost, Plain,
-    nat::{Published, PublishedKey},
-};
+use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
 
 use crate::bpf::{
     btf::KernelTypes, exec::Exec, map::PinnedMap, nat::Nat, net::Net, oom::Oom, pins::Pins,
@@ -80,7 +77,11 @@ pub(crate) use crate::bpf::{
     btf::VMLINUX,
 };
 pub use muster_ebpf_common::{
-    exec::ExecCounters, net::NetCounters, policy::Direction, sched::SchedCounters,
+    exec::ExecCounters,
+    nat::{GATEWAY, Published, PublishedKey},
+    net::NetCounters,
+    policy::Direction,
+    sched::SchedCounters,
 };
 
 /// Where the programs are pinned and what they look at.
@@ -431,23 +432,54 @@ impl Bpf {
         self.nat.programs()
     }
 
+    /// What becomes of a packet that comes in by a device, or goes out: the program's answer (`TC_ACT_…`) and the
+    /// packet as it is then. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn judge_packet(
+        &self,
+        inward: bool,
+        packet: &[u8],
+        device: u32,
+    ) -> io::Result<(u32, Vec<u8>)> {
+        self.nat.judge(inward, packet, device)
+    }
+
     /// Says that the device `door` leads to the allocation with this address, and nowhere else.
-    pub(crate) fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
         self.nat.set_door(door, address)
     }
 
     /// Has a port of the machine lead through a door.
-    pub(crate) fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
         self.nat.publish(key, leads_to)
     }
 
     /// Forgets a door, and those of `ports` that lead through it.
-    pub(crate) fn remove_door(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn remove_door(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
         self.nat.remove(door, ports)
     }
 
     /// Forgets every door whose device is not among `devices`, and the ports that lead through it.
-    pub(crate) fn sweep_doors(&self, devices: &BTreeSet<u32>) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn sweep_doors(&self, devices: &BTreeSet<u32>) -> io::Result<()> {
         self.nat.sweep(devices)
     }
 

@@ -160,7 +160,9 @@ pub(crate) fn alloc(
         }));
     }
     let (verdicts, last) = facilities.verdicts.of(alloc_id, after);
+    let network = facilities.bridge.of(alloc_id);
     Ok(AllocNetwork {
+        address: network.map(|network| network.address.to_string()),
         rules,
         verdicts,
         last,

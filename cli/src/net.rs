@@ -94,6 +94,13 @@ fn show(shown: &[(AllocListStub, AllocNetwork)], denied: bool) -> Result<(), Cli
         output::print_table(&table)?;
     }
     for (alloc, network) in shown {
+        if let Some(address) = &network.address {
+            let id = output::short_id(&alloc.id);
+            output::print(&format!(
+                "{id} has the address {}\n",
+                output::clean(address)
+            ))?;
+        }
         for verdict in &network.verdicts {
             output::print(&line(alloc, verdict))?;
         }

@@ -240,6 +240,8 @@ pub enum NodeReply {
 /// What the network policies of an allocation's tasks let pass and refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocNetwork {
+    /// Its own address, if it has a network of its own.
+    pub address: Option<String>,
     /// Rules that met a packet, of tasks that run.
     pub rules: Vec<RuleCount>,
     /// The newest verdicts that were told, oldest first: refusals, and what rules with `log` let pass. At most

@@ -327,6 +327,38 @@ pub(super) fn run_on_cpu(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }.map(drop)
 }
 
+/// What a program on devices does with `packet` on `device`, and what the packet is then. Nothing is sent.
+pub(super) fn run_on_packet(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    device: u32,
+) -> io::Result<(u32, Vec<u8>)> {
+    let mut context = [0_u32; CONTEXT_WORDS];
+    context[CONTEXT_DEVICE] = device;
+    let mut after = vec![0; packet.len() + PACKET_GROWTH];
+    let length = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
+    let mut attr = RunAttr {
+        prog_fd: raw(program),
+        data_size_in: length(packet.len())?,
+        data_size_out: length(after.len())?,
+        data_in: packet.as_ptr().expose_provenance() as u64,
+        data_out: after.as_mut_ptr().expose_provenance() as u64,
+        ctx_size_in: length(size_of_val(&context))?,
+        ctx_in: context.as_ptr().expose_provenance() as u64,
+        ..RunAttr::default()
+    };
+    // SAFETY: the buffers are as long as the attributes say, and outlive the call.
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }?;
+    after.truncate(attr.data_size_out as usize);
+    Ok((attr.retval, after))
+}
+
+/// Words of `struct __sk_buff`, and the one that is the device.
+const CONTEXT_WORDS: usize = 48;
+const CONTEXT_DEVICE: usize = 10;
+/// Bytes that a program could add to a packet here.
+const PACKET_GROWTH: usize = 64;
+
 fn raw(fd: BorrowedFd<'_>) -> u32 {
     u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative")
 }

@@ -5,7 +5,10 @@ use std::{
     ffi::CString,
     io,
     net::Ipv4Addr,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
     sync::Arc,
 };
@@ -14,7 +17,7 @@ use muster_ebpf_common::nat::{Door, Published, PublishedKey};
 
 use crate::bpf::{
     OpenBpfError,
-    map::{PinnedMap, open_pinned},
+    map::{PinnedMap, open_pinned, run_on_packet},
     open_map,
 };
 
@@ -51,6 +54,17 @@ impl Nat {
 
     pub(super) fn programs(&self) -> [Arc<OwnedFd>; 2] {
         self.programs.clone()
+    }
+
+    /// What the program for packets that come in or go out by `device` does with one.
+    pub(super) fn judge(
+        &self,
+        inward: bool,
+        packet: &[u8],
+        device: u32,
+    ) -> io::Result<(u32, Vec<u8>)> {
+        let program = &self.programs[usize::from(!inward)];
+        run_on_packet(program.as_fd(), packet, device)
     }
 
     pub(super) fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {

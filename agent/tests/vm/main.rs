@@ -11,6 +11,8 @@ mod exec;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod nat;
+#[cfg(test)]
 mod net;
 #[cfg(test)]
 mod node;

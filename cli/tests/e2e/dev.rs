@@ -24,10 +24,16 @@ job "talk" {
 "#;
 
 pub(crate) fn dev(dir: &Path) -> (Process, String) {
+    dev_with(dir, &[])
+}
+
+/// The same with more arguments.
+pub(crate) fn dev_with(dir: &Path, args: &[&str]) -> (Process, String) {
     let mut process = Process::start(
         muster()
             .args(["dev", "--http", "127.0.0.1:0", "--data-dir"])
-            .arg(dir.join("data")),
+            .arg(dir.join("data"))
+            .args(args),
         &dir.join("dev.log"),
     );
     let address = until("muster dev to be up", || {

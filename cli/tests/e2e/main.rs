@@ -1,6 +1,8 @@
 //! The `muster` binary as its users meet it.
 
 #[cfg(test)]
+mod bridge;
+#[cfg(test)]
 mod deployment;
 #[cfg(test)]
 mod dev;

@@ -10,6 +10,8 @@ use crate::rpc;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocNetwork {
+    /// Its own address, if it has a network of its own.
+    pub address: Option<String>,
     /// Rules that met a packet, of tasks that run.
     pub rules: Vec<RuleCount>,
     /// The newest verdicts after the number that was asked for, oldest first.
@@ -75,11 +77,13 @@ fn protocol(number: u8) -> String {
 impl From<&rpc::AllocNetwork> for AllocNetwork {
     fn from(network: &rpc::AllocNetwork) -> Self {
         let rpc::AllocNetwork {
+            address,
             rules,
             verdicts,
             last,
         } = network;
         Self {
+            address: address.clone(),
             rules: rules.iter().map(RuleCount::from).collect(),
             verdicts: verdicts.iter().map(Verdict::from).collect(),
             last: *last,

@@ -1,0 +1,342 @@
+//! Groups with a network of their own, on a machine that is a network namespace of the test's.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::dev::dev_with;
+use crate::support::{Left, ask, job_file, skipped, stderr, stdout, until};
+
+/// The machine's address on its one wire.
+const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// Who is at the other end.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+/// Time after which nothing more comes.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Two instances, each with a declared port and one that is its own affair. One that is told `call` calls.
+const JOB: &str = r#"
+job "web" {
+  group "g" {
+    count = 2
+    network {
+      mode = "bridge"
+      port "http" { to = 80 }
+    }
+    task "t" {
+      driver = "native"
+      config {
+        command = "/usr/bin/perl"
+        args = ["-MIO::Socket::INET", "-MIO::Select", "-e", <<-PERL
+          $SIG{CHLD} = "IGNORE"; $| = 1;
+          my @tcp = map { IO::Socket::INET->new(LocalPort => $_, Listen => 9, ReuseAddr => 1) or die "$_ $!" } 80, 81;
+          my $udp = IO::Socket::INET->new(LocalPort => 80, Proto => "udp") or die;
+          my $all = IO::Select->new(@tcp, $udp);
+          open my $hosts, "<", "/etc/hosts"; print grep { !/localhost/ } <$hosts>;
+          print "ready\n";
+          while (1) { for my $one ($all->can_read) {
+            if ($one == $udp) {
+              my $from = recv $udp, my $said, 1500, 0;
+              my ($port, $ip) = sockaddr_in $from;
+              send $udp, "udp " . inet_ntoa($ip), 0, $from;
+              next;
+            }
+            my $in = $one->accept or next;
+            next if fork;
+            my $line = <$in>;
+            if ($line =~ /^call (\S+) (\d+)/) {
+              my $out = IO::Socket::INET->new(PeerAddr => $1, PeerPort => $2, Timeout => 2);
+              print $out "hello\n" if $out;
+              print $in $out ? "called: " . <$out> : "silence\n";
+            } else { print $in "tcp ", $in->peerhost, "\n" }
+            exit;
+          } }
+        PERL
+        ]
+      }
+      resources {
+        cpu    = 100
+        memory = 64
+      }
+    }
+  }
+}
+"#;
+
+/// Runs `body` in a thread whose machine has one wire, to the namespace that it is given.
+fn with_machine(name: &str, body: impl FnOnce(&File) + Send + 'static) {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(name, "namespaces need root");
+        return;
+    }
+    for (tool, argument) in [("ip", "-V"), ("nft", "-v"), ("tc", "-V")] {
+        if Command::new(tool).arg(argument).output().is_err() {
+            skipped(name, "`ip`, `tc` and `nft` are needed: cargo xtask setup");
+            return;
+        }
+    }
+    let run = std::thread::spawn(move || {
+        let client = std::thread::spawn(fresh).join().unwrap();
+        drop(fresh());
+        run(
+            "ip",
+            &[
+                "link", "add", "name", "up0", "type", "veth", "peer", "name", "cl0",
+            ],
+        );
+        let place = format!("/proc/{}/fd/{}", std::process::id(), client.as_raw_fd());
+        run("ip", &["link", "set", "cl0", "netns", &place]);
+        wire("up0", MACHINE);
+        at(&client, || wire("cl0", CLIENT));
+        body(&client);
+    });
+    if let Err(panic) = run.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Puts the calling thread into a namespace that nobody else is in.
+fn fresh() -> File {
+    unshare(CloneFlags::CLONE_NEWNET).unwrap();
+    run("ip", &["link", "set", "lo", "up"]);
+    File::open("/proc/thread-self/ns/net").unwrap()
+}
+
+fn wire(device: &str, address: Ipv4Addr) {
+    run(
+        "ip",
+        &["addr", "add", &format!("{address}/24"), "dev", device],
+    );
+    run("ip", &["link", "set", device, "up"]);
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        stderr(&output)
+    );
+    stdout(&output)
+}
+
+/// Does something at the other end of the wire.
+fn at<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        });
+        there.join().unwrap()
+    })
+}
+
+/// What answers to `word`; `None` if nobody does.
+fn tcp(address: Ipv4Addr, port: u16, word: &str) -> Option<String> {
+    let to = SocketAddr::V4(SocketAddrV4::new(address, port));
+    let mut stream = TcpStream::connect_timeout(&to, SILENCE).ok()?;
+    stream.set_read_timeout(Some(SILENCE * 4)).unwrap();
+    writeln!(stream, "{word}").ok()?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).ok()?;
+    Some(line.trim().to_owned()).filter(|line| !line.is_empty())
+}
+
+fn udp(address: Ipv4Addr, port: u16) -> Option<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    socket.send_to(b"hello", (address, port)).ok()?;
+    let mut answer = [0; 64];
+    let count = socket.recv(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer[..count]).into_owned())
+}
+
+fn json(address: &str, args: &[&str]) -> Value {
+    let answer = ask(address, &[&["--json"], args].concat());
+    assert_eq!(
+        answer.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        stderr(&answer)
+    );
+    serde_json::from_slice(&answer.stdout).unwrap()
+}
+
+/// An instance: its id, its address, the machine's port that leads to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Instance {
+    id: String,
+    inside: Ipv4Addr,
+    port: u16,
+}
+
+fn instances(address: &str) -> Vec<Instance> {
+    let networks = until("the networks", || {
+        let answer = ask(address, &["--json", "net", "web"]);
+        let networks: Vec<Value> = serde_json::from_slice(&answer.stdout).ok()?;
+        let known = networks
+            .iter()
+            .filter(|one| one["Network"]["Address"].is_string());
+        (known.count() == 2).then_some(networks)
+    });
+    let instance = |network: &Value| {
+        let id = network["AllocID"].as_str().unwrap().to_owned();
+        let inside = network["Network"]["Address"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let alloc = json(address, &["alloc", "status", &id]);
+        let port = find_port(&alloc).unwrap_or_else(|| panic!("{alloc}"));
+        Instance { id, inside, port }
+    };
+    networks.iter().map(instance).collect()
+}
+
+/// The first object with a label `http`, wherever it is.
+fn find_port(value: &Value) -> Option<u16> {
+    match value {
+        Value::Object(fields) if fields.get("Label").and_then(Value::as_str) == Some("http") => {
+            fields.get("Value")?.as_u64()?.try_into().ok()
+        }
+        Value::Object(fields) => fields.values().find_map(find_port),
+        Value::Array(items) => items.iter().find_map(find_port),
+        _ => None,
+    }
+}
+
+fn start(dir: &Path) -> (crate::support::Process, String) {
+    dev_with(dir, &["--quic", &format!("{MACHINE}:0")])
+}
+
+fn run_job(dir: &Path, address: &str) -> Vec<Instance> {
+    let file = job_file(dir, JOB);
+    let ran = ask(address, &["job", "run", file.to_str().unwrap()]);
+    assert_eq!(
+        ran.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&ran),
+        stderr(&ran)
+    );
+    let instances = instances(address);
+    for instance in &instances {
+        until("the server in the task", || {
+            let logs = stdout(&ask(address, &["alloc", "logs", &instance.id]));
+            logs.contains("ready").then_some(logs)
+        });
+    }
+    instances
+}
+
+fn doors() -> usize {
+    run("ip", &["-o", "link"]).matches(": mu-").count()
+}
+
+#[test]
+fn published_ports_lead_in_and_nothing_else_does() {
+    let name = "published_ports_lead_in_and_nothing_else_does";
+    with_machine(name, |client| {
+        let dir = tempfile::tempdir().unwrap();
+        let (_process, address) = start(dir.path());
+        let [first, second] = &run_job(dir.path(), &address)[..] else {
+            panic!("two instances");
+        };
+
+        // From another machine, which the task sees as it is.
+        let from_client = format!("tcp {CLIENT}");
+        for instance in [first, second] {
+            let answer = at(client, || tcp(MACHINE, instance.port, "hello"));
+            assert_eq!(answer.as_ref(), Some(&from_client), "{instance:?}");
+            let answer = at(client, || udp(MACHINE, instance.port));
+            assert_eq!(answer, Some(format!("udp {CLIENT}")), "{instance:?}");
+        }
+        // From the machine itself.
+        let answer = tcp(MACHINE, first.port, "hello");
+        assert_eq!(answer, Some(format!("tcp {MACHINE}")));
+        assert_eq!(udp(MACHINE, first.port), Some(format!("udp {MACHINE}")));
+        assert!(tcp(first.inside, 80, "hello").is_some());
+        assert_eq!(tcp(first.inside, 81, "hello"), None, "it is not declared");
+
+        // From one allocation to the other, and to itself.
+        let call = |to: Ipv4Addr, port| tcp(MACHINE, first.port, &format!("call {to} {port}"));
+        let by_first = Some(format!("called: tcp {}", first.inside));
+        assert_eq!(call(MACHINE, second.port), by_first);
+        assert_eq!(call(second.inside, 80), by_first);
+        assert_eq!(call(second.inside, 81), Some("silence".to_owned()));
+        let by_gateway = Some("called: tcp 169.254.1.1".to_owned());
+        assert_eq!(call(MACHINE, first.port), by_gateway);
+
+        // To another machine, which sees this one.
+        let listener = at(client, || TcpListener::bind((CLIENT, 0)).unwrap());
+        let port = listener.local_addr().unwrap().port();
+        let accepted = std::thread::spawn(move || {
+            let (mut stream, peer) = listener.accept().unwrap();
+            writeln!(stream, "welcome").unwrap();
+            peer
+        });
+        assert_eq!(call(CLIENT, port), Some("called: welcome".to_owned()));
+        assert_eq!(accepted.join().unwrap().ip(), MACHINE);
+
+        let logs = stdout(&ask(&address, &["alloc", "logs", &first.id]));
+        assert!(logs.starts_with(&format!("{} g-", first.inside)), "{logs}");
+        assert_eq!(doors(), 2);
+    });
+}
+
+#[test]
+fn networks_outlive_the_agent_and_end_with_their_allocations() {
+    let name = "networks_outlive_the_agent_and_end_with_their_allocations";
+    with_machine(name, |client| {
+        let dir = tempfile::tempdir().unwrap();
+        let left = Left(dir.path().join("data/agent"));
+        let (mut process, address) = start(dir.path());
+        let before = run_job(dir.path(), &address);
+        let hello = |instance: &Instance| at(client, || tcp(MACHINE, instance.port, "hello"));
+
+        process.end(Signal::SIGKILL);
+        for instance in &before {
+            assert!(
+                hello(instance).is_some(),
+                "nobody runs but the tasks: {instance:?}"
+            );
+        }
+        let (mut process, address) = start(dir.path());
+        assert_eq!(instances(&address), before);
+        for instance in &before {
+            assert!(hello(instance).is_some(), "{instance:?}");
+        }
+
+        let stopped = ask(&address, &["job", "stop", "web"]);
+        assert_eq!(stopped.status.code(), Some(0), "{}", stderr(&stopped));
+        until("the doors to go", || (doors() == 0).then_some(()));
+        assert_eq!(hello(&before[0]), None);
+        // The next ones get other addresses.
+        let after = run_job(dir.path(), &address);
+        let again = after
+            .iter()
+            .filter(|after| before.iter().any(|one| one.inside == after.inside));
+        assert_eq!(again.count(), 0, "{before:?} {after:?}");
+
+        assert!(
+            process.end(Signal::SIGTERM).success(),
+            "{}",
+            process.output()
+        );
+        assert_eq!(doors(), 0);
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+        for device in ["lo", "up0"] {
+            let programs = run("tc", &["filter", "show", "dev", device, "egress"]);
+            assert_eq!(programs, "", "{device}");
+        }
+        drop(left);
+    });
+}
