@@ -10,6 +10,7 @@
 //! | `workshop.rs` | the thread that makes, finds and removes networks |
 //! | `netlink.rs` | what it asks the kernel |
 //! | `masquerade.rs` | the rule |
+//! | `fixture.rs` | networks without an agent, for measurements |
 //! | `files.rs` | `/etc/hosts` and `/etc/resolv.conf` of an allocation |
 //!
 //! A namespace lives as long as a process is in it or this agent has it open. An agent that was killed finds
@@ -19,6 +20,8 @@
 //! Absent: IPv6 behind a door, later fragments of datagrams to published ports.
 
 mod files;
+#[cfg(feature = "fixture")]
+pub(crate) mod fixture;
 mod masquerade;
 mod netlink;
 mod workshop;
@@ -33,7 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::Ipv4Net;
-use muster_agent_core::addresses::SmallSubnetError;
+use muster_agent_core::addresses::{AddressPool, SmallSubnetError};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::job::{NetworkMode, TaskGroup};
@@ -55,6 +58,18 @@ const PROTOCOLS: [u8; 2] = [6, 17];
 /// Hexadecimal digits of a door's name: what fits into the name of a device after the prefix.
 const NAME_DIGITS: usize = 12;
 
+/// The subnet that `text` names, if allocations can have their addresses in it.
+///
+/// # Errors
+///
+/// What is wrong with it, for people.
+pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
+    let wrong = |_error| format!("`{text}` is no IPv4 subnet such as 172.26.64.0/20");
+    let subnet: Ipv4Net = text.parse().map_err(wrong)?;
+    AddressPool::new(subnet).map_err(|error| error.to_string())?;
+    Ok(subnet.trunc())
+}
+
 /// Why an allocation has no network.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
@@ -69,7 +84,7 @@ pub enum BridgeError {
     Subnet(#[from] SmallSubnetError),
     /// The machine is in the subnet itself.
     #[error(
-        "the machine's own address {address} is in {subnet}, the subnet for allocations: name another in the agent's configuration (bridge {{ subnet = … }})"
+        "the machine's own address {address} is in {subnet}, the subnet for allocations: name another in the agent's configuration (client {{ bridge_network_subnet }})"
     )]
     Overlap {
         /// The subnet.
@@ -79,7 +94,7 @@ pub enum BridgeError {
     },
     /// No address is free.
     #[error(
-        "all {size} addresses of {subnet} are taken: stop allocations, or name a larger subnet in the agent's configuration (bridge {{ subnet = … }})"
+        "all {size} addresses of {subnet} are taken: stop allocations, or name a larger subnet in the agent's configuration (client {{ bridge_network_subnet }})"
     )]
     NoAddress {
         /// The subnet.

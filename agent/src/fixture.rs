@@ -7,6 +7,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::Timestamp;
 
 use crate::allocdir::DataDir;
+pub use crate::bridge::fixture::Networks;
 use crate::store::{self, Write};
 
 /// Allocations that are recorded in one transaction.

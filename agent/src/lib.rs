@@ -50,7 +50,7 @@ pub mod trash;
 mod verdicts;
 mod volumes;
 
-pub use bridge::{BridgeError, DEFAULT_SUBNET};
+pub use bridge::{BridgeError, DEFAULT_SUBNET, parse_subnet};
 pub use drivers::native::DriverConfigError;
 pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::Collected;

@@ -19,6 +19,12 @@ meta {
 #   gc_parallel_destroys     = 2
 # }
 
+# Where allocations with a network of their own (`mode = "bridge"`) have their addresses, under Nomad's name and with its
+# default. Two agents of one machine may share it.
+# client {
+#   bridge_network_subnet = "172.26.64.0/20"
+# }
+
 # Task drivers besides the native one: every executable in it, Nomad's own included.
 # plugin_dir = "/usr/lib/muster/plugins"
 

@@ -4,6 +4,7 @@ mod client;
 mod gc;
 mod gc_node;
 mod log_throughput;
+mod net_setup;
 mod place;
 mod raft_cluster;
 mod raft_commit;
@@ -36,6 +37,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("task_start", task_start::run),
     ("tasks", tasks::run),
     ("log_throughput", log_throughput::run),
+    ("net_setup", net_setup::run),
     ("gc", gc::run),
     ("gc_node", gc_node::run),
 ];

@@ -60,6 +60,7 @@ impl AddressPool {
         let is_ours = (self.first..=self.last).contains(&address);
         if is_ours {
             self.taken.insert(address);
+            self.next = self.next.max(address + 1);
         }
         is_ours
     }
@@ -125,7 +126,12 @@ mod tests {
         assert!(pool.adopt([10, 0, 0, 2]));
         assert!(!pool.adopt([10, 0, 0, 7]), "for broadcasts");
         assert!(!pool.adopt([10, 0, 1, 2]));
-        assert_eq!(pool.take(), Some([10, 0, 0, 3]));
+        pool.give_back([10, 0, 0, 2]);
+        assert_eq!(
+            pool.take(),
+            Some([10, 0, 0, 3]),
+            "not the one just given back"
+        );
     }
 
     #[test]

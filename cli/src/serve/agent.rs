@@ -177,6 +177,9 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
         config.pool = pool;
     }
     config.gc = file.gc;
+    if let Some(subnet) = file.bridge_subnet {
+        config.bridge_subnet = subnet;
+    }
     config.network.policy.clone_from(&file.policy);
     config.meta.clone_from(&file.meta);
     config.meta.extend(args.meta.iter().cloned());

@@ -41,8 +41,9 @@ use std::time::Duration;
 
 use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
+use ipnet::Ipv4Net;
 use muster_agent::node::{HostVolume, NetworkPolicy};
-use muster_agent::{GcConfig, PluginError, PluginSettings};
+use muster_agent::{GcConfig, PluginError, PluginSettings, parse_subnet};
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
 
@@ -58,7 +59,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
+const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -76,6 +77,7 @@ pub(super) struct AgentFile {
     pub(super) plugin_dir: Option<PathBuf>,
     pub(super) meta: BTreeMap<String, String>,
     pub(super) gc: GcConfig,
+    pub(super) bridge_subnet: Option<Ipv4Net>,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
@@ -191,7 +193,7 @@ impl AgentFile {
         Ok(())
     }
 
-    /// What Nomad's files say in `client`, as far as it is about collection.
+    /// What Nomad's files say in `client`, as far as it is about collection and networks of allocations.
     fn client(&mut self, structure: &Structure) -> Result<(), JobFileFault> {
         let attribute = match structure {
             Structure::Attribute(attribute) => attribute,
@@ -208,6 +210,14 @@ impl AgentFile {
             usize::try_from(number).map_err(|_large| wrong(attribute, "a smaller number"))
         };
         match name.as_str() {
+            "bridge_network_subnet" => {
+                let parsed = parse_subnet(&text_of(&name, attribute)?);
+                let placed = |message: String| {
+                    let place = attribute.value.span().unwrap_or_default();
+                    JobFileFault::at(place, format!("`{name}`: {message}"))
+                };
+                self.bridge_subnet = Some(parsed.map_err(placed)?);
+            }
             "gc_interval" => self.gc.interval = interval(&name, attribute)?,
             "gc_disk_usage_threshold" => {
                 self.gc.limits.disk_percent_max = percent(&name, attribute)?;
@@ -497,9 +507,10 @@ host_volume "certs" {
     #[test]
     fn collection_is_configured_under_nomads_names() {
         let file = parse(
-            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n}\n",
+            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n bridge_network_subnet = \"10.88.0.7/16\"\n}\n",
         )
         .unwrap();
+        assert_eq!(file.bridge_subnet, "10.88.0.0/16".parse().ok());
 
         let GcConfig {
             limits,
@@ -518,7 +529,7 @@ host_volume "certs" {
     #[test]
     fn wrong_settings_of_collection_are_placed() {
         let error = parse(
-            "client {\n  gc_interval = \"0s\"\n  gc_disk_usage_threshold = 101\n  gc_max_allocs = -1\n  gc_parallel_destroys = 0\n  gc_x = 1\n  a {}\n}\n",
+            "client {\n  gc_interval = \"0s\"\n  gc_disk_usage_threshold = 101\n  gc_max_allocs = -1\n  gc_parallel_destroys = 0\n  gc_x = 1\n  a {}\n  bridge_network_subnet = \"10.0.0.0/30\"\n}\n",
         )
         .unwrap_err();
 
@@ -529,6 +540,7 @@ host_volume "certs" {
             "agent.hcl:5:26: `gc_parallel_destroys` must be a whole number from 1 to 1000000",
             "agent.hcl:6:3: unknown field `gc_x` in client",
             "agent.hcl:7:3: unknown block `a` in client",
+            "agent.hcl:8:27: `bridge_network_subnet`: 10.0.0.0/30 is no subnet for allocations",
         ] {
             assert!(
                 error.lines().any(|line| line.starts_with(start)),

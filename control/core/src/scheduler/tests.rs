@@ -305,6 +305,19 @@ fn constraints_and_places_narrow_the_choice() {
 }
 
 #[test]
+fn a_network_of_its_own_is_had_where_there_are_such() {
+    check(
+        "node n1
+         node n2 attr.network.bridge=true
+         job a net=bridge count=2
+         job b net=none",
+        expect![[r#"
+            place a[0..=1] n2 score 0.041
+            place b[0] n2 score 0.117"#]],
+    );
+}
+
+#[test]
 fn a_fixed_port_is_held_once() {
     check(
         "node n1

@@ -12,7 +12,7 @@ use muster_domain::alloc::{Allocation, ClientStatus};
 use muster_domain::eval::EvalStatus;
 use muster_domain::fixture;
 use muster_domain::id::{JobKey, NodeId};
-use muster_domain::job::{Constraint, JobSpec, JobType, Operand};
+use muster_domain::job::{Constraint, GroupNetwork, JobSpec, JobType, NetworkMode, Operand};
 use muster_domain::node::{Eligibility, NodeSpec, NodeStatus};
 use muster_domain::plan::Plan;
 use muster_domain::resources::CpuMhz;
@@ -142,6 +142,13 @@ fn job(name: &str, words: &[&str]) -> JobSpec {
             "dc" => spec.datacenters = vec![value.to_owned()],
             "pool" => value.clone_into(&mut spec.node_pool),
             "driver" => value.clone_into(&mut spec.groups[0].tasks[0].driver),
+            "net" => {
+                spec.groups[0].network = Some(GroupNetwork {
+                    mode: NetworkMode::from_word(value).unwrap(),
+                    ports: Vec::new(),
+                    policy: None,
+                });
+            }
             "where" => spec.constraints.push(constraint(value)),
             _ => {}
         }

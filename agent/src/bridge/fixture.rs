@@ -1,0 +1,234 @@
+//! Networks and policies without an agent, for measurements. The calling thread must be in a network namespace
+//! of its own, with a device that has an address.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use muster_agent_core::policy::{NodePolicy, compile};
+use muster_domain::job::{
+    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, TaskGroup,
+    read_peer,
+};
+use muster_ebpf_common::nat::{GATEWAY, Published, PublishedKey};
+use netlink_packet_route::address::AddressScope;
+use nix::sched::{CloneFlags, setns, unshare};
+use tokio::sync::{mpsc, oneshot};
+
+use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, Pair};
+use super::workshop::{self, Made, Order, door_mac, inside_mac};
+use super::{DEFAULT_SUBNET, NodeNetwork};
+use crate::bpf::{Bpf, BpfConfig};
+
+/// What measurements say went wrong.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// The machine's port that leads to the first network; the next to the next.
+const FIRST_PORT: u16 = 20_000;
+
+/// Networks that were made, removed when dropped.
+#[derive(Debug)]
+pub struct Networks {
+    bpf: Bpf,
+    orders: mpsc::Sender<Order>,
+    node: NodeNetwork,
+    made: Vec<Made>,
+    bare: Vec<Bare>,
+    netlink: Netlink,
+}
+
+/// A network as a plain loop makes it.
+#[derive(Debug)]
+struct Bare {
+    door: u32,
+    _namespace: std::fs::File,
+}
+
+impl Networks {
+    /// Loads the programs.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn open(config: &BpfConfig) -> Result<Self, Failed> {
+        let bpf = Bpf::open(config)?;
+        let node_id = muster_domain::id::NodeId(*uuid::Uuid::new_v4().as_bytes());
+        let node = NodeNetwork::new(node_id, DEFAULT_SUBNET);
+        let orders = workshop::start(node.clone(), bpf.device_programs())?;
+        Ok(Self {
+            bpf,
+            orders,
+            node,
+            made: Vec::new(),
+            bare: Vec::new(),
+            netlink: Netlink::open()?,
+        })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.made.len()
+    }
+
+    /// Makes one as the agent does, with one published port.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn make(&mut self) -> Result<(), Failed> {
+        let number = self.made.len();
+        let (done, made) = oneshot::channel();
+        let name = format!("mu-{number:012x}");
+        let alias = "measurement".to_owned();
+        self.orders
+            .blocking_send(Order::Make { name, alias, done })?;
+        let made = made.blocking_recv()??;
+        self.bpf.set_door(made.door, made.address)?;
+        for protocol in super::PROTOCOLS {
+            let key = PublishedKey {
+                address: [10, 9, 0, 1],
+                port: FIRST_PORT.wrapping_add(u16::try_from(number)?),
+                protocol,
+                pad: 0,
+            };
+            let leads_to = Published {
+                address: made.address.octets(),
+                door: made.door,
+                port: 80,
+                inside_mac: inside_mac(made.address),
+                door_mac: door_mac(made.address),
+                pad: 0,
+            };
+            self.bpf.publish(key, leads_to)?;
+        }
+        self.made.push(made);
+        Ok(())
+    }
+
+    /// Makes one with the same questions to the kernel and nothing else, and gives it an address that is not
+    /// the agent's to give.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn make_bare(&mut self) -> Result<(), Failed> {
+        let number = u32::try_from(self.bare.len())?;
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 27, 0, 2)) + number);
+        let home = std::fs::File::open("/proc/thread-self/ns/net")?;
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let namespace = std::fs::File::open("/proc/thread-self/ns/net")?;
+        let mut inside = Netlink::open()?;
+        setns(home.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        let name = format!("bare{number:x}");
+        self.netlink.make_pair(&Pair {
+            door: &name,
+            door_mac: door_mac(address),
+            inside: "eth0",
+            inside_mac: inside_mac(address),
+            namespace: namespace.as_raw_fd(),
+            mtu: 1_500,
+            alias: "measurement",
+        })?;
+        let door = self.netlink.device(&name)?.ok_or("no device")?.index;
+        let device = inside.device("eth0")?.ok_or("no device")?.index;
+        inside.wake(LOOPBACK)?;
+        inside.wake(device)?;
+        inside.add_address(device, address, AddressScope::Universe)?;
+        inside.add_host_route(device, GATEWAY.into())?;
+        inside.add_neighbour(device, GATEWAY.into(), door_mac(address))?;
+        inside.add_default_route(device, GATEWAY.into())?;
+        self.netlink.add_host_route(door, address)?;
+        self.netlink
+            .add_neighbour(door, address, inside_mac(address))?;
+        self.netlink
+            .add_address(door, GATEWAY.into(), AddressScope::Link)?;
+        self.netlink.open_hooks(door)?;
+        let [inward, outward] = self.bpf.device_programs();
+        for (place, program, name) in [(INWARD, inward, "nat_in"), (OUTWARD, outward, "nat_out")] {
+            let program = (program.as_raw_fd(), name);
+            self.netlink
+                .attach(door, place, self.node.handle, program)?;
+        }
+        self.bare.push(Bare {
+            door,
+            _namespace: namespace,
+        });
+        Ok(())
+    }
+
+    /// Removes what [`Networks::make_bare`] made.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn remove_bare(&mut self) -> Result<(), Failed> {
+        for bare in self.bare.drain(..) {
+            self.netlink.remove_device(bare.door)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the task with this cgroup behind a policy of its own of so many rules: from the job's words on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room.
+    pub fn fence(&self, group: &TaskGroup, task: u64, rules: u32) -> Result<(), Failed> {
+        let rule = |number: u32| {
+            let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number * 256);
+            let port = u16::try_from(1 + (task + u64::from(number)) % 60_000).unwrap_or(1);
+            PolicyRule {
+                name: format!("r{number}"),
+                action: PolicyAction::Allow,
+                protocol: PolicyProtocol::Tcp,
+                peers: read_peer(&format!("{address}/24")).into_iter().collect(),
+                ports: vec![PortRange {
+                    first: port,
+                    last: port,
+                }],
+                icmp_type: None,
+                icmp_code: None,
+                log: false,
+            }
+        };
+        let mut group = group.clone();
+        let name = group.tasks[0].name.clone();
+        group.tasks[0].policy = Some(NetworkPolicy {
+            egress: DirectionPolicy {
+                default: Some(PolicyAction::Deny),
+                rules: (0..rules).map(rule).collect(),
+            },
+            ingress: DirectionPolicy::default(),
+        });
+        let policies = compile(&group, &name, &NodePolicy::default())?;
+        self.bpf.fence(task, &policies, &BTreeSet::new())?;
+        Ok(())
+    }
+
+    /// Takes a task's policy away.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn forget(&self, task: u64) -> Result<(), Failed> {
+        Ok(self.bpf.forget(task)?)
+    }
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for made in self.made.drain(..) {
+            let (done, removed) = oneshot::channel();
+            let order = Order::Remove {
+                door: made.door,
+                address: made.address,
+                done,
+            };
+            // The namespace that all this is in goes anyway.
+            if self.orders.blocking_send(order).is_ok() {
+                drop(removed.blocking_recv());
+            }
+        }
+        drop(self.node.undo());
+    }
+}

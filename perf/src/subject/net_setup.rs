@@ -1,0 +1,155 @@
+//! `net_setup`: what it takes to give an allocation a network of its own, and a task its policy.
+//!
+//! A network is made by the agent's own thread: namespace, pair of devices, addresses, routes, neighbours,
+//! settings, programs, one published port for TCP and UDP. The rival asks the kernel the same by netlink in a
+//! plain loop, without the settings and the maps. Both are measured where the machine has few, some and many.
+//! A policy is compiled from a job's words and written, a different one for each task.
+//!
+//! Everything is in a network namespace of the measurement's own.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow, ensure};
+use muster_agent::bpf::{BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
+use muster_agent::fixture::Networks;
+use muster_domain::fixture;
+use nix::sched::{CloneFlags, unshare};
+
+use crate::cgroup::CgroupDir;
+use crate::harness::{Context, Metric, Tally};
+
+/// Networks that are made at each count.
+const SOME: usize = 20;
+/// Rules of a task's policy.
+const RULES: u32 = 10;
+/// Rules of a large policy.
+const MANY_RULES: u32 = 10_000;
+/// Tasks of which each has a policy of its own, before the last ones are timed.
+const TASKS: [u64; 2] = [1, 5_000];
+/// The task whose policy is replaced by one of many rules. No cgroup has such an id.
+const LARGE: u64 = 1 << 60;
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let dir = context.subdir()?;
+    std::thread::scope(|scope| {
+        let measured = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).context("a network namespace: are you root?")?;
+            machine()?;
+            let result = measure(context, dir.path());
+            remove_pins(&pins(dir.path())?)?;
+            unmount_bpffs(dir.path())?;
+            result
+        });
+        measured
+            .join()
+            .map_err(|_panic| anyhow!("the measuring thread failed"))?
+    })
+}
+
+/// A machine with one wire that leads nowhere.
+fn machine() -> anyhow::Result<()> {
+    for command in [
+        "link set lo up",
+        "link add name up0 type veth peer name up1",
+        "addr add 10.9.0.1/24 dev up0",
+        "link set up0 up",
+    ] {
+        let status = Command::new("ip").args(command.split(' ')).status()?;
+        ensure!(status.success(), "ip {command}: {status}");
+    }
+    Ok(())
+}
+
+fn pins(dir: &Path) -> anyhow::Result<std::path::PathBuf> {
+    Ok(ensure_bpffs(dir)?.join("muster-perf"))
+}
+
+fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
+    let cgroup = CgroupDir::create("net")?;
+    let config = BpfConfig {
+        pin_dir: pins(dir)?,
+        cgroup_dir: cgroup.path().to_owned(),
+        // Nothing runs there.
+        task_level: 2,
+    };
+    let mut networks = Networks::open(&config).map_err(|error| anyhow!(error))?;
+    let mut tally = Tally::default();
+    for _ in 0..context.rounds() {
+        policies(&networks, &mut tally).map_err(|error| anyhow!(error))?;
+    }
+    let counts = context.pick([0, 500, 2_000], [0, 100, 500]);
+    for count in counts {
+        while networks.count() < count {
+            networks.make().map_err(|error| anyhow!(error))?;
+        }
+        for _ in 0..context.rounds() {
+            round(&mut networks, count, &mut tally).map_err(|error| anyhow!(error))?;
+        }
+    }
+    Ok(tally.finish())
+}
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(), Failed> {
+    let (mut ours, mut theirs) = (0.0, 0.0);
+    for _ in 0..SOME {
+        let start = Instant::now();
+        networks.make()?;
+        ours += start.elapsed().as_secs_f64() * 1e6;
+        let start = Instant::now();
+        networks.make_bare()?;
+        theirs += start.elapsed().as_secs_f64() * 1e6;
+    }
+    networks.remove_bare()?;
+    let each = f64::from(u32::try_from(SOME)?);
+    let mut told = vec![format!("bridge_us_{count}")];
+    // The one that is promised is that among many.
+    if count > 0 {
+        told.push("bridge_us".to_owned());
+    }
+    for name in told {
+        tally.ours(&name, "us", ours / each);
+        tally.rival(&name, "us", "the same netlink calls", theirs / each);
+    }
+    Ok(())
+}
+
+fn policies(networks: &Networks, tally: &mut Tally) -> Result<(), Failed> {
+    let group = fixture::group("g");
+    let mut first = 0.0;
+    let last = TASKS[1] + SOME as u64;
+    let mut task = 0;
+    for tasks in TASKS {
+        while task + 1 < tasks {
+            task += 1;
+            networks.fence(&group, LARGE + task, RULES)?;
+        }
+        let start = Instant::now();
+        for _ in 0..SOME {
+            task += 1;
+            networks.fence(&group, LARGE + task, RULES)?;
+        }
+        let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(SOME)?);
+        let name = format!("policy_us_{tasks}");
+        tally.ours(&name, "us", each);
+        if tasks == TASKS[0] {
+            first = each;
+        } else {
+            tally.rival(&name, "us", "policy_us_1", first);
+        }
+    }
+    for task in 1..=last.max(task) {
+        networks.forget(LARGE + task)?;
+    }
+    networks.fence(&group, LARGE, RULES)?;
+    let start = Instant::now();
+    networks.fence(&group, LARGE, MANY_RULES)?;
+    let update = start.elapsed().as_secs_f64() * 1e3;
+    tally.ours("policy_update_10000_rules", "ms", update);
+    networks.forget(LARGE)?;
+    Ok(())
+}
