@@ -474,13 +474,22 @@ impl Bpf {
         self.nat.remove(door, ports)
     }
 
-    /// Forgets every door whose device is not among `devices`, and the ports that lead through it.
+    /// The doors that are known.
     ///
     /// # Errors
     ///
     /// What the kernel said.
-    pub fn sweep_doors(&self, devices: &BTreeSet<u32>) -> io::Result<()> {
-        self.nat.sweep(devices)
+    pub fn doors(&self) -> io::Result<BTreeSet<u32>> {
+        self.nat.doors()
+    }
+
+    /// Forgets doors whose devices are gone, and the ports that lead through them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn forget_doors(&self, gone: &BTreeSet<u32>) -> io::Result<()> {
+        self.nat.forget(gone)
     }
 
     /// Removes the policies of tasks that an earlier agent had, and whose cgroups are not among `alive`.

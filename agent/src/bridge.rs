@@ -127,6 +127,9 @@ pub enum BridgeError {
         #[source]
         source: io::Error,
     },
+    /// None of an allocation's processes is in a network that this node made for it.
+    #[error("none of its processes is in the network that was made for it")]
+    NotFound,
     /// The thread that makes networks has ended.
     #[error("the part of the agent that makes networks has failed; restart the agent")]
     Gone,
@@ -296,7 +299,8 @@ impl Bridge {
                 namespaces,
                 done,
             };
-            let made = self.ask(order, found).await??.ok_or(BridgeError::Gone)?;
+            let found = self.ask(order, found).await??;
+            let made = found.ok_or(BridgeError::NotFound)?;
             self.open(facilities, desired, group, made).await
         });
         if let Err(error) = adopted.await {
@@ -372,6 +376,9 @@ impl Bridge {
 
     /// Looks for devices of the machine that came since, and forgets doors whose devices are gone.
     async fn look(&self, facilities: &Facilities) {
+        let Some(bpf) = facilities.bpf() else { return };
+        // Before the devices, so that a door that is made meanwhile is not taken for one that is gone.
+        let doors = bpf.doors();
         let (done, devices) = oneshot::channel();
         let devices = match self.ask(Order::Look { done }, devices).await {
             Ok(devices) => devices,
@@ -380,10 +387,9 @@ impl Bridge {
                 return;
             }
         };
-        let swept = devices.and_then(|devices| {
-            facilities
-                .bpf()
-                .map_or(Ok(()), |bpf| bpf.sweep_doors(&devices))
+        let swept = doors.and_then(|doors| {
+            let devices = devices?;
+            bpf.forget_doors(&doors.difference(&devices).copied().collect())
         });
         if let Err(error) = swept {
             tracing::warn!(%error, "the machine's network devices cannot be kept up with");

@@ -86,20 +86,23 @@ impl Nat {
         self.doors.remove(door).map(drop)
     }
 
-    /// Removes every door whose device is not among `devices`, and the ports that lead through it.
-    pub(super) fn sweep(&self, devices: &BTreeSet<u32>) -> io::Result<()> {
+    pub(super) fn doors(&self) -> io::Result<BTreeSet<u32>> {
+        Ok(self.doors.keys()?.into_iter().collect())
+    }
+
+    /// Removes doors whose devices are gone, and the ports that lead through them.
+    pub(super) fn forget(&self, gone: &BTreeSet<u32>) -> io::Result<()> {
+        if gone.is_empty() {
+            return Ok(());
+        }
         for key in self.published.keys()? {
-            if self
-                .leads_through(key)?
-                .is_some_and(|door| !devices.contains(&door))
-            {
+            let door = self.leads_through(key)?;
+            if door.is_some_and(|door| gone.contains(&door)) {
                 self.published.remove(key)?;
             }
         }
-        for door in self.doors.keys()? {
-            if !devices.contains(&door) {
-                self.doors.remove(door)?;
-            }
+        for door in gone {
+            self.doors.remove(*door)?;
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use muster_domain::fixture::recorded::skipped;
+
 use crate::cgroup::{
     ApplyLimitError, Controller, ControllerMode, CpuStats, CreateTaskCgroupError, Hierarchies,
     Limits, NodeTree, NodeTreeError, NodeTreeRecord, RemoveCgroupError, TaskCgroup, TaskName,
@@ -22,6 +24,12 @@ struct Fixture {
     hierarchies: Hierarchies,
 }
 
+/// Says that the test which runs in this thread cannot run here.
+fn skip(reason: &str) {
+    let test = std::thread::current();
+    skipped(test.name().unwrap_or("cgroup"), reason);
+}
+
 impl Fixture {
     fn new() -> Option<Self> {
         let hierarchies = Hierarchies::probe().unwrap();
@@ -29,7 +37,7 @@ impl Fixture {
         match NodeTree::create(&hierarchies, &format!("muster-{}", &id[..8])) {
             Ok(tree) => Some(Self { tree, hierarchies }),
             Err(error) => {
-                println!("skipped: {error:?}; run as root");
+                skip(&format!("{error:?}; run as root"));
                 None
             }
         }
@@ -42,7 +50,7 @@ impl Fixture {
     fn has(&self, controller: Controller) -> bool {
         let has = self.hierarchies.controller(controller) != ControllerMode::Absent;
         if !has {
-            println!("skipped: this host has no {controller} controller");
+            skip(&format!("this host has no {controller} controller"));
         }
         has
     }
@@ -606,7 +614,7 @@ async fn a_running_task_makes_room_for_one_with_cores() {
     };
     let all = fixture.tree.core_ids();
     let [first, .., last] = all[..] else {
-        println!("skipped: this host has no cpuset controller, or one core");
+        skip("this host has no cpuset controller, or one core");
         return;
     };
     let allowed = |pid: u32| {

@@ -300,10 +300,18 @@ async fn with_driver(
             "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
         )));
     }
-    if !config.mounts.is_empty() {
+    let joins = config.network.as_ref().map(|network| network.mode) == Some(NetworkMode::Group);
+    if joins || !config.mounts.is_empty() {
         let learned = slot.learned().await;
         let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
-        if learned.capabilities.mount_configs == MountConfigs::None {
+        let modes = &learned.capabilities.network_modes;
+        if joins && !modes.contains(&NetworkMode::Group) {
+            return Err(StartFailure::fatal(
+                "the task's driver cannot put tasks into a network of their group's: use network mode `host`, or take another driver",
+            ));
+        }
+        let mounts = !config.mounts.is_empty();
+        if mounts && learned.capabilities.mount_configs == MountConfigs::None {
             return Err(StartFailure::fatal(
                 "the task's driver cannot show host volumes: leave `volume_mount` out, or take another driver",
             ));

@@ -5,7 +5,6 @@ mod alloc;
 mod server;
 
 use std::future::Future;
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 pub(crate) use agent::{KilledAgent, Machine, ended, kill, start_ticks};
@@ -30,19 +29,7 @@ where
     }
 }
 
-/// Says why a test cannot run here.
-pub(crate) fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        file.write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
-}
+pub(crate) use muster_domain::fixture::recorded::skipped;
 
 /// Whether an agent can run here; says so if not.
 pub(crate) fn privileged(name: &str) -> bool {

@@ -1,5 +1,6 @@
 //! What the programs on devices make of packets; whole networks are in `cli/tests/e2e/bridge.rs`.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use crate::bpf::{Bpf, GATEWAY, Published, PublishedKey};
@@ -216,6 +217,29 @@ fn an_allocation_calls_its_own_published_port() {
     let (answer, given) = bpf.judge_packet(true, &back, DOOR).unwrap();
     assert_eq!(answer, REDIRECTED);
     assert_eq!(ends(&given), ((MACHINE, 8080), (INSIDE, 50_000)));
+}
+
+#[test]
+fn ports_through_a_door_that_is_gone_are_forgotten() {
+    let Some(node) = Node::set_up("ports_through_a_door_that_is_gone_are_forgotten") else {
+        return;
+    };
+    let bpf = node.open();
+    leads_inside(&bpf, DOOR);
+    bpf.set_door(DOOR, Ipv4Addr::from(INSIDE)).unwrap();
+    bpf.set_door(77, Ipv4Addr::new(172, 26, 64, 3)).unwrap();
+    let call = frame(&packet(TCP, (MACHINE, 50_000), (MACHINE, 8080)));
+
+    bpf.forget_doors(&BTreeSet::from([77])).unwrap();
+    assert_eq!(bpf.doors().unwrap(), BTreeSet::from([DOOR]));
+    assert_eq!(bpf.judge_packet(false, &call, DOOR).unwrap().0, REDIRECTED);
+
+    bpf.forget_doors(&BTreeSet::from([DOOR])).unwrap();
+    assert_eq!(bpf.doors().unwrap(), BTreeSet::new());
+    assert_eq!(
+        bpf.judge_packet(false, &call, DOOR).unwrap(),
+        (PASSED, call)
+    );
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! A node tree of a test's own, processes in it, and saying what cannot run.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,19 +9,7 @@ use muster_agent::cgroup::{Controller, ControllerMode, Hierarchies, Limits, Node
 /// How long anything may take in an emulated guest.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Says that `name` cannot run here.
-pub(crate) fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path);
-        file.unwrap()
-            .write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
-}
+pub(crate) use muster_domain::fixture::recorded::skipped;
 
 /// A tree for the test `name` if every one of `controllers` is on cgroup v2 here; else says why not.
 pub(crate) fn tree(name: &str, controllers: &[Controller]) -> Option<NodeTree> {

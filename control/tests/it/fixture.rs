@@ -1,7 +1,5 @@
 //! A server on free ports, and an agent that only talks.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,19 +27,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Time to live of nodes in these tests.
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 
-/// Says that a test cannot run here, and what would run it.
-pub(crate) fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        file.write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
-}
+pub(crate) use muster_domain::fixture::recorded::skipped;
 
 /// Waits for `work`, but not for ever.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {

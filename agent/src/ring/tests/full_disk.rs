@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use muster_domain::fixture::recorded::skipped;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::{ALL, Place, detach, lines, until, write_lines};
@@ -22,7 +23,9 @@ impl SmallDisk {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         let mounted = mount(Some("tmpfs"), &path, Some("tmpfs"), flags, Some("size=64k"));
         if let Err(errno) = mounted {
-            println!("skipped: mount a tmpfs: {errno}; run as root");
+            let test = std::thread::current();
+            let reason = format!("a tmpfs cannot be mounted: {errno}; run as root");
+            skipped(test.name().unwrap_or("full_disk"), &reason);
             return None;
         }
         Some(Self { path, _dir: dir })
