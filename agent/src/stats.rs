@@ -16,7 +16,7 @@ use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 7] = [
+const EBPF_VALUES: [&str; 9] = [
     "context_switches",
     "forks",
     "execs",
@@ -24,6 +24,8 @@ const EBPF_VALUES: [&str; 7] = [
     "net_rx_packets",
     "net_tx_bytes",
     "net_tx_packets",
+    "net_rx_denied",
+    "net_tx_denied",
 ];
 
 /// What the node uses, with every task of it.
@@ -179,6 +181,8 @@ fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
     stats.net_rx_packets = Some(counters.net.ingress_packets);
     stats.net_tx_bytes = Some(counters.net.egress_bytes);
     stats.net_tx_packets = Some(counters.net.egress_packets);
+    stats.net_rx_denied = Some(counters.net.ingress_denied);
+    stats.net_tx_denied = Some(counters.net.egress_denied);
 }
 
 fn read(path: &str) -> String {

@@ -26,6 +26,8 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         net_rx_packets,
         net_tx_bytes,
         net_tx_packets,
+        net_rx_denied,
+        net_tx_denied,
         pid,
         log_bytes,
         log_dropped_bytes,
@@ -48,6 +50,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("execs", count(*execs)),
         ("network received", traffic(*net_rx_bytes, *net_rx_packets)),
         ("network sent", traffic(*net_tx_bytes, *net_tx_packets)),
+        ("network denied", denied(*net_rx_denied, *net_tx_denied)),
         ("log taken", output::bytes(*log_bytes)),
         ("log dropped", output::bytes(*log_dropped_bytes)),
     ];
@@ -74,6 +77,13 @@ fn traffic(amount: Option<u64>, packets: Option<u64>) -> String {
     match (amount, packets) {
         (None, None) => DASH.to_owned(),
         (_, _) => format!("{}, {} packets", bytes(amount), count(packets)),
+    }
+}
+
+fn denied(received: Option<u64>, sent: Option<u64>) -> String {
+    match (received, sent) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{} packets in, {} out", count(received), count(sent)),
     }
 }
 

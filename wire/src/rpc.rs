@@ -399,6 +399,10 @@ pub struct TaskStats {
     pub net_tx_bytes: Option<u64>,
     /// Packets sent, from eBPF.
     pub net_tx_packets: Option<u64>,
+    /// Packets to the task that its network policy refused, from eBPF; not among those received.
+    pub net_rx_denied: Option<u64>,
+    /// Packets of the task that its network policy refused, from eBPF; not among those sent.
+    pub net_tx_denied: Option<u64>,
     /// Why values are absent: name of the value and the reason.
     pub absent: BTreeMap<String, String>,
     /// The first process of the task; 0 if none runs.

@@ -238,6 +238,9 @@ pub struct TaskCounters {
     pub net_rx_packets: Option<u64>,
     pub net_tx_bytes: Option<u64>,
     pub net_tx_packets: Option<u64>,
+    /// Packets that the task's network policy refused; they are in no other count.
+    pub net_rx_denied: Option<u64>,
+    pub net_tx_denied: Option<u64>,
     /// The first process; 0 if none runs.
     pub pid: u32,
     pub log_bytes: u64,
@@ -268,6 +271,8 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_rx_packets,
             net_tx_bytes,
             net_tx_packets,
+            net_rx_denied,
+            net_tx_denied,
             absent,
             pid,
             log_bytes,
@@ -289,6 +294,8 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_rx_packets: *net_rx_packets,
             net_tx_bytes: *net_tx_bytes,
             net_tx_packets: *net_tx_packets,
+            net_rx_denied: *net_rx_denied,
+            net_tx_denied: *net_tx_denied,
             pid: *pid,
             log_bytes: *log_bytes,
             log_dropped_bytes: *log_dropped_bytes,

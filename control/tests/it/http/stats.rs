@@ -81,6 +81,55 @@ async fn counters_take_one_sample() {
     test.server.shutdown().await;
 }
 
+/// What is known is told under the task's place; what is not has no sample.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_a_node_are_told_to_prometheus() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    client.register("web").await;
+    let placed = placed(&client, "web").await;
+    let alloc_id: AllocId = placed["ID"].as_str().unwrap().parse().unwrap();
+    let path = format!(
+        "/v1/client/stats?node_id={}&format=prometheus",
+        agent.node_id
+    );
+    let task = TaskStats {
+        cpu: Some(Duration::from_millis(1_500)),
+        net_tx_denied: Some(7),
+        ..TaskStats::default()
+    };
+    let alloc = AllocStats {
+        alloc_id,
+        at: Timestamp(9),
+        tasks: BTreeMap::from([("main".to_owned(), task)]),
+    };
+    let stats = NodeStats {
+        allocs: vec![alloc],
+        ebpf_lost: Some(3),
+        ..NodeStats::default()
+    };
+
+    let asked = tokio::spawn(async move { client.get(&path).await });
+    agent.answer(&[NodeReply::NodeStats(Box::new(stats))]).await;
+    let text = asked.await.unwrap().text;
+
+    let group = placed["TaskGroup"].as_str().unwrap();
+    let labels =
+        format!(r#"{{namespace="default",job="web",group="{group}",task="main",index="0"}}"#);
+    for line in [
+        "# TYPE muster_task_cpu_seconds_total counter".to_owned(),
+        format!("muster_task_cpu_seconds_total{labels} 1.5"),
+        format!("muster_task_network_sent_denied_packets_total{labels} 7"),
+        format!("muster_task_instances{labels} 1"),
+        "muster_node_ebpf_lost_total 3".to_owned(),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} in:\n{text}");
+    }
+    assert!(!text.contains("muster_task_forks_total"), "{text}");
+    test.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_says_why() {
     let test = fixture::server().await;
