@@ -73,7 +73,11 @@ pub(crate) use crate::bpf::{
     btf::VMLINUX,
 };
 pub use muster_ebpf_common::{
-    exec::ExecCounters, net::NetCounters, policy::Direction, sched::SchedCounters,
+    exec::ExecCounters,
+    histogram::{BUCKETS, Histogram, bound_ns},
+    net::NetCounters,
+    policy::Direction,
+    sched::SchedCounters,
 };
 
 /// Where the programs are pinned and what they look at.
@@ -219,6 +223,7 @@ pub struct Bpf {
     lost: PinnedMap<u32, u64>,
     active: PinnedMap<u32, u64>,
     charge_running: OwnedFd,
+    absent: load::Absent,
     cpus: Vec<u32>,
     adoption: Adoption,
 }
@@ -322,6 +327,7 @@ impl Bpf {
             verdicts: maps.clone(),
             lost: PinnedMap::per_cpu(open_map(&maps, "LOST")?, count),
             active: PinnedMap::shared(open_map(&maps, "ACTIVE")?),
+            absent: load::absent(&pins.programs(generation)),
             charge_running: sched::open_charge_running(&pins.programs(generation)).map_err(&at)?,
             cpus,
             adoption,
@@ -448,6 +454,11 @@ impl Bpf {
             .counters
             .sums(|task, sum| tasks.entry(task).or_default().net = sum)?;
         Ok(tasks)
+    }
+
+    /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`.
+    pub fn absent(&self) -> &BTreeMap<&'static str, String> {
+        &self.absent
     }
 
     /// How the task's main process ended; `None` while it runs, and for a task that was not

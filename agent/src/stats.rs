@@ -7,17 +7,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::AllocId;
-use muster_wire::rpc::{AllocStats, NodeCollection, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
 
-use crate::bpf::TaskCounters;
+use crate::bpf::{self, TaskCounters};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 9] = [
+const EBPF_VALUES: [&str; 10] = [
     "context_switches",
+    "run_delay",
     "forks",
     "execs",
     "net_rx_bytes",
@@ -82,13 +83,15 @@ pub(crate) async fn alloc(facilities: &Facilities, alloc_id: AllocId) -> Option<
 }
 
 async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<AllocStats> {
+    let nothing = BTreeMap::new();
+    let absent = facilities.bpf().map_or(&nothing, |bpf| bpf.absent());
     let counters = match &facilities.bpf {
         Ok(bpf) => bpf.collect().map_err(|error| error.to_string()),
         Err(reason) => Err(reason.clone()),
     };
     let mut allocs: BTreeMap<AllocId, AllocStats> = BTreeMap::new();
     for (alloc_id, name, live) in facilities.live.of(alloc_id) {
-        let mut stats = task(&live, &counters);
+        let mut stats = task(&live, &counters, absent);
         let logs = live.streams.stats(&facilities.ring).await;
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
@@ -111,7 +114,11 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
     allocs.into_values().collect()
 }
 
-fn task(live: &LiveTask, counters: &Result<BTreeMap<u64, TaskCounters>, String>) -> TaskStats {
+fn task(
+    live: &LiveTask,
+    counters: &Result<BTreeMap<u64, TaskCounters>, String>,
+    absent: &BTreeMap<&'static str, String>,
+) -> TaskStats {
     let mut stats = TaskStats::default();
     add_cgroup(&mut stats, live);
     let counted = match counters {
@@ -121,7 +128,7 @@ fn task(live: &LiveTask, counters: &Result<BTreeMap<u64, TaskCounters>, String>)
         Err(reason) => Err(reason.clone()),
     };
     match counted {
-        Ok(counters) => add_counters(&mut stats, counters),
+        Ok(counters) => add_counters(&mut stats, counters, absent),
         Err(reason) => {
             for value in EBPF_VALUES {
                 stats.absent.insert(value.to_owned(), reason.clone());
@@ -171,7 +178,17 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
     }
 }
 
-fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
+/// Adds what eBPF counted, but not the parts that are `absent` on this machine.
+fn add_counters(
+    stats: &mut TaskStats,
+    counters: &TaskCounters,
+    absent: &BTreeMap<&'static str, String>,
+) {
+    let reasons = absent.iter();
+    let reasons = reasons.map(|(part, reason)| ((*part).to_owned(), reason.clone()));
+    stats.absent.extend(reasons);
+    let has = |part| !absent.contains_key(part);
+    stats.run_delay = has("run_delay").then(|| histogram(&counters.sched.waits));
     stats.cpu = Some(counters.cpu_time());
     stats.context_switches =
         Some(counters.sched.switches_voluntary + counters.sched.switches_involuntary);
@@ -183,6 +200,15 @@ fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
     stats.net_tx_packets = Some(counters.net.egress_packets);
     stats.net_rx_denied = Some(counters.net.ingress_denied);
     stats.net_tx_denied = Some(counters.net.egress_denied);
+}
+
+fn histogram(counted: &bpf::Histogram) -> Histogram {
+    let bpf::Histogram { counts, sum_ns } = counted;
+    let used = counts.iter().rposition(|count| *count > 0);
+    Histogram {
+        counts: counts[..used.map_or(0, |last| last + 1)].to_vec(),
+        sum: Duration::from_nanos(*sum_ns),
+    }
 }
 
 fn read(path: &str) -> String {
@@ -250,6 +276,28 @@ mod tests {
             cpu_times(&text),
             (Duration::from_secs(2), Duration::from_secs(3))
         );
+    }
+
+    /// What is counted in the kernel means the same to those who read it.
+    #[test]
+    fn buckets_of_programs_and_of_messages_are_the_same() {
+        assert_eq!(bpf::BUCKETS, Histogram::BUCKETS);
+        for bucket in 0..bpf::BUCKETS {
+            assert_eq!(bpf::bound_ns(bucket), Histogram::bound_ns(bucket));
+        }
+    }
+
+    #[test]
+    fn empty_buckets_at_the_end_are_not_sent() {
+        let mut counted = bpf::Histogram::default();
+        counted.record(100);
+        counted.record(2_000);
+
+        let sent = histogram(&counted);
+
+        assert_eq!(sent.counts, [1, 1]);
+        assert_eq!(sent.sum, Duration::from_nanos(2_100));
+        assert!(histogram(&bpf::Histogram::default()).counts.is_empty());
     }
 
     #[test]

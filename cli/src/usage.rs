@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_wire::api::stats::TaskCounters;
+use muster_wire::api::stats::{Histogram, TaskCounters};
 
 use crate::output;
 
@@ -13,6 +13,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
     let TaskCounters {
         cpu_nanos,
         context_switches,
+        run_delay,
         throttled_periods,
         throttled_nanos,
         memory_bytes,
@@ -39,6 +40,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("process", count(process)),
         ("cpu time", time(*cpu_nanos)),
         ("context switches", count(*context_switches)),
+        ("waited for a CPU", histogram(run_delay.as_ref())),
         ("throttled periods", count(*throttled_periods)),
         ("throttled time", time(*throttled_nanos)),
         ("memory", bytes(*memory_bytes)),
@@ -73,6 +75,35 @@ fn time(nanos: Option<u64>) -> String {
     nanos.map_or_else(|| DASH.to_owned(), show)
 }
 
+/// A time that may be far below a millisecond.
+fn short(nanos: u64) -> String {
+    match nanos {
+        0..1_000_000 => format!("{:.1} µs", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        1_000_000_000.. => output::span(Duration::from_nanos(nanos)),
+    }
+}
+
+/// How many, and what half of them and nearly all of them are below.
+fn histogram(value: Option<&Histogram>) -> String {
+    let Some(histogram) = value else {
+        return DASH.to_owned();
+    };
+    let below = |share| match histogram.below_nanos(share) {
+        Some(nanos) => format!("below {}", short(nanos)),
+        None => "longer than any bucket".to_owned(),
+    };
+    match histogram.count {
+        0 => "0 times".to_owned(),
+        times => format!(
+            "{times} times, {} in all, half of them {}, 99 % {}",
+            short(histogram.sum_nanos),
+            below(0.5),
+            below(0.99)
+        ),
+    }
+}
+
 fn traffic(amount: Option<u64>, packets: Option<u64>) -> String {
     match (amount, packets) {
         (None, None) => DASH.to_owned(),
@@ -101,7 +132,29 @@ fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
+    use muster_wire::api::stats::Bucket;
+
     use super::*;
+
+    #[test]
+    fn a_histogram_is_told_by_its_bounds() {
+        let bucket = |below_nanos, count| Bucket { below_nanos, count };
+        let value = Histogram {
+            count: 200,
+            sum_nanos: 7_000_000,
+            buckets: vec![
+                bucket(Some(1_024), 150),
+                bucket(Some(1_048_576), 49),
+                bucket(None, 1),
+            ],
+        };
+
+        assert_eq!(
+            histogram(Some(&value)),
+            "200 times, 7.0 ms in all, half of them below 1.0 µs, 99 % below 1.0 ms"
+        );
+        assert_eq!(histogram(Some(&Histogram::default())), "0 times");
+    }
 
     #[test]
     fn a_reason_is_given_once() {
@@ -116,6 +169,7 @@ mod tests {
 
         assert!(lines.contains(&("cpu time", "0 s".to_owned())));
         assert!(lines.contains(&("forks", "–".to_owned())));
+        assert!(lines.contains(&("waited for a CPU", "–".to_owned())));
         let given = lines.iter().filter(|(_, text)| text == "no object");
         assert_eq!(given.count(), 1);
     }

@@ -366,6 +366,31 @@ pub struct AllocStats {
     pub tasks: BTreeMap<String, TaskStats>,
 }
 
+/// How long things took, by powers of two.
+///
+/// Counts of buckets: all below [`Histogram::FIRST_BOUND_NS`], then below twice of that, and so on; the last of
+/// [`Histogram::BUCKETS`] has no bound. Empty buckets at the end are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// How many there were.
+    pub counts: Vec<u64>,
+    /// All times together.
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// How many buckets there are.
+    pub const BUCKETS: usize = 24;
+    /// What times in the first bucket are below, in nanoseconds.
+    pub const FIRST_BOUND_NS: u64 = 1_024;
+
+    /// What times in `bucket` are below, in nanoseconds; `None` for the last.
+    #[must_use]
+    pub fn bound_ns(bucket: usize) -> Option<u64> {
+        (bucket + 1 < Self::BUCKETS).then(|| Self::FIRST_BOUND_NS << bucket)
+    }
+}
+
 /// What a task uses. A value that cannot be had is absent, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskStats {
@@ -373,6 +398,8 @@ pub struct TaskStats {
     pub cpu: Option<Duration>,
     /// Context switches, from eBPF.
     pub context_switches: Option<u64>,
+    /// How long threads that could run waited for a CPU, each time they got one; from eBPF.
+    pub run_delay: Option<Histogram>,
     /// Times the kernel stopped the task for its CPU quota, from the cgroup.
     pub throttled_periods: Option<u64>,
     /// Time it stood still for that, from the cgroup.

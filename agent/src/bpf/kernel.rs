@@ -36,6 +36,7 @@ pub(super) fn facts(
         task_start_boottime: types.offset_of("task_struct", "start_boottime")?,
         task_group_leader: types.offset_of("task_struct", "group_leader")?,
         task_signal: types.offset_of("task_struct", "signal")?,
+        task_sched_info: task_sched_info(types)?,
         task_cgroups: types.offset_of("task_struct", "cgroups")?,
         signal_live: types.offset_of("signal_struct", "live")?,
         signal_flags: types.offset_of("signal_struct", "flags")?,
@@ -46,4 +47,19 @@ pub(super) fn facts(
         cgroup_kn: types.offset_of("cgroup", "kn")?,
         kernfs_node_id: types.offset_of("kernfs_node", "id")?,
     })
+}
+
+/// Where a thread's count of runs is, with the sum of its waiting behind it; 0 if this kernel does not keep them so.
+fn task_sched_info(types: &KernelTypes) -> Result<u64, ReadTypesError> {
+    let offsets = (
+        types.offset_of("sched_info", "pcount"),
+        types.offset_of("sched_info", "run_delay"),
+    );
+    match offsets {
+        (Ok(runs), Ok(waited)) if waited == runs + 8 => {
+            Ok(types.offset_of("task_struct", "sched_info")? + runs)
+        }
+        // Built without CONFIG_SCHED_INFO, or grown apart.
+        _ => Ok(0),
+    }
 }

@@ -1,8 +1,10 @@
 //! Loading the object, and attaching and pinning its programs.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -43,6 +45,13 @@ const SOCKETS: &str = "SOCKETS";
 
 /// The program that is attached nowhere and run by the agent.
 pub(super) const CHARGE_RUNNING: &str = "charge_running";
+
+/// What [`Absent`] calls waiting for a CPU.
+pub(super) const RUN_DELAY: &str = "run_delay";
+
+/// What this load cannot count, and why. The reasons are kept beside the programs, as links that lead nowhere, for
+/// the agents that adopt them.
+pub(super) type Absent = BTreeMap<&'static str, String>;
 
 /// Why the programs could not be loaded.
 #[derive(Debug, Error)]
@@ -99,6 +108,15 @@ pub enum LoadProgramsError {
         /// What the kernel said.
         #[source]
         source: PinError,
+    },
+    /// The reason why something is not counted could not be kept.
+    #[error("keep in {path} why something is not counted")]
+    KeepReason {
+        /// The link.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
     },
     /// A directory for pins could not be made.
     #[error("make directory {path} for pins")]
@@ -157,7 +175,27 @@ pub(super) fn load(
         let link = attach_call(&mut ebpf, program, cgroup)?;
         pin_link(link, program, programs)?;
     }
+    if facts.task_sched_info == 0 {
+        let reason = "this kernel does not say how long threads wait for a CPU: use one built with CONFIG_SCHED_INFO";
+        keep_reason(programs, RUN_DELAY, reason)?;
+    }
     pin_charge_running(&mut ebpf, programs)
+}
+
+/// What the load in `programs` cannot count.
+pub(super) fn absent(programs: &Path) -> Absent {
+    let parts = [RUN_DELAY].into_iter();
+    let reasons = parts.filter_map(|part| {
+        let reason = fs::read_link(programs.join(part)).ok()?;
+        Some((part, reason.to_string_lossy().into_owned()))
+    });
+    reasons.collect()
+}
+
+/// Keeps why `part` is not counted.
+fn keep_reason(programs: &Path, part: &str, reason: &str) -> Result<(), LoadProgramsError> {
+    let path = programs.join(part);
+    symlink(reason, &path).map_err(|source| LoadProgramsError::KeepReason { path, source })
 }
 
 fn attach_tracepoint(

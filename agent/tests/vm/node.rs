@@ -313,6 +313,7 @@ fn child() {
         },
         "burn" => burn(Duration::from_millis(argument.parse().unwrap())),
         "spin" => burn(Duration::MAX),
+        "crowd" => crowd(Duration::from_millis(argument.parse().unwrap())),
         "connect" => connect(argument, DEADLINE),
         "connect-briefly" => connect(argument, SILENCE),
         "send-to" => send_to(argument),
@@ -336,6 +337,21 @@ fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         std::hint::spin_loop();
+    }
+}
+
+/// Two threads that want the same CPU.
+fn crowd(time: Duration) {
+    let threads = [(); 2].map(|()| {
+        thread::spawn(move || {
+            let mut first = nix::sched::CpuSet::new();
+            first.set(0).unwrap();
+            nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &first).unwrap();
+            burn(time);
+        })
+    });
+    for thread in threads {
+        thread.join().unwrap();
     }
 }
 

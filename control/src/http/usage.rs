@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::Allocation;
 use muster_domain::id::LogIndex;
-use muster_wire::rpc::{NodeStats, TaskStats};
+use muster_wire::rpc::{Histogram, NodeStats, TaskStats};
 
 /// One number of a task.
 struct Family {
@@ -155,6 +155,19 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
+/// How long things of a task took.
+struct Spread {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&TaskStats) -> Option<&Histogram>,
+}
+
+const SPREADS: &[Spread] = &[Spread {
+    name: "muster_task_run_delay_seconds",
+    help: "How long threads that could run waited for a CPU.",
+    value: |task| task.run_delay.as_ref(),
+}];
+
 fn number(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }
@@ -190,7 +203,36 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
             line(&mut text, family.name, &labels(place), value);
         }
     }
+    for spread in SPREADS {
+        let mut samples = tasks
+            .iter()
+            .filter_map(|(place, told)| Some((place, (spread.value)(told.stats)?)))
+            .peekable();
+        if samples.peek().is_some() {
+            header(&mut text, spread.name, "histogram", spread.help);
+        }
+        for (place, histogram) in samples {
+            buckets(&mut text, spread.name, &labels(place), histogram);
+        }
+    }
     text
+}
+
+/// A histogram's lines: each bucket holds what the shorter ones hold.
+fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
+    let mut below = 0;
+    for at in 0..Histogram::BUCKETS {
+        below += histogram.counts.get(at).copied().unwrap_or(0);
+        let bound = Histogram::bound_ns(at).map_or_else(
+            || "+Inf".to_owned(),
+            |nanos| (nanos as f64 / 1e9).to_string(),
+        );
+        let labels = format!("{labels},le=\"{bound}\"");
+        line(text, &format!("{name}_bucket"), &labels, below as f64);
+    }
+    let sum = histogram.sum.as_secs_f64();
+    line(text, &format!("{name}_sum"), labels, sum);
+    line(text, &format!("{name}_count"), labels, below as f64);
 }
 
 fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {

@@ -32,6 +32,9 @@ pub struct Facts {
     pub task_group_leader: u64,
     /// `task_struct.signal`: what the threads of a process share.
     pub task_signal: u64,
+    /// `task_struct.sched_info`, in which the count of runs and then the sum of waiting stand; 0 if this kernel does
+    /// not keep them.
+    pub task_sched_info: u64,
     /// `task_struct.cgroups`: the set of cgroups the thread is in.
     pub task_cgroups: u64,
     /// `signal_struct.live`: threads that have not begun to exit.
@@ -71,6 +74,7 @@ impl Facts {
             task_start_boottime,
             task_group_leader,
             task_signal,
+            task_sched_info,
             task_cgroups,
             signal_live,
             signal_flags,
@@ -93,6 +97,7 @@ impl Facts {
             task_start_boottime,
             task_group_leader,
             task_signal,
+            task_sched_info,
             task_cgroups,
             signal_live,
             signal_flags,
@@ -106,7 +111,7 @@ impl Facts {
     }
 }
 
-// SAFETY: 20 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 21 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -129,6 +134,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 20);
+        assert_eq!(FACTS_WORDS, 21);
     }
 }

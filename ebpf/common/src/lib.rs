@@ -6,11 +6,12 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `sched.rs` | CPU time and context switches |
+//! | `sched.rs` | CPU time, context switches, waiting for a CPU |
 //! | `exec.rs` | process counts, the main process, the exit ledger |
 //! | `net.rs` | bytes and packets |
 //! | `policy.rs` | what a task may send and receive |
 //! | `oom.rs` | processes killed for want of memory |
+//! | `histogram.rs` | how long things took |
 //! | `kernel.rs` | offsets of kernel structures, filled in at load |
 //! | `limits.rs` | how many entries each map holds |
 //!
@@ -23,6 +24,7 @@
 )]
 
 pub mod exec;
+pub mod histogram;
 pub mod kernel;
 pub mod limits;
 pub mod net;
@@ -31,7 +33,7 @@ pub mod policy;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
 pub type CgroupId = u64;
@@ -64,9 +66,11 @@ pub enum Lost {
     Rule = 4,
     /// A verdict was to be told, and the ring was full.
     Verdict = 5,
+    /// A thread waited for a CPU, and another one had taken its place in the table of threads.
+    Wait = 6,
 }
 
 impl Lost {
     /// How many kinds of loss there are.
-    pub const COUNT: u32 = 6;
+    pub const COUNT: u32 = 7;
 }

@@ -21,6 +21,7 @@ static FACTS: Facts = Facts {
     task_start_boottime: 0,
     task_group_leader: 0,
     task_signal: 0,
+    task_sched_info: 0,
     task_cgroups: 0,
     signal_live: 0,
     signal_flags: 0,

@@ -225,6 +225,8 @@ pub struct TaskCounters {
     #[serde(rename = "CPUNanos")]
     pub cpu_nanos: Option<u64>,
     pub context_switches: Option<u64>,
+    /// How long threads that could run waited for a CPU.
+    pub run_delay: Option<Histogram>,
     pub throttled_periods: Option<u64>,
     pub throttled_nanos: Option<u64>,
     pub memory_bytes: Option<u64>,
@@ -249,6 +251,57 @@ pub struct TaskCounters {
     pub absent: BTreeMap<String, String>,
 }
 
+/// How long things took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Histogram {
+    pub count: u64,
+    pub sum_nanos: u64,
+    /// Those that hold something, from short to long.
+    pub buckets: Vec<Bucket>,
+}
+
+/// Times that took about as long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Bucket {
+    /// What they are below, at least half of it; `None` for all that took longer than any other bucket takes.
+    pub below_nanos: Option<u64>,
+    pub count: u64,
+}
+
+impl Histogram {
+    /// What the shortest `share` of all times is below; `None` if there are none, or if it cannot be said because
+    /// they end in the last bucket.
+    #[must_use]
+    pub fn below_nanos(&self, share: f64) -> Option<u64> {
+        let wanted = share * self.count as f64;
+        let mut seen = 0;
+        let mut buckets = self.buckets.iter();
+        let reached = buckets.find(|bucket| {
+            seen += bucket.count;
+            seen as f64 >= wanted
+        });
+        reached?.below_nanos
+    }
+}
+
+impl From<&rpc::Histogram> for Histogram {
+    fn from(histogram: &rpc::Histogram) -> Self {
+        let rpc::Histogram { counts, sum } = histogram;
+        let buckets = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        let buckets = buckets.map(|(at, count)| Bucket {
+            below_nanos: rpc::Histogram::bound_ns(at),
+            count: *count,
+        });
+        Self {
+            count: counts.iter().sum(),
+            sum_nanos: nanos(*sum),
+            buckets: buckets.collect(),
+        }
+    }
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -258,6 +311,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
         let rpc::TaskStats {
             cpu,
             context_switches,
+            run_delay,
             throttled_periods,
             throttled,
             memory_bytes,
@@ -281,6 +335,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
         Self {
             cpu_nanos: cpu.map(nanos),
             context_switches: *context_switches,
+            run_delay: run_delay.as_ref().map(Histogram::from),
             throttled_periods: *throttled_periods,
             throttled_nanos: throttled.map(nanos),
             memory_bytes: *memory_bytes,
@@ -506,6 +561,22 @@ mod tests {
         assert!((cpu.percent - 25.0).abs() < 1e-6);
         assert!((cpu.total_ticks - 500.0).abs() < 1e-6);
         assert_eq!(stats.resource_usage.memory_stats.usage, 1 << 20);
+    }
+
+    /// 90 below 1 µs, 9 below 8 µs, one that took very long.
+    #[test]
+    fn shares_of_a_histogram_end_at_a_bound() {
+        let mut counts = vec![0; rpc::Histogram::BUCKETS];
+        (counts[0], counts[3], counts[23]) = (90, 9, 1);
+        let sum = Duration::from_secs(9);
+
+        let histogram = Histogram::from(&rpc::Histogram { counts, sum });
+
+        assert_eq!((histogram.count, histogram.buckets.len()), (100, 3));
+        assert_eq!(histogram.below_nanos(0.5), Some(1_024));
+        assert_eq!(histogram.below_nanos(0.99), Some(8_192));
+        assert_eq!(histogram.below_nanos(1.0), None);
+        assert_eq!(Histogram::default().below_nanos(0.5), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
-use muster_wire::rpc::{AllocStats, NodeReply, NodeRequest, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, TaskStats};
 use serde_json::json;
 
 use super::Client;
@@ -97,6 +97,10 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
     let task = TaskStats {
         cpu: Some(Duration::from_millis(1_500)),
         net_tx_denied: Some(7),
+        run_delay: Some(Histogram {
+            counts: vec![5, 2],
+            sum: Duration::from_micros(6),
+        }),
         ..TaskStats::default()
     };
     let alloc = AllocStats {
@@ -117,12 +121,20 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
     let group = placed["TaskGroup"].as_str().unwrap();
     let labels =
         format!(r#"{{namespace="default",job="web",group="{group}",task="main",index="0"}}"#);
+    let bucket = |bound: &str, count: u64| {
+        let labels = labels.replace('}', &format!(",le=\"{bound}\"}}"));
+        format!("muster_task_run_delay_seconds_bucket{labels} {count}")
+    };
     for line in [
         "# TYPE muster_task_cpu_seconds_total counter".to_owned(),
         format!("muster_task_cpu_seconds_total{labels} 1.5"),
         format!("muster_task_network_sent_denied_packets_total{labels} 7"),
         format!("muster_task_instances{labels} 1"),
         "muster_node_ebpf_lost_total 3".to_owned(),
+        bucket("0.000001024", 5),
+        bucket("0.000002048", 7),
+        bucket("+Inf", 7),
+        format!("muster_task_run_delay_seconds_sum{labels} 0.000006"),
     ] {
         assert!(text.lines().any(|it| it == line), "{line} in:\n{text}");
     }
