@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::AllocId;
-use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
 use crate::bpf::{self, TaskCounters};
+use crate::cgroup::{self, MemoryStats};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
@@ -154,9 +155,21 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
             stats.throttled = cpu.throttled_us.map(Duration::from_micros);
             stats.pids = found.pids;
             if let Some(memory) = found.memory {
-                stats.memory_bytes = Some(memory.current_bytes);
-                stats.memory_peak_bytes = memory.peak_bytes;
-                stats.memory_limit_bytes = memory.limit_bytes;
+                add_memory(stats, memory);
+            }
+            match found.pressure {
+                Some(pressure) => {
+                    stats.pressure_cpu = Some(stalled(pressure.cpu));
+                    stats.pressure_memory = Some(stalled(pressure.memory));
+                    stats.pressure_io = Some(stalled(pressure.io));
+                }
+                None => {
+                    let reason =
+                        "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1";
+                    stats
+                        .absent
+                        .insert("pressure".to_owned(), reason.to_owned());
+                }
             }
         }
         Err(error) => {
@@ -175,6 +188,71 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
         stats
             .absent
             .insert(limit.controller.name().to_owned(), limit.reason.clone());
+    }
+}
+
+fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
+    let MemoryStats {
+        current_bytes,
+        peak_bytes,
+        limit_bytes,
+        rss_bytes,
+        cache_bytes,
+        swap_bytes,
+        kernel_bytes,
+        major_faults,
+        high_events,
+        max_events,
+    } = memory;
+    stats.memory_bytes = Some(current_bytes);
+    stats.memory_peak_bytes = peak_bytes;
+    stats.memory_limit_bytes = limit_bytes;
+    stats.memory_anon_bytes = rss_bytes;
+    stats.memory_file_bytes = cache_bytes;
+    stats.memory_swap_bytes = swap_bytes;
+    stats.memory_kernel_bytes = kernel_bytes;
+    stats.major_faults = major_faults;
+    stats.memory_high_events = high_events;
+    stats.memory_max_events = max_events;
+    let reasons = [
+        (
+            "memory_peak_bytes",
+            peak_bytes,
+            "this kernel keeps no peak of memory: Linux 5.19 or newer is needed",
+        ),
+        (
+            "memory_swap_bytes",
+            swap_bytes,
+            "this kernel does not count whose memory is swapped out",
+        ),
+        (
+            "memory_kernel_bytes",
+            kernel_bytes,
+            "this kernel does not tell its own memory apart: Linux 5.18 or newer is needed",
+        ),
+        (
+            "memory_high_events",
+            high_events,
+            "the memory controller is bound to cgroup v1, which has no memory.high",
+        ),
+        (
+            "memory_max_events",
+            max_events,
+            "the memory controller is bound to cgroup v1, whose count of this does not count",
+        ),
+    ];
+    for (value, found, reason) in reasons {
+        if found.is_none() {
+            stats.absent.insert(value.to_owned(), reason.to_owned());
+        }
+    }
+}
+
+fn stalled(pressure: cgroup::Pressure) -> Pressure {
+    let cgroup::Pressure { some_us, full_us } = pressure;
+    Pressure {
+        some: Duration::from_micros(some_us),
+        full: full_us.map(Duration::from_micros),
     }
 }
 

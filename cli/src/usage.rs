@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_wire::api::stats::{Histogram, TaskCounters};
+use muster_wire::api::stats::{Histogram, Pressure, TaskCounters};
 
 use crate::output;
 
@@ -19,6 +19,16 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         memory_bytes,
         memory_peak_bytes,
         memory_limit_bytes,
+        memory_anon_bytes,
+        memory_file_bytes,
+        memory_swap_bytes,
+        memory_kernel_bytes,
+        memory_high_events,
+        memory_max_events,
+        major_faults,
+        pressure_cpu,
+        pressure_memory,
+        pressure_io,
         pids,
         forks,
         execs,
@@ -46,6 +56,16 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("memory", bytes(*memory_bytes)),
         ("memory peak", bytes(*memory_peak_bytes)),
         ("memory limit", bytes(*memory_limit_bytes)),
+        ("memory anonymous", bytes(*memory_anon_bytes)),
+        ("memory of files", bytes(*memory_file_bytes)),
+        ("memory swapped", bytes(*memory_swap_bytes)),
+        ("memory of the kernel", bytes(*memory_kernel_bytes)),
+        ("times above memory.high", count(*memory_high_events)),
+        ("times at the limit", count(*memory_max_events)),
+        ("major faults", count(*major_faults)),
+        ("stalled for CPU", pressure(*pressure_cpu)),
+        ("stalled for memory", pressure(*pressure_memory)),
+        ("stalled for I/O", pressure(*pressure_io)),
         ("out-of-memory kills", count(*oom_kills)),
         ("processes", count(*pids)),
         ("forks", count(*forks)),
@@ -73,6 +93,19 @@ fn bytes(value: Option<u64>) -> String {
 fn time(nanos: Option<u64>) -> String {
     let show = |nanos| output::span(Duration::from_nanos(nanos));
     nanos.map_or_else(|| DASH.to_owned(), show)
+}
+
+/// How long some stood still, and how long all did.
+fn pressure(value: Option<Pressure>) -> String {
+    let Some(Pressure {
+        some_nanos,
+        full_nanos,
+    }) = value
+    else {
+        return DASH.to_owned();
+    };
+    let full = full_nanos.map_or_else(|| DASH.to_owned(), short);
+    format!("some {}, all {full}", short(some_nanos))
 }
 
 /// A time that may be far below a millisecond.

@@ -391,6 +391,15 @@ impl Histogram {
     }
 }
 
+/// How long processes stood still for want of one thing, since the task began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// At least one of them.
+    pub some: Duration,
+    /// All that were not idle, at once; `None` where the kernel does not say.
+    pub full: Option<Duration>,
+}
+
 /// What a task uses. A value that cannot be had is absent, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskStats {
@@ -410,6 +419,26 @@ pub struct TaskStats {
     pub memory_peak_bytes: Option<u64>,
     /// The limit in force, read back from the cgroup.
     pub memory_limit_bytes: Option<u64>,
+    /// Bytes of anonymous memory, from the cgroup.
+    pub memory_anon_bytes: Option<u64>,
+    /// Bytes of page cache, from the cgroup.
+    pub memory_file_bytes: Option<u64>,
+    /// Bytes swapped out, from the cgroup.
+    pub memory_swap_bytes: Option<u64>,
+    /// Bytes the kernel needs for the task, from the cgroup.
+    pub memory_kernel_bytes: Option<u64>,
+    /// Times it was held back above `memory.high`, from the cgroup.
+    pub memory_high_events: Option<u64>,
+    /// Times it was about to go above its limit, from the cgroup.
+    pub memory_max_events: Option<u64>,
+    /// Page faults that went to disk, from the cgroup.
+    pub major_faults: Option<u64>,
+    /// How long processes stood still for want of a CPU, from the cgroup.
+    pub pressure_cpu: Option<Pressure>,
+    /// How long processes stood still for want of memory, from the cgroup.
+    pub pressure_memory: Option<Pressure>,
+    /// How long processes stood still for want of what is read or written, from the cgroup.
+    pub pressure_io: Option<Pressure>,
     /// Processes and threads, from the cgroup.
     pub pids: Option<u64>,
     /// Processes forked, from eBPF.

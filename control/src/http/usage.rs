@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::Allocation;
@@ -69,7 +70,7 @@ const fn gauge(
 
 const FAMILIES: &[Family] = &[
     counter("muster_task_cpu_seconds_total", "CPU time.", |task| {
-        task.cpu.map(|time| time.as_secs_f64())
+        seconds(task.cpu)
     }),
     counter(
         "muster_task_context_switches_total",
@@ -84,7 +85,7 @@ const FAMILIES: &[Family] = &[
     counter(
         "muster_task_throttled_seconds_total",
         "Time stood still for the CPU quota.",
-        |task| task.throttled.map(|time| time.as_secs_f64()),
+        |task| seconds(task.throttled),
     ),
     gauge("muster_task_memory_bytes", "Memory charged.", |task| {
         number(task.memory_bytes)
@@ -98,6 +99,69 @@ const FAMILIES: &[Family] = &[
         "muster_task_memory_limit_bytes",
         "The limit in force.",
         |task| number(task.memory_limit_bytes),
+    ),
+    gauge(
+        "muster_task_memory_anon_bytes",
+        "Anonymous memory.",
+        |task| number(task.memory_anon_bytes),
+    ),
+    gauge("muster_task_memory_file_bytes", "Page cache.", |task| {
+        number(task.memory_file_bytes)
+    }),
+    gauge(
+        "muster_task_memory_swap_bytes",
+        "Memory swapped out.",
+        |task| number(task.memory_swap_bytes),
+    ),
+    gauge(
+        "muster_task_memory_kernel_bytes",
+        "Memory the kernel needs for the task.",
+        |task| number(task.memory_kernel_bytes),
+    ),
+    counter(
+        "muster_task_memory_high_total",
+        "Times held back above memory.high.",
+        |task| number(task.memory_high_events),
+    ),
+    counter(
+        "muster_task_memory_max_total",
+        "Times about to go above the limit.",
+        |task| number(task.memory_max_events),
+    ),
+    counter(
+        "muster_task_major_faults_total",
+        "Page faults that went to disk.",
+        |task| number(task.major_faults),
+    ),
+    counter(
+        "muster_task_pressure_cpu_some_seconds_total",
+        "Time in which at least one process stood still for want of a CPU.",
+        |task| seconds(task.pressure_cpu.map(|it| it.some)),
+    ),
+    counter(
+        "muster_task_pressure_cpu_full_seconds_total",
+        "Time in which all processes stood still for want of a CPU.",
+        |task| seconds(task.pressure_cpu.and_then(|it| it.full)),
+    ),
+    counter(
+        "muster_task_pressure_memory_some_seconds_total",
+        "Time in which at least one process stood still for want of memory.",
+        |task| seconds(task.pressure_memory.map(|it| it.some)),
+    ),
+    counter(
+        "muster_task_pressure_memory_full_seconds_total",
+        "Time in which all processes stood still for want of memory.",
+        |task| seconds(task.pressure_memory.and_then(|it| it.full)),
+    ),
+    counter(
+        "muster_task_pressure_io_some_seconds_total",
+        "Time in which at least one process stood still for want of I/O.",
+        |task| seconds(task.pressure_io.map(|it| it.some)),
+    ),
+    counter(
+        "muster_task_pressure_io_full_seconds_total",
+        "Time in which all processes stood still for want of I/O.",
+        |task| seconds(task.pressure_io.and_then(|it| it.full)),
     ),
     counter(
         "muster_task_oom_kills_total",
@@ -167,6 +231,10 @@ const SPREADS: &[Spread] = &[Spread {
     help: "How long threads that could run waited for a CPU.",
     value: |task| task.run_delay.as_ref(),
 }];
+
+fn seconds(value: Option<Duration>) -> Option<f64> {
+    value.map(|time| time.as_secs_f64())
+}
 
 fn number(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)

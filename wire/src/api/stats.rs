@@ -232,6 +232,19 @@ pub struct TaskCounters {
     pub memory_bytes: Option<u64>,
     pub memory_peak_bytes: Option<u64>,
     pub memory_limit_bytes: Option<u64>,
+    pub memory_anon_bytes: Option<u64>,
+    pub memory_file_bytes: Option<u64>,
+    pub memory_swap_bytes: Option<u64>,
+    pub memory_kernel_bytes: Option<u64>,
+    pub memory_high_events: Option<u64>,
+    pub memory_max_events: Option<u64>,
+    pub major_faults: Option<u64>,
+    /// How long processes stood still for want of something.
+    #[serde(rename = "PressureCPU")]
+    pub pressure_cpu: Option<Pressure>,
+    pub pressure_memory: Option<Pressure>,
+    #[serde(rename = "PressureIO")]
+    pub pressure_io: Option<Pressure>,
     pub pids: Option<u64>,
     pub forks: Option<u64>,
     pub execs: Option<u64>,
@@ -249,6 +262,26 @@ pub struct TaskCounters {
     pub log_dropped_bytes: u64,
     /// Name of the value and why it is absent.
     pub absent: BTreeMap<String, String>,
+}
+
+/// How long processes stood still for want of one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Pressure {
+    /// At least one of them.
+    pub some_nanos: u64,
+    /// All that were not idle, at once.
+    pub full_nanos: Option<u64>,
+}
+
+impl From<rpc::Pressure> for Pressure {
+    fn from(pressure: rpc::Pressure) -> Self {
+        let rpc::Pressure { some, full } = pressure;
+        Self {
+            some_nanos: nanos(some),
+            full_nanos: full.map(nanos),
+        }
+    }
 }
 
 /// How long things took.
@@ -317,6 +350,16 @@ impl From<&rpc::TaskStats> for TaskCounters {
             memory_bytes,
             memory_peak_bytes,
             memory_limit_bytes,
+            memory_anon_bytes,
+            memory_file_bytes,
+            memory_swap_bytes,
+            memory_kernel_bytes,
+            memory_high_events,
+            memory_max_events,
+            major_faults,
+            pressure_cpu,
+            pressure_memory,
+            pressure_io,
             pids,
             forks,
             execs,
@@ -341,6 +384,16 @@ impl From<&rpc::TaskStats> for TaskCounters {
             memory_bytes: *memory_bytes,
             memory_peak_bytes: *memory_peak_bytes,
             memory_limit_bytes: *memory_limit_bytes,
+            memory_anon_bytes: *memory_anon_bytes,
+            memory_file_bytes: *memory_file_bytes,
+            memory_swap_bytes: *memory_swap_bytes,
+            memory_kernel_bytes: *memory_kernel_bytes,
+            memory_high_events: *memory_high_events,
+            memory_max_events: *memory_max_events,
+            major_faults: *major_faults,
+            pressure_cpu: pressure_cpu.map(Pressure::from),
+            pressure_memory: pressure_memory.map(Pressure::from),
+            pressure_io: pressure_io.map(Pressure::from),
             pids: *pids,
             forks: *forks,
             execs: *execs,
@@ -475,6 +528,20 @@ impl ResourceUsage {
             memory.max_usage = bytes;
             memory.measured.push("Max Usage".to_owned());
         }
+        for (field, value, name) in [
+            (&mut memory.cache, task.memory_file_bytes, "Cache"),
+            (&mut memory.swap, task.memory_swap_bytes, "Swap"),
+            (
+                &mut memory.kernel_usage,
+                task.memory_kernel_bytes,
+                "Kernel Usage",
+            ),
+        ] {
+            if let Some(bytes) = value {
+                *field = bytes;
+                memory.measured.push(name.to_owned());
+            }
+        }
         let mut cpu = CpuUsage::default();
         if let Some((elapsed, before)) = earlier
             && let Some(used) = task
@@ -504,6 +571,9 @@ impl ResourceUsage {
         memory.rss += more.rss;
         memory.usage += more.usage;
         memory.max_usage += more.max_usage;
+        memory.cache += more.cache;
+        memory.swap += more.swap;
+        memory.kernel_usage += more.kernel_usage;
         merge(&mut memory.measured, &more.measured);
         let (cpu, more) = (&mut self.cpu_stats, &other.cpu_stats);
         cpu.percent += more.percent;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
-use muster_wire::rpc::{AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, TaskStats};
+use muster_wire::rpc::{
+    AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, Pressure, TaskStats,
+};
 use serde_json::json;
 
 use super::Client;
@@ -97,6 +99,10 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
     let task = TaskStats {
         cpu: Some(Duration::from_millis(1_500)),
         net_tx_denied: Some(7),
+        pressure_io: Some(Pressure {
+            some: Duration::from_millis(250),
+            full: None,
+        }),
         run_delay: Some(Histogram {
             counts: vec![5, 2],
             sum: Duration::from_micros(6),
@@ -133,12 +139,14 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         "muster_node_ebpf_lost_total 3".to_owned(),
         bucket("0.000001024", 5),
         bucket("0.000002048", 7),
+        format!("muster_task_pressure_io_some_seconds_total{labels} 0.25"),
         bucket("+Inf", 7),
         format!("muster_task_run_delay_seconds_sum{labels} 0.000006"),
     ] {
         assert!(text.lines().any(|it| it == line), "{line} in:\n{text}");
     }
     assert!(!text.contains("muster_task_forks_total"), "{text}");
+    assert!(!text.contains("pressure_io_full"), "{text}");
     test.server.shutdown().await;
 }
 
