@@ -456,7 +456,8 @@ impl Bpf {
         Ok(tasks)
     }
 
-    /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`.
+    /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`,
+    /// `connections`, `tcp_retransmits`.
     pub fn absent(&self) -> &BTreeMap<&'static str, String> {
         &self.absent
     }

@@ -17,7 +17,7 @@ use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 10] = [
+const EBPF_VALUES: [&str; 13] = [
     "context_switches",
     "run_delay",
     "forks",
@@ -28,6 +28,9 @@ const EBPF_VALUES: [&str; 10] = [
     "net_tx_packets",
     "net_rx_denied",
     "net_tx_denied",
+    "tcp_opened",
+    "tcp_accepted",
+    "tcp_retransmits",
 ];
 
 /// What the node uses, with every task of it.
@@ -278,6 +281,9 @@ fn add_counters(
     stats.net_tx_packets = Some(counters.net.egress_packets);
     stats.net_rx_denied = Some(counters.net.ingress_denied);
     stats.net_tx_denied = Some(counters.net.egress_denied);
+    stats.tcp_opened = has("connections").then_some(counters.net.tcp_opened);
+    stats.tcp_accepted = has("connections").then_some(counters.net.tcp_accepted);
+    stats.tcp_retransmits = has("tcp_retransmits").then_some(counters.net.tcp_retransmits);
 }
 
 fn histogram(counted: &bpf::Histogram) -> Histogram {

@@ -39,6 +39,9 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         net_tx_packets,
         net_rx_denied,
         net_tx_denied,
+        tcp_opened,
+        tcp_accepted,
+        tcp_retransmits,
         pid,
         log_bytes,
         log_dropped_bytes,
@@ -73,6 +76,8 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("network received", traffic(*net_rx_bytes, *net_rx_packets)),
         ("network sent", traffic(*net_tx_bytes, *net_tx_packets)),
         ("network denied", denied(*net_rx_denied, *net_tx_denied)),
+        ("connections", connections(*tcp_opened, *tcp_accepted)),
+        ("TCP retransmits", count(*tcp_retransmits)),
         ("log taken", output::bytes(*log_bytes)),
         ("log dropped", output::bytes(*log_dropped_bytes)),
     ];
@@ -148,6 +153,13 @@ fn denied(received: Option<u64>, sent: Option<u64>) -> String {
     match (received, sent) {
         (None, None) => DASH.to_owned(),
         (_, _) => format!("{} packets in, {} out", count(received), count(sent)),
+    }
+}
+
+fn connections(opened: Option<u64>, accepted: Option<u64>) -> String {
+    match (opened, accepted) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{} opened, {} accepted", count(opened), count(accepted)),
     }
 }
 

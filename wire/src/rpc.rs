@@ -459,6 +459,12 @@ pub struct TaskStats {
     pub net_rx_denied: Option<u64>,
     /// Packets of the task that its network policy refused, from eBPF; not among those sent.
     pub net_tx_denied: Option<u64>,
+    /// TCP connections that the task opened, and that came about; from eBPF.
+    pub tcp_opened: Option<u64>,
+    /// TCP connections to the task that came about, from eBPF.
+    pub tcp_accepted: Option<u64>,
+    /// TCP segments sent once more because no answer came, from eBPF.
+    pub tcp_retransmits: Option<u64>,
     /// Why values are absent: name of the value and the reason.
     pub absent: BTreeMap<String, String>,
     /// The first process of the task; 0 if none runs.

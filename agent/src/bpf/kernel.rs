@@ -24,6 +24,8 @@ pub(super) fn facts(
         .tracepoint_arguments("sched_process_exit")?
         .unwrap_or(0);
     let victim_arguments = types.tracepoint_arguments("mark_victim")?.unwrap_or(0);
+    // Without these only connections are not counted: see `load`.
+    let sock = sock(types).unwrap_or_default();
     Ok(Facts {
         task_level: u64::from(task_level),
         generation,
@@ -45,8 +47,17 @@ pub(super) fn facts(
         cgroup_level: types.offset_of("cgroup", "level")?,
         cgroup_ancestors: types.offset_of("cgroup", "ancestors")?,
         cgroup_kn: types.offset_of("cgroup", "kn")?,
+        sock_cgroup: sock.0,
+        sock_protocol: sock.1,
         kernfs_node_id: types.offset_of("kernfs_node", "id")?,
     })
+}
+
+/// Where a socket's cgroup and its protocol are.
+fn sock(types: &KernelTypes) -> Result<(u64, u64), ReadTypesError> {
+    let cgroup =
+        types.offset_of("sock", "sk_cgrp_data")? + types.offset_of("sock_cgroup_data", "cgroup")?;
+    Ok((cgroup, types.offset_of("sock", "sk_protocol")?))
 }
 
 /// Where a thread's count of runs is, with the sum of its waiting behind it; 0 if this kernel does not keep them so.

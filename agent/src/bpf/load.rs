@@ -31,6 +31,12 @@ const TRACEPOINTS: [&str; 5] = [
     "mark_victim",
 ];
 
+/// Programs on tracepoints of which each counts a part of the rest, by name; without one that part is absent.
+const PARTS: [(&str, &str); 2] = [
+    ("inet_sock_set_state", "connections"),
+    ("tcp_retransmit_skb", "tcp_retransmits"),
+];
+
 /// Programs on the packets of the node's cgroup tree.
 const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
     ("net_ingress", CgroupSkbAttachType::Ingress),
@@ -135,6 +141,7 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
         .into_iter()
         .chain(PACKETS.into_iter().map(|(program, _)| program))
         .chain(CALLS)
+        .chain(PARTS.into_iter().map(|(program, _)| program))
         .chain([CHARGE_RUNNING])
 }
 
@@ -175,6 +182,9 @@ pub(super) fn load(
         let link = attach_call(&mut ebpf, program, cgroup)?;
         pin_link(link, program, programs)?;
     }
+    for (program, _) in PARTS {
+        load_part(&mut ebpf, program, facts, &btf, programs)?;
+    }
     if facts.task_sched_info == 0 {
         let reason = "this kernel does not say how long threads wait for a CPU: use one built with CONFIG_SCHED_INFO";
         keep_reason(programs, RUN_DELAY, reason)?;
@@ -184,12 +194,41 @@ pub(super) fn load(
 
 /// What the load in `programs` cannot count.
 pub(super) fn absent(programs: &Path) -> Absent {
-    let parts = [RUN_DELAY].into_iter();
-    let reasons = parts.filter_map(|part| {
-        let reason = fs::read_link(programs.join(part)).ok()?;
+    let parts = PARTS.into_iter().chain([(RUN_DELAY, RUN_DELAY)]);
+    let reasons = parts.filter_map(|(pin, part)| {
+        // A pin is no link, and then nothing is absent.
+        let reason = fs::read_link(programs.join(pin)).ok()?;
         Some((part, reason.to_string_lossy().into_owned()))
     });
     reasons.collect()
+}
+
+/// Attaches a program that only counts, or keeps in its place why it does not.
+fn load_part(
+    ebpf: &mut Ebpf,
+    program: &'static str,
+    facts: &Facts,
+    btf: &Btf,
+    programs: &Path,
+) -> Result<(), LoadProgramsError> {
+    let attached = if facts.sock_cgroup == 0 || facts.sock_protocol == 0 {
+        Err("this kernel's sockets do not say whose they are".to_owned())
+    } else {
+        attach_tracepoint(ebpf, program, btf).map_err(|error| {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            let text = error.to_string();
+            // What the verifier said is for whoever builds programs.
+            let first = text.lines().next().unwrap_or_default();
+            source.map_or_else(|| first.to_owned(), |source| format!("{first}: {source}"))
+        })
+    };
+    match attached {
+        Ok(link) => pin_link(link, program, programs),
+        Err(reason) => {
+            tracing::warn!(%reason, program, "tasks run without a part of their counts");
+            keep_reason(programs, program, &reason)
+        }
+    }
 }
 
 /// Keeps why `part` is not counted.

@@ -208,6 +208,21 @@ const FAMILIES: &[Family] = &[
         |task| number(task.net_tx_denied),
     ),
     counter(
+        "muster_task_tcp_opened_total",
+        "TCP connections opened.",
+        |task| number(task.tcp_opened),
+    ),
+    counter(
+        "muster_task_tcp_accepted_total",
+        "TCP connections accepted.",
+        |task| number(task.tcp_accepted),
+    ),
+    counter(
+        "muster_task_tcp_retransmits_total",
+        "TCP segments sent once more.",
+        |task| number(task.tcp_retransmits),
+    ),
+    counter(
         "muster_task_log_bytes_total",
         "Bytes of output taken.",
         |task| number(Some(task.log_bytes)),

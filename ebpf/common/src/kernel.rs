@@ -51,6 +51,10 @@ pub struct Facts {
     pub cgroup_ancestors: u64,
     /// `cgroup.kn`: the directory.
     pub cgroup_kn: u64,
+    /// `sock.sk_cgrp_data.cgroup`: the v2 cgroup of who made the socket.
+    pub sock_cgroup: u64,
+    /// `sock.sk_protocol`, of 16 bits.
+    pub sock_protocol: u64,
     /// `kernfs_node.id`: the cgroup id.
     pub kernfs_node_id: u64,
 }
@@ -83,6 +87,8 @@ impl Facts {
             cgroup_level,
             cgroup_ancestors,
             cgroup_kn,
+            sock_cgroup,
+            sock_protocol,
             kernfs_node_id,
         } = *self;
         [
@@ -106,12 +112,14 @@ impl Facts {
             cgroup_level,
             cgroup_ancestors,
             cgroup_kn,
+            sock_cgroup,
+            sock_protocol,
             kernfs_node_id,
         ]
     }
 }
 
-// SAFETY: 21 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 23 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -134,6 +142,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 21);
+        assert_eq!(FACTS_WORDS, 23);
     }
 }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `sched.rs` | CPU time, context switches, waiting for a CPU |
 //! | `exec.rs` | process counts, the main process, the exit ledger |
-//! | `net.rs` | bytes and packets |
+//! | `net.rs` | bytes, packets, connections |
 //! | `policy.rs` | what a task may send and receive |
 //! | `oom.rs` | processes killed for want of memory |
 //! | `histogram.rs` | how long things took |

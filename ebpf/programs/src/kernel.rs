@@ -30,6 +30,8 @@ static FACTS: Facts = Facts {
     cgroup_level: 0,
     cgroup_ancestors: 0,
     cgroup_kn: 0,
+    sock_cgroup: 0,
+    sock_protocol: 0,
     kernfs_node_id: 0,
 };
 
@@ -111,9 +113,15 @@ impl KernelPtr {
     /// The task that the thread with this `task_struct` belongs to.
     #[inline(always)]
     pub(crate) fn task(self) -> Option<CgroupId> {
-        let cgroup = self
-            .follow(fact!(task_cgroups))?
-            .follow(fact!(css_set_dfl_cgrp))?;
+        self.follow(fact!(task_cgroups))?
+            .follow(fact!(css_set_dfl_cgrp))?
+            .task_of_cgroup()
+    }
+
+    /// The task that this `cgroup` structure is the cgroup of, or a cgroup below.
+    #[inline(always)]
+    pub(crate) fn task_of_cgroup(self) -> Option<CgroupId> {
+        let cgroup = self;
         let level: i32 = cgroup.read(fact!(cgroup_level))?;
         let task_level = fact!(task_level);
         if i64::from(level) < task_level as i64 {

@@ -256,6 +256,13 @@ pub struct TaskCounters {
     /// Packets that the task's network policy refused; they are in no other count.
     pub net_rx_denied: Option<u64>,
     pub net_tx_denied: Option<u64>,
+    /// TCP connections that came about, by who asked for them.
+    #[serde(rename = "TCPOpened")]
+    pub tcp_opened: Option<u64>,
+    #[serde(rename = "TCPAccepted")]
+    pub tcp_accepted: Option<u64>,
+    #[serde(rename = "TCPRetransmits")]
+    pub tcp_retransmits: Option<u64>,
     /// The first process; 0 if none runs.
     pub pid: u32,
     pub log_bytes: u64,
@@ -370,6 +377,9 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_tx_packets,
             net_rx_denied,
             net_tx_denied,
+            tcp_opened,
+            tcp_accepted,
+            tcp_retransmits,
             absent,
             pid,
             log_bytes,
@@ -404,6 +414,9 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_tx_packets: *net_tx_packets,
             net_rx_denied: *net_rx_denied,
             net_tx_denied: *net_tx_denied,
+            tcp_opened: *tcp_opened,
+            tcp_accepted: *tcp_accepted,
+            tcp_retransmits: *tcp_retransmits,
             pid: *pid,
             log_bytes: *log_bytes,
             log_dropped_bytes: *log_dropped_bytes,
