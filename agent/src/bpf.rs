@@ -6,7 +6,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
@@ -17,6 +17,7 @@
 //! for a task that is not watched; at every moment at most one load of the programs counts.
 //! Absent: the meaning of a wait status (agent-core).
 
+mod block;
 mod bpffs;
 mod btf;
 mod cost;
@@ -53,8 +54,8 @@ use muster_agent_core::policy::TaskPolicies;
 use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
 
 use crate::bpf::{
-    btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, oom::Oom, pins::Pins, policy::Policy,
-    sched::Sched,
+    block::Block, btf::KernelTypes, exec::Exec, map::PinnedMap, net::Net, oom::Oom, pins::Pins,
+    policy::Policy, sched::Sched,
 };
 
 pub use crate::bpf::{
@@ -73,6 +74,7 @@ pub(crate) use crate::bpf::{
     btf::VMLINUX,
 };
 pub use muster_ebpf_common::{
+    block::BlockCounters,
     exec::ExecCounters,
     histogram::{BUCKETS, Histogram, bound_ns},
     net::NetCounters,
@@ -194,6 +196,8 @@ pub struct TaskCounters {
     pub exec: ExecCounters,
     /// Traffic.
     pub net: NetCounters,
+    /// Block I/O.
+    pub block: BlockCounters,
 }
 
 impl TaskCounters {
@@ -217,6 +221,7 @@ pub struct Bpf {
     sched: Sched,
     exec: Exec,
     net: Net,
+    block: Block,
     oom: Oom,
     policy: Policy,
     verdicts: PathBuf,
@@ -320,6 +325,9 @@ impl Bpf {
             net: Net {
                 counters: PinnedMap::per_cpu(open_map(&maps, "NET")?, count),
             },
+            block: Block {
+                counters: PinnedMap::per_cpu(open_map(&maps, "BLOCK")?, count),
+            },
             oom: Oom {
                 entries: PinnedMap::shared(open_map(&maps, "OOM")?),
             },
@@ -360,6 +368,7 @@ impl Bpf {
             .counters
             .insert_zero(task)
             .and_then(|_| self.net.counters.insert_zero(task))
+            .and_then(|_| self.block.counters.insert_zero(task))
             // The last one opens the ledger for it.
             .and_then(|_| self.exec.counters.insert_zero(task));
         let Err(source) = made else {
@@ -390,6 +399,7 @@ impl Bpf {
         self.oom.entries.remove(task)?;
         self.sched.counters.remove(task)?;
         self.net.counters.remove(task)?;
+        self.block.counters.remove(task)?;
         self.policy.forget(task)
     }
 
@@ -453,11 +463,14 @@ impl Bpf {
         self.net
             .counters
             .sums(|task, sum| tasks.entry(task).or_default().net = sum)?;
+        self.block
+            .counters
+            .sums(|task, sum| tasks.entry(task).or_default().block = sum)?;
         Ok(tasks)
     }
 
     /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`,
-    /// `connections`, `tcp_retransmits`.
+    /// `connections`, `tcp_retransmits`, `block`.
     pub fn absent(&self) -> &BTreeMap<&'static str, String> {
         &self.absent
     }

@@ -17,7 +17,7 @@ use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 13] = [
+const EBPF_VALUES: [&str; 18] = [
     "context_switches",
     "run_delay",
     "forks",
@@ -31,6 +31,11 @@ const EBPF_VALUES: [&str; 13] = [
     "tcp_opened",
     "tcp_accepted",
     "tcp_retransmits",
+    "block_read_bytes",
+    "block_reads",
+    "block_write_bytes",
+    "block_writes",
+    "block_latency",
 ];
 
 /// What the node uses, with every task of it.
@@ -283,6 +288,12 @@ fn add_counters(
     stats.net_tx_denied = Some(counters.net.egress_denied);
     stats.tcp_opened = has("connections").then_some(counters.net.tcp_opened);
     stats.tcp_accepted = has("connections").then_some(counters.net.tcp_accepted);
+    let block = has("block").then_some(&counters.block);
+    stats.block_read_bytes = block.map(|block| block.read_bytes);
+    stats.block_reads = block.map(|block| block.reads);
+    stats.block_write_bytes = block.map(|block| block.write_bytes);
+    stats.block_writes = block.map(|block| block.writes);
+    stats.block_latency = block.map(|block| histogram(&block.latency));
     stats.tcp_retransmits = has("tcp_retransmits").then_some(counters.net.tcp_retransmits);
 }
 

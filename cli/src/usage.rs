@@ -42,6 +42,11 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         tcp_opened,
         tcp_accepted,
         tcp_retransmits,
+        block_read_bytes,
+        block_reads,
+        block_write_bytes,
+        block_writes,
+        block_latency,
         pid,
         log_bytes,
         log_dropped_bytes,
@@ -78,6 +83,12 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("network denied", denied(*net_rx_denied, *net_tx_denied)),
         ("connections", connections(*tcp_opened, *tcp_accepted)),
         ("TCP retransmits", count(*tcp_retransmits)),
+        ("read from disk", requests(*block_read_bytes, *block_reads)),
+        (
+            "written to disk",
+            requests(*block_write_bytes, *block_writes),
+        ),
+        ("disk latency", histogram(block_latency.as_ref())),
         ("log taken", output::bytes(*log_bytes)),
         ("log dropped", output::bytes(*log_dropped_bytes)),
     ];
@@ -153,6 +164,13 @@ fn denied(received: Option<u64>, sent: Option<u64>) -> String {
     match (received, sent) {
         (None, None) => DASH.to_owned(),
         (_, _) => format!("{} packets in, {} out", count(received), count(sent)),
+    }
+}
+
+fn requests(amount: Option<u64>, requests: Option<u64>) -> String {
+    match (amount, requests) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{}, {} requests", bytes(amount), count(requests)),
     }
 }
 

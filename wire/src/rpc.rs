@@ -465,6 +465,16 @@ pub struct TaskStats {
     pub tcp_accepted: Option<u64>,
     /// TCP segments sent once more because no answer came, from eBPF.
     pub tcp_retransmits: Option<u64>,
+    /// Bytes read from block devices, from eBPF.
+    pub block_read_bytes: Option<u64>,
+    /// Requests that read, from eBPF.
+    pub block_reads: Option<u64>,
+    /// Bytes written to block devices, from eBPF. Without the `io` controller in v2, without what the kernel writes later.
+    pub block_write_bytes: Option<u64>,
+    /// Requests that wrote, from eBPF.
+    pub block_writes: Option<u64>,
+    /// From when a device was given a request until it was done with it, from eBPF.
+    pub block_latency: Option<Histogram>,
     /// Why values are absent: name of the value and the reason.
     pub absent: BTreeMap<String, String>,
     /// The first process of the task; 0 if none runs.

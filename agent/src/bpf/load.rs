@@ -31,11 +31,51 @@ const TRACEPOINTS: [&str; 5] = [
     "mark_victim",
 ];
 
-/// Programs on tracepoints of which each counts a part of the rest, by name; without one that part is absent.
-const PARTS: [(&str, &str); 2] = [
-    ("inet_sock_set_state", "connections"),
-    ("tcp_retransmit_skb", "tcp_retransmits"),
+/// A program on a tracepoint that counts a part of the rest; without it that part is absent.
+#[derive(Clone, Copy)]
+struct Part {
+    program: &'static str,
+    /// What it counts, by name.
+    part: &'static str,
+    /// Whether this kernel keeps what it reads.
+    can: fn(&Facts) -> bool,
+    /// Why not, if it does not.
+    lack: &'static str,
+}
+
+const PARTS: [Part; 4] = [
+    Part {
+        program: "inet_sock_set_state",
+        part: "connections",
+        can: sockets_name_cgroups,
+        lack: NO_SOCKETS,
+    },
+    Part {
+        program: "tcp_retransmit_skb",
+        part: "tcp_retransmits",
+        can: sockets_name_cgroups,
+        lack: NO_SOCKETS,
+    },
+    Part {
+        program: "block_rq_issue",
+        part: "block",
+        can: |facts| facts.request_bio != 0,
+        lack: NO_REQUESTS,
+    },
+    Part {
+        program: "block_rq_complete",
+        part: "block",
+        can: |facts| facts.request_bio != 0,
+        lack: NO_REQUESTS,
+    },
 ];
+
+const NO_SOCKETS: &str = "this kernel's sockets do not say whose they are";
+const NO_REQUESTS: &str = "this kernel's requests to block devices do not say whose they are";
+
+fn sockets_name_cgroups(facts: &Facts) -> bool {
+    facts.sock_cgroup != 0 && facts.sock_protocol != 0
+}
 
 /// Programs on the packets of the node's cgroup tree.
 const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
@@ -141,7 +181,7 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
         .into_iter()
         .chain(PACKETS.into_iter().map(|(program, _)| program))
         .chain(CALLS)
-        .chain(PARTS.into_iter().map(|(program, _)| program))
+        .chain(PARTS.iter().map(|part| part.program))
         .chain([CHARGE_RUNNING])
 }
 
@@ -182,8 +222,8 @@ pub(super) fn load(
         let link = attach_call(&mut ebpf, program, cgroup)?;
         pin_link(link, program, programs)?;
     }
-    for (program, _) in PARTS {
-        load_part(&mut ebpf, program, facts, &btf, programs)?;
+    for part in PARTS {
+        load_part(&mut ebpf, part, facts, &btf, programs)?;
     }
     if facts.task_sched_info == 0 {
         let reason = "this kernel does not say how long threads wait for a CPU: use one built with CONFIG_SCHED_INFO";
@@ -194,7 +234,8 @@ pub(super) fn load(
 
 /// What the load in `programs` cannot count.
 pub(super) fn absent(programs: &Path) -> Absent {
-    let parts = PARTS.into_iter().chain([(RUN_DELAY, RUN_DELAY)]);
+    let parts = PARTS.iter().map(|part| (part.program, part.part));
+    let parts = parts.chain([(RUN_DELAY, RUN_DELAY)]);
     let reasons = parts.filter_map(|(pin, part)| {
         // A pin is no link, and then nothing is absent.
         let reason = fs::read_link(programs.join(pin)).ok()?;
@@ -206,14 +247,15 @@ pub(super) fn absent(programs: &Path) -> Absent {
 /// Attaches a program that only counts, or keeps in its place why it does not.
 fn load_part(
     ebpf: &mut Ebpf,
-    program: &'static str,
+    part: Part,
     facts: &Facts,
     btf: &Btf,
     programs: &Path,
 ) -> Result<(), LoadProgramsError> {
-    let attached = if facts.sock_cgroup == 0 || facts.sock_protocol == 0 {
-        Err("this kernel's sockets do not say whose they are".to_owned())
-    } else {
+    let Part {
+        program, can, lack, ..
+    } = part;
+    let attached = if can(facts) {
         attach_tracepoint(ebpf, program, btf).map_err(|error| {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             let text = error.to_string();
@@ -221,6 +263,8 @@ fn load_part(
             let first = text.lines().next().unwrap_or_default();
             source.map_or_else(|| first.to_owned(), |source| format!("{first}: {source}"))
         })
+    } else {
+        Err(lack.to_owned())
     };
     match attached {
         Ok(link) => pin_link(link, program, programs),

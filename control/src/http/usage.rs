@@ -223,6 +223,26 @@ const FAMILIES: &[Family] = &[
         |task| number(task.tcp_retransmits),
     ),
     counter(
+        "muster_task_block_read_bytes_total",
+        "Bytes read from block devices.",
+        |task| number(task.block_read_bytes),
+    ),
+    counter(
+        "muster_task_block_reads_total",
+        "Requests that read from block devices.",
+        |task| number(task.block_reads),
+    ),
+    counter(
+        "muster_task_block_written_bytes_total",
+        "Bytes written to block devices.",
+        |task| number(task.block_write_bytes),
+    ),
+    counter(
+        "muster_task_block_writes_total",
+        "Requests that wrote to block devices.",
+        |task| number(task.block_writes),
+    ),
+    counter(
         "muster_task_log_bytes_total",
         "Bytes of output taken.",
         |task| number(Some(task.log_bytes)),
@@ -241,11 +261,18 @@ struct Spread {
     value: fn(&TaskStats) -> Option<&Histogram>,
 }
 
-const SPREADS: &[Spread] = &[Spread {
-    name: "muster_task_run_delay_seconds",
-    help: "How long threads that could run waited for a CPU.",
-    value: |task| task.run_delay.as_ref(),
-}];
+const SPREADS: &[Spread] = &[
+    Spread {
+        name: "muster_task_run_delay_seconds",
+        help: "How long threads that could run waited for a CPU.",
+        value: |task| task.run_delay.as_ref(),
+    },
+    Spread {
+        name: "muster_task_block_latency_seconds",
+        help: "From when a block device was given a request until it was done with it.",
+        value: |task| task.block_latency.as_ref(),
+    },
+];
 
 fn seconds(value: Option<Duration>) -> Option<f64> {
     value.map(|time| time.as_secs_f64())

@@ -9,6 +9,7 @@
 //! | `sched.rs` | CPU time, context switches, waiting for a CPU |
 //! | `exec.rs` | process counts, the main process, the exit ledger |
 //! | `net.rs` | bytes, packets, connections |
+//! | `block.rs` | what is read from disks and written to them |
 //! | `policy.rs` | what a task may send and receive |
 //! | `oom.rs` | processes killed for want of memory |
 //! | `histogram.rs` | how long things took |
@@ -23,6 +24,7 @@
     reason = "the marker for types that cross the border as bytes"
 )]
 
+pub mod block;
 pub mod exec;
 pub mod histogram;
 pub mod kernel;
@@ -68,9 +70,11 @@ pub enum Lost {
     Verdict = 5,
     /// A thread waited for a CPU, and another one had taken its place in the table of threads.
     Wait = 6,
+    /// A device was given a request, and the map of requests had no room.
+    Flight = 7,
 }
 
 impl Lost {
     /// How many kinds of loss there are.
-    pub const COUNT: u32 = 7;
+    pub const COUNT: u32 = 8;
 }

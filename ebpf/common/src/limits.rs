@@ -22,6 +22,12 @@ pub const ENDING_MAX: u32 = 1_024;
 /// live. Twice of it would be 1 MiB.
 pub const WAITS: u32 = 65_536;
 
+/// Requests of tasks that block devices have at once.
+///
+/// A device's own queues take a thousand or two; this is for eight of the largest (1 MiB). A request beyond it is not
+/// counted but as [`crate::Lost::Flight`].
+pub const FLIGHTS_MAX: u32 = 16_384;
+
 /// Processes that the kernel chose for want of memory and that have not ended yet.
 ///
 /// The oldest is forgotten when it is full, and then its end is not told apart from another kill. A

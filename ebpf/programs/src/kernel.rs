@@ -32,6 +32,13 @@ static FACTS: Facts = Facts {
     cgroup_kn: 0,
     sock_cgroup: 0,
     sock_protocol: 0,
+    io_is_v2: 0,
+    request_bio: 0,
+    request_data_len: 0,
+    request_cmd_flags: 0,
+    bio_blkg: 0,
+    blkg_blkcg: 0,
+    blkcg_cgroup: 0,
     kernfs_node_id: 0,
 };
 
@@ -94,6 +101,12 @@ impl KernelPtr {
     #[inline(always)]
     pub(crate) fn new(address: *const u8) -> Self {
         Self(address)
+    }
+
+    /// Where it is: what tells it from others of its kind.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
     }
 
     /// The value at `offset`; `None` if that address cannot be read.
