@@ -6,7 +6,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
 //! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
@@ -18,6 +18,7 @@
 //! for a task that is not watched; at every moment at most one load of the programs counts.
 //! Absent: the meaning of a wait status (agent-core).
 
+mod block;
 mod bpffs;
 mod btf;
 mod cost;
@@ -57,8 +58,8 @@ use muster_agent_core::policy::TaskPolicies;
 use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
 
 use crate::bpf::{
-    btf::KernelTypes, exec::Exec, map::PinnedMap, nat::Nat, net::Net, oom::Oom, pins::Pins,
-    policy::Policy, sched::Sched,
+    block::Block, btf::KernelTypes, exec::Exec, map::PinnedMap, nat::Nat, net::Net, oom::Oom,
+    pins::Pins, policy::Policy, sched::Sched,
 };
 
 pub use crate::bpf::{
@@ -77,7 +78,9 @@ pub(crate) use crate::bpf::{
     btf::VMLINUX,
 };
 pub use muster_ebpf_common::{
+    block::BlockCounters,
     exec::ExecCounters,
+    histogram::{BUCKETS, Histogram, bound_ns},
     nat::{GATEWAY, Published, PublishedKey},
     net::NetCounters,
     policy::Direction,
@@ -198,6 +201,8 @@ pub struct TaskCounters {
     pub exec: ExecCounters,
     /// Traffic.
     pub net: NetCounters,
+    /// Block I/O.
+    pub block: BlockCounters,
 }
 
 impl TaskCounters {
@@ -221,6 +226,7 @@ pub struct Bpf {
     sched: Sched,
     exec: Exec,
     net: Net,
+    block: Block,
     oom: Oom,
     policy: Policy,
     nat: Nat,
@@ -228,6 +234,7 @@ pub struct Bpf {
     lost: PinnedMap<u32, u64>,
     active: PinnedMap<u32, u64>,
     charge_running: OwnedFd,
+    absent: load::Absent,
     cpus: Vec<u32>,
     adoption: Adoption,
 }
@@ -324,6 +331,9 @@ impl Bpf {
             net: Net {
                 counters: PinnedMap::per_cpu(open_map(&maps, "NET")?, count),
             },
+            block: Block {
+                counters: PinnedMap::per_cpu(open_map(&maps, "BLOCK")?, count),
+            },
             oom: Oom {
                 entries: PinnedMap::shared(open_map(&maps, "OOM")?),
             },
@@ -332,6 +342,7 @@ impl Bpf {
             verdicts: maps.clone(),
             lost: PinnedMap::per_cpu(open_map(&maps, "LOST")?, count),
             active: PinnedMap::shared(open_map(&maps, "ACTIVE")?),
+            absent: load::absent(&pins.programs(generation)),
             charge_running: sched::open_charge_running(&pins.programs(generation)).map_err(&at)?,
             cpus,
             adoption,
@@ -364,6 +375,7 @@ impl Bpf {
             .counters
             .insert_zero(task)
             .and_then(|_| self.net.counters.insert_zero(task))
+            .and_then(|_| self.block.counters.insert_zero(task))
             // The last one opens the ledger for it.
             .and_then(|_| self.exec.counters.insert_zero(task));
         let Err(source) = made else {
@@ -394,6 +406,7 @@ impl Bpf {
         self.oom.entries.remove(task)?;
         self.sched.counters.remove(task)?;
         self.net.counters.remove(task)?;
+        self.block.counters.remove(task)?;
         self.policy.forget(task)
     }
 
@@ -537,7 +550,16 @@ impl Bpf {
         self.net
             .counters
             .sums(|task, sum| tasks.entry(task).or_default().net = sum)?;
+        self.block
+            .counters
+            .sums(|task, sum| tasks.entry(task).or_default().block = sum)?;
         Ok(tasks)
+    }
+
+    /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`,
+    /// `connections`, `tcp_retransmits`, `block`.
+    pub fn absent(&self) -> &BTreeMap<&'static str, String> {
+        &self.absent
     }
 
     /// How the task's main process ended; `None` while it runs, and for a task that was not

@@ -25,6 +25,7 @@ mod memory;
 mod note;
 mod oom;
 mod pids;
+mod pressure;
 mod remove;
 mod resources;
 mod stats;
@@ -38,7 +39,7 @@ pub use kill::KillError;
 pub use oom::OomCount;
 pub use remove::RemoveCgroupError;
 pub use resources::{ApplyLimitError, Limits, Unenforced};
-pub use stats::{CpuStats, MemoryStats, TaskStats};
+pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats};
 pub use task::{CreateTaskCgroupError, FinalCount, FreezeError, TaskCgroup};
 pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};
 

@@ -7,23 +7,35 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::AllocId;
-use muster_wire::rpc::{AllocStats, NodeCollection, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
-use crate::bpf::TaskCounters;
+use crate::bpf::{self, TaskCounters};
+use crate::cgroup::{self, MemoryStats};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 7] = [
+const EBPF_VALUES: [&str; 18] = [
     "context_switches",
+    "run_delay",
     "forks",
     "execs",
     "net_rx_bytes",
     "net_rx_packets",
     "net_tx_bytes",
     "net_tx_packets",
+    "net_rx_denied",
+    "net_tx_denied",
+    "tcp_opened",
+    "tcp_accepted",
+    "tcp_retransmits",
+    "block_read_bytes",
+    "block_reads",
+    "block_write_bytes",
+    "block_writes",
+    "block_latency",
 ];
 
 /// What the node uses, with every task of it.
@@ -80,13 +92,15 @@ pub(crate) async fn alloc(facilities: &Facilities, alloc_id: AllocId) -> Option<
 }
 
 async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<AllocStats> {
+    let nothing = BTreeMap::new();
+    let absent = facilities.bpf().map_or(&nothing, |bpf| bpf.absent());
     let counters = match &facilities.bpf {
         Ok(bpf) => bpf.collect().map_err(|error| error.to_string()),
         Err(reason) => Err(reason.clone()),
     };
     let mut allocs: BTreeMap<AllocId, AllocStats> = BTreeMap::new();
     for (alloc_id, name, live) in facilities.live.of(alloc_id) {
-        let mut stats = task(&live, &counters);
+        let mut stats = task(&live, &counters, absent);
         let logs = live.streams.stats(&facilities.ring).await;
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
@@ -109,7 +123,11 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
     allocs.into_values().collect()
 }
 
-fn task(live: &LiveTask, counters: &Result<BTreeMap<u64, TaskCounters>, String>) -> TaskStats {
+fn task(
+    live: &LiveTask,
+    counters: &Result<BTreeMap<u64, TaskCounters>, String>,
+    absent: &BTreeMap<&'static str, String>,
+) -> TaskStats {
     let mut stats = TaskStats::default();
     add_cgroup(&mut stats, live);
     let counted = match counters {
@@ -119,7 +137,7 @@ fn task(live: &LiveTask, counters: &Result<BTreeMap<u64, TaskCounters>, String>)
         Err(reason) => Err(reason.clone()),
     };
     match counted {
-        Ok(counters) => add_counters(&mut stats, counters),
+        Ok(counters) => add_counters(&mut stats, counters, absent),
         Err(reason) => {
             for value in EBPF_VALUES {
                 stats.absent.insert(value.to_owned(), reason.clone());
@@ -145,9 +163,21 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
             stats.throttled = cpu.throttled_us.map(Duration::from_micros);
             stats.pids = found.pids;
             if let Some(memory) = found.memory {
-                stats.memory_bytes = Some(memory.current_bytes);
-                stats.memory_peak_bytes = memory.peak_bytes;
-                stats.memory_limit_bytes = memory.limit_bytes;
+                add_memory(stats, memory);
+            }
+            match found.pressure {
+                Some(pressure) => {
+                    stats.pressure_cpu = Some(stalled(pressure.cpu));
+                    stats.pressure_memory = Some(stalled(pressure.memory));
+                    stats.pressure_io = Some(stalled(pressure.io));
+                }
+                None => {
+                    let reason =
+                        "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1";
+                    stats
+                        .absent
+                        .insert("pressure".to_owned(), reason.to_owned());
+                }
             }
         }
         Err(error) => {
@@ -169,7 +199,82 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
     }
 }
 
-fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
+fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
+    let MemoryStats {
+        current_bytes,
+        peak_bytes,
+        limit_bytes,
+        rss_bytes,
+        cache_bytes,
+        swap_bytes,
+        kernel_bytes,
+        major_faults,
+        high_events,
+        max_events,
+    } = memory;
+    stats.memory_bytes = Some(current_bytes);
+    stats.memory_peak_bytes = peak_bytes;
+    stats.memory_limit_bytes = limit_bytes;
+    stats.memory_anon_bytes = rss_bytes;
+    stats.memory_file_bytes = cache_bytes;
+    stats.memory_swap_bytes = swap_bytes;
+    stats.memory_kernel_bytes = kernel_bytes;
+    stats.major_faults = major_faults;
+    stats.memory_high_events = high_events;
+    stats.memory_max_events = max_events;
+    let reasons = [
+        (
+            "memory_peak_bytes",
+            peak_bytes,
+            "this kernel keeps no peak of memory: Linux 5.19 or newer is needed",
+        ),
+        (
+            "memory_swap_bytes",
+            swap_bytes,
+            "this kernel does not count whose memory is swapped out",
+        ),
+        (
+            "memory_kernel_bytes",
+            kernel_bytes,
+            "this kernel does not tell its own memory apart: Linux 5.18 or newer is needed",
+        ),
+        (
+            "memory_high_events",
+            high_events,
+            "the memory controller is bound to cgroup v1, which has no memory.high",
+        ),
+        (
+            "memory_max_events",
+            max_events,
+            "the memory controller is bound to cgroup v1, whose count of this does not count",
+        ),
+    ];
+    for (value, found, reason) in reasons {
+        if found.is_none() {
+            stats.absent.insert(value.to_owned(), reason.to_owned());
+        }
+    }
+}
+
+fn stalled(pressure: cgroup::Pressure) -> Pressure {
+    let cgroup::Pressure { some_us, full_us } = pressure;
+    Pressure {
+        some: Duration::from_micros(some_us),
+        full: full_us.map(Duration::from_micros),
+    }
+}
+
+/// Adds what eBPF counted, but not the parts that are `absent` on this machine.
+fn add_counters(
+    stats: &mut TaskStats,
+    counters: &TaskCounters,
+    absent: &BTreeMap<&'static str, String>,
+) {
+    let reasons = absent.iter();
+    let reasons = reasons.map(|(part, reason)| ((*part).to_owned(), reason.clone()));
+    stats.absent.extend(reasons);
+    let has = |part| !absent.contains_key(part);
+    stats.run_delay = has("run_delay").then(|| histogram(&counters.sched.waits));
     stats.cpu = Some(counters.cpu_time());
     stats.context_switches =
         Some(counters.sched.switches_voluntary + counters.sched.switches_involuntary);
@@ -179,6 +284,26 @@ fn add_counters(stats: &mut TaskStats, counters: &TaskCounters) {
     stats.net_rx_packets = Some(counters.net.ingress_packets);
     stats.net_tx_bytes = Some(counters.net.egress_bytes);
     stats.net_tx_packets = Some(counters.net.egress_packets);
+    stats.net_rx_denied = Some(counters.net.ingress_denied);
+    stats.net_tx_denied = Some(counters.net.egress_denied);
+    stats.tcp_opened = has("connections").then_some(counters.net.tcp_opened);
+    stats.tcp_accepted = has("connections").then_some(counters.net.tcp_accepted);
+    let block = has("block").then_some(&counters.block);
+    stats.block_read_bytes = block.map(|block| block.read_bytes);
+    stats.block_reads = block.map(|block| block.reads);
+    stats.block_write_bytes = block.map(|block| block.write_bytes);
+    stats.block_writes = block.map(|block| block.writes);
+    stats.block_latency = block.map(|block| histogram(&block.latency));
+    stats.tcp_retransmits = has("tcp_retransmits").then_some(counters.net.tcp_retransmits);
+}
+
+fn histogram(counted: &bpf::Histogram) -> Histogram {
+    let bpf::Histogram { counts, sum_ns } = counted;
+    let used = counts.iter().rposition(|count| *count > 0);
+    Histogram {
+        counts: counts[..used.map_or(0, |last| last + 1)].to_vec(),
+        sum: Duration::from_nanos(*sum_ns),
+    }
 }
 
 fn read(path: &str) -> String {
@@ -246,6 +371,28 @@ mod tests {
             cpu_times(&text),
             (Duration::from_secs(2), Duration::from_secs(3))
         );
+    }
+
+    /// What is counted in the kernel means the same to those who read it.
+    #[test]
+    fn buckets_of_programs_and_of_messages_are_the_same() {
+        assert_eq!(bpf::BUCKETS, Histogram::BUCKETS);
+        for bucket in 0..bpf::BUCKETS {
+            assert_eq!(bpf::bound_ns(bucket), Histogram::bound_ns(bucket));
+        }
+    }
+
+    #[test]
+    fn empty_buckets_at_the_end_are_not_sent() {
+        let mut counted = bpf::Histogram::default();
+        counted.record(100);
+        counted.record(2_000);
+
+        let sent = histogram(&counted);
+
+        assert_eq!(sent.counts, [1, 1]);
+        assert_eq!(sent.sum, Duration::from_nanos(2_100));
+        assert!(histogram(&bpf::Histogram::default()).counts.is_empty());
     }
 
     #[test]

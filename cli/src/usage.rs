@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_wire::api::stats::TaskCounters;
+use muster_wire::api::stats::{Histogram, Pressure, TaskCounters};
 
 use crate::output;
 
@@ -13,11 +13,22 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
     let TaskCounters {
         cpu_nanos,
         context_switches,
+        run_delay,
         throttled_periods,
         throttled_nanos,
         memory_bytes,
         memory_peak_bytes,
         memory_limit_bytes,
+        memory_anon_bytes,
+        memory_file_bytes,
+        memory_swap_bytes,
+        memory_kernel_bytes,
+        memory_high_events,
+        memory_max_events,
+        major_faults,
+        pressure_cpu,
+        pressure_memory,
+        pressure_io,
         pids,
         forks,
         execs,
@@ -26,6 +37,16 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         net_rx_packets,
         net_tx_bytes,
         net_tx_packets,
+        net_rx_denied,
+        net_tx_denied,
+        tcp_opened,
+        tcp_accepted,
+        tcp_retransmits,
+        block_read_bytes,
+        block_reads,
+        block_write_bytes,
+        block_writes,
+        block_latency,
         pid,
         log_bytes,
         log_dropped_bytes,
@@ -37,17 +58,37 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("process", count(process)),
         ("cpu time", time(*cpu_nanos)),
         ("context switches", count(*context_switches)),
+        ("waited for a CPU", histogram(run_delay.as_ref())),
         ("throttled periods", count(*throttled_periods)),
         ("throttled time", time(*throttled_nanos)),
         ("memory", bytes(*memory_bytes)),
         ("memory peak", bytes(*memory_peak_bytes)),
         ("memory limit", bytes(*memory_limit_bytes)),
+        ("memory anonymous", bytes(*memory_anon_bytes)),
+        ("memory of files", bytes(*memory_file_bytes)),
+        ("memory swapped", bytes(*memory_swap_bytes)),
+        ("memory of the kernel", bytes(*memory_kernel_bytes)),
+        ("times above memory.high", count(*memory_high_events)),
+        ("times at the limit", count(*memory_max_events)),
+        ("major faults", count(*major_faults)),
+        ("stalled for CPU", pressure(*pressure_cpu)),
+        ("stalled for memory", pressure(*pressure_memory)),
+        ("stalled for I/O", pressure(*pressure_io)),
         ("out-of-memory kills", count(*oom_kills)),
         ("processes", count(*pids)),
         ("forks", count(*forks)),
         ("execs", count(*execs)),
         ("network received", traffic(*net_rx_bytes, *net_rx_packets)),
         ("network sent", traffic(*net_tx_bytes, *net_tx_packets)),
+        ("network denied", denied(*net_rx_denied, *net_tx_denied)),
+        ("connections", connections(*tcp_opened, *tcp_accepted)),
+        ("TCP retransmits", count(*tcp_retransmits)),
+        ("read from disk", requests(*block_read_bytes, *block_reads)),
+        (
+            "written to disk",
+            requests(*block_write_bytes, *block_writes),
+        ),
+        ("disk latency", histogram(block_latency.as_ref())),
         ("log taken", output::bytes(*log_bytes)),
         ("log dropped", output::bytes(*log_dropped_bytes)),
     ];
@@ -70,10 +111,73 @@ fn time(nanos: Option<u64>) -> String {
     nanos.map_or_else(|| DASH.to_owned(), show)
 }
 
+/// How long some stood still, and how long all did.
+fn pressure(value: Option<Pressure>) -> String {
+    let Some(Pressure {
+        some_nanos,
+        full_nanos,
+    }) = value
+    else {
+        return DASH.to_owned();
+    };
+    let full = full_nanos.map_or_else(|| DASH.to_owned(), short);
+    format!("some {}, all {full}", short(some_nanos))
+}
+
+/// A time that may be far below a millisecond.
+fn short(nanos: u64) -> String {
+    match nanos {
+        0..1_000_000 => format!("{:.1} µs", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        1_000_000_000.. => output::span(Duration::from_nanos(nanos)),
+    }
+}
+
+/// How many, and what half of them and nearly all of them are below.
+fn histogram(value: Option<&Histogram>) -> String {
+    let Some(histogram) = value else {
+        return DASH.to_owned();
+    };
+    let below = |share| match histogram.below_nanos(share) {
+        Some(nanos) => format!("below {}", short(nanos)),
+        None => "longer than any bucket".to_owned(),
+    };
+    match histogram.count {
+        0 => "0 times".to_owned(),
+        times => format!(
+            "{times} times, {} in all, half of them {}, 99 % {}",
+            short(histogram.sum_nanos),
+            below(0.5),
+            below(0.99)
+        ),
+    }
+}
+
 fn traffic(amount: Option<u64>, packets: Option<u64>) -> String {
     match (amount, packets) {
         (None, None) => DASH.to_owned(),
         (_, _) => format!("{}, {} packets", bytes(amount), count(packets)),
+    }
+}
+
+fn denied(received: Option<u64>, sent: Option<u64>) -> String {
+    match (received, sent) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{} packets in, {} out", count(received), count(sent)),
+    }
+}
+
+fn requests(amount: Option<u64>, requests: Option<u64>) -> String {
+    match (amount, requests) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{}, {} requests", bytes(amount), count(requests)),
+    }
+}
+
+fn connections(opened: Option<u64>, accepted: Option<u64>) -> String {
+    match (opened, accepted) {
+        (None, None) => DASH.to_owned(),
+        (_, _) => format!("{} opened, {} accepted", count(opened), count(accepted)),
     }
 }
 
@@ -91,7 +195,29 @@ fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
+    use muster_wire::api::stats::Bucket;
+
     use super::*;
+
+    #[test]
+    fn a_histogram_is_told_by_its_bounds() {
+        let bucket = |below_nanos, count| Bucket { below_nanos, count };
+        let value = Histogram {
+            count: 200,
+            sum_nanos: 7_000_000,
+            buckets: vec![
+                bucket(Some(1_024), 150),
+                bucket(Some(1_048_576), 49),
+                bucket(None, 1),
+            ],
+        };
+
+        assert_eq!(
+            histogram(Some(&value)),
+            "200 times, 7.0 ms in all, half of them below 1.0 µs, 99 % below 1.0 ms"
+        );
+        assert_eq!(histogram(Some(&Histogram::default())), "0 times");
+    }
 
     #[test]
     fn a_reason_is_given_once() {
@@ -106,6 +232,7 @@ mod tests {
 
         assert!(lines.contains(&("cpu time", "0 s".to_owned())));
         assert!(lines.contains(&("forks", "–".to_owned())));
+        assert!(lines.contains(&("waited for a CPU", "–".to_owned())));
         let given = lines.iter().filter(|(_, text)| text == "no object");
         assert_eq!(given.count(), 1);
     }

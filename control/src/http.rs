@@ -31,6 +31,7 @@ mod search;
 mod snapshot;
 pub(crate) mod status;
 mod task;
+mod usage;
 
 use std::io;
 

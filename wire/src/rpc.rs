@@ -368,6 +368,40 @@ pub struct AllocStats {
     pub tasks: BTreeMap<String, TaskStats>,
 }
 
+/// How long things took, by powers of two.
+///
+/// Counts of buckets: all below [`Histogram::FIRST_BOUND_NS`], then below twice of that, and so on; the last of
+/// [`Histogram::BUCKETS`] has no bound. Empty buckets at the end are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// How many there were.
+    pub counts: Vec<u64>,
+    /// All times together.
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// How many buckets there are.
+    pub const BUCKETS: usize = 24;
+    /// What times in the first bucket are below, in nanoseconds.
+    pub const FIRST_BOUND_NS: u64 = 1_024;
+
+    /// What times in `bucket` are below, in nanoseconds; `None` for the last.
+    #[must_use]
+    pub fn bound_ns(bucket: usize) -> Option<u64> {
+        (bucket + 1 < Self::BUCKETS).then(|| Self::FIRST_BOUND_NS << bucket)
+    }
+}
+
+/// How long processes stood still for want of one thing, since the task began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// At least one of them.
+    pub some: Duration,
+    /// All that were not idle, at once; `None` where the kernel does not say.
+    pub full: Option<Duration>,
+}
+
 /// What a task uses. A value that cannot be had is absent, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskStats {
@@ -375,6 +409,8 @@ pub struct TaskStats {
     pub cpu: Option<Duration>,
     /// Context switches, from eBPF.
     pub context_switches: Option<u64>,
+    /// How long threads that could run waited for a CPU, each time they got one; from eBPF.
+    pub run_delay: Option<Histogram>,
     /// Times the kernel stopped the task for its CPU quota, from the cgroup.
     pub throttled_periods: Option<u64>,
     /// Time it stood still for that, from the cgroup.
@@ -385,6 +421,26 @@ pub struct TaskStats {
     pub memory_peak_bytes: Option<u64>,
     /// The limit in force, read back from the cgroup.
     pub memory_limit_bytes: Option<u64>,
+    /// Bytes of anonymous memory, from the cgroup.
+    pub memory_anon_bytes: Option<u64>,
+    /// Bytes of page cache, from the cgroup.
+    pub memory_file_bytes: Option<u64>,
+    /// Bytes swapped out, from the cgroup.
+    pub memory_swap_bytes: Option<u64>,
+    /// Bytes the kernel needs for the task, from the cgroup.
+    pub memory_kernel_bytes: Option<u64>,
+    /// Times it was held back above `memory.high`, from the cgroup.
+    pub memory_high_events: Option<u64>,
+    /// Times it was about to go above its limit, from the cgroup.
+    pub memory_max_events: Option<u64>,
+    /// Page faults that went to disk, from the cgroup.
+    pub major_faults: Option<u64>,
+    /// How long processes stood still for want of a CPU, from the cgroup.
+    pub pressure_cpu: Option<Pressure>,
+    /// How long processes stood still for want of memory, from the cgroup.
+    pub pressure_memory: Option<Pressure>,
+    /// How long processes stood still for want of what is read or written, from the cgroup.
+    pub pressure_io: Option<Pressure>,
     /// Processes and threads, from the cgroup.
     pub pids: Option<u64>,
     /// Processes forked, from eBPF.
@@ -401,6 +457,26 @@ pub struct TaskStats {
     pub net_tx_bytes: Option<u64>,
     /// Packets sent, from eBPF.
     pub net_tx_packets: Option<u64>,
+    /// Packets to the task that its network policy refused, from eBPF; not among those received.
+    pub net_rx_denied: Option<u64>,
+    /// Packets of the task that its network policy refused, from eBPF; not among those sent.
+    pub net_tx_denied: Option<u64>,
+    /// TCP connections that the task opened, and that came about; from eBPF.
+    pub tcp_opened: Option<u64>,
+    /// TCP connections to the task that came about, from eBPF.
+    pub tcp_accepted: Option<u64>,
+    /// TCP segments sent once more because no answer came, from eBPF.
+    pub tcp_retransmits: Option<u64>,
+    /// Bytes read from block devices, from eBPF.
+    pub block_read_bytes: Option<u64>,
+    /// Requests that read, from eBPF.
+    pub block_reads: Option<u64>,
+    /// Bytes written to block devices, from eBPF. Without the `io` controller in v2, without what the kernel writes later.
+    pub block_write_bytes: Option<u64>,
+    /// Requests that wrote, from eBPF.
+    pub block_writes: Option<u64>,
+    /// From when a device was given a request until it was done with it, from eBPF.
+    pub block_latency: Option<Histogram>,
     /// Why values are absent: name of the value and the reason.
     pub absent: BTreeMap<String, String>,
     /// The first process of the task; 0 if none runs.

@@ -24,6 +24,9 @@ pub(super) fn facts(
         .tracepoint_arguments("sched_process_exit")?
         .unwrap_or(0);
     let victim_arguments = types.tracepoint_arguments("mark_victim")?.unwrap_or(0);
+    // Without these only connections and block I/O are not counted: see `load`.
+    let sock = sock(types).unwrap_or_default();
+    let block = block(types).unwrap_or_default();
     Ok(Facts {
         task_level: u64::from(task_level),
         generation,
@@ -36,6 +39,7 @@ pub(super) fn facts(
         task_start_boottime: types.offset_of("task_struct", "start_boottime")?,
         task_group_leader: types.offset_of("task_struct", "group_leader")?,
         task_signal: types.offset_of("task_struct", "signal")?,
+        task_sched_info: task_sched_info(types)?,
         task_cgroups: types.offset_of("task_struct", "cgroups")?,
         signal_live: types.offset_of("signal_struct", "live")?,
         signal_flags: types.offset_of("signal_struct", "flags")?,
@@ -44,6 +48,88 @@ pub(super) fn facts(
         cgroup_level: types.offset_of("cgroup", "level")?,
         cgroup_ancestors: types.offset_of("cgroup", "ancestors")?,
         cgroup_kn: types.offset_of("cgroup", "kn")?,
+        sock_cgroup: sock.0,
+        sock_protocol: sock.1,
+        io_is_v2: block.io_is_v2,
+        request_bio: block.request_bio,
+        request_data_len: block.request_data_len,
+        request_cmd_flags: block.request_cmd_flags,
+        bio_blkg: block.bio_blkg,
+        blkg_blkcg: block.blkg_blkcg,
+        blkcg_cgroup: block.blkcg_cgroup,
         kernfs_node_id: types.offset_of("kernfs_node", "id")?,
     })
+}
+
+/// Where a socket's cgroup and its protocol are.
+fn sock(types: &KernelTypes) -> Result<(u64, u64), ReadTypesError> {
+    let cgroup =
+        types.offset_of("sock", "sk_cgrp_data")? + types.offset_of("sock_cgroup_data", "cgroup")?;
+    Ok((cgroup, types.offset_of("sock", "sk_protocol")?))
+}
+
+/// Where a thread's count of runs is, with the sum of its waiting behind it; 0 if this kernel does not keep them so.
+fn task_sched_info(types: &KernelTypes) -> Result<u64, ReadTypesError> {
+    let offsets = (
+        types.offset_of("sched_info", "pcount"),
+        types.offset_of("sched_info", "run_delay"),
+    );
+    match offsets {
+        (Ok(runs), Ok(waited)) if waited == runs + 8 => {
+            Ok(types.offset_of("task_struct", "sched_info")? + runs)
+        }
+        // Built without CONFIG_SCHED_INFO, or grown apart.
+        _ => Ok(0),
+    }
+}
+
+/// Where the block layer keeps whose a request is, and how far it is; the other facts are nothing.
+fn block(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
+    let facts = Facts {
+        io_is_v2: 0,
+        request_bio: types.offset_of("request", "bio")?,
+        request_data_len: types.offset_of("request", "__data_len")?,
+        request_cmd_flags: types.offset_of("request", "cmd_flags")?,
+        ..Facts::default()
+    };
+    if !io_is_v2() {
+        return Ok(facts);
+    }
+    Ok(Facts {
+        io_is_v2: 1,
+        bio_blkg: types.offset_of("bio", "bi_blkg")?,
+        blkg_blkcg: types.offset_of("blkcg_gq", "blkcg")?,
+        blkcg_cgroup: types.offset_of("blkcg", "css")?
+            + types.offset_of("cgroup_subsys_state", "cgroup")?,
+        ..facts
+    })
+}
+
+/// Whether the controller of block I/O is in the v2 hierarchy, whose number is 0 (`cgroups(7)`).
+fn io_is_v2() -> bool {
+    let text = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    is_bound_to_v2(&text, "blkio")
+}
+
+fn is_bound_to_v2(cgroups: &str, controller: &str) -> bool {
+    let mut lines = cgroups.lines().map(str::split_whitespace);
+    lines.any(|mut words| {
+        words.next() == Some(controller) && words.next() == Some("0") && words.nth(1) == Some("1")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_of_hierarchy_0_is_in_v2() {
+        let cgroups = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n\
+                       cpu\t0\t147\t1\nblkio\t7\t1\t1\nmemory\t0\t1\t0\n";
+
+        assert!(is_bound_to_v2(cgroups, "cpu"));
+        assert!(!is_bound_to_v2(cgroups, "blkio"));
+        assert!(!is_bound_to_v2(cgroups, "memory"));
+        assert!(!is_bound_to_v2(cgroups, "pids"));
+    }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// Entries fetched by one batch look-up.
 ///
-/// A thousand of the largest value on 128 CPUs are 4 MiB. Half of it doubles the system calls of a
-/// node with more than a thousand tasks, twice of it saves none of a smaller one. It grows by
+/// 256 of the largest value on 128 CPUs are 7 MiB. Half of it doubles the system calls of a
+/// node with more than 256 tasks, twice of it saves none of a smaller one. It grows by
 /// itself when the kernel says that one bucket holds more.
-pub(super) const BATCH_ENTRIES: usize = 1_024;
+pub(super) const BATCH_ENTRIES: usize = 256;
 
 /// A CPU that has not switched threads for longer than this is charged before a collection.
 ///

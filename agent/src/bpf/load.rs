@@ -1,8 +1,10 @@
 //! Loading the object, and attaching and pinning its programs.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -29,6 +31,52 @@ const TRACEPOINTS: [&str; 5] = [
     "mark_victim",
 ];
 
+/// A program on a tracepoint that counts a part of the rest; without it that part is absent.
+#[derive(Clone, Copy)]
+struct Part {
+    program: &'static str,
+    /// What it counts, by name.
+    part: &'static str,
+    /// Whether this kernel keeps what it reads.
+    can: fn(&Facts) -> bool,
+    /// Why not, if it does not.
+    lack: &'static str,
+}
+
+const PARTS: [Part; 4] = [
+    Part {
+        program: "inet_sock_set_state",
+        part: "connections",
+        can: sockets_name_cgroups,
+        lack: NO_SOCKETS,
+    },
+    Part {
+        program: "tcp_retransmit_skb",
+        part: "tcp_retransmits",
+        can: sockets_name_cgroups,
+        lack: NO_SOCKETS,
+    },
+    Part {
+        program: "block_rq_issue",
+        part: "block",
+        can: |facts| facts.request_bio != 0,
+        lack: NO_REQUESTS,
+    },
+    Part {
+        program: "block_rq_complete",
+        part: "block",
+        can: |facts| facts.request_bio != 0,
+        lack: NO_REQUESTS,
+    },
+];
+
+const NO_SOCKETS: &str = "this kernel's sockets do not say whose they are";
+const NO_REQUESTS: &str = "this kernel's requests to block devices do not say whose they are";
+
+fn sockets_name_cgroups(facts: &Facts) -> bool {
+    facts.sock_cgroup != 0 && facts.sock_protocol != 0
+}
+
 /// Programs on the packets of the node's cgroup tree.
 const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
     ("net_ingress", CgroupSkbAttachType::Ingress),
@@ -46,6 +94,13 @@ const SOCKETS: &str = "SOCKETS";
 
 /// The program that is attached nowhere and run by the agent.
 pub(super) const CHARGE_RUNNING: &str = "charge_running";
+
+/// What [`Absent`] calls waiting for a CPU.
+pub(super) const RUN_DELAY: &str = "run_delay";
+
+/// What this load cannot count, and why. The reasons are kept beside the programs, as links that lead nowhere, for
+/// the agents that adopt them.
+pub(super) type Absent = BTreeMap<&'static str, String>;
 
 /// Why the programs could not be loaded.
 #[derive(Debug, Error)]
@@ -103,6 +158,15 @@ pub enum LoadProgramsError {
         #[source]
         source: PinError,
     },
+    /// The reason why something is not counted could not be kept.
+    #[error("keep in {path} why something is not counted")]
+    KeepReason {
+        /// The link.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// A directory for pins could not be made.
     #[error("make directory {path} for pins")]
     MakeDirectory {
@@ -121,6 +185,7 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
         .chain(PACKETS.into_iter().map(|(program, _)| program))
         .chain(CALLS)
         .chain(DEVICES)
+        .chain(PARTS.iter().map(|part| part.program))
         .chain([CHARGE_RUNNING])
 }
 
@@ -164,6 +229,13 @@ pub(super) fn load(
     for program in DEVICES {
         pin_classifier(&mut ebpf, program, programs)?;
     }
+    for part in PARTS {
+        load_part(&mut ebpf, part, facts, &btf, programs)?;
+    }
+    if facts.task_sched_info == 0 {
+        let reason = "this kernel does not say how long threads wait for a CPU: use one built with CONFIG_SCHED_INFO";
+        keep_reason(programs, RUN_DELAY, reason)?;
+    }
     pin_charge_running(&mut ebpf, programs)
 }
 
@@ -180,6 +252,55 @@ fn pin_classifier(
         path,
         source,
     })
+}
+
+/// What the load in `programs` cannot count.
+pub(super) fn absent(programs: &Path) -> Absent {
+    let parts = PARTS.iter().map(|part| (part.program, part.part));
+    let parts = parts.chain([(RUN_DELAY, RUN_DELAY)]);
+    let reasons = parts.filter_map(|(pin, part)| {
+        // A pin is no link, and then nothing is absent.
+        let reason = fs::read_link(programs.join(pin)).ok()?;
+        Some((part, reason.to_string_lossy().into_owned()))
+    });
+    reasons.collect()
+}
+
+/// Attaches a program that only counts, or keeps in its place why it does not.
+fn load_part(
+    ebpf: &mut Ebpf,
+    part: Part,
+    facts: &Facts,
+    btf: &Btf,
+    programs: &Path,
+) -> Result<(), LoadProgramsError> {
+    let Part {
+        program, can, lack, ..
+    } = part;
+    let attached = if can(facts) {
+        attach_tracepoint(ebpf, program, btf).map_err(|error| {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            let text = error.to_string();
+            // What the verifier said is for whoever builds programs.
+            let first = text.lines().next().unwrap_or_default();
+            source.map_or_else(|| first.to_owned(), |source| format!("{first}: {source}"))
+        })
+    } else {
+        Err(lack.to_owned())
+    };
+    match attached {
+        Ok(link) => pin_link(link, program, programs),
+        Err(reason) => {
+            tracing::warn!(%reason, program, "tasks run without a part of their counts");
+            keep_reason(programs, program, &reason)
+        }
+    }
+}
+
+/// Keeps why `part` is not counted.
+fn keep_reason(programs: &Path, part: &str, reason: &str) -> Result<(), LoadProgramsError> {
+    let path = programs.join(part);
+    symlink(reason, &path).map_err(|source| LoadProgramsError::KeepReason { path, source })
 }
 
 fn attach_tracepoint(

@@ -258,7 +258,7 @@ impl Policy {
         ];
         for ((direction, policy), compiled) in directions.into_iter().zip(policies) {
             let Some(compiled) = compiled else { continue };
-            for (number, rule, allows) in named(&compiled) {
+            for (number, rule, allows) in named(&compiled).chain(built_in(direction)) {
                 let rule_key = RuleKey {
                     task,
                     policy,
@@ -429,6 +429,18 @@ pub(super) fn open_ring(maps: &Path) -> Result<RingBuf<MapData>, OpenBpfError> {
 fn named(compiled: &Compiled) -> impl Iterator<Item = (u32, &str, bool)> {
     let rules = (0..).zip(&compiled.rules);
     rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
+}
+
+/// Refusals that are no policy's own, and of which packets they can be. Only who begins an exchange is
+/// told that a port is private.
+fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, bool)> {
+    let private_port = match direction {
+        Direction::Ingress => None,
+        Direction::Egress => Some((Verdict::PRIVATE_PORT, PRIVATE_PORT_RULE, false)),
+    };
+    private_port
+        .into_iter()
+        .chain([(Verdict::NO_POLICY, NO_POLICY_RULE, false)])
 }
 
 fn no_room(error: io::Error) -> FenceError {

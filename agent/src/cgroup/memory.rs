@@ -201,19 +201,33 @@ pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError
     };
     let faults = if v2 { "pgmajfault" } else { "total_pgmajfault" };
     let swap = if v2 {
-        file::read_if_any(dir, "memory.swap.current")?.and_then(|text| text.trim().parse().ok())
+        number_if_any(dir, "memory.swap.current")?
     } else {
         keyed("total_swap")
     };
+    let (kernel, events) = if v2 {
+        (keyed("kernel"), file::read_if_any(dir, "memory.events")?)
+    } else {
+        (number_if_any(dir, "memory.kmem.usage_in_bytes")?, None)
+    };
+    let event = |key| file::keyed(events.as_deref()?, key);
     Ok(MemoryStats {
         current_bytes: file::number(dir, current)?,
-        peak_bytes: file::read_if_any(dir, peak)?.and_then(|text| text.trim().parse().ok()),
+        peak_bytes: number_if_any(dir, peak)?,
         limit_bytes: limit,
         rss_bytes: keyed(rss),
         cache_bytes: keyed(cache),
         swap_bytes: swap,
+        kernel_bytes: kernel,
         major_faults: keyed(faults),
+        high_events: event("high"),
+        max_events: event("max"),
     })
+}
+
+fn number_if_any(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileError> {
+    let text = file::read_if_any(dir, name)?;
+    Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
 #[cfg(test)]

@@ -32,8 +32,35 @@ pub struct MemoryStats {
     pub cache_bytes: Option<u64>,
     /// Swap.
     pub swap_bytes: Option<u64>,
+    /// What the kernel needs for the group: stacks, tables of pages, socket buffers. Linux 5.18, or v1.
+    pub kernel_bytes: Option<u64>,
     /// Page faults that went to disk.
     pub major_faults: Option<u64>,
+    /// Times the group was held back above `memory.high`, which v1 has not.
+    pub high_events: Option<u64>,
+    /// Times the group was about to go above its limit, and memory had to be found in it. v1 has a file for it that
+    /// reads 0 in groups whose processes were killed at the limit (seen on Linux 6.18).
+    pub max_events: Option<u64>,
+}
+
+/// How long processes stood still for want of one thing, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// At least one of them.
+    pub some_us: u64,
+    /// All that were not idle, at once.
+    pub full_us: Option<u64>,
+}
+
+/// How long processes stood still for want of what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PressureStats {
+    /// Of a CPU.
+    pub cpu: Pressure,
+    /// Of memory.
+    pub memory: Pressure,
+    /// Of what is read from disk, or written to it.
+    pub io: Pressure,
 }
 
 /// What a task uses; a part is `None` where this host has no controller for it.
@@ -45,4 +72,6 @@ pub struct TaskStats {
     pub memory: Option<MemoryStats>,
     /// Processes and threads.
     pub pids: Option<u64>,
+    /// Pressure.
+    pub pressure: Option<PressureStats>,
 }

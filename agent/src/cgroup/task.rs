@@ -15,7 +15,7 @@ use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
     ApplyLimitError, Controller, KillError, Limits, NodeTree, NodeTreeError, TaskName, TaskStats,
-    Unenforced, cpu, cpuset, freeze, kill, memory, note, pids,
+    Unenforced, cpu, cpuset, freeze, kill, memory, note, pids, pressure,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -340,6 +340,7 @@ impl TaskCgroup {
             cpu: Some(cpu::stats(&self.dir, limited)?),
             memory: memory.transpose()?,
             pids: pids.transpose()?,
+            pressure: pressure::stats(&self.dir),
         })
     }
 

@@ -390,6 +390,12 @@ fn busy_loop_is_throttled_and_counted() {
         usage_us > Some(10_000) && usage_us <= Some(most),
         "{usage_us:?} {most}"
     );
+    let stalled = task.stats().unwrap().pressure;
+    if Path::new("/proc/pressure/cpu").exists() {
+        assert!(stalled.unwrap().cpu.some_us > 0, "{stalled:?}");
+    } else {
+        assert_eq!(stalled, None);
+    }
 }
 
 /// One left the session, one stopped itself, all are frozen: none gets away.

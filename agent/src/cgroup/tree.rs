@@ -372,6 +372,15 @@ impl NodeTree {
                 enable(&self.v2_dir().join(alloc), *controller)?;
             }
         }
+        // Nothing of it is limited: with it, what the kernel writes later is known to be the task's.
+        let alloc_dir = self.v2_dir().join(alloc);
+        let offered = file::read(&alloc_dir, "cgroup.controllers")?;
+        if offered
+            .split_whitespace()
+            .any(|name| name == Controller::Io.name())
+        {
+            enable(&alloc_dir, Controller::Io)?;
+        }
         Ok(())
     }
 }

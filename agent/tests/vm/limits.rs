@@ -68,6 +68,10 @@ async fn memory_limit_kills_and_is_counted() {
     assert_eq!(status.signal(), Some(9), "{status}");
     assert!(oom.kills >= 1, "{oom:?}");
     assert_eq!(oom.limit_bytes, Some(limit));
+    let memory = task.stats().unwrap().memory.unwrap();
+    assert!(memory.max_events > Some(0), "{memory:?}");
+    assert_eq!(memory.high_events, Some(0), "{memory:?}");
+    assert!(memory.kernel_bytes.is_some(), "{memory:?}");
     assert!(
         oom.peak_bytes.is_none_or(|peak| peak <= limit + (1 << 20)),
         "{oom:?}"

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod adoption;
 #[cfg(test)]
+mod block;
+#[cfg(test)]
 mod exec;
 #[cfg(test)]
 mod limits;

@@ -1,8 +1,11 @@
-//! Traffic on loopback.
+//! Traffic and connections on loopback.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
-use crate::{bpf::NetCounters, node::Node};
+use crate::bpf::NetCounters;
+use crate::node::{Node, Place, poll};
+use crate::policy::{closed, fence, open, outcome, policies};
 
 /// Ten times 100 bytes, each with 20 of IP and 8 of UDP. The receiver is in another cgroup.
 #[test]
@@ -22,4 +25,64 @@ fn datagrams_on_loopback_are_counted() {
         ..NetCounters::default()
     };
     assert_eq!(node.counters(&bpf).net, expected);
+}
+
+/// One connection each way. The other side is this test, which is in no task.
+#[test]
+fn connections_are_counted_by_who_asked() {
+    let Some(mut node) = Node::set_up("connections_are_counted_by_who_asked") else {
+        return;
+    };
+    let bpf = node.open();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let tcp = || {
+        let net = node.counters(&bpf).net;
+        (net.tcp_opened, net.tcp_accepted)
+    };
+    assert_eq!(bpf.absent().get("connections"), None);
+    assert_eq!(tcp(), (0, 0));
+
+    let (server, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Task);
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    assert_eq!(tcp(), (0, 1));
+    drop((stream, server));
+
+    assert_eq!(outcome(&mut node, &format!("connect {to}")), "ok");
+    // Nobody listens there any more: what is refused is no connection.
+    drop(listener);
+    node.start(&format!("connect {to}"));
+    assert!(!node.wait().success());
+
+    let net = node.counters(&bpf).net;
+    assert_eq!((net.tcp_opened, net.tcp_accepted), (1, 1));
+    assert_eq!(net.tcp_retransmits, 0);
+}
+
+/// The policy of the other side throws away what the task sends, which sends it again.
+#[test]
+fn retransmits_are_those_of_who_sends() {
+    let Some(mut node) = Node::set_up("retransmits_are_those_of_who_sends") else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(open(), open()));
+    let stranger = node.id_of(Place::Stranger);
+    let (server, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Stranger);
+    bpf.fence(
+        stranger,
+        &policies(open(), closed()),
+        &BTreeSet::from([port]),
+    )
+    .unwrap();
+    assert_eq!(bpf.absent().get("tcp_retransmits"), None);
+
+    node.start(&format!("connect 127.0.0.1:{port}"));
+
+    poll("a segment that is sent once more", || {
+        (node.counters(&bpf).net.tcp_retransmits > 0).then_some(())
+    });
+    assert_eq!(node.counters(&bpf).net.tcp_opened, 0);
+    node.kill();
+    drop(server);
 }

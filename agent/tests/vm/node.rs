@@ -269,7 +269,7 @@ fn missing() -> Option<&'static str> {
     }
 }
 
-fn skip(test: &str, reason: &str) {
+pub(crate) fn skip(test: &str, reason: &str) {
     eprintln!("skipped: {test}: {reason}");
     if let Some(path) = env::var_os("MUSTER_SKIP_FILE") {
         let mut file = OpenOptions::new()
@@ -313,6 +313,8 @@ fn child() {
         },
         "burn" => burn(Duration::from_millis(argument.parse().unwrap())),
         "spin" => burn(Duration::MAX),
+        "write" => write(Path::new(argument)),
+        "crowd" => crowd(Duration::from_millis(argument.parse().unwrap())),
         "connect" => connect(argument, DEADLINE),
         "connect-briefly" => connect(argument, SILENCE),
         "send-to" => send_to(argument),
@@ -336,6 +338,28 @@ fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         std::hint::spin_loop();
+    }
+}
+
+/// Writes a mebibyte and waits until it is on the disk.
+fn write(path: &Path) {
+    let mut file = fs::File::create(path).unwrap();
+    file.write_all(&vec![7; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Two threads that want the same CPU.
+fn crowd(time: Duration) {
+    let threads = [(); 2].map(|()| {
+        thread::spawn(move || {
+            let mut first = nix::sched::CpuSet::new();
+            first.set(0).unwrap();
+            nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &first).unwrap();
+            burn(time);
+        })
+    });
+    for thread in threads {
+        thread.join().unwrap();
     }
 }
 

@@ -266,6 +266,14 @@ fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
         outcome(&mut node, &format!("connect-briefly 127.0.0.1:{port}")),
         "silence"
     );
+    let counts = bpf.rule_counts(node.task()).unwrap();
+    let mut refused = counts
+        .iter()
+        .filter(|count| count.rule == "built-in/private-port");
+    let count = refused.next().expect("the refusals are counted");
+    assert_eq!((count.direction, count.allows), (Direction::Egress, false));
+    assert!(count.packets > 0, "{counts:?}");
+    assert_eq!(refused.next(), None);
     let declared = BTreeSet::from([port]);
     bpf.fence(stranger, &policies(open(), open()), &declared)
         .unwrap();

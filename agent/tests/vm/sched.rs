@@ -50,3 +50,30 @@ fn cpu_time_of_a_spinning_task_grows_between_collections() {
     let counted = node.counters(&bpf).cpu_time();
     assert_close(counted, node.cgroup_cpu_time(), Duration::from_millis(20));
 }
+
+/// Two threads that want one CPU for 300 ms each get it half of the time, and wait for the other half.
+#[test]
+fn waiting_for_a_cpu_is_counted_each_time() {
+    let Some(mut node) = Node::set_up("waiting_for_a_cpu_is_counted_each_time") else {
+        return;
+    };
+    let bpf = node.open();
+
+    node.start("crowd 300");
+    node.wait();
+
+    let sched = node.counters(&bpf).sched;
+    let counted: u64 = sched.waits.counts.iter().sum();
+    let switches = sched.switches_voluntary + sched.switches_involuntary;
+    eprintln!("{sched:?}");
+    assert_eq!(bpf.absent().get("run_delay"), None);
+    assert!(
+        Duration::from_nanos(sched.waits.sum_ns) > Duration::from_millis(200),
+        "{sched:?}"
+    );
+    // A thread that is left has waited once. That of the shell which entered the cgroup cannot be told.
+    assert!(counted <= switches, "{sched:?}");
+    assert!(switches - counted <= 1, "{sched:?}");
+    let above_half_a_millisecond: u64 = sched.waits.counts[10..].iter().sum();
+    assert!(above_half_a_millisecond > 0, "{sched:?}");
+}

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, alloc, logs, path};
+use super::{Http, Table, alloc, logs, metrics, path, usage};
 use crate::limits;
 
 pub(super) fn routes(table: Table) -> Table {
@@ -120,7 +120,7 @@ async fn sample_alloc(http: &Http, alloc: &Allocation) -> Result<Box<rpc::AllocS
 }
 
 /// With `counters=true` one sample is taken, for callers that make their own differences; else two, and
-/// rates are those between them.
+/// rates are those between them. With `format=prometheus`, one sample of what its tasks use.
 async fn node_stats(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let Some(node_id) = query.text("node_id") else {
         return Err(ApiError::Malformed(
@@ -129,7 +129,16 @@ async fn node_stats(Shared(http): Shared<Http>, query: Query) -> Result<Response
     };
     let node = find_node(&http, &query, path::id(node_id, "node")?).await?;
     let mhz = node.spec.resources.total.cpu_mhz;
+    let is_exposition = match query.text("format") {
+        None => false,
+        Some("prometheus") => true,
+        Some(other) => return Err(metrics::unknown_format(other)),
+    };
     let first = sample_node(&http, node.spec.id).await?;
+    if is_exposition {
+        let text = usage::prometheus(&http.control.state(), &first);
+        return Ok(metrics::exposition(text));
+    }
     if query.flag("counters")? {
         return query.json(&NodeStats::new(None, &first, mhz));
     }

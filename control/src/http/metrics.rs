@@ -59,17 +59,20 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
             &samples,
             muster_wire::api::time::text(http.control.now()),
         )),
-        Some("prometheus") => {
-            let kind = [(
-                header::CONTENT_TYPE,
-                "text/plain; version=0.0.4; charset=utf-8",
-            )];
-            Ok((kind, prometheus(&samples)).into_response())
-        }
-        Some(other) => Err(ApiError::Malformed(format!(
-            "Invalid format: `{other}` is not prometheus"
-        ))),
+        Some("prometheus") => Ok(exposition(prometheus(&samples))),
+        Some(other) => Err(unknown_format(other)),
     }
+}
+
+/// An answer in Prometheus' text format.
+pub(super) fn exposition(text: String) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+/// What a format is called that there is not.
+pub(super) fn unknown_format(format: &str) -> ApiError {
+    ApiError::Malformed(format!("Invalid format: `{format}` is not prometheus"))
 }
 
 impl Sample {

@@ -32,6 +32,9 @@ pub struct Facts {
     pub task_group_leader: u64,
     /// `task_struct.signal`: what the threads of a process share.
     pub task_signal: u64,
+    /// `task_struct.sched_info`, in which the count of runs and then the sum of waiting stand; 0 if this kernel does
+    /// not keep them.
+    pub task_sched_info: u64,
     /// `task_struct.cgroups`: the set of cgroups the thread is in.
     pub task_cgroups: u64,
     /// `signal_struct.live`: threads that have not begun to exit.
@@ -48,6 +51,24 @@ pub struct Facts {
     pub cgroup_ancestors: u64,
     /// `cgroup.kn`: the directory.
     pub cgroup_kn: u64,
+    /// `sock.sk_cgrp_data.cgroup`: the v2 cgroup of who made the socket.
+    pub sock_cgroup: u64,
+    /// `sock.sk_protocol`, of 16 bits.
+    pub sock_protocol: u64,
+    /// Whether the `io` controller is in the v2 hierarchy: 0 or 1.
+    pub io_is_v2: u64,
+    /// `request.bio`: the first part of what it reads or writes; 0 if this kernel has another block layer.
+    pub request_bio: u64,
+    /// `request.__data_len`: bytes that are not done, of 32 bits.
+    pub request_data_len: u64,
+    /// `request.cmd_flags`: operation and flags, of 32 bits.
+    pub request_cmd_flags: u64,
+    /// `bio.bi_blkg`: a cgroup's side of a device; 0 if this kernel has none.
+    pub bio_blkg: u64,
+    /// `blkcg_gq.blkcg`: the cgroup's side of block I/O.
+    pub blkg_blkcg: u64,
+    /// `blkcg.css.cgroup`.
+    pub blkcg_cgroup: u64,
     /// `kernfs_node.id`: the cgroup id.
     pub kernfs_node_id: u64,
 }
@@ -71,6 +92,7 @@ impl Facts {
             task_start_boottime,
             task_group_leader,
             task_signal,
+            task_sched_info,
             task_cgroups,
             signal_live,
             signal_flags,
@@ -79,6 +101,15 @@ impl Facts {
             cgroup_level,
             cgroup_ancestors,
             cgroup_kn,
+            sock_cgroup,
+            sock_protocol,
+            io_is_v2,
+            request_bio,
+            request_data_len,
+            request_cmd_flags,
+            bio_blkg,
+            blkg_blkcg,
+            blkcg_cgroup,
             kernfs_node_id,
         } = *self;
         [
@@ -93,6 +124,7 @@ impl Facts {
             task_start_boottime,
             task_group_leader,
             task_signal,
+            task_sched_info,
             task_cgroups,
             signal_live,
             signal_flags,
@@ -101,12 +133,21 @@ impl Facts {
             cgroup_level,
             cgroup_ancestors,
             cgroup_kn,
+            sock_cgroup,
+            sock_protocol,
+            io_is_v2,
+            request_bio,
+            request_data_len,
+            request_cmd_flags,
+            bio_blkg,
+            blkg_blkcg,
+            blkcg_cgroup,
             kernfs_node_id,
         ]
     }
 }
 
-// SAFETY: 20 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 30 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -129,6 +170,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 20);
+        assert_eq!(FACTS_WORDS, 30);
     }
 }

@@ -6,12 +6,14 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `sched.rs` | CPU time and context switches |
+//! | `sched.rs` | CPU time, context switches, waiting for a CPU |
 //! | `exec.rs` | process counts, the main process, the exit ledger |
-//! | `net.rs` | bytes and packets |
+//! | `net.rs` | bytes, packets, connections |
+//! | `block.rs` | what is read from disks and written to them |
 //! | `policy.rs` | what a task may send and receive |
 //! | `nat.rs` | networks of allocations and published ports |
 //! | `oom.rs` | processes killed for want of memory |
+//! | `histogram.rs` | how long things took |
 //! | `kernel.rs` | offsets of kernel structures, filled in at load |
 //! | `limits.rs` | how many entries each map holds |
 //!
@@ -23,7 +25,9 @@
     reason = "the marker for types that cross the border as bytes"
 )]
 
+pub mod block;
 pub mod exec;
+pub mod histogram;
 pub mod kernel;
 pub mod limits;
 pub mod nat;
@@ -66,9 +70,13 @@ pub enum Lost {
     Rule = 4,
     /// A verdict was to be told, and the ring was full.
     Verdict = 5,
+    /// A thread waited for a CPU, and another one had taken its place in the table of threads.
+    Wait = 6,
+    /// A device was given a request, and the map of requests had no room.
+    Flight = 7,
 }
 
 impl Lost {
     /// How many kinds of loss there are.
-    pub const COUNT: u32 = 6;
+    pub const COUNT: u32 = 8;
 }

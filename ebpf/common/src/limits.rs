@@ -15,6 +15,19 @@ pub const TASKS_MAX: u32 = 16_384;
 /// is far more than the threads that can be between two points of their exit on one machine.
 pub const ENDING_MAX: u32 = 1_024;
 
+/// Threads whose waiting is remembered, by the low bits of their ids.
+///
+/// Two threads of tasks that have the same place and take turns are not counted, but as
+/// [`crate::Lost::Wait`]. Ids are given in order, so it takes 65 536 threads that were born between two which
+/// live. Twice of it would be 1 MiB.
+pub const WAITS: u32 = 65_536;
+
+/// Requests of tasks that block devices have at once.
+///
+/// A device's own queues take a thousand or two; this is for eight of the largest (1 MiB). A request beyond it is not
+/// counted but as [`crate::Lost::Flight`].
+pub const FLIGHTS_MAX: u32 = 16_384;
+
 /// Processes that the kernel chose for want of memory and that have not ended yet.
 ///
 /// The oldest is forgotten when it is full, and then its end is not told apart from another kill. A

@@ -1,4 +1,4 @@
-//! Traffic of a task's sockets.
+//! Traffic and connections of a task's sockets.
 
 use core::ops::AddAssign;
 
@@ -23,6 +23,12 @@ pub struct NetCounters {
     pub ingress_denied: u64,
     /// Packets of the task that its policy refused.
     pub egress_denied: u64,
+    /// TCP connections that the task opened, and that came about.
+    pub tcp_opened: u64,
+    /// TCP connections to the task that came about.
+    pub tcp_accepted: u64,
+    /// TCP segments that were sent once more because no answer came.
+    pub tcp_retransmits: u64,
 }
 
 impl AddAssign for NetCounters {
@@ -34,6 +40,9 @@ impl AddAssign for NetCounters {
             egress_packets,
             ingress_denied,
             egress_denied,
+            tcp_opened,
+            tcp_accepted,
+            tcp_retransmits,
         } = other;
         self.ingress_bytes += ingress_bytes;
         self.ingress_packets += ingress_packets;
@@ -41,11 +50,27 @@ impl AddAssign for NetCounters {
         self.egress_packets += egress_packets;
         self.ingress_denied += ingress_denied;
         self.egress_denied += egress_denied;
+        self.tcp_opened += tcp_opened;
+        self.tcp_accepted += tcp_accepted;
+        self.tcp_retransmits += tcp_retransmits;
     }
 }
 
-// SAFETY: six words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: nine words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for NetCounters {}
+
+/// The number of TCP in a socket's protocol (`IPPROTO_TCP`). Other kinds of sockets share the states.
+pub const PROTOCOL_TCP: u16 = 6;
+
+/// What a TCP connection has become (`enum` in the kernel's `tcp_states.h`).
+pub mod tcp_state {
+    /// Both sides have agreed.
+    pub const ESTABLISHED: i32 = 1;
+    /// This side asked.
+    pub const SYN_SENT: i32 = 2;
+    /// The other side asked.
+    pub const SYN_RECV: i32 = 3;
+}
 
 #[cfg(test)]
 mod tests {
@@ -53,6 +78,6 @@ mod tests {
 
     #[test]
     fn values_have_no_padding() {
-        assert_eq!(size_of::<NetCounters>(), 48);
+        assert_eq!(size_of::<NetCounters>(), 72);
     }
 }

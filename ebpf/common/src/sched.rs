@@ -1,8 +1,12 @@
-//! CPU time and context switches of a task.
+//! CPU time, context switches and waiting for a CPU of a task.
+//!
+//! The kernel adds up, for each thread, how long it was ready to run and did not. The programs look at that sum
+//! when the thread leaves its CPU, which it does once for each time it got one, and need nothing from where threads
+//! wake up. A thread that was moved between queues while it waited has waited once.
 
 use core::ops::AddAssign;
 
-use crate::Plain;
+use crate::{Plain, histogram::Histogram};
 
 /// What one CPU counted for one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +18,8 @@ pub struct SchedCounters {
     pub switches_voluntary: u64,
     /// Switches away from a thread that could have gone on.
     pub switches_involuntary: u64,
+    /// How long threads that were ready to run waited for a CPU, each time they got one.
+    pub waits: Histogram,
 }
 
 impl AddAssign for SchedCounters {
@@ -22,14 +28,16 @@ impl AddAssign for SchedCounters {
             cpu_ns,
             switches_voluntary,
             switches_involuntary,
+            waits,
         } = other;
         self.cpu_ns += cpu_ns;
         self.switches_voluntary += switches_voluntary;
         self.switches_involuntary += switches_involuntary;
+        self.waits += waits;
     }
 }
 
-// SAFETY: three words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 28 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for SchedCounters {}
 
 /// What one CPU is doing.
@@ -46,6 +54,33 @@ pub struct CpuState {
 // SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for CpuState {}
 
+/// Bits of a sum of waiting that are remembered: 73 minutes, and no wait is as long.
+const WAITED_BITS: u32 = 42;
+
+/// What is remembered of a thread: its id, below 2^22 (`PID_MAX_LIMIT`), and the low bits of how long it has
+/// waited in all. One word, so that two CPUs cannot mix two threads.
+#[must_use]
+#[inline]
+pub const fn wait_mark(pid: u32, waited_ns: u64) -> u64 {
+    (pid as u64) << WAITED_BITS | waited_ns & ((1 << WAITED_BITS) - 1)
+}
+
+/// How long the thread waited before it ran last; `None` if that cannot be told.
+///
+/// `mark` is what stands in the thread's place, `waited_ns` what it has waited in all its life, in which it got a CPU
+/// `runs` times.
+#[must_use]
+#[inline]
+pub const fn last_wait(mark: u64, pid: u32, waited_ns: u64, runs: u64) -> Option<u64> {
+    if runs == 1 {
+        return Some(waited_ns);
+    }
+    if mark >> WAITED_BITS != pid as u64 {
+        return None;
+    }
+    Some(waited_ns.wrapping_sub(mark) & ((1 << WAITED_BITS) - 1))
+}
+
 /// Whether a switch was the thread's own wish, as the kernel's `nvcsw` and `nivcsw` tell apart.
 ///
 /// `prev_state` is 0 for a thread that is still runnable.
@@ -61,7 +96,7 @@ mod tests {
 
     #[test]
     fn values_have_no_padding() {
-        assert_eq!(size_of::<SchedCounters>(), 24);
+        assert_eq!(size_of::<SchedCounters>(), 224);
         assert_eq!(size_of::<CpuState>(), 16);
     }
 
@@ -73,23 +108,46 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_is_what_was_added_since() {
+        let mark = wait_mark(77, 5_000);
+
+        assert_eq!(last_wait(mark, 77, 6_500, 9), Some(1_500));
+        assert_eq!(last_wait(mark, 78, 6_500, 9), None);
+        // A new thread in the place of an old one, and with its id.
+        assert_eq!(last_wait(mark, 78, 300, 1), Some(300));
+        assert_eq!(last_wait(mark, 77, 300, 1), Some(300));
+        assert_eq!(last_wait(0, 77, 6_500, 9), None);
+    }
+
+    #[test]
+    fn sums_beyond_the_bits_that_are_kept_do_no_harm() {
+        let before = (1 << 42) - 100;
+        let mark = wait_mark(4_194_303, before);
+
+        assert_eq!(last_wait(mark, 4_194_303, before + 250, 9), Some(250));
+    }
+
+    #[test]
     fn counters_of_cpus_add_up() {
         let mut sum = SchedCounters {
             cpu_ns: 1,
             switches_voluntary: 2,
             switches_involuntary: 3,
+            ..SchedCounters::default()
         };
 
         sum += SchedCounters {
             cpu_ns: 10,
             switches_voluntary: 20,
             switches_involuntary: 30,
+            ..SchedCounters::default()
         };
 
         let expected = SchedCounters {
             cpu_ns: 11,
             switches_voluntary: 22,
             switches_involuntary: 33,
+            ..SchedCounters::default()
         };
         assert_eq!(sum, expected);
     }

@@ -21,6 +21,7 @@ static FACTS: Facts = Facts {
     task_start_boottime: 0,
     task_group_leader: 0,
     task_signal: 0,
+    task_sched_info: 0,
     task_cgroups: 0,
     signal_live: 0,
     signal_flags: 0,
@@ -29,6 +30,15 @@ static FACTS: Facts = Facts {
     cgroup_level: 0,
     cgroup_ancestors: 0,
     cgroup_kn: 0,
+    sock_cgroup: 0,
+    sock_protocol: 0,
+    io_is_v2: 0,
+    request_bio: 0,
+    request_data_len: 0,
+    request_cmd_flags: 0,
+    bio_blkg: 0,
+    blkg_blkcg: 0,
+    blkcg_cgroup: 0,
     kernfs_node_id: 0,
 };
 
@@ -93,6 +103,12 @@ impl KernelPtr {
         Self(address)
     }
 
+    /// Where it is: what tells it from others of its kind.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
     /// The value at `offset`; `None` if that address cannot be read.
     #[inline(always)]
     pub(crate) fn read<T>(self, offset: u64) -> Option<T> {
@@ -110,9 +126,15 @@ impl KernelPtr {
     /// The task that the thread with this `task_struct` belongs to.
     #[inline(always)]
     pub(crate) fn task(self) -> Option<CgroupId> {
-        let cgroup = self
-            .follow(fact!(task_cgroups))?
-            .follow(fact!(css_set_dfl_cgrp))?;
+        self.follow(fact!(task_cgroups))?
+            .follow(fact!(css_set_dfl_cgrp))?
+            .task_of_cgroup()
+    }
+
+    /// The task that this `cgroup` structure is the cgroup of, or a cgroup below.
+    #[inline(always)]
+    pub(crate) fn task_of_cgroup(self) -> Option<CgroupId> {
+        let cgroup = self;
         let level: i32 = cgroup.read(fact!(cgroup_level))?;
         let task_level = fact!(task_level);
         if i64::from(level) < task_level as i64 {

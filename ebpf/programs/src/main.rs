@@ -21,6 +21,8 @@
 )]
 
 #[cfg(target_arch = "bpf")]
+mod block;
+#[cfg(target_arch = "bpf")]
 mod exec;
 #[cfg(target_arch = "bpf")]
 mod kernel;

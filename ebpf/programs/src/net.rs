@@ -1,16 +1,22 @@
-//! Traffic of tasks' sockets, counted at the root of the node's tree. `policy.rs` says what may pass.
+//! Traffic of tasks' sockets, counted at the root of the node's tree, and what becomes of their TCP connections.
+//! `policy.rs` says what may pass.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
     helpers::bpf_skb_ancestor_cgroup_id,
-    macros::{cgroup_skb, map},
+    macros::{btf_tracepoint, cgroup_skb, map},
     maps::PerCpuHashMap,
-    programs::SkBuffContext,
+    programs::{BtfTracePointContext, SkBuffContext},
 };
-use muster_ebpf_common::{CgroupId, limits::TASKS_MAX, net::NetCounters, policy::Direction};
+use muster_ebpf_common::{
+    CgroupId,
+    limits::TASKS_MAX,
+    net::{NetCounters, PROTOCOL_TCP, tcp_state},
+    policy::Direction,
+};
 
 use crate::{
-    kernel::{fact, is_active},
+    kernel::{KernelPtr, fact, is_active},
     policy,
 };
 
@@ -65,6 +71,48 @@ fn net_egress(ctx: SkBuffContext) -> i32 {
         }
     }
     if allowed { PASS } else { DROP }
+}
+
+/// Counts a connection that came about.
+#[btf_tracepoint(function = "inet_sock_set_state")]
+fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
+    let (before, after): (i32, i32) = (ctx.arg(1), ctx.arg(2));
+    if after != tcp_state::ESTABLISHED || !is_active() {
+        return 0;
+    }
+    let socket = KernelPtr::new(ctx.arg(0));
+    if socket.read(fact!(sock_protocol)) != Some(PROTOCOL_TCP) {
+        return 0;
+    }
+    if let Some(counters) = counters_of(socket) {
+        // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+        let counters = unsafe { &mut *counters };
+        if before == tcp_state::SYN_SENT {
+            counters.tcp_opened += 1;
+        } else if before == tcp_state::SYN_RECV {
+            counters.tcp_accepted += 1;
+        }
+    }
+    0
+}
+
+/// Counts a segment that is sent once more.
+#[btf_tracepoint(function = "tcp_retransmit_skb")]
+fn tcp_retransmit_skb(ctx: BtfTracePointContext) -> i32 {
+    if !is_active() {
+        return 0;
+    }
+    if let Some(counters) = counters_of(KernelPtr::new(ctx.arg(0))) {
+        // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+        unsafe { (*counters).tcp_retransmits += 1 };
+    }
+    0
+}
+
+/// This CPU's counters of the task that the socket belongs to, if it is registered.
+#[inline(always)]
+fn counters_of(socket: KernelPtr) -> Option<*mut NetCounters> {
+    NET.get_ptr_mut(socket.follow(fact!(sock_cgroup))?.task_of_cgroup()?)
 }
 
 /// The task whose socket the packet belongs to, if this load of the programs is to look at it.

@@ -1,4 +1,4 @@
-//! CPU time and context switches.
+//! CPU time, context switches and waiting for a CPU.
 //!
 //! Time is charged when a CPU leaves a thread. The kernel calls the tracepoint while the thread it
 //! leaves is still the current one, so a helper names its cgroup. A thread that is never left is
@@ -6,18 +6,18 @@
 
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::{
-    helpers::bpf_ktime_get_ns,
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
     macros::{btf_tracepoint, map, raw_tracepoint},
-    maps::{PerCpuArray, PerCpuHashMap},
+    maps::{Array, PerCpuArray, PerCpuHashMap},
     programs::{BtfTracePointContext, RawTracePointContext},
 };
 use muster_ebpf_common::{
-    CgroupId,
-    limits::TASKS_MAX,
-    sched::{CpuState, SchedCounters, is_voluntary},
+    CgroupId, Lost,
+    limits::{TASKS_MAX, WAITS},
+    sched::{CpuState, SchedCounters, is_voluntary, last_wait, wait_mark},
 };
 
-use crate::kernel::{KernelPtr, current_task, fact, is_active};
+use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
 
 /// Counters by task. The agent makes and removes the entries.
 #[map]
@@ -27,6 +27,10 @@ static SCHED: PerCpuHashMap<CgroupId, SchedCounters> =
 /// Since when the running thread is charged.
 #[map]
 static CPUS: PerCpuArray<CpuState> = PerCpuArray::pinned(1, 0);
+
+/// What each thread of a task had waited when it left its CPU last, by the low bits of its id.
+#[map]
+static WAITED: Array<u64> = Array::pinned(WAITS, 0);
 
 /// Charges the thread a CPU leaves.
 #[btf_tracepoint(function = "sched_switch")]
@@ -52,8 +56,34 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         } else {
             counters.switches_involuntary += 1;
         }
+        charge_wait(KernelPtr::new(ctx.arg(1)), counters);
     }
     0
+}
+
+/// Counts how long `thread`, the current one, waited for the CPU that it leaves.
+#[inline(always)]
+fn charge_wait(thread: KernelPtr, counters: &mut SchedCounters) {
+    if fact!(task_sched_info) == 0 {
+        return;
+    }
+    let Some([runs, waited_ns]) = thread.read::<[u64; 2]>(fact!(task_sched_info)) else {
+        return;
+    };
+    let pid = bpf_get_current_pid_tgid() as u32;
+    let Some(mark) = WAITED.get_ptr_mut(pid % WAITS) else {
+        return;
+    };
+    // SAFETY: the entry is in the map for ever; words are read and written whole.
+    let before = unsafe { mark.read_volatile() };
+    // SAFETY: as above.
+    unsafe { mark.write_volatile(wait_mark(pid, waited_ns)) };
+    match last_wait(before, pid, waited_ns, runs) {
+        Some(wait_ns) => counters.waits.record(wait_ns),
+        // A place that was empty is that of a thread which came from elsewhere.
+        None if before != 0 => count_lost(Lost::Wait),
+        None => {}
+    }
 }
 
 /// Charges the thread that is running, without a switch. Never attached: the agent runs it.

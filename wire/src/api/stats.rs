@@ -225,11 +225,26 @@ pub struct TaskCounters {
     #[serde(rename = "CPUNanos")]
     pub cpu_nanos: Option<u64>,
     pub context_switches: Option<u64>,
+    /// How long threads that could run waited for a CPU.
+    pub run_delay: Option<Histogram>,
     pub throttled_periods: Option<u64>,
     pub throttled_nanos: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub memory_peak_bytes: Option<u64>,
     pub memory_limit_bytes: Option<u64>,
+    pub memory_anon_bytes: Option<u64>,
+    pub memory_file_bytes: Option<u64>,
+    pub memory_swap_bytes: Option<u64>,
+    pub memory_kernel_bytes: Option<u64>,
+    pub memory_high_events: Option<u64>,
+    pub memory_max_events: Option<u64>,
+    pub major_faults: Option<u64>,
+    /// How long processes stood still for want of something.
+    #[serde(rename = "PressureCPU")]
+    pub pressure_cpu: Option<Pressure>,
+    pub pressure_memory: Option<Pressure>,
+    #[serde(rename = "PressureIO")]
+    pub pressure_io: Option<Pressure>,
     pub pids: Option<u64>,
     pub forks: Option<u64>,
     pub execs: Option<u64>,
@@ -238,12 +253,99 @@ pub struct TaskCounters {
     pub net_rx_packets: Option<u64>,
     pub net_tx_bytes: Option<u64>,
     pub net_tx_packets: Option<u64>,
+    /// Packets that the task's network policy refused; they are in no other count.
+    pub net_rx_denied: Option<u64>,
+    pub net_tx_denied: Option<u64>,
+    /// TCP connections that came about, by who asked for them.
+    #[serde(rename = "TCPOpened")]
+    pub tcp_opened: Option<u64>,
+    #[serde(rename = "TCPAccepted")]
+    pub tcp_accepted: Option<u64>,
+    #[serde(rename = "TCPRetransmits")]
+    pub tcp_retransmits: Option<u64>,
+    pub block_read_bytes: Option<u64>,
+    pub block_reads: Option<u64>,
+    pub block_write_bytes: Option<u64>,
+    pub block_writes: Option<u64>,
+    /// From when a device was given a request until it was done with it.
+    pub block_latency: Option<Histogram>,
     /// The first process; 0 if none runs.
     pub pid: u32,
     pub log_bytes: u64,
     pub log_dropped_bytes: u64,
     /// Name of the value and why it is absent.
     pub absent: BTreeMap<String, String>,
+}
+
+/// How long processes stood still for want of one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Pressure {
+    /// At least one of them.
+    pub some_nanos: u64,
+    /// All that were not idle, at once.
+    pub full_nanos: Option<u64>,
+}
+
+impl From<rpc::Pressure> for Pressure {
+    fn from(pressure: rpc::Pressure) -> Self {
+        let rpc::Pressure { some, full } = pressure;
+        Self {
+            some_nanos: nanos(some),
+            full_nanos: full.map(nanos),
+        }
+    }
+}
+
+/// How long things took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Histogram {
+    pub count: u64,
+    pub sum_nanos: u64,
+    /// Those that hold something, from short to long.
+    pub buckets: Vec<Bucket>,
+}
+
+/// Times that took about as long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Bucket {
+    /// What they are below, at least half of it; `None` for all that took longer than any other bucket takes.
+    pub below_nanos: Option<u64>,
+    pub count: u64,
+}
+
+impl Histogram {
+    /// What the shortest `share` of all times is below; `None` if there are none, or if it cannot be said because
+    /// they end in the last bucket.
+    #[must_use]
+    pub fn below_nanos(&self, share: f64) -> Option<u64> {
+        let wanted = share * self.count as f64;
+        let mut seen = 0;
+        let mut buckets = self.buckets.iter();
+        let reached = buckets.find(|bucket| {
+            seen += bucket.count;
+            seen as f64 >= wanted
+        });
+        reached?.below_nanos
+    }
+}
+
+impl From<&rpc::Histogram> for Histogram {
+    fn from(histogram: &rpc::Histogram) -> Self {
+        let rpc::Histogram { counts, sum } = histogram;
+        let buckets = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        let buckets = buckets.map(|(at, count)| Bucket {
+            below_nanos: rpc::Histogram::bound_ns(at),
+            count: *count,
+        });
+        Self {
+            count: counts.iter().sum(),
+            sum_nanos: nanos(*sum),
+            buckets: buckets.collect(),
+        }
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -255,11 +357,22 @@ impl From<&rpc::TaskStats> for TaskCounters {
         let rpc::TaskStats {
             cpu,
             context_switches,
+            run_delay,
             throttled_periods,
             throttled,
             memory_bytes,
             memory_peak_bytes,
             memory_limit_bytes,
+            memory_anon_bytes,
+            memory_file_bytes,
+            memory_swap_bytes,
+            memory_kernel_bytes,
+            memory_high_events,
+            memory_max_events,
+            major_faults,
+            pressure_cpu,
+            pressure_memory,
+            pressure_io,
             pids,
             forks,
             execs,
@@ -268,6 +381,16 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_rx_packets,
             net_tx_bytes,
             net_tx_packets,
+            net_rx_denied,
+            net_tx_denied,
+            tcp_opened,
+            tcp_accepted,
+            tcp_retransmits,
+            block_read_bytes,
+            block_reads,
+            block_write_bytes,
+            block_writes,
+            block_latency,
             absent,
             pid,
             log_bytes,
@@ -276,11 +399,22 @@ impl From<&rpc::TaskStats> for TaskCounters {
         Self {
             cpu_nanos: cpu.map(nanos),
             context_switches: *context_switches,
+            run_delay: run_delay.as_ref().map(Histogram::from),
             throttled_periods: *throttled_periods,
             throttled_nanos: throttled.map(nanos),
             memory_bytes: *memory_bytes,
             memory_peak_bytes: *memory_peak_bytes,
             memory_limit_bytes: *memory_limit_bytes,
+            memory_anon_bytes: *memory_anon_bytes,
+            memory_file_bytes: *memory_file_bytes,
+            memory_swap_bytes: *memory_swap_bytes,
+            memory_kernel_bytes: *memory_kernel_bytes,
+            memory_high_events: *memory_high_events,
+            memory_max_events: *memory_max_events,
+            major_faults: *major_faults,
+            pressure_cpu: pressure_cpu.map(Pressure::from),
+            pressure_memory: pressure_memory.map(Pressure::from),
+            pressure_io: pressure_io.map(Pressure::from),
             pids: *pids,
             forks: *forks,
             execs: *execs,
@@ -289,6 +423,16 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_rx_packets: *net_rx_packets,
             net_tx_bytes: *net_tx_bytes,
             net_tx_packets: *net_tx_packets,
+            net_rx_denied: *net_rx_denied,
+            net_tx_denied: *net_tx_denied,
+            tcp_opened: *tcp_opened,
+            tcp_accepted: *tcp_accepted,
+            tcp_retransmits: *tcp_retransmits,
+            block_read_bytes: *block_read_bytes,
+            block_reads: *block_reads,
+            block_write_bytes: *block_write_bytes,
+            block_writes: *block_writes,
+            block_latency: block_latency.as_ref().map(Histogram::from),
             pid: *pid,
             log_bytes: *log_bytes,
             log_dropped_bytes: *log_dropped_bytes,
@@ -413,6 +557,20 @@ impl ResourceUsage {
             memory.max_usage = bytes;
             memory.measured.push("Max Usage".to_owned());
         }
+        for (field, value, name) in [
+            (&mut memory.cache, task.memory_file_bytes, "Cache"),
+            (&mut memory.swap, task.memory_swap_bytes, "Swap"),
+            (
+                &mut memory.kernel_usage,
+                task.memory_kernel_bytes,
+                "Kernel Usage",
+            ),
+        ] {
+            if let Some(bytes) = value {
+                *field = bytes;
+                memory.measured.push(name.to_owned());
+            }
+        }
         let mut cpu = CpuUsage::default();
         if let Some((elapsed, before)) = earlier
             && let Some(used) = task
@@ -442,6 +600,9 @@ impl ResourceUsage {
         memory.rss += more.rss;
         memory.usage += more.usage;
         memory.max_usage += more.max_usage;
+        memory.cache += more.cache;
+        memory.swap += more.swap;
+        memory.kernel_usage += more.kernel_usage;
         merge(&mut memory.measured, &more.measured);
         let (cpu, more) = (&mut self.cpu_stats, &other.cpu_stats);
         cpu.percent += more.percent;
@@ -499,6 +660,22 @@ mod tests {
         assert!((cpu.percent - 25.0).abs() < 1e-6);
         assert!((cpu.total_ticks - 500.0).abs() < 1e-6);
         assert_eq!(stats.resource_usage.memory_stats.usage, 1 << 20);
+    }
+
+    /// 90 below 1 µs, 9 below 8 µs, one that took very long.
+    #[test]
+    fn shares_of_a_histogram_end_at_a_bound() {
+        let mut counts = vec![0; rpc::Histogram::BUCKETS];
+        (counts[0], counts[3], counts[23]) = (90, 9, 1);
+        let sum = Duration::from_secs(9);
+
+        let histogram = Histogram::from(&rpc::Histogram { counts, sum });
+
+        assert_eq!((histogram.count, histogram.buckets.len()), (100, 3));
+        assert_eq!(histogram.below_nanos(0.5), Some(1_024));
+        assert_eq!(histogram.below_nanos(0.99), Some(8_192));
+        assert_eq!(histogram.below_nanos(1.0), None);
+        assert_eq!(Histogram::default().below_nanos(0.5), None);
     }
 
     #[test]

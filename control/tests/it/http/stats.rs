@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
-use muster_wire::rpc::{AllocStats, NodeReply, NodeRequest, NodeStats, TaskStats};
+use muster_wire::rpc::{
+    AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, Pressure, TaskStats,
+};
 use serde_json::json;
 
 use super::Client;
@@ -78,6 +80,73 @@ async fn counters_take_one_sample() {
         stats["Tasks"]["main"]["ResourceUsage"]["CpuStats"]["Measured"],
         json!([])
     );
+    test.server.shutdown().await;
+}
+
+/// What is known is told under the task's place; what is not has no sample.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_a_node_are_told_to_prometheus() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    client.register("web").await;
+    let placed = placed(&client, "web").await;
+    let alloc_id: AllocId = placed["ID"].as_str().unwrap().parse().unwrap();
+    let path = format!(
+        "/v1/client/stats?node_id={}&format=prometheus",
+        agent.node_id
+    );
+    let task = TaskStats {
+        cpu: Some(Duration::from_millis(1_500)),
+        net_tx_denied: Some(7),
+        pressure_io: Some(Pressure {
+            some: Duration::from_millis(250),
+            full: None,
+        }),
+        run_delay: Some(Histogram {
+            counts: vec![5, 2],
+            sum: Duration::from_micros(6),
+        }),
+        ..TaskStats::default()
+    };
+    let alloc = AllocStats {
+        alloc_id,
+        at: Timestamp(9),
+        tasks: BTreeMap::from([("main".to_owned(), task)]),
+    };
+    let stats = NodeStats {
+        allocs: vec![alloc],
+        ebpf_lost: Some(3),
+        ..NodeStats::default()
+    };
+
+    let asked = tokio::spawn(async move { client.get(&path).await });
+    agent.answer(&[NodeReply::NodeStats(Box::new(stats))]).await;
+    let text = asked.await.unwrap().text;
+
+    let group = placed["TaskGroup"].as_str().unwrap();
+    let labels =
+        format!(r#"{{namespace="default",job="web",group="{group}",task="main",index="0"}}"#);
+    let bucket = |bound: &str, count: u64| {
+        let labels = labels.replace('}', &format!(",le=\"{bound}\"}}"));
+        format!("muster_task_run_delay_seconds_bucket{labels} {count}")
+    };
+    for line in [
+        "# TYPE muster_task_cpu_seconds_total counter".to_owned(),
+        format!("muster_task_cpu_seconds_total{labels} 1.5"),
+        format!("muster_task_network_sent_denied_packets_total{labels} 7"),
+        format!("muster_task_instances{labels} 1"),
+        "muster_node_ebpf_lost_total 3".to_owned(),
+        bucket("0.000001024", 5),
+        bucket("0.000002048", 7),
+        format!("muster_task_pressure_io_some_seconds_total{labels} 0.25"),
+        bucket("+Inf", 7),
+        format!("muster_task_run_delay_seconds_sum{labels} 0.000006"),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} in:\n{text}");
+    }
+    assert!(!text.contains("muster_task_forks_total"), "{text}");
+    assert!(!text.contains("pressure_io_full"), "{text}");
     test.server.shutdown().await;
 }
 

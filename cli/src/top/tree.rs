@@ -1,0 +1,317 @@
+//! Jobs, their groups and their tasks, with totals that add up.
+
+use clap::ValueEnum;
+
+use super::Row;
+
+/// What rows are ordered by, the most first; names from A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// CPU time.
+    Cpu,
+    /// Time that threads waited for a CPU.
+    Wait,
+    /// Memory.
+    Memory,
+    /// Context switches.
+    Switches,
+    /// Bytes received and sent.
+    Network,
+    /// Packets that policies refused.
+    Denied,
+    /// The name.
+    Name,
+}
+
+/// How far down rows are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Level {
+    /// Jobs.
+    Jobs,
+    /// Jobs and their groups.
+    Groups,
+    /// Tasks too, each of them.
+    Tasks,
+}
+
+/// An amount, or what is known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Amount {
+    /// The sum of what is there; `None` if nothing is.
+    pub(super) value: Option<f64>,
+    /// Whether a part of it cannot be had.
+    pub(super) is_partial: bool,
+}
+
+/// What is shown in a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Amounts {
+    pub(super) cpu_percent: Amount,
+    pub(super) wait_percent: Amount,
+    pub(super) switches_per_s: Amount,
+    pub(super) memory_bytes: Amount,
+    pub(super) net_rx_bytes_per_s: Amount,
+    pub(super) net_tx_bytes_per_s: Amount,
+    pub(super) denied_per_s: Amount,
+    pub(super) processes: Amount,
+    pub(super) oom_kills: Amount,
+}
+
+/// A job, a group or a task.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Line {
+    pub(super) level: Level,
+    pub(super) name: String,
+    /// Where the task is; empty for what is in many places.
+    pub(super) node: String,
+    /// Percent of the task's limit that its memory is.
+    pub(super) of_limit_percent: Option<f64>,
+    pub(super) amounts: Amounts,
+}
+
+/// A line, and the lines below it.
+struct Branch {
+    line: Line,
+    below: Vec<Branch>,
+}
+
+impl Amount {
+    fn of(value: Option<f64>) -> Self {
+        Self {
+            value,
+            is_partial: false,
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        let value = match (self.value, other.value) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        let is_partial =
+            self.is_partial || other.is_partial || self.value.is_some() != other.value.is_some();
+        Self { value, is_partial }
+    }
+}
+
+impl Amounts {
+    pub(super) fn of(row: &Row) -> Self {
+        let count = |value: Option<u64>| Amount::of(value.map(|value| value as f64));
+        Self {
+            cpu_percent: Amount::of(row.cpu_percent),
+            wait_percent: Amount::of(row.wait_percent),
+            switches_per_s: Amount::of(row.switches_per_s),
+            memory_bytes: count(row.memory_bytes),
+            net_rx_bytes_per_s: Amount::of(row.net_rx_bytes_per_s),
+            net_tx_bytes_per_s: Amount::of(row.net_tx_bytes_per_s),
+            denied_per_s: Amount::of(row.denied_per_s),
+            processes: count(row.processes),
+            oom_kills: count(row.oom_kills),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_percent: self.cpu_percent.plus(other.cpu_percent),
+            wait_percent: self.wait_percent.plus(other.wait_percent),
+            switches_per_s: self.switches_per_s.plus(other.switches_per_s),
+            memory_bytes: self.memory_bytes.plus(other.memory_bytes),
+            net_rx_bytes_per_s: self.net_rx_bytes_per_s.plus(other.net_rx_bytes_per_s),
+            net_tx_bytes_per_s: self.net_tx_bytes_per_s.plus(other.net_tx_bytes_per_s),
+            denied_per_s: self.denied_per_s.plus(other.denied_per_s),
+            processes: self.processes.plus(other.processes),
+            oom_kills: self.oom_kills.plus(other.oom_kills),
+        }
+    }
+
+    fn by(&self, sort: Sort) -> Option<f64> {
+        match sort {
+            Sort::Cpu => self.cpu_percent.value,
+            Sort::Wait => self.wait_percent.value,
+            Sort::Memory => self.memory_bytes.value,
+            Sort::Switches => self.switches_per_s.value,
+            Sort::Network => self.net_rx_bytes_per_s.plus(self.net_tx_bytes_per_s).value,
+            Sort::Denied => self.denied_per_s.value,
+            Sort::Name => None,
+        }
+    }
+}
+
+/// The total of some rows.
+pub(super) fn total(rows: &[Row]) -> Amounts {
+    let amounts = rows.iter().map(Amounts::of);
+    amounts.reduce(Amounts::plus).unwrap_or_default()
+}
+
+/// The lines of `rows` down to `level`: below each job its groups, below each group its tasks.
+pub(super) fn lines(rows: &[Row], sort: Sort, level: Level) -> Vec<Line> {
+    let jobs = branches(
+        rows,
+        |row| row.job.clone(),
+        |job, rows| {
+            let groups = branches(
+                rows,
+                |row| row.group.clone(),
+                |group, rows| {
+                    let tasks = rows.iter().map(|row| Branch {
+                        line: task(row),
+                        below: Vec::new(),
+                    });
+                    branch(Level::Groups, group, rows, tasks.collect())
+                },
+            );
+            branch(Level::Jobs, job, rows, groups)
+        },
+    );
+    let mut lines = Vec::new();
+    flatten(jobs, sort, level, &mut lines);
+    lines
+}
+
+/// A branch for each name that rows have.
+fn branches(
+    rows: &[Row],
+    name: impl Fn(&Row) -> String,
+    make: impl Fn(String, &[Row]) -> Branch,
+) -> Vec<Branch> {
+    let mut rows = rows.to_vec();
+    rows.sort_by_key(&name);
+    let chunks = rows.chunk_by(|one, other| name(one) == name(other));
+    chunks.map(|rows| make(name(&rows[0]), rows)).collect()
+}
+
+fn branch(level: Level, name: String, rows: &[Row], below: Vec<Branch>) -> Branch {
+    let line = Line {
+        level,
+        name,
+        node: String::new(),
+        of_limit_percent: None,
+        amounts: total(rows),
+    };
+    Branch { line, below }
+}
+
+fn task(row: &Row) -> Line {
+    let of_limit_percent = match (row.memory_bytes, row.memory_limit_bytes) {
+        (Some(used), Some(limit)) if limit > 0 => Some(used as f64 / limit as f64 * 100.0),
+        _ => None,
+    };
+    Line {
+        level: Level::Tasks,
+        name: row.name.clone(),
+        node: row.node.clone(),
+        of_limit_percent,
+        amounts: Amounts::of(row),
+    }
+}
+
+fn flatten(mut branches: Vec<Branch>, sort: Sort, level: Level, lines: &mut Vec<Line>) {
+    branches.sort_by(|a, b| {
+        let key = |branch: &Branch| branch.line.amounts.by(sort).unwrap_or(-1.0);
+        let most = key(b).total_cmp(&key(a));
+        most.then_with(|| a.line.name.cmp(&b.line.name))
+    });
+    for Branch { line, below } in branches {
+        if line.level <= level {
+            lines.push(line);
+            flatten(below, sort, level, lines);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_wire::api::stats::TaskCounters;
+
+    use super::*;
+
+    fn row(job: &str, group: &str, task: &str, cpu: Option<f64>, memory: Option<u64>) -> Row {
+        Row {
+            name: format!("{job}.{group}[0]/{task}"),
+            job: job.to_owned(),
+            group: group.to_owned(),
+            task: task.to_owned(),
+            node: "n1".to_owned(),
+            cpu_percent: cpu,
+            wait_percent: None,
+            switches_per_s: None,
+            memory_bytes: memory,
+            memory_limit_bytes: memory.map(|bytes| bytes * 4),
+            net_rx_bytes_per_s: None,
+            net_tx_bytes_per_s: None,
+            denied_per_s: None,
+            oom_kills: None,
+            processes: None,
+            counters: TaskCounters::default(),
+        }
+    }
+
+    fn rows() -> Vec<Row> {
+        vec![
+            row("web", "front", "server", Some(10.0), Some(100)),
+            row("db", "main", "server", Some(25.0), Some(50)),
+            row("web", "front", "proxy", Some(5.0), None),
+            row("web", "back", "server", Some(30.0), Some(7)),
+        ]
+    }
+
+    fn shown(rows: &[Row], sort: Sort, level: Level) -> Vec<String> {
+        let lines = lines(rows, sort, level);
+        let shown = lines.iter().map(|line| {
+            let memory = line.amounts.memory_bytes;
+            let partial = if memory.is_partial { "≥" } else { "" };
+            let cpu = line.amounts.cpu_percent.value.unwrap_or(-1.0);
+            let bytes = memory.value.unwrap_or(-1.0);
+            format!("{} {cpu} {partial}{bytes}", line.name)
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn totals_are_those_of_what_is_below() {
+        assert_eq!(
+            shown(&rows(), Sort::Cpu, Level::Tasks),
+            [
+                "web 45 ≥107",
+                "back 30 7",
+                "web.back[0]/server 30 7",
+                "front 15 ≥100",
+                "web.front[0]/server 10 100",
+                "web.front[0]/proxy 5 -1",
+                "db 25 50",
+                "main 25 50",
+                "db.main[0]/server 25 50",
+            ]
+        );
+        let total = total(&rows());
+        assert_eq!(total.cpu_percent, Amount::of(Some(70.0)));
+        assert!(total.memory_bytes.is_partial);
+        assert_eq!(total.switches_per_s, Amount::default());
+    }
+
+    #[test]
+    fn rows_are_ordered_at_each_level() {
+        assert_eq!(
+            shown(&rows(), Sort::Memory, Level::Groups),
+            [
+                "web 45 ≥107",
+                "front 15 ≥100",
+                "back 30 7",
+                "db 25 50",
+                "main 25 50"
+            ]
+        );
+        assert_eq!(
+            shown(&rows(), Sort::Name, Level::Jobs),
+            ["db 25 50", "web 45 ≥107"]
+        );
+    }
+
+    #[test]
+    fn memory_is_told_as_a_part_of_its_limit() {
+        let lines = lines(&rows(), Sort::Name, Level::Tasks);
+
+        assert_eq!(lines[2].of_limit_percent, Some(25.0));
+        assert_eq!(lines[0].of_limit_percent, None);
+    }
+}

@@ -1,0 +1,439 @@
+//! What a node's tasks use, as Prometheus text: one scrape a node, `GET /v1/client/stats?node_id=…&format=prometheus`.
+//!
+//! Labels are bounded by what is asked for and not by what ran: a task is known by namespace, job, group, task and
+//! the instance's index, never by its allocation. A job that another one launched goes by that one's id. Of
+//! allocations that share a place, the newest is told, so that a counter begins again instead of jumping; how many
+//! share it is `muster_task_instances`. One-off tasks are left out: nothing bounds their names. A value that cannot be
+//! had has no sample.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use muster_control_core::state::{AllocView, State};
+use muster_domain::alloc::Allocation;
+use muster_domain::id::LogIndex;
+use muster_wire::rpc::{Histogram, NodeStats, TaskStats};
+
+/// One number of a task.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&TaskStats) -> Option<f64>,
+}
+
+/// What is known of a task in the labels; in their order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    namespace: String,
+    job: String,
+    group: String,
+    task: String,
+    index: u32,
+}
+
+/// The newest task of a place, and how many share it.
+struct Told<'a> {
+    made: LogIndex,
+    instances: u32,
+    stats: &'a TaskStats,
+}
+
+/// A count that only grows.
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&TaskStats) -> Option<f64>,
+) -> Family {
+    Family {
+        name,
+        kind: "counter",
+        help,
+        value,
+    }
+}
+
+/// A number that goes up and down.
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&TaskStats) -> Option<f64>,
+) -> Family {
+    Family {
+        name,
+        kind: "gauge",
+        help,
+        value,
+    }
+}
+
+const FAMILIES: &[Family] = &[
+    counter("muster_task_cpu_seconds_total", "CPU time.", |task| {
+        seconds(task.cpu)
+    }),
+    counter(
+        "muster_task_context_switches_total",
+        "Switches away from a thread.",
+        |task| number(task.context_switches),
+    ),
+    counter(
+        "muster_task_throttled_periods_total",
+        "Periods in which the CPU quota ran out.",
+        |task| number(task.throttled_periods),
+    ),
+    counter(
+        "muster_task_throttled_seconds_total",
+        "Time stood still for the CPU quota.",
+        |task| seconds(task.throttled),
+    ),
+    gauge("muster_task_memory_bytes", "Memory charged.", |task| {
+        number(task.memory_bytes)
+    }),
+    gauge(
+        "muster_task_memory_peak_bytes",
+        "The most memory charged so far.",
+        |task| number(task.memory_peak_bytes),
+    ),
+    gauge(
+        "muster_task_memory_limit_bytes",
+        "The limit in force.",
+        |task| number(task.memory_limit_bytes),
+    ),
+    gauge(
+        "muster_task_memory_anon_bytes",
+        "Anonymous memory.",
+        |task| number(task.memory_anon_bytes),
+    ),
+    gauge("muster_task_memory_file_bytes", "Page cache.", |task| {
+        number(task.memory_file_bytes)
+    }),
+    gauge(
+        "muster_task_memory_swap_bytes",
+        "Memory swapped out.",
+        |task| number(task.memory_swap_bytes),
+    ),
+    gauge(
+        "muster_task_memory_kernel_bytes",
+        "Memory the kernel needs for the task.",
+        |task| number(task.memory_kernel_bytes),
+    ),
+    counter(
+        "muster_task_memory_high_total",
+        "Times held back above memory.high.",
+        |task| number(task.memory_high_events),
+    ),
+    counter(
+        "muster_task_memory_max_total",
+        "Times about to go above the limit.",
+        |task| number(task.memory_max_events),
+    ),
+    counter(
+        "muster_task_major_faults_total",
+        "Page faults that went to disk.",
+        |task| number(task.major_faults),
+    ),
+    counter(
+        "muster_task_pressure_cpu_some_seconds_total",
+        "Time in which at least one process stood still for want of a CPU.",
+        |task| seconds(task.pressure_cpu.map(|it| it.some)),
+    ),
+    counter(
+        "muster_task_pressure_cpu_full_seconds_total",
+        "Time in which all processes stood still for want of a CPU.",
+        |task| seconds(task.pressure_cpu.and_then(|it| it.full)),
+    ),
+    counter(
+        "muster_task_pressure_memory_some_seconds_total",
+        "Time in which at least one process stood still for want of memory.",
+        |task| seconds(task.pressure_memory.map(|it| it.some)),
+    ),
+    counter(
+        "muster_task_pressure_memory_full_seconds_total",
+        "Time in which all processes stood still for want of memory.",
+        |task| seconds(task.pressure_memory.and_then(|it| it.full)),
+    ),
+    counter(
+        "muster_task_pressure_io_some_seconds_total",
+        "Time in which at least one process stood still for want of I/O.",
+        |task| seconds(task.pressure_io.map(|it| it.some)),
+    ),
+    counter(
+        "muster_task_pressure_io_full_seconds_total",
+        "Time in which all processes stood still for want of I/O.",
+        |task| seconds(task.pressure_io.and_then(|it| it.full)),
+    ),
+    counter(
+        "muster_task_oom_kills_total",
+        "Processes killed for want of memory.",
+        |task| number(task.oom_kills),
+    ),
+    gauge("muster_task_processes", "Processes and threads.", |task| {
+        number(task.pids)
+    }),
+    counter("muster_task_forks_total", "Processes forked.", |task| {
+        number(task.forks)
+    }),
+    counter("muster_task_execs_total", "Programs executed.", |task| {
+        number(task.execs)
+    }),
+    counter(
+        "muster_task_network_received_bytes_total",
+        "Bytes of IP packets received.",
+        |task| number(task.net_rx_bytes),
+    ),
+    counter(
+        "muster_task_network_received_packets_total",
+        "IP packets received.",
+        |task| number(task.net_rx_packets),
+    ),
+    counter(
+        "muster_task_network_received_denied_packets_total",
+        "IP packets to the task that its network policy refused.",
+        |task| number(task.net_rx_denied),
+    ),
+    counter(
+        "muster_task_network_sent_bytes_total",
+        "Bytes of IP packets sent.",
+        |task| number(task.net_tx_bytes),
+    ),
+    counter(
+        "muster_task_network_sent_packets_total",
+        "IP packets sent.",
+        |task| number(task.net_tx_packets),
+    ),
+    counter(
+        "muster_task_network_sent_denied_packets_total",
+        "IP packets of the task that its network policy refused.",
+        |task| number(task.net_tx_denied),
+    ),
+    counter(
+        "muster_task_tcp_opened_total",
+        "TCP connections opened.",
+        |task| number(task.tcp_opened),
+    ),
+    counter(
+        "muster_task_tcp_accepted_total",
+        "TCP connections accepted.",
+        |task| number(task.tcp_accepted),
+    ),
+    counter(
+        "muster_task_tcp_retransmits_total",
+        "TCP segments sent once more.",
+        |task| number(task.tcp_retransmits),
+    ),
+    counter(
+        "muster_task_block_read_bytes_total",
+        "Bytes read from block devices.",
+        |task| number(task.block_read_bytes),
+    ),
+    counter(
+        "muster_task_block_reads_total",
+        "Requests that read from block devices.",
+        |task| number(task.block_reads),
+    ),
+    counter(
+        "muster_task_block_written_bytes_total",
+        "Bytes written to block devices.",
+        |task| number(task.block_write_bytes),
+    ),
+    counter(
+        "muster_task_block_writes_total",
+        "Requests that wrote to block devices.",
+        |task| number(task.block_writes),
+    ),
+    counter(
+        "muster_task_log_bytes_total",
+        "Bytes of output taken.",
+        |task| number(Some(task.log_bytes)),
+    ),
+    counter(
+        "muster_task_log_dropped_bytes_total",
+        "Bytes of output dropped because the disk was full.",
+        |task| number(Some(task.log_dropped_bytes)),
+    ),
+];
+
+/// How long things of a task took.
+struct Spread {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&TaskStats) -> Option<&Histogram>,
+}
+
+const SPREADS: &[Spread] = &[
+    Spread {
+        name: "muster_task_run_delay_seconds",
+        help: "How long threads that could run waited for a CPU.",
+        value: |task| task.run_delay.as_ref(),
+    },
+    Spread {
+        name: "muster_task_block_latency_seconds",
+        help: "From when a block device was given a request until it was done with it.",
+        value: |task| task.block_latency.as_ref(),
+    },
+];
+
+fn seconds(value: Option<Duration>) -> Option<f64> {
+    value.map(|time| time.as_secs_f64())
+}
+
+fn number(value: Option<u64>) -> Option<f64> {
+    value.map(|value| value as f64)
+}
+
+/// The text for one node.
+pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
+    let tasks = tasks(state, stats);
+    let mut text = String::new();
+    if let Some(lost) = stats.ebpf_lost {
+        header(
+            &mut text,
+            "muster_node_ebpf_lost_total",
+            "counter",
+            "Events that eBPF programs could not count.",
+        );
+        line(&mut text, "muster_node_ebpf_lost_total", "", lost as f64);
+    }
+    let name = "muster_task_instances";
+    let help = "Allocations that share this place; the newest is told.";
+    header(&mut text, name, "gauge", help);
+    for (place, told) in &tasks {
+        line(&mut text, name, &labels(place), f64::from(told.instances));
+    }
+    for family in FAMILIES {
+        let mut samples = tasks
+            .iter()
+            .filter_map(|(place, told)| Some((place, (family.value)(told.stats)?)))
+            .peekable();
+        if samples.peek().is_some() {
+            header(&mut text, family.name, family.kind, family.help);
+        }
+        for (place, value) in samples {
+            line(&mut text, family.name, &labels(place), value);
+        }
+    }
+    for spread in SPREADS {
+        let mut samples = tasks
+            .iter()
+            .filter_map(|(place, told)| Some((place, (spread.value)(told.stats)?)))
+            .peekable();
+        if samples.peek().is_some() {
+            header(&mut text, spread.name, "histogram", spread.help);
+        }
+        for (place, histogram) in samples {
+            buckets(&mut text, spread.name, &labels(place), histogram);
+        }
+    }
+    text
+}
+
+/// A histogram's lines: each bucket holds what the shorter ones hold.
+fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
+    let mut below = 0;
+    for at in 0..Histogram::BUCKETS {
+        below += histogram.counts.get(at).copied().unwrap_or(0);
+        let bound = Histogram::bound_ns(at).map_or_else(
+            || "+Inf".to_owned(),
+            |nanos| (nanos as f64 / 1e9).to_string(),
+        );
+        let labels = format!("{labels},le=\"{bound}\"");
+        line(text, &format!("{name}_bucket"), &labels, below as f64);
+    }
+    let sum = histogram.sum.as_secs_f64();
+    line(text, &format!("{name}_sum"), labels, sum);
+    line(text, &format!("{name}_count"), labels, below as f64);
+}
+
+fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {
+    let mut tasks: BTreeMap<Place, Told<'a>> = BTreeMap::new();
+    for on_node in &stats.allocs {
+        let Some(alloc) = state.allocs().get(&on_node.alloc_id).map(AllocView::unpack) else {
+            continue;
+        };
+        for (name, stats) in &on_node.tasks {
+            let told = tasks.entry(place(&alloc, name)).or_insert(Told {
+                made: alloc.create_index,
+                instances: 0,
+                stats,
+            });
+            told.instances += 1;
+            if alloc.create_index > told.made {
+                (told.made, told.stats) = (alloc.create_index, stats);
+            }
+        }
+    }
+    tasks
+}
+
+fn place(alloc: &Allocation, task: &str) -> Place {
+    let job = &alloc.job.spec;
+    let launched = job.launched.as_ref();
+    Place {
+        namespace: job.namespace.clone(),
+        job: launched.map_or_else(|| job.id.clone(), |launched| launched.parent_id.clone()),
+        group: alloc.group().name.clone(),
+        task: task.to_owned(),
+        index: alloc.name_index,
+    }
+}
+
+/// Labels as they stand between braces.
+fn labels(place: &Place) -> String {
+    let Place {
+        namespace,
+        job,
+        group,
+        task,
+        index,
+    } = place;
+    let [namespace, job, group, task] = [namespace, job, group, task].map(|text| escape(text));
+    format!(
+        "namespace=\"{namespace}\",job=\"{job}\",group=\"{group}\",task=\"{task}\",index=\"{index}\""
+    )
+}
+
+/// A label's value in the text format: what would end it is written with a backslash.
+fn escape(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+fn header(text: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a text cannot fail.
+    let written = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    debug_assert!(written.is_ok());
+}
+
+fn line(text: &mut String, name: &str, labels: &str, value: f64) {
+    let written = if labels.is_empty() {
+        writeln!(text, "{name} {value}")
+    } else {
+        writeln!(text, "{name}{{{labels}}} {value}")
+    };
+    debug_assert!(written.is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_cannot_end_early() {
+        assert_eq!(escape("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn names_are_told_apart_and_end_as_their_kind_does() {
+        let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        for family in FAMILIES {
+            let is_total = family.name.ends_with("_total");
+            assert_eq!(is_total, family.kind == "counter", "{}", family.name);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FAMILIES.len());
+    }
+}

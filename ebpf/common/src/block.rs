@@ -1,0 +1,99 @@
+//! What a task reads from block devices and writes to them.
+
+use core::ops::AddAssign;
+
+use crate::{CgroupId, Plain, histogram::Histogram};
+
+/// What one CPU counted for one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockCounters {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Requests that read.
+    pub reads: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Requests that wrote.
+    pub writes: u64,
+    /// From when a device was given a request until it was done with it.
+    pub latency: Histogram,
+}
+
+impl AddAssign for BlockCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            read_bytes,
+            reads,
+            write_bytes,
+            writes,
+            latency,
+        } = other;
+        self.read_bytes += read_bytes;
+        self.reads += reads;
+        self.write_bytes += write_bytes;
+        self.writes += writes;
+        self.latency += latency;
+    }
+}
+
+// SAFETY: 29 words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for BlockCounters {}
+
+/// A request that a device has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Flight {
+    /// Whose it is.
+    pub task: CgroupId,
+    /// When the device was given it, in nanoseconds of the monotonic clock.
+    pub issued_ns: u64,
+}
+
+// SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for Flight {}
+
+/// What a request does, by its flags (`enum req_op` in the kernel's `blk_types.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
+    /// It carries no data: flushes, discards, the driver's own.
+    Other,
+}
+
+impl Kind {
+    /// The kind of a request with these flags.
+    #[must_use]
+    #[inline]
+    pub const fn of(flags: u32) -> Self {
+        match flags & 0xff {
+            0 => Self::Read,
+            // 7 writes to the end of a zone.
+            1 | 7 => Self::Write,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_no_padding() {
+        assert_eq!(size_of::<BlockCounters>(), 232);
+        assert_eq!(size_of::<Flight>(), 16);
+    }
+
+    /// Above the operation stand flags such as "synchronous".
+    #[test]
+    fn only_the_operation_decides() {
+        assert_eq!(Kind::of(1 << 11), Kind::Read);
+        assert_eq!(Kind::of(1 << 11 | 1), Kind::Write);
+        assert_eq!(Kind::of(2), Kind::Other);
+        assert_eq!(Kind::of(3), Kind::Other);
+    }
+}

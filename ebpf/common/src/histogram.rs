@@ -1,0 +1,113 @@
+//! How long things took, by powers of two.
+
+use core::ops::AddAssign;
+
+use crate::Plain;
+
+/// How many buckets there are: up to 4.3 seconds each has its own, above that all share the last.
+pub const BUCKETS: usize = 24;
+
+/// Bits of a time that the first bucket does not look at: it takes all below 1.024 µs.
+const SHIFT: u32 = 10;
+
+/// Times that one CPU, or all together, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Histogram {
+    /// How many there were, by [`bucket`].
+    pub counts: [u64; BUCKETS],
+    /// All times together, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Histogram {
+    /// Counts a time.
+    #[inline]
+    pub fn record(&mut self, time_ns: u64) {
+        // Always there; written so that the verifier sees it.
+        if let Some(count) = self.counts.get_mut(bucket(time_ns)) {
+            *count += 1;
+        }
+        self.sum_ns += time_ns;
+    }
+}
+
+impl AddAssign for Histogram {
+    fn add_assign(&mut self, other: Self) {
+        let Self { counts, sum_ns } = other;
+        for (mine, count) in self.counts.iter_mut().zip(counts) {
+            *mine += count;
+        }
+        self.sum_ns += sum_ns;
+    }
+}
+
+// SAFETY: 25 words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for Histogram {}
+
+/// The bucket that counts `time_ns`.
+#[must_use]
+#[inline]
+pub const fn bucket(time_ns: u64) -> usize {
+    // By halves: the machine of the programs has no instruction that finds the highest bit.
+    let mut rest = time_ns >> SHIFT;
+    let mut bits: usize = 0;
+    let mut half: usize = 32;
+    while half > 0 {
+        if rest >> half != 0 {
+            rest >>= half;
+            bits += half;
+        }
+        half /= 2;
+    }
+    let bucket = if rest == 0 { 0 } else { bits + 1 };
+    if bucket < BUCKETS {
+        bucket
+    } else {
+        BUCKETS - 1
+    }
+}
+
+/// What every time in `bucket` is below, in nanoseconds; `None` for the last.
+#[must_use]
+pub const fn bound_ns(bucket: usize) -> Option<u64> {
+    if bucket + 1 < BUCKETS {
+        Some(1 << (SHIFT as usize + bucket))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_ends_below_its_bound() {
+        for at in 0..BUCKETS - 1 {
+            let bound = bound_ns(at).unwrap();
+            assert_eq!(bucket(bound - 1), at);
+            assert_eq!(bucket(bound), at + 1);
+        }
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bound_ns(BUCKETS - 1), None);
+    }
+
+    #[test]
+    fn histograms_of_cpus_add_up() {
+        let mut one = Histogram::default();
+        let mut other = Histogram::default();
+        one.record(1_000);
+        other.record(1_500);
+        other.record(3_000_000);
+
+        one += other;
+
+        assert_eq!(one.counts[0], 1);
+        assert_eq!(one.counts[1], 1);
+        assert_eq!(one.counts.iter().sum::<u64>(), 3);
+        assert_eq!(one.sum_ns, 3_002_500);
+        assert_eq!(size_of::<Histogram>(), 200);
+    }
+}

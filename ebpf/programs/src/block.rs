@@ -1,0 +1,111 @@
+//! What tasks read from block devices and write to them.
+//!
+//! Where the `io` controller is in v2, a request carries the cgroup that it is for, also if the kernel writes it later.
+//! Elsewhere it counts for the task whose thread gives it to the device: what the kernel writes later is nobody's.
+
+use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC,
+    helpers::bpf_ktime_get_ns,
+    macros::{btf_tracepoint, map},
+    maps::{HashMap, PerCpuHashMap},
+    programs::BtfTracePointContext,
+};
+use muster_ebpf_common::{
+    CgroupId, Lost,
+    block::{BlockCounters, Flight, Kind},
+    limits::{FLIGHTS_MAX, TASKS_MAX},
+};
+
+use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
+
+/// Counters by task. The agent makes and removes the entries.
+#[map]
+static BLOCK: PerCpuHashMap<CgroupId, BlockCounters> =
+    PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+
+/// Requests that devices have, by address.
+#[map]
+static FLIGHTS: HashMap<u64, Flight> = HashMap::pinned(FLIGHTS_MAX, 0);
+
+/// Remembers a request of a task.
+#[btf_tracepoint(function = "block_rq_issue")]
+fn block_rq_issue(ctx: BtfTracePointContext) -> i32 {
+    if is_active() {
+        let _ = issue(KernelPtr::new(ctx.arg(0)));
+    }
+    0
+}
+
+#[inline(always)]
+fn issue(request: KernelPtr) -> Option<()> {
+    let task = owner(request)?;
+    BLOCK.get_ptr(task)?;
+    let flight = Flight {
+        task,
+        // SAFETY: the helper has no arguments.
+        issued_ns: unsafe { bpf_ktime_get_ns() },
+    };
+    if FLIGHTS.insert(request.address(), flight, 0).is_err() {
+        count_lost(Lost::Flight);
+    }
+    Some(())
+}
+
+/// Counts what a device has done of a request.
+#[btf_tracepoint(function = "block_rq_complete")]
+fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
+    if is_active() {
+        let _ = complete(KernelPtr::new(ctx.arg(0)), ctx.arg(2));
+    }
+    0
+}
+
+#[inline(always)]
+fn complete(request: KernelPtr, bytes: u32) -> Option<()> {
+    // SAFETY: the value is copied at once.
+    let flight = unsafe { FLIGHTS.get(request.address()) }.copied()?;
+    let rest: u32 = request.read(fact!(request_data_len))?;
+    let is_over = bytes >= rest;
+    if is_over {
+        let _ = FLIGHTS.remove(request.address());
+    }
+    let kind = Kind::of(request.read(fact!(request_cmd_flags))?);
+    let counters = BLOCK.get_ptr_mut(flight.task)?;
+    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+    let counters = unsafe { &mut *counters };
+    let requests = u64::from(is_over);
+    match kind {
+        Kind::Read => {
+            counters.read_bytes += u64::from(bytes);
+            counters.reads += requests;
+        }
+        Kind::Write => {
+            counters.write_bytes += u64::from(bytes);
+            counters.writes += requests;
+        }
+        Kind::Other => return None,
+    }
+    if is_over {
+        // SAFETY: the helper has no arguments.
+        let now_ns = unsafe { bpf_ktime_get_ns() };
+        counters
+            .latency
+            .record(now_ns.saturating_sub(flight.issued_ns));
+    }
+    Some(())
+}
+
+/// The task that a request is for.
+#[inline(always)]
+fn owner(request: KernelPtr) -> Option<CgroupId> {
+    // The verifier knows the fact as a constant and sees one of the two ways only.
+    if fact!(io_is_v2) == 0 {
+        return current_task();
+    }
+    request
+        .follow(fact!(request_bio))?
+        .follow(fact!(bio_blkg))?
+        .follow(fact!(blkg_blkcg))?
+        .follow(fact!(blkcg_cgroup))?
+        .task_of_cgroup()
+}
