@@ -9,6 +9,10 @@ use crate::output;
 
 /// One line a value: its label and text. Reasons for what is absent come last, each once.
 #[must_use]
+#[expect(
+    clippy::too_many_lines,
+    reason = "two lines a value, so that none is forgotten"
+)]
 pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
     let TaskCounters {
         cpu_nanos,

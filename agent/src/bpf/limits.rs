@@ -22,9 +22,10 @@ pub(super) const VERIFIER_LOG_LINES_MAX: usize = 20;
 ///
 /// Memory for every CPU's part of an entry comes from a stock that a kernel thread fills again. On a
 /// busy machine of two CPUs one in about a million fast insertions found it empty. With
-/// [`INSERT_WAIT`] between them, a hundred attempts give that thread a tenth of a second; a machine
+/// [`INSERT_WAIT`] between them, five hundred attempts give that thread half a second: when a node's worth of tasks
+/// with histograms is registered at once on a machine whose CPUs are busy, a tenth was not always enough. A machine
 /// that needs longer is out of memory, and the task is better started uncounted than later.
-pub(super) const INSERT_ATTEMPTS_MAX: u32 = 100;
+pub(super) const INSERT_ATTEMPTS_MAX: u32 = 500;
 
 /// How long to leave the CPU to the kernel thread that fills the stock.
 pub(super) const INSERT_WAIT: Duration = Duration::from_millis(1);

@@ -353,6 +353,10 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl From<&rpc::TaskStats> for TaskCounters {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "two lines a field, so that none is forgotten"
+    )]
     fn from(stats: &rpc::TaskStats) -> Self {
         let rpc::TaskStats {
             cpu,
