@@ -61,10 +61,7 @@ pub(super) async fn open(
     let trash = open_trash(&data, config.gc)?;
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
-    let mut drivers = Drivers::default();
-    for (name, driver) in &config.drivers {
-        drivers.add(name, DriverSlot::in_process(Arc::clone(driver)));
-    }
+    let mut drivers = in_process(config);
     let leaf = tree.clone();
     let around = Around {
         dir: data.drivers(),
@@ -129,6 +126,14 @@ pub(super) async fn open(
         clients,
         found,
     })
+}
+
+fn in_process(config: &AgentConfig) -> Drivers {
+    let mut drivers = Drivers::default();
+    for (name, driver) in &config.drivers {
+        drivers.add(name, DriverSlot::in_process(Arc::clone(driver)));
+    }
+    drivers
 }
 
 /// Takes what drivers and programs tell, until the agent stops.
