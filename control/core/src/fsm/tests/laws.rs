@@ -398,13 +398,12 @@ proptest! {
             let differing: BTreeSet<Changed> = differing(&snapshot, &one).into_iter().collect();
             let mut changed = BTreeSet::new();
             for row in &applied.changed {
-                changed.insert(match row {
-                    Changed::AllocGone(alloc_id) => {
-                        prop_assert!(snapshot.allocs().get(alloc_id).is_some(), "it was not there");
-                        prop_assert!(one.allocs().get(alloc_id).is_none(), "it is not gone");
-                        Changed::Alloc(*alloc_id)
-                    }
-                    other => other.clone(),
+                changed.insert(if let Changed::AllocGone(alloc_id) = row {
+                    prop_assert!(snapshot.allocs().get(alloc_id).is_some(), "it was not there");
+                    prop_assert!(one.allocs().get(alloc_id).is_none(), "it is not gone");
+                    Changed::Alloc(*alloc_id)
+                } else {
+                    row.clone()
                 });
             }
             prop_assert_eq!(changed.len(), applied.changed.len(), "a row is named twice");
