@@ -171,6 +171,7 @@ impl Row {
                 let deployment = state.deployments().get(id)?;
                 Some(Self::Deployment(Arc::clone(deployment)))
             }
+            Changed::AllocGone(_) => None,
             Changed::Alloc(alloc_id) => {
                 let alloc = state.allocs().get(alloc_id)?;
                 Some(match state.nodes().get(&alloc.node_id()) {

@@ -698,6 +698,8 @@ pub enum Changed {
     OneOff(Arc<str>),
     /// An allocation.
     Alloc(AllocId),
+    /// An allocation that was removed: there is nothing to look up.
+    AllocGone(AllocId),
 }
 
 /// What came of a command.

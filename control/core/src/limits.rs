@@ -36,11 +36,11 @@ pub const PLAN_RUNS_MAX: usize = 32_768;
 /// Capacity events remembered for evaluations that are about to be blocked. The gap between a snapshot
 /// and the block is milliseconds; where it is longer the evaluation is woken to be safe.
 pub const RECENT_CAPACITY_MAX: usize = 4_096;
-/// Objects freed by one garbage collection command: about a millisecond of apply, so that heartbeats and
-/// placements do not notice. Half would double the entries, of which each waits for the disk.
-pub const GC_SLICE_MAX: usize = 1_024;
-/// Objects looked at by one garbage collection command, which costs a tenth of freeing them.
-pub const GC_LOOKED_AT_MAX: usize = 8 * GC_SLICE_MAX;
+/// Objects freed by one garbage collection command: about a millisecond of apply, which is what a placement may
+/// wait for it. Half would double the entries, of which each waits for the disk.
+pub const GC_SLICE_MAX: usize = 2_048;
+/// Objects looked at by one garbage collection command, which costs a quarter of freeing them.
+pub const GC_LOOKED_AT_MAX: usize = 4 * GC_SLICE_MAX;
 /// Answers to keyed writes that are kept: a client that retries does so within seconds, and the fastest
 /// cluster takes a few thousand writes a second from people and their programs. About 300 bytes each.
 pub const ANSWERS_MAX: u32 = 65_536;
@@ -70,6 +70,6 @@ pub const DISPATCHES_LOOKED_AT: usize = 4_096;
 /// looks twice a second; less would take a busy machine's hiccups for a stop, more would let a stop of that
 /// length count as silence, which the grace would have to bear.
 pub const INATTENTION_MAX: Duration = Duration::from_secs(2);
-/// Changes of one-off tasks in one entry. Each forgets or writes a handful of rows; a quarter of what
+/// Changes of one-off tasks in one entry. Each forgets or writes a handful of rows; an eighth of what
 /// a collection removes in one entry, and a tenth of it would make ten times the entries.
 pub const ONE_OFF_CHANGES_MAX: usize = 256;

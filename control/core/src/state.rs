@@ -23,12 +23,14 @@ mod room;
 mod runs;
 mod sets;
 
+use std::sync::Arc;
+
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{LogIndex, NodeId};
+use muster_domain::id::{JobKey, LogIndex, NodeId};
 
 pub use allocs::{AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc};
-use allocs::{Moved, Updated};
+use allocs::{Moved, Removed, Updated};
 pub use answers::{Answer, Answers};
 pub use config::Config;
 pub use deployments::Deployments;
@@ -57,6 +59,17 @@ pub struct State {
     pub(crate) config: Config,
     pub(crate) answers: Answers,
     pub(crate) one_offs: OneOffs,
+}
+
+/// Allocations that were forgotten.
+#[derive(Debug)]
+pub(crate) struct RemovedAllocs {
+    /// Their keys, ascending.
+    pub(crate) keys: Vec<u64>,
+    /// Their jobs; one may be named more than once.
+    pub(crate) jobs: Vec<Arc<JobKey>>,
+    /// Their nodes, each once.
+    pub(crate) node_ids: Vec<NodeId>,
 }
 
 impl State {
@@ -236,18 +249,41 @@ impl State {
         before.is_some() && after.is_none()
     }
 
-    /// Forgets an allocation. Says on which node it was.
-    pub(crate) fn remove_alloc(&mut self, key: u64) -> Option<(NodeId, Row)> {
-        let node_id = self.allocs.at(key)?.node_id();
-        let (row, moved) = self.allocs.remove(key)?;
-        self.moved(&moved);
-        if !row.is_terminal() {
-            self.nodes.give_back(row.node(), row.ask(), row.held());
+    /// Forgets allocations. Says which there were, and where.
+    pub(crate) fn remove_allocs(&mut self, keys: Vec<u64>) -> RemovedAllocs {
+        let nodes = &mut self.nodes;
+        let removed = self.allocs.remove_all(keys, |row| {
+            if !row.is_terminal() {
+                nodes.give_back(row.node(), row.ask(), row.held());
+            }
+        });
+        let Removed {
+            keys,
+            jobs,
+            nodes,
+            evals,
+            deployments,
+        } = removed;
+        for eval_id in &evals {
+            let may_free = self.allocs.may_free(eval_id);
+            self.evals.set_may_free(eval_id, may_free);
         }
-        if !self.allocs.is_on(row.node()) {
-            self.nodes.release(&node_id);
+        for id in &deployments {
+            let is_used = self.allocs.is_deployed(id);
+            self.deployments.set_used(id, is_used);
         }
-        Some((node_id, row))
+        let mut node_ids = Vec::with_capacity(nodes.len());
+        for (node_id, is_last) in nodes {
+            if is_last {
+                self.nodes.release(&node_id);
+            }
+            node_ids.push(node_id);
+        }
+        RemovedAllocs {
+            keys,
+            jobs,
+            node_ids,
+        }
     }
 
     /// Forgets a node.

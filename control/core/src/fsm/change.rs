@@ -17,7 +17,9 @@ use muster_domain::plan::PlacementRun;
 
 use super::{Changed, Effect, one_off};
 use crate::limits;
-use crate::state::{Cohort, JobRow, ORDINALS, Row, State, Tasks, id_of, key_at, key_of};
+use crate::state::{
+    Cohort, JobRow, ORDINALS, RemovedAllocs, Row, State, Tasks, id_of, key_at, key_of,
+};
 
 /// A command under way.
 #[derive(Debug)]
@@ -33,8 +35,8 @@ pub(super) struct Change<'a> {
     touched: BTreeSet<Arc<JobKey>>,
     /// Nodes with more room than before.
     freed: BTreeSet<NodeId>,
-    /// Nodes whose agents must hear of it.
-    changed: BTreeSet<NodeId>,
+    /// Nodes whose agents must hear of it; one may be named more than once.
+    changed: Vec<NodeId>,
     /// The same, by number: where instances were placed.
     placed: BTreeSet<NodeNumber>,
     /// How one-off tasks ended, as their nodes reported in this command, by the allocation's key.
@@ -52,6 +54,8 @@ struct Written {
     one_offs: BTreeSet<Arc<str>>,
     /// By key.
     allocs: BTreeSet<u64>,
+    /// Those that were removed, by key.
+    forgotten: Vec<u64>,
 }
 
 impl<'a> Change<'a> {
@@ -66,7 +70,7 @@ impl<'a> Change<'a> {
             effects: Vec::new(),
             touched: BTreeSet::new(),
             freed: BTreeSet::new(),
-            changed: BTreeSet::new(),
+            changed: Vec::new(),
             placed: BTreeSet::new(),
             ends: BTreeMap::new(),
             written: Written::default(),
@@ -284,13 +288,21 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Forgets an allocation; its agent hears that it is gone.
-    pub(super) fn remove_alloc(&mut self, key: u64) {
-        if let Some((node_id, old)) = self.state.remove_alloc(key) {
-            self.written.allocs.insert(key);
+    /// Forgets allocations; their agents hear that they are gone.
+    pub(super) fn remove_allocs(&mut self, keys: Vec<u64>) {
+        let removed = self.state.remove_allocs(keys);
+        let RemovedAllocs {
+            keys,
+            jobs,
+            node_ids,
+        } = removed;
+        if !keys.is_empty() {
             self.state.allocs.set_index(self.index);
-            self.changed.insert(node_id);
-            self.touch(old.job_key());
+        }
+        self.written.forgotten.extend(keys);
+        self.changed.extend(node_ids);
+        for job in jobs {
+            self.touch_shared(job);
         }
     }
 
@@ -394,6 +406,8 @@ impl<'a> Change<'a> {
                 .iter()
                 .filter_map(|number| Some(nodes.column_at(*number)?.node_id)),
         );
+        changed.sort_unstable();
+        changed.dedup();
         self.effects
             .extend(changed.into_iter().map(Effect::NodeChanged));
         let changed = self.written.list(self.index, self.next_alloc);
@@ -443,16 +457,21 @@ impl Written {
             deployments,
             one_offs,
             allocs,
+            mut forgotten,
         } = self;
+        // Each row is named once.
+        forgotten.retain(|key| !allocs.contains(key));
         let made = (0..allocs_made).map(|ordinal| key_at(index, ordinal));
         let nodes = nodes.into_iter().map(Changed::Node);
         let jobs = jobs.into_iter().map(|key| Changed::Job(Arc::new(key)));
         let evals = evals.into_iter().map(Changed::Eval);
+        let forgotten = forgotten.into_iter();
+        let forgotten = forgotten.map(|key| Changed::AllocGone(id_of(key)));
         let allocs = allocs.into_iter().chain(made);
         let allocs = allocs.map(|key| Changed::Alloc(id_of(key)));
         let deployments = deployments.into_iter().map(Changed::Deployment);
         let one_offs = one_offs.into_iter().map(Changed::OneOff);
         let all = nodes.chain(jobs).chain(evals).chain(deployments);
-        all.chain(one_offs).chain(allocs).collect()
+        all.chain(one_offs).chain(allocs).chain(forgotten).collect()
     }
 }

@@ -9,6 +9,9 @@
 //! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
 //! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
 //! them that looks as if the job had been purged. A job's deployments go in one.
+//!
+//! The allocations of a slice go together at its end, so that each index is touched once for all siblings. What a
+//! slice asks of them before that, it asks of the state at its beginning.
 
 pub(super) mod outlook;
 mod rule;
@@ -140,6 +143,18 @@ struct Slice {
     deployments: u32,
     kept: BTreeMap<Kept, u32>,
     next: Option<GcCursor>,
+    /// Allocations that go with the end of the slice, by key: all of them together.
+    going: Vec<u64>,
+    /// Of the job that is looked at: what goes with it, as far as this slice saw.
+    seen: Seen,
+}
+
+/// What is below a job and may go with it.
+#[derive(Debug, Default)]
+struct Seen {
+    evals: Vec<EvalId>,
+    /// By key.
+    allocs: Vec<u64>,
 }
 
 impl Slice {
@@ -155,10 +170,29 @@ impl Slice {
         *self.kept.entry(why).or_default() += 1;
     }
 
-    fn remove_alloc(&mut self, change: &mut Change<'_>, key: u64) {
-        change.remove_alloc(key);
+    fn remove_alloc(&mut self, key: u64) {
+        self.going.push(key);
         self.freed += 1;
         self.allocs += 1;
+    }
+
+    fn remove_allocs(&mut self, change: &mut Change<'_>) {
+        change.remove_allocs(std::mem::take(&mut self.going));
+    }
+
+    /// Forgets all that was seen below a job, if there is room for it. Says whether there was.
+    fn remove_seen(&mut self, change: &mut Change<'_>) -> bool {
+        let Seen { evals, mut allocs } = std::mem::take(&mut self.seen);
+        if self.freed + evals.len() + allocs.len() > limits::GC_SLICE_MAX {
+            return false;
+        }
+        self.freed += allocs.len();
+        self.allocs += u32::try_from(allocs.len()).unwrap_or(u32::MAX);
+        self.going.append(&mut allocs);
+        for eval_id in &evals {
+            self.remove_eval(change, eval_id);
+        }
+        true
     }
 
     fn remove_eval(&mut self, change: &mut Change<'_>, eval_id: &EvalId) {
@@ -182,13 +216,16 @@ pub(super) fn collect(
     batch_before: Timestamp,
     after: Option<GcCursor>,
 ) -> Response {
-    let slice = match rule {
+    let mut slice = match rule {
         GcRule::Evals => collect_evals(change, before, batch_before, after),
         GcRule::Jobs => collect_jobs(change, before, after),
         GcRule::Nodes => collect_nodes(change, before, after),
         GcRule::Deployments => collect_deployments(change, before, after),
     };
+    slice.remove_allocs(change);
     let Slice {
+        going: _,
+        seen: _,
         looked_at: _,
         freed: _,
         evals,
@@ -288,17 +325,19 @@ fn collect_eval(
         }
     };
     let at = change.at;
+    let went_before = slice.going.len();
     for alloc in snapshot.allocs.of_eval_from(&eval.id, first) {
         if slice.is_full() {
             return Err(alloc.key());
         }
         slice.look();
         match rule::alloc_of(extent, snapshot, alloc, job, before, at) {
-            Ok(()) => slice.remove_alloc(change, alloc.key()),
+            Ok(()) => slice.remove_alloc(alloc.key()),
             Err(why) => slice.keep(why),
         }
     }
-    let is_empty = change.state.allocs.of_eval(&eval.id).next().is_none();
+    let goes = slice.going.len() - went_before;
+    let is_empty = snapshot.allocs.count_of_eval(&eval.id) == goes;
     match extent {
         rule::Extent::All if is_empty => slice.remove_eval(change, &eval.id),
         rule::Extent::All => slice.keep(Kept::Needed),
@@ -323,13 +362,17 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         GcJobStep::Remove => Some(FIRST_BELOW),
         GcJobStep::RemoveFrom { eval_id, alloc } => Some((eval_id, alloc)),
     };
-    if let Some(left) = left
-        && let Some(cut) = remove_below(change, &from.1, before, left, &mut slice)
-    {
-        let (at, key) = from;
-        let step = GcJobStep::remove_from(cut);
-        slice.next = Some(GcCursor::JobAt { at, key, step });
-        return slice;
+    if let Some(left) = left {
+        let snapshot = change.state.clone();
+        let cut = remove_below(change, &snapshot, &from.1, before, left, &mut slice);
+        if let Some(cut) = cut {
+            let (at, key) = from;
+            let step = GcJobStep::remove_from(cut);
+            slice.next = Some(GcCursor::JobAt { at, key, step });
+            return slice;
+        }
+        // A job that took the name is looked at without them.
+        slice.remove_allocs(change);
     }
     let snapshot = change.state.clone();
     for place in snapshot.jobs.over_from(from.clone()) {
@@ -399,7 +442,11 @@ fn collect_job(
             change.remove_job(key);
             slice.freed += 1;
             slice.jobs += 1;
-            let cut = remove_below(change, key, before, FIRST_BELOW, slice);
+            // What an earlier slice saw is not among it.
+            if from == FIRST_BELOW && slice.remove_seen(change) {
+                return None;
+            }
+            let cut = remove_below(change, snapshot, key, before, FIRST_BELOW, slice);
             cut.map(GcJobStep::remove_from)
         }
     }
@@ -434,6 +481,7 @@ fn look_below(
         Ok(()) if !is_as_it_was => return Looked::Stays(Kept::Needed),
         Ok(()) => {}
     }
+    slice.seen = Seen::default();
     for (eval, alloc_from) in evals_from(state, &job.key(), from) {
         if slice.is_full() {
             return Looked::Cut {
@@ -445,6 +493,7 @@ fn look_below(
         if rule::ended(eval, before).is_err() {
             return Looked::Stays(Kept::Needed);
         }
+        slice.seen.evals.push(eval.id);
         for alloc in state.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
                 return Looked::Cut {
@@ -456,6 +505,7 @@ fn look_below(
             if rule::alloc(state, alloc, Some(job), before, at).is_err() {
                 return Looked::Stays(Kept::Needed);
             }
+            slice.seen.allocs.push(alloc.key());
         }
     }
     Looked::Goes
@@ -475,15 +525,16 @@ fn evals_from<'a>(
 /// Forgets what is left of a job whose row went and ended before, from a place on. Says where the slice was full.
 fn remove_below(
     change: &mut Change<'_>,
+    snapshot: &State,
     key: &JobKey,
     before: Timestamp,
     from: Below,
     slice: &mut Slice,
 ) -> Option<Below> {
-    let snapshot = change.state.clone();
     let at = change.at;
-    let again = snapshot.jobs.get(key).map(|job| job.current.create_index);
-    for (eval, alloc_from) in evals_from(&snapshot, key, from) {
+    let again = change.state.jobs.get(key);
+    let again = again.map(|job| job.current.create_index);
+    for (eval, alloc_from) in evals_from(snapshot, key, from) {
         if slice.is_full() {
             return Some((eval.id, alloc_from));
         }
@@ -493,16 +544,18 @@ fn remove_below(
         if !is_left || rule::ended(eval, before).is_err() {
             continue;
         }
+        let went_before = slice.going.len();
         for alloc in snapshot.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
                 return Some((eval.id, alloc.key()));
             }
             slice.look();
-            if rule::alloc(&snapshot, alloc, None, before, at).is_ok() {
-                slice.remove_alloc(change, alloc.key());
+            if rule::alloc(snapshot, alloc, None, before, at).is_ok() {
+                slice.remove_alloc(alloc.key());
             }
         }
-        if change.state.allocs.of_eval(&eval.id).next().is_none() {
+        let goes = slice.going.len() - went_before;
+        if snapshot.allocs.count_of_eval(&eval.id) == goes {
             slice.remove_eval(change, &eval.id);
         }
     }

@@ -281,9 +281,7 @@ fn forget_job(change: &mut Change<'_>, key: &JobKey) {
         .of_job(key)
         .map(AllocView::key)
         .collect();
-    for alloc in allocs {
-        change.remove_alloc(alloc);
-    }
+    change.remove_allocs(allocs);
     let evals: Vec<EvalId> = change.state.evals.of_job(key).map(|eval| eval.id).collect();
     for eval in evals {
         change.remove_eval(&eval);

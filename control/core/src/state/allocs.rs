@@ -5,6 +5,10 @@
 //! are made; every list here is in that order. Indexes hold keys, as runs where siblings follow one
 //! another.
 //!
+//! Rows go many at a time: each index is touched once for all siblings that go. A node's list keeps keys of
+//! rows that are gone until they are most of it, because it is long, shared with every snapshot, and loses
+//! a few keys at a time; a key that has no row is skipped, and is never used again.
+//!
 //! What a node uses is kept in [`super::Nodes`]; `State` moves both.
 
 mod marks;
@@ -96,11 +100,25 @@ fn created(key: u64) -> LogIndex {
 }
 
 /// What is on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct NodeAllocs {
     node_id: NodeId,
-    /// Ascending; at least one.
+    /// Ascending; at least one has a row.
     keys: Arc<Vec<u64>>,
+    /// How many of them have none.
+    gone: u32,
+}
+
+impl NodeAllocs {
+    /// Whether so many keys without a row are to be taken out. Each that stays is looked up then, so that is rare,
+    /// and nodes of different numbers take turns: those that fill up and empty together do not all come at once.
+    fn is_stale(&self, number: u64) -> bool {
+        const STEPS: usize = 16;
+        let turn = usize::try_from(number % STEPS as u64).unwrap_or_default();
+        // From three quarters to fifteen sixteenths.
+        let most = self.keys.len() * (12 * STEPS + 3 * turn) / (16 * STEPS);
+        self.gone as usize > most
+    }
 }
 
 /// What an evaluation placed.
@@ -131,6 +149,17 @@ impl JobAllocs {
             let mut counts = GroupCounts::default();
             *counts.of(row.status) += 1;
             self.summary.groups.insert(group.clone(), counts);
+        }
+    }
+}
+
+impl JobAllocs {
+    fn uncount(&mut self, group: &str, status: ClientStatus, count: u32) {
+        if let Some(counts) = self.summary.groups.get_mut(group) {
+            *counts.of(status) -= count;
+            if *counts == GroupCounts::default() {
+                self.summary.groups.remove(group);
+            }
         }
     }
 }
@@ -173,6 +202,46 @@ pub(super) struct Updated<'a> {
     pub(super) moved: Moved,
 }
 
+/// What became of other tables' rows when rows were forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Removed {
+    /// Their keys, ascending.
+    pub(super) keys: Vec<u64>,
+    /// Their jobs.
+    pub(super) jobs: Vec<Arc<JobKey>>,
+    /// Their nodes, and whether that was the last row of each.
+    pub(super) nodes: Vec<(NodeId, bool)>,
+    /// Evaluations that have no allocation any more, or no terminal one.
+    pub(super) evals: Vec<EvalId>,
+    /// Deployments that have no live allocation any more.
+    pub(super) deployments: Vec<DeploymentId>,
+}
+
+/// Siblings that are forgotten together, which count alike.
+#[derive(Debug)]
+struct Gone {
+    cohort: Arc<Cohort>,
+    status: ClientStatus,
+    is_terminal: bool,
+    count: u32,
+}
+
+impl Gone {
+    fn counts(&self, row: &Row) -> bool {
+        Arc::ptr_eq(&self.cohort, &row.cohort)
+            && self.status == row.client_status
+            && self.is_terminal == row.is_terminal()
+    }
+
+    fn terminal(&self) -> u32 {
+        if self.is_terminal { self.count } else { 0 }
+    }
+
+    fn live(&self) -> u32 {
+        self.count - self.terminal()
+    }
+}
+
 /// What a write may have changed for rows of other tables.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
@@ -183,7 +252,7 @@ pub(super) struct Moved {
 }
 
 /// The table of allocations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Allocs {
     rows: Paged<Row>,
     /// By the node's number.
@@ -195,6 +264,37 @@ pub struct Allocs {
     index: LogIndex,
     hash: u64,
 }
+
+/// By content: which keys without a row a node's list keeps depends on what was there before.
+impl PartialEq for Allocs {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            rows,
+            by_node,
+            by_eval,
+            by_job,
+            of_deployment,
+            index,
+            hash,
+        } = self;
+        let same_node = |(number, node): (u64, &NodeAllocs)| {
+            let theirs = other.by_node.get(number);
+            theirs.is_some_and(|theirs| {
+                node.node_id == theirs.node_id && self.left_of(node).eq(&other.left_of(theirs))
+            })
+        };
+        *rows == other.rows
+            && by_node.len() == other.by_node.len()
+            && by_node.iter().all(same_node)
+            && *by_eval == other.by_eval
+            && *by_job == other.by_job
+            && *of_deployment == other.of_deployment
+            && *index == other.index
+            && *hash == other.hash
+    }
+}
+
+impl Eq for Allocs {}
 
 impl Allocs {
     /// The allocation called so.
@@ -265,8 +365,18 @@ impl Allocs {
         eval_id: &EvalId,
         from: u64,
     ) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
-        let keys = self.by_eval.get(eval_id).map(|eval| eval.keys.from(from));
-        keys.into_iter().flatten().filter_map(|key| self.at(key))
+        let eval = self.by_eval.get(eval_id);
+        let ranges = eval.map(|eval| eval.keys.ranges_from(from));
+        ranges.into_iter().flatten().flat_map(|range| {
+            let rows = self.rows.from(range.start);
+            let rows = rows.take_while(move |(key, _)| *key < range.end);
+            rows.map(|(key, row)| self.view(key, row))
+        })
+    }
+
+    /// How many one evaluation placed that are there.
+    pub(crate) fn count_of_eval(&self, eval_id: &EvalId) -> usize {
+        self.by_eval.get(eval_id).map_or(0, |eval| eval.keys.len())
     }
 
     /// Whether an evaluation has no allocations, or one that is terminal.
@@ -378,8 +488,12 @@ impl Allocs {
                 Some(_) | None => keys.push(key),
             }
         } else {
-            let keys = Arc::new(vec![key]);
-            self.by_node.insert(number, NodeAllocs { node_id, keys });
+            let node = NodeAllocs {
+                node_id,
+                keys: Arc::new(vec![key]),
+                gone: 0,
+            };
+            self.by_node.insert(number, node);
         }
     }
 
@@ -397,7 +511,7 @@ impl Allocs {
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
         let mut moved = Moved::default();
         if !before.counts_like(&after) {
-            let away = self.uncount(key, &before, false);
+            let away = self.uncount(&before);
             let here = self.count(key, &after, false);
             moved.eval_id = away.eval_id.or(here.eval_id);
             moved.deployments = [away.deployments[0], here.deployments[0]];
@@ -409,24 +523,125 @@ impl Allocs {
         })
     }
 
-    /// Forgets a row. [`Self::index`] is not moved: see [`Self::set_index`].
-    pub(super) fn remove(&mut self, key: u64) -> Option<(Row, Moved)> {
-        let row = self.rows.remove(key)?;
-        let before = Before::of(key, &row);
-        self.hash = self.hash.wrapping_sub(before.hash);
-        let number = u64::from(row.node.0);
-        let is_last = self.by_node.get_mut(number).is_some_and(|node| {
-            let keys = Arc::make_mut(&mut node.keys);
-            if let Ok(at) = keys.binary_search(&key) {
-                keys.remove(at);
+    /// Forgets rows, and shows each before. [`Self::index`] is not moved: see [`Self::set_index`].
+    pub(super) fn remove_all(&mut self, mut keys: Vec<u64>, mut each: impl FnMut(&Row)) -> Removed {
+        keys.sort_unstable();
+        let mut removed = Removed {
+            keys: Vec::with_capacity(keys.len()),
+            ..Removed::default()
+        };
+        let mut numbers: Vec<NodeNumber> = Vec::with_capacity(keys.len());
+        let mut all: Vec<Gone> = Vec::new();
+        let mut hash: u64 = 0;
+        self.rows.remove_all(&keys, |key, row| {
+            hash = hash.wrapping_add(row.hash(key));
+            removed.keys.push(key);
+            numbers.push(row.node);
+            match all.last_mut() {
+                Some(gone) if gone.counts(row) => gone.count += 1,
+                Some(_) | None => all.push(Gone {
+                    cohort: Arc::clone(&row.cohort),
+                    status: row.client_status,
+                    is_terminal: row.is_terminal(),
+                    count: 1,
+                }),
             }
-            keys.is_empty()
+            each(row);
         });
-        if is_last {
-            self.by_node.remove(number);
+        self.hash = self.hash.wrapping_sub(hash);
+        self.forget_for_evals(&all, &mut removed);
+        self.forget_for_jobs(&all, &mut removed);
+        self.forget_for_deployments(&all, &mut removed);
+        self.forget_for_nodes(numbers, &mut removed);
+        removed
+    }
+
+    fn forget_for_evals(&mut self, all: &[Gone], removed: &mut Removed) {
+        let mut keys = removed.keys.as_slice();
+        for siblings in all.chunk_by(|one, next| one.cohort.eval_id == next.cohort.eval_id) {
+            let eval_id = siblings[0].cohort.eval_id;
+            let of_eval = take(&mut keys, siblings);
+            let Some(eval) = self.by_eval.get_mut(&eval_id) else {
+                continue;
+            };
+            let terminal: u32 = siblings.iter().map(Gone::terminal).sum();
+            eval.terminal -= terminal;
+            eval.keys.remove_all(of_eval);
+            let is_empty = eval.keys.is_empty();
+            if is_empty || (terminal > 0 && eval.terminal == 0) {
+                removed.evals.push(eval_id);
+            }
+            if is_empty {
+                self.by_eval.remove(&eval_id);
+            }
         }
-        let moved = self.uncount(key, &before, true);
-        Some((row, moved))
+    }
+
+    fn forget_for_jobs(&mut self, all: &[Gone], removed: &mut Removed) {
+        let mut keys = removed.keys.as_slice();
+        for siblings in all.chunk_by(|one, next| one.cohort.key == next.cohort.key) {
+            let name = &siblings[0].cohort.key;
+            let of_job = take(&mut keys, siblings);
+            removed.jobs.push(Arc::clone(name));
+            let Some(job) = self.by_job.get_mut(name) else {
+                continue;
+            };
+            let job = Arc::make_mut(job);
+            for gone in siblings {
+                job.live -= gone.live();
+                let group = &gone.cohort.group().name;
+                job.uncount(group, gone.status, gone.count);
+            }
+            job.keys.remove_all(of_job);
+            if job.keys.is_empty() {
+                self.by_job.remove(name);
+            }
+        }
+    }
+
+    fn forget_for_deployments(&mut self, all: &[Gone], removed: &mut Removed) {
+        for gone in all.iter().filter(|gone| !gone.is_terminal) {
+            if let Some(id) = gone.cohort.deployment
+                && self.end_deployed(&id, gone.count)
+            {
+                removed.deployments.push(id);
+            }
+        }
+    }
+
+    fn forget_for_nodes(&mut self, mut numbers: Vec<NodeNumber>, removed: &mut Removed) {
+        numbers.sort_unstable();
+        let mut stale = Vec::new();
+        for same in numbers.chunk_by(|one, next| one == next) {
+            let number = u64::from(same[0].0);
+            let Some(node) = self.by_node.get_mut(number) else {
+                continue;
+            };
+            node.gone += u32::try_from(same.len()).unwrap_or(u32::MAX);
+            let is_last = node.gone as usize == node.keys.len();
+            removed.nodes.push((node.node_id, is_last));
+            if is_last {
+                self.by_node.remove(number);
+            } else if node.is_stale(number) {
+                stale.push(number);
+            }
+        }
+        for number in stale {
+            let left = self.by_node.get(number).map(|node| self.left_of(node));
+            if let (Some(Some(left)), Some(node)) = (left, self.by_node.get_mut(number)) {
+                node.keys = Arc::new(left);
+                node.gone = 0;
+            }
+        }
+    }
+
+    /// The keys of a node that have a row; `None` if they are not as many as they should be.
+    fn left_of(&self, node: &NodeAllocs) -> Option<Vec<u64>> {
+        let count = node.keys.len().checked_sub(node.gone as usize)?;
+        let mut left = Vec::with_capacity(count);
+        let keys = node.keys.iter().copied();
+        left.extend(keys.filter(|key| self.rows.get(*key).is_some()));
+        (left.len() == count).then_some(left)
     }
 
     /// Counts a row for its evaluation, its job and its deployment.
@@ -458,58 +673,49 @@ impl Allocs {
         moved
     }
 
-    fn uncount(&mut self, key: u64, row: &Before, is_gone: bool) -> Moved {
+    fn uncount(&mut self, row: &Before) -> Moved {
         let mut moved = Moved::default();
         let eval_id = row.cohort.eval_id;
-        let is_counted = is_gone || row.is_terminal;
-        if let Some(eval) = self.by_eval.get_mut(&eval_id).filter(|_| is_counted) {
-            eval.terminal -= u32::from(row.is_terminal);
-            if is_gone {
-                eval.keys.remove(key);
-            }
-            let is_empty = eval.keys.is_empty();
-            let is_last = is_empty || (row.is_terminal && eval.terminal == 0);
-            moved.eval_id = is_last.then_some(eval_id);
-            if is_empty {
-                self.by_eval.remove(&eval_id);
-            }
+        if row.is_terminal
+            && let Some(eval) = self.by_eval.get_mut(&eval_id)
+        {
+            eval.terminal -= 1;
+            moved.eval_id = (eval.terminal == 0).then_some(eval_id);
         }
-        if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal) {
-            let is_last = self.of_deployment.get_mut(&id).is_some_and(|live| {
-                *live -= 1;
-                *live == 0
-            });
-            if is_last {
-                self.of_deployment.remove(&id);
-                moved.deployments[0] = Some(id);
-            }
+        if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal)
+            && self.end_deployed(&id, 1)
+        {
+            moved.deployments[0] = Some(id);
         }
-        self.uncount_for_job(key, row, is_gone);
+        if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
+            let job = Arc::make_mut(job);
+            job.live -= u32::from(!row.is_terminal);
+            job.uncount(&row.cohort.group().name, row.status, 1);
+        }
         moved
     }
 
-    fn uncount_for_job(&mut self, key: u64, row: &Before, is_gone: bool) {
-        let is_last = self.by_job.get_mut(&row.cohort.key).is_some_and(|job| {
-            let job = Arc::make_mut(job);
-            job.live -= u32::from(!row.is_terminal);
-            let group = &row.cohort.group().name;
-            if let Some(counts) = job.summary.groups.get_mut(group) {
-                *counts.of(row.status) -= 1;
-                if *counts == GroupCounts::default() {
-                    job.summary.groups.remove(group);
-                }
-            }
-            if is_gone {
-                job.keys.remove(key);
-            }
-            job.keys.is_empty()
+    /// Counts live allocations of a deployment away. Says whether they were the last.
+    fn end_deployed(&mut self, id: &DeploymentId, count: u32) -> bool {
+        let is_last = self.of_deployment.get_mut(id).is_some_and(|live| {
+            *live -= count;
+            *live == 0
         });
         if is_last {
-            self.by_job.remove(&row.cohort.key);
+            self.of_deployment.remove(id);
         }
+        is_last
     }
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }
+}
+
+/// Takes as many keys off the front as `siblings` are.
+fn take<'a>(keys: &mut &'a [u64], siblings: &[Gone]) -> &'a [u64] {
+    let count = siblings.iter().map(|gone| gone.count as usize).sum();
+    let (taken, rest) = keys.split_at_checked(count).unwrap_or((keys, &[]));
+    *keys = rest;
+    taken
 }

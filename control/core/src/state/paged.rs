@@ -51,6 +51,24 @@ impl<T> Page<T> {
         Some(self.rows.remove(at))
     }
 
+    /// Those that `bits` names, each with its bit, lowest first.
+    fn iter_of(&self, bits: u32) -> impl Iterator<Item = (u32, &T)> {
+        self.iter_from(0)
+            .filter(move |(bit, _)| bits & (1 << bit) != 0)
+    }
+
+    /// Takes out those that `bits` names.
+    fn remove_all(&mut self, bits: u32) {
+        let mut left = self.present;
+        self.rows.retain(|_| {
+            let bit = left & left.wrapping_neg();
+            left ^= bit;
+            bits & bit == 0
+        });
+        self.present &= !bits;
+        self.rows.shrink_to(self.rows.len().next_power_of_two());
+    }
+
     /// Rows with their bit, from the bit given on.
     fn iter_from(&self, from: u32) -> impl Iterator<Item = (u32, &T)> {
         let skipped = self.position(from);
@@ -141,6 +159,32 @@ impl<T: Clone> Paged<T> {
         row
     }
 
+    /// Takes out the rows of `numbers`, ascending, and shows each before. A page that goes whole is not copied,
+    /// whoever shares it.
+    pub(crate) fn remove_all(&mut self, numbers: &[u64], mut each: impl FnMut(u64, &T)) {
+        for numbers in numbers.chunk_by(|one, next| split(*one).0 == split(*next).0) {
+            let Some((at, _)) = numbers.first().map(|number| split(*number)) else {
+                continue;
+            };
+            let Some(page) = self.pages.get(&at) else {
+                continue;
+            };
+            let wanted = numbers.iter().map(|number| 1 << split(*number).1);
+            let gone = page.present & wanted.fold(0, |bits: u32, bit: u32| bits | bit);
+            for (bit, row) in page.iter_of(gone) {
+                each(at * PAGE_ROWS + u64::from(bit), row);
+            }
+            if gone == page.present {
+                self.pages.remove(&at);
+            } else if gone != 0
+                && let Some(page) = self.pages.get_mut(&at)
+            {
+                Arc::make_mut(page).remove_all(gone);
+            }
+            self.len -= gone.count_ones() as usize;
+        }
+    }
+
     /// All, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.from(0)
@@ -170,7 +214,7 @@ mod tests {
         /// Against a plain map, with snapshots in between that must not move.
         #[test]
         fn it_behaves_as_a_map_and_snapshots_stay(
-            steps in proptest::collection::vec((0_u64..200, 0_u8..4, any::<u16>()), 1..200)
+            steps in proptest::collection::vec((0_u64..200, 0_u8..5, any::<u16>()), 1..200)
         ) {
             let (mut paged, mut model) = (Paged::default(), BTreeMap::new());
             let mut snapshots = Vec::new();
@@ -178,6 +222,14 @@ mod tests {
                 match step {
                     0 | 1 => prop_assert_eq!(paged.insert(number, value), model.insert(number, value)),
                     2 => prop_assert_eq!(paged.remove(number), model.remove(&number)),
+                    3 => {
+                        let every = u64::from(value % 3) + 1;
+                        let numbers: Vec<u64> = (number..200).filter(|at| at % every == 0).collect();
+                        let mut shown = Vec::new();
+                        paged.remove_all(&numbers, |at, row| shown.push((at, *row)));
+                        let gone = numbers.iter().filter_map(|at| Some((*at, model.remove(at)?)));
+                        prop_assert_eq!(shown, gone.collect::<Vec<_>>());
+                    }
                     _ => {
                         if let Some(row) = paged.get_mut(number) {
                             *row = value;
@@ -205,11 +257,27 @@ mod tests {
         for number in 0..1_000 {
             paged.insert(number, ());
         }
-        for number in 0..1_000 {
+        for number in 0..500 {
             paged.remove(number);
         }
+        let others: Vec<u64> = (500..1_000).collect();
+        paged.remove_all(&others, |_, ()| {});
 
         assert!(paged.is_empty());
         assert_eq!(paged.pages.len(), 0);
+    }
+
+    #[test]
+    fn a_page_that_loses_most_rows_gives_their_room_back() {
+        let mut paged = Paged::default();
+        for number in 0..PAGE_ROWS {
+            paged.insert(number, number);
+        }
+        let most: Vec<u64> = (3..PAGE_ROWS).collect();
+
+        paged.remove_all(&most, |_, _| {});
+
+        assert_eq!(paged.iter().count(), 3);
+        assert_eq!(paged.pages[&0].rows.capacity(), 4);
     }
 }

@@ -352,7 +352,7 @@ fn differing(before: &State, after: &State) -> Vec<Changed> {
         Changed::Eval(eval_id) => before.evals().get(eval_id) != after.evals().get(eval_id),
         Changed::Deployment(id) => before.deployments().get(id) != after.deployments().get(id),
         Changed::OneOff(guid) => before.one_offs().get(guid) != after.one_offs().get(guid),
-        Changed::Alloc(alloc_id) => {
+        Changed::Alloc(alloc_id) | Changed::AllocGone(alloc_id) => {
             let row = |state: &State| -> Option<Allocation> {
                 state.allocs().get(alloc_id).map(AllocView::unpack)
             };
@@ -396,7 +396,16 @@ proptest! {
             prop_assert_eq!(one.hash(), other.hash());
             // A snapshot does not move, and what is said to be changed is what differs from it.
             let differing: BTreeSet<Changed> = differing(&snapshot, &one).into_iter().collect();
-            let changed: BTreeSet<Changed> = applied.changed.iter().cloned().collect();
+            let mut changed = BTreeSet::new();
+            for row in &applied.changed {
+                changed.insert(if let Changed::AllocGone(alloc_id) = row {
+                    prop_assert!(snapshot.allocs().get(alloc_id).is_some(), "it was not there");
+                    prop_assert!(one.allocs().get(alloc_id).is_none(), "it is not gone");
+                    Changed::Alloc(*alloc_id)
+                } else {
+                    row.clone()
+                });
+            }
             prop_assert_eq!(changed.len(), applied.changed.len(), "a row is named twice");
             prop_assert!(differing.is_subset(&changed), "{:?} is not named", differing.difference(&changed));
         }

@@ -376,10 +376,6 @@ impl Row {
         ask
     }
 
-    pub(crate) fn job_key(&self) -> &Arc<JobKey> {
-        &self.cohort.key
-    }
-
     pub(crate) fn cohort(&self) -> &Arc<Cohort> {
         &self.cohort
     }
