@@ -27,9 +27,9 @@ const RULES: u32 = 10;
 /// Rules of a large policy.
 const MANY_RULES: u32 = 10_000;
 /// Tasks of which each has a policy of its own, before the last ones are timed.
-const TASKS: [u64; 2] = [1, 5_000];
-/// The task whose policy is replaced by one of many rules. No cgroup has such an id.
-const LARGE: u64 = 1 << 60;
+const TASKS: u64 = 5_000;
+/// The first task's id. No cgroup has such a one.
+const FIRST: u64 = 1 << 60;
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
@@ -77,9 +77,7 @@ fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
     };
     let mut networks = Networks::open(&config).map_err(|error| anyhow!(error))?;
     let mut tally = Tally::default();
-    for _ in 0..context.rounds() {
-        policies(&networks, &mut tally).map_err(|error| anyhow!(error))?;
-    }
+    policies(&networks, context.rounds(), &mut tally).map_err(|error| anyhow!(error))?;
     let counts = context.pick([0, 500, 2_000], [0, 100, 500]);
     for count in counts {
         while networks.count() < count {
@@ -118,38 +116,42 @@ fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(),
     Ok(())
 }
 
-fn policies(networks: &Networks, tally: &mut Tally) -> Result<(), Failed> {
+fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(), Failed> {
     let group = fixture::group("g");
-    let mut first = 0.0;
-    let last = TASKS[1] + SOME as u64;
-    let mut task = 0;
-    for tasks in TASKS {
-        while task + 1 < tasks {
-            task += 1;
-            networks.fence(&group, LARGE + task, RULES)?;
-        }
+    let each = |from: u64| -> Result<f64, Failed> {
         let start = Instant::now();
-        for _ in 0..SOME {
-            task += 1;
-            networks.fence(&group, LARGE + task, RULES)?;
+        for task in from..from + SOME as u64 {
+            networks.fence(&group, FIRST + task, RULES)?;
         }
-        let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(SOME)?);
-        let name = format!("policy_us_{tasks}");
-        tally.ours(&name, "us", each);
-        if tasks == TASKS[0] {
-            first = each;
-        } else {
-            tally.rival(&name, "us", "policy_us_1", first);
+        let took = start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(SOME)?);
+        for task in from..from + SOME as u64 {
+            networks.forget(FIRST + task)?;
         }
+        Ok(took)
+    };
+    let mut alone = Vec::new();
+    for _ in 0..rounds {
+        let took = each(0)?;
+        tally.ours("policy_us_1", "us", took);
+        alone.push(took);
     }
-    for task in 1..=last.max(task) {
-        networks.forget(LARGE + task)?;
+    for task in 0..TASKS {
+        networks.fence(&group, FIRST + task, RULES)?;
     }
-    networks.fence(&group, LARGE, RULES)?;
-    let start = Instant::now();
-    networks.fence(&group, LARGE, MANY_RULES)?;
-    let update = start.elapsed().as_secs_f64() * 1e3;
-    tally.ours("policy_update_10000_rules", "ms", update);
-    networks.forget(LARGE)?;
+    for alone in alone {
+        tally.ours("policy_us_5000", "us", each(TASKS)?);
+        tally.rival("policy_us_5000", "us", "policy_us_1", alone);
+    }
+    for task in 0..TASKS {
+        networks.forget(FIRST + task)?;
+    }
+    for _ in 0..rounds {
+        networks.fence(&group, FIRST, RULES)?;
+        let start = Instant::now();
+        networks.fence(&group, FIRST, MANY_RULES)?;
+        let update = start.elapsed().as_secs_f64() * 1e3;
+        tally.ours("policy_update_10000_rules", "ms", update);
+    }
+    networks.forget(FIRST)?;
     Ok(())
 }
