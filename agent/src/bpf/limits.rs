@@ -50,3 +50,6 @@ pub(super) const KEYS_MAX: usize = 262_144;
 /// and no program is interrupted for longer than the kernel lets a reader of RCU be, which it reports after
 /// seconds as its own fault.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
+
+/// Entries that are written by one system call: 12 KiB of keys and values.
+pub(super) const BATCH_WRITTEN: usize = 1_024;

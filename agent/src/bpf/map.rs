@@ -25,6 +25,7 @@ const BPF_MAP_GET_NEXT_KEY: libc::c_long = 4;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 
 /// Do not replace an entry (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
@@ -262,6 +263,36 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
             }
             position = Some(next);
         }
+    }
+
+    /// Sets many entries of a map with one value an entry, by one system call.
+    pub(super) fn set_many(&self, entries: &[(K, V)]) -> io::Result<()> {
+        assert_eq!(self.values, 1, "one value an entry");
+        // The kernel takes values of such maps one behind the other, without rounding.
+        assert_eq!(
+            size_of::<V>() % size_of::<u64>(),
+            0,
+            "values of whole words"
+        );
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<K> = entries.iter().map(|(key, _)| *key).collect();
+        let each = Self::words_each();
+        let mut values = vec![0_u64; entries.len() * each];
+        for (slot, (_, value)) in values.chunks_exact_mut(each).zip(entries) {
+            // SAFETY: the slot is at least as long as a `V`, and words are aligned for it.
+            unsafe { slot.as_mut_ptr().cast::<V>().write(*value) };
+        }
+        let mut attr = BatchAttr {
+            keys: keys.as_ptr().expose_provenance() as u64,
+            values: values.as_ptr().expose_provenance() as u64,
+            count: u32::try_from(entries.len()).map_err(io::Error::other)?,
+            map_fd: raw(self.fd()),
+            ..BatchAttr::default()
+        };
+        // SAFETY: the buffers hold `count` keys and values, and outlive the call.
+        unsafe { bpf(BPF_MAP_UPDATE_BATCH, &mut attr) }.map(drop)
     }
 
     fn update(&self, key: K, words: &[u64], flags: u64) -> io::Result<()> {

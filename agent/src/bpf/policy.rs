@@ -24,7 +24,12 @@ use muster_ebpf_common::{
 };
 use thiserror::Error;
 
-use crate::bpf::{OpenBpfError, limits::QUARANTINE, map::PinnedMap, open_map};
+use crate::bpf::{
+    OpenBpfError,
+    limits::{BATCH_WRITTEN, QUARANTINE},
+    map::PinnedMap,
+    open_map,
+};
 
 /// Why a task has no policy, and must not start.
 #[derive(Debug, Error)]
@@ -353,10 +358,11 @@ impl Policy {
     }
 
     fn write(&self, policy: u32, compiled: &Compiled, ranges: &[(u32, u32)]) -> io::Result<()> {
-        for ((first, _), list) in ranges.iter().zip(&compiled.lists) {
-            for (at, interval) in (*first..).zip(list) {
-                self.intervals.set_all(at, *interval)?;
-            }
+        let lists = ranges.iter().zip(&compiled.lists);
+        let intervals = lists.flat_map(|((first, _), list)| (*first..).zip(list.iter().copied()));
+        let intervals: Vec<_> = intervals.collect();
+        for some in intervals.chunks(BATCH_WRITTEN) {
+            self.intervals.set_many(some)?;
         }
         let leaf = |list: usize| {
             let (first, count) = ranges[list];
