@@ -76,6 +76,7 @@ pub use crate::bpf::{
 pub(crate) use crate::bpf::{
     bpffs::{is_bpffs, own_mount},
     btf::VMLINUX,
+    object::hash,
 };
 pub use muster_ebpf_common::{
     block::BlockCounters,
@@ -247,7 +248,7 @@ impl Bpf {
 
     /// What tells this binary's programs from another's; `None` if it carries none.
     pub fn object_hash() -> Option<u64> {
-        object::embedded().map(|object| object::hash([object]))
+        object::embedded().map(|object| hash([object]))
     }
 
     /// Adopts what is pinned below `pin_dir`, and loads and pins what is not.
@@ -623,7 +624,7 @@ impl Bpf {
 
 /// What identifies one load: the programs, what they are told, and where they are attached.
 fn generation(object: &[u8], task_level: u32, cgroup_id: CgroupId) -> u64 {
-    object::hash([
+    hash([
         object,
         &LAYOUT.to_ne_bytes(),
         &task_level.to_ne_bytes(),

@@ -44,10 +44,11 @@ use muster_ebpf_common::nat::{Published, PublishedKey};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::bpf::Bpf;
+use crate::bpf::{Bpf, hash};
 use crate::cgroup::TaskCgroup;
 use crate::facilities::Facilities;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
+use crate::task_env::host_address;
 use workshop::{Made, Order};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
@@ -170,7 +171,8 @@ impl NodeNetwork {
         }
     }
 
-    /// The name of an allocation's door.
+    /// The name of an allocation's door: 48 bits of a hash, since a device's name has no room for the id. Whoever
+    /// makes a door removes what has its name already.
     fn door(&self, alloc_id: AllocId) -> String {
         let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
         let digits = format!("{hash:016x}");
@@ -181,14 +183,6 @@ impl NodeNetwork {
     pub(crate) fn undo(&self) -> io::Result<bool> {
         workshop::undo(self)
     }
-}
-
-/// 64-bit FNV-1a. Names of two allocations of a node that collided would be an error when the second starts.
-fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
-    let bytes = parts.into_iter().flatten();
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// The network of one allocation.
@@ -468,14 +462,10 @@ fn publish(
         .map_err(failed)?;
     let default = facilities.spec().address.clone();
     for port in &desired.holding.ports {
-        let text = if port.host_ip.is_empty() {
-            &default
-        } else {
-            &port.host_ip
-        };
+        let text = host_address(port, &default);
         let address: Ipv4Addr = text.parse().map_err(|_v6| BridgeError::NotV4 {
             label: port.label.clone(),
-            address: text.clone(),
+            address: text.to_owned(),
         })?;
         let leads_to = Published {
             address: network.address.octets(),

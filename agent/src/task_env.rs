@@ -9,9 +9,11 @@ use std::net::Ipv4Addr;
 use muster_domain::alloc::{DesiredAlloc, alloc_name};
 use muster_domain::job::{DEFAULT_REGION, Task, TaskGroup};
 use muster_domain::node::NodeSpec;
+use muster_domain::resources::AllocatedPort;
 use serde_json::Value;
 
 use crate::allocdir::AllocDirs;
+use crate::bridge::inside_port;
 use crate::cgroup::core_list;
 use crate::task::TaskAt;
 
@@ -175,6 +177,15 @@ fn muster_vars(at: &TaskAt, dirs: &AllocDirs, spec: &NodeSpec) -> BTreeMap<Strin
         .collect()
 }
 
+/// The machine's address that a port is on: its own, or the node's.
+pub(crate) fn host_address<'a>(port: &'a AllocatedPort, node: &'a str) -> &'a str {
+    if port.host_ip.is_empty() {
+        node
+    } else {
+        &port.host_ip
+    }
+}
+
 fn add_ports(
     vars: &mut BTreeMap<String, String>,
     desired: &DesiredAlloc,
@@ -182,12 +193,8 @@ fn add_ports(
     own: Option<Ipv4Addr>,
 ) {
     for port in &desired.holding.ports {
-        let address = if port.host_ip.is_empty() {
-            address
-        } else {
-            &port.host_ip
-        };
-        let inside = if port.to == 0 { port.value } else { port.to };
+        let address = host_address(port, address);
+        let inside = inside_port(port.value, port.to);
         let values = [
             ("IP", address.to_owned()),
             ("PORT", inside.to_string()),

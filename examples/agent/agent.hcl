@@ -20,7 +20,7 @@ meta {
 # }
 
 # Where allocations with a network of their own (`mode = "bridge"`) have their addresses, under Nomad's name and with its
-# default. Two agents of one machine may share it.
+# default.
 # client {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }

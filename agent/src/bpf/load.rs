@@ -246,12 +246,7 @@ fn pin_classifier(
 ) -> Result<(), LoadProgramsError> {
     let program: &mut SchedClassifier = program_mut(ebpf, name)?;
     program.load().map_err(|error| refused(name, error))?;
-    let path = programs.join(name);
-    program.pin(&path).map_err(|source| LoadProgramsError::Pin {
-        program: name,
-        path,
-        source,
-    })
+    pin_at(name, programs, |path| program.pin(path))
 }
 
 /// What the load in `programs` cannot count.
@@ -366,24 +361,26 @@ fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgra
     let name = CHARGE_RUNNING;
     let program: &mut RawTracePoint = program_mut(ebpf, name)?;
     program.load().map_err(|error| refused(name, error))?;
-    let path = programs.join(name);
-    program.pin(&path).map_err(|source| LoadProgramsError::Pin {
-        program: name,
-        path,
-        source,
-    })
+    pin_at(name, programs, |path| program.pin(path))
 }
 
 /// Pins `link` under the program's name. The pin is all that is kept of it.
 fn pin_link(link: FdLink, name: &'static str, programs: &Path) -> Result<(), LoadProgramsError> {
+    pin_at(name, programs, |path| link.pin(path).map(drop))
+}
+
+/// Pins what has the program's name.
+fn pin_at(
+    name: &'static str,
+    programs: &Path,
+    pin: impl FnOnce(&Path) -> Result<(), PinError>,
+) -> Result<(), LoadProgramsError> {
     let path = programs.join(name);
-    link.pin(&path)
-        .map(drop)
-        .map_err(|source| LoadProgramsError::Pin {
-            program: name,
-            path,
-            source,
-        })
+    pin(&path).map_err(|source| LoadProgramsError::Pin {
+        program: name,
+        path,
+        source,
+    })
 }
 
 fn program_mut<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<P, LoadProgramsError>

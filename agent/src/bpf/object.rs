@@ -10,8 +10,9 @@ pub(super) fn embedded() -> Option<&'static [u8]> {
 
 /// A 64-bit FNV-1a hash over `parts`.
 ///
-/// It tells versions apart that were built by us; nobody has a reason to forge a collision.
-pub(super) fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+/// It tells apart what is ours: versions of the programs, nodes, allocations. Nobody has a reason to forge a
+/// collision.
+pub(crate) fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     parts.into_iter().flatten().fold(BASIS, |hash, byte| {

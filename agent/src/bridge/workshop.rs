@@ -267,17 +267,14 @@ impl Workshop {
 
     fn look(&mut self) -> io::Result<BTreeSet<u32>> {
         let (handle, programs) = (self.node.handle, self.programs.clone());
-        match &mut self.machine {
+        let devices = match &mut self.machine {
             Some(machine) => {
                 machine.hook_all(handle, &programs)?;
-                let devices = machine.netlink.devices()?;
-                Ok(devices.into_iter().map(|device| device.index).collect())
+                machine.netlink.devices()?
             }
-            None => {
-                let devices = Netlink::open()?.devices()?;
-                Ok(devices.into_iter().map(|device| device.index).collect())
-            }
-        }
+            None => Netlink::open()?.devices()?,
+        };
+        Ok(devices.into_iter().map(|device| device.index).collect())
     }
 }
 

@@ -20,7 +20,7 @@ use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX}
 use crate::logs::Owner;
 use crate::payload;
 use crate::store::TaskRecord;
-use crate::task_env::TaskEnv;
+use crate::task_env::{TaskEnv, host_address};
 use crate::volumes;
 use muster_wire::codec;
 use muster_wire::rpc::LogStream;
@@ -491,11 +491,7 @@ fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
                 label: port.label.clone(),
                 value: port.value.into(),
                 to: port.to.into(),
-                host_ip: if port.host_ip.is_empty() {
-                    address.to_owned()
-                } else {
-                    port.host_ip.clone()
-                },
+                host_ip: host_address(port, address).to_owned(),
             })
             .collect(),
     }
