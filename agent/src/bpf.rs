@@ -550,7 +550,7 @@ impl Bpf {
             .sums(|task, sum| tasks.entry(task).or_default().exec = sum)?;
         self.net
             .counters
-            .sums(|task, sum| tasks.entry(task).or_default().net = sum)?;
+            .sums(|task, sum| tasks.entry(task).or_default().net = sum.counters)?;
         self.block
             .counters
             .sums(|task, sum| tasks.entry(task).or_default().block = sum)?;

@@ -1,12 +1,16 @@
 //! Data directories as an earlier agent would have left them, for tests and measurements.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use muster_agent_core::alloc::{AllocRunner, Event};
+use muster_agent_core::policy::{NodePolicy, compile};
 use muster_domain::alloc::DesiredAlloc;
+use muster_domain::fixture;
 use muster_domain::id::Timestamp;
 
 use crate::allocdir::DataDir;
+use crate::bpf::Bpf;
 pub use crate::bridge::fixture::Networks;
 use crate::store::{self, Write};
 
@@ -57,4 +61,15 @@ pub async fn finished(
     }
     store.close();
     Ok(())
+}
+
+/// Puts the task with this cgroup behind the policy that it has if its job says nothing.
+///
+/// # Errors
+///
+/// If there is no room.
+pub fn fence_plain(bpf: &Bpf, task: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let group = fixture::group("g");
+    let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default())?;
+    Ok(bpf.fence(task, &policies, &BTreeSet::new())?)
 }

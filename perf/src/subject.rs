@@ -1,5 +1,6 @@
 //! The subjects: one file each, one row here.
 
+mod bpf_cost;
 mod client;
 mod gc;
 mod gc_node;
@@ -37,6 +38,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("task_start", task_start::run),
     ("tasks", tasks::run),
     ("log_throughput", log_throughput::run),
+    ("bpf_cost", bpf_cost::run),
     ("net_setup", net_setup::run),
     ("gc", gc::run),
     ("gc_node", gc_node::run),
@@ -87,6 +89,7 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
         (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
         (state_memory::CHILD, args) => state_memory::child(args)?,
         (place::CHILD, args) => place::child(args)?,
+        (bpf_cost::CHILD, args) => bpf_cost::child(args)?,
         (gc::CHILD, args) => gc::child(args)?,
         (log_throughput::CHILD, args) => log_throughput::child(args)?,
         _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),

@@ -17,6 +17,7 @@ use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE, Tas
 use muster_ebpf_common::{
     CgroupId,
     limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
+    net::{MetRule, Traffic},
     policy::{
         BEHIND_DOOR, Direction, EGRESS_OPEN, Fence, INGRESS_OPEN, Interval, Leaf, LeafKey4,
         LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, Verdict,
@@ -74,8 +75,18 @@ pub(super) struct Policy {
     intervals: PinnedMap<u32, Interval>,
     ports: PinnedMap<PortKey, u64>,
     rules: PinnedMap<RuleKey, RuleCounters>,
+    /// Counts of the rules met last are there.
+    traffic: PinnedMap<CgroupId, Traffic>,
+    /// At [`CHANGES`], how often the policies of a task were changed.
+    active: PinnedMap<u32, u64>,
     loaded: Mutex<Loaded>,
 }
+
+/// See [`Policy::active`].
+const CHANGES: u32 = 1;
+
+/// How often counts are read again because a rule's were moved meanwhile. Then they may be short of what was moved.
+const READ_AGAIN_MAX: usize = 3;
 
 /// What is in the maps.
 #[derive(Debug, Default)]
@@ -112,6 +123,8 @@ impl Policy {
             intervals: PinnedMap::shared(open_map(maps, "INTERVALS")?),
             ports: PinnedMap::shared(open_map(maps, "PORTS")?),
             rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
+            traffic: PinnedMap::per_cpu(open_map(maps, "NET")?, cpus),
+            active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
         })
     }
@@ -212,7 +225,7 @@ impl Policy {
         };
         let made = self
             .set_ports(task, &before.ports, ports)
-            .and_then(|()| self.fence.set_all(task, fence));
+            .and_then(|()| self.set_fence(task, fence));
         if let Err(error) = made {
             self.release(&mut loaded, task, ingress);
             self.release(&mut loaded, task, egress);
@@ -227,6 +240,18 @@ impl Policy {
         self.release(&mut loaded, task, before.ingress);
         self.release(&mut loaded, task, before.egress);
         Ok(())
+    }
+
+    /// Sets the fence, and has verdicts forgotten that were made with another one.
+    fn set_fence(&self, task: CgroupId, fence: Fence) -> io::Result<()> {
+        let before = first(self.fence.lookup(task)?);
+        self.fence.set_all(task, fence)?;
+        if before.is_none_or(|before| before == fence) {
+            // No packet of a task without a fence has a verdict.
+            return Ok(());
+        }
+        let changes = first(self.active.lookup(CHANGES)?).unwrap_or(0);
+        self.active.set_all(CHANGES, changes.wrapping_add(1))
     }
 
     /// Takes the fence of a task away whose processes are gone.
@@ -256,6 +281,31 @@ impl Policy {
             let policies = [compiled(fenced.ingress), compiled(fenced.egress)];
             (fenced, policies)
         };
+        let mut met = self.met(task)?;
+        for _ in 0..READ_AGAIN_MAX {
+            let counts = self.counts_with(task, &fenced, &policies, &met)?;
+            let now = self.met(task)?;
+            if !was_moved(&met, &now) {
+                return Ok(counts);
+            }
+            met = now;
+        }
+        self.counts_with(task, &fenced, &policies, &met)
+    }
+
+    /// The rules that each CPU met last, ingress and egress.
+    fn met(&self, task: CgroupId) -> io::Result<Vec<[MetRule; 2]>> {
+        let traffic = self.traffic.lookup(task)?.unwrap_or_default();
+        Ok(traffic.iter().map(|each| each.met).collect())
+    }
+
+    fn counts_with(
+        &self,
+        task: CgroupId,
+        fenced: &Fenced,
+        policies: &[Option<Arc<Compiled>>; 2],
+        met: &[[MetRule; 2]],
+    ) -> io::Result<Vec<RuleCount>> {
         let mut counts = Vec::new();
         let directions = [
             (Direction::Ingress, fenced.ingress),
@@ -263,18 +313,23 @@ impl Policy {
         ];
         for ((direction, policy), compiled) in directions.into_iter().zip(policies) {
             let Some(compiled) = compiled else { continue };
-            for (number, rule, allows) in named(&compiled).chain(built_in(direction)) {
+            for (number, rule, allows) in named(compiled).chain(built_in(direction)) {
                 let rule_key = RuleKey {
                     task,
                     policy,
                     rule: number,
                 };
-                let Some(each) = self.rules.lookup(rule_key)? else {
-                    continue;
-                };
                 let mut sum = RuleCounters::default();
-                for count in each {
+                for count in self.rules.lookup(rule_key)?.unwrap_or_default() {
                     sum += count;
+                }
+                let last = met.iter().map(|each| each[direction as usize]);
+                for met in last.filter(|met| met.policy == policy && met.rule == number) {
+                    sum.packets += met.packets;
+                    sum.bytes += met.bytes;
+                }
+                if sum.packets == 0 {
+                    continue;
                 }
                 counts.push(RuleCount {
                     direction,
@@ -449,6 +504,16 @@ fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, boo
         .chain([(Verdict::NO_POLICY, NO_POLICY_RULE, false)])
 }
 
+/// Whether counts of a rule were added to its own between these two looks.
+fn was_moved(before: &[[MetRule; 2]], now: &[[MetRule; 2]]) -> bool {
+    let pairs = before.iter().flatten().zip(now.iter().flatten());
+    pairs
+        .filter(|(before, _)| before.packets != 0)
+        .any(|(before, now)| {
+            (before.policy, before.rule) != (now.policy, now.rule) || now.packets < before.packets
+        })
+}
+
 fn no_room(error: io::Error) -> FenceError {
     match error.raw_os_error() {
         Some(libc::E2BIG | libc::ENOSPC) => FenceError::TooMany,
@@ -595,6 +660,23 @@ mod tests {
         assert_eq!(room.take(1), None);
         room.take_back(Instant::now() + QUARANTINE);
         assert_eq!(room.take(1), Some(0));
+    }
+
+    #[test]
+    fn counts_are_read_again_if_a_rule_was_left_meanwhile() {
+        let met = |policy, rule, packets| {
+            let met = MetRule {
+                policy,
+                rule,
+                packets,
+                bytes: 0,
+            };
+            vec![[MetRule::default(), met]]
+        };
+        assert!(!was_moved(&met(1, 2, 3), &met(1, 2, 4)));
+        assert!(!was_moved(&met(0, 0, 0), &met(1, 2, 4)));
+        assert!(was_moved(&met(1, 2, 3), &met(1, 3, 1)));
+        assert!(was_moved(&met(1, 2, 3), &met(1, 2, 1)));
     }
 
     #[test]

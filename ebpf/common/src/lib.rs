@@ -37,7 +37,7 @@ pub mod policy;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
 pub type CgroupId = u64;

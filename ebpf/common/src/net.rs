@@ -59,6 +59,43 @@ impl AddAssign for NetCounters {
 // SAFETY: nine words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for NetCounters {}
 
+/// What one CPU keeps of one task's traffic.
+///
+/// Nearly all packets meet the rule that the one before met, so its count is kept here, where the packet is counted
+/// anyway, and is added to the rule's own counters when a packet meets another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Traffic {
+    /// Its counters.
+    pub counters: NetCounters,
+    /// The rule met last, by the [`Direction`](crate::policy::Direction) of its policy.
+    pub met: [MetRule; 2],
+}
+
+/// A rule of a task's policy and what it counted since another was met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct MetRule {
+    /// The policy; 0 if nothing was met.
+    pub policy: u32,
+    /// The rule's number in it.
+    pub rule: u32,
+    /// Packets that met it.
+    pub packets: u64,
+    /// Their bytes, IP headers included.
+    pub bytes: u64,
+}
+
+impl AddAssign for Traffic {
+    /// Adds the counters. Rules of two CPUs are not the same, so there is no sum of them.
+    fn add_assign(&mut self, other: Self) {
+        self.counters += other.counters;
+    }
+}
+
+// SAFETY: words of 64 bits and two of 32 beside each other, `repr(C)`, nothing between them.
+unsafe impl Plain for Traffic {}
+
 /// The number of TCP in a socket's protocol (`IPPROTO_TCP`). Other kinds of sockets share the states.
 pub const PROTOCOL_TCP: u16 = 6;
 
@@ -70,14 +107,47 @@ pub mod tcp_state {
     pub const SYN_SENT: i32 = 2;
     /// The other side asked.
     pub const SYN_RECV: i32 = 3;
+
+    const FIN_WAIT1: u32 = 4;
+    const FIN_WAIT2: u32 = 5;
+    const CLOSE_WAIT: u32 = 8;
+    const LAST_ACK: u32 = 9;
+    const CLOSING: u32 = 11;
+
+    /// States of a connection that came about and has two ends, as bits.
+    const CONNECTED: u32 = 1 << ESTABLISHED
+        | 1 << FIN_WAIT1
+        | 1 << FIN_WAIT2
+        | 1 << CLOSE_WAIT
+        | 1 << LAST_ACK
+        | 1 << CLOSING;
+
+    /// Whether a socket in this state has a connection, to one other place.
+    #[must_use]
+    #[inline]
+    pub const fn is_connected(state: u32) -> bool {
+        CONNECTED >> (state & 31) & 1 != 0
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]
     fn values_have_no_padding() {
         assert_eq!(size_of::<NetCounters>(), 72);
+        assert_eq!(size_of::<MetRule>(), 24);
+        assert_eq!(size_of::<Traffic>(), 120);
+    }
+
+    #[test]
+    fn a_listener_and_half_a_connection_have_no_other_end() {
+        let connected: Vec<u32> = (0..16).filter(|it| tcp_state::is_connected(*it)).collect();
+        assert_eq!(connected, [1, 4, 5, 8, 9, 11]);
     }
 }

@@ -372,6 +372,30 @@ pub const FLOW_NS: u64 = 120_000_000_000;
 /// How old a flow's time may get before it is written again.
 pub const FLOW_RENEW_NS: u64 = 1_000_000_000;
 
+/// What is kept with a TCP socket.
+///
+/// Of a connection that came about, the verdict is the same for each packet until a task's policies change: it is
+/// kept for as long as the agent has not counted another change of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SocketState {
+    /// Bits of [`socket`].
+    pub known: u32,
+    /// The [`Direction`] in which the connection was begun.
+    pub begun: u32,
+    /// The policy that lets its packets pass.
+    pub policy: u32,
+    /// The rule of it, or [`NO_RULE`].
+    pub rule: u32,
+    /// The task.
+    pub task: CgroupId,
+    /// One more than the changes of policies that were counted before the verdict; 0 is none.
+    pub valid: u64,
+}
+
+/// The rule of what passes without being asked for one: both ends are the same allocation's.
+pub const NO_RULE: u32 = u32::MAX;
+
 /// Bits kept with a TCP socket.
 pub mod socket {
     /// The task began the connection.
@@ -419,6 +443,7 @@ mod tests {
         assert_eq!(size_of::<LeafKey4>(), 12);
         assert_eq!(size_of::<LeafKey6>(), 24);
         assert_eq!(size_of::<FlowKey>(), 32);
+        assert_eq!(size_of::<SocketState>(), 32);
         assert_eq!(size_of::<RuleKey>(), 16);
         assert_eq!(size_of::<VerdictEvent>(), 56);
     }

@@ -42,9 +42,9 @@ static FACTS: Facts = Facts {
     kernfs_node_id: 0,
 };
 
-/// The generation that counts.
+/// The generation that counts, and how often the policy of a task that had one was changed.
 #[map]
-static ACTIVE: Array<u64> = Array::pinned(1, 0);
+static ACTIVE: Array<u64> = Array::pinned(2, 0);
 
 /// What could not be recorded, by [`Lost`].
 #[map]
@@ -72,6 +72,12 @@ pub(crate) fn is_active() -> bool {
     ACTIVE
         .get(0)
         .is_some_and(|active| *active == fact!(generation))
+}
+
+/// How often the policy of a task that had one was changed.
+#[inline(always)]
+pub(crate) fn policy_changes() -> u64 {
+    ACTIVE.get(1).copied().unwrap_or(0)
 }
 
 /// Counts something that could not be recorded.

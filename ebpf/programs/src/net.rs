@@ -2,7 +2,7 @@
 //! `policy.rs` says what may pass.
 
 use aya_ebpf::{
-    bindings::BPF_F_NO_PREALLOC,
+    bindings::{__sk_buff, BPF_F_NO_PREALLOC},
     helpers::bpf_skb_ancestor_cgroup_id,
     macros::{btf_tracepoint, cgroup_skb, map},
     maps::PerCpuHashMap,
@@ -11,7 +11,7 @@ use aya_ebpf::{
 use muster_ebpf_common::{
     CgroupId,
     limits::TASKS_MAX,
-    net::{NetCounters, PROTOCOL_TCP, tcp_state},
+    net::{NetCounters, PROTOCOL_TCP, Traffic, tcp_state},
     policy::Direction,
 };
 
@@ -22,7 +22,7 @@ use crate::{
 
 /// Counters by task. The agent makes and removes the entries.
 #[map]
-static NET: PerCpuHashMap<CgroupId, NetCounters> =
+pub(crate) static NET: PerCpuHashMap<CgroupId, Traffic> =
     PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
 /// What a `cgroup_skb` program returns to let a packet through.
@@ -34,43 +34,60 @@ const DROP: i32 = 0;
 /// Judges and counts a packet to a task.
 #[cgroup_skb(ingress)]
 fn net_ingress(ctx: SkBuffContext) -> i32 {
-    let Some(task) = task_of(&ctx) else {
-        return PASS;
-    };
-    let allowed = policy::allows(&ctx, task, Direction::Ingress);
-    if let Some(counters) = NET.get_ptr_mut(task) {
-        // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
-        let counters = unsafe { &mut *counters };
-        let (bytes, packets) = size(&ctx);
-        if allowed {
-            counters.ingress_bytes += bytes;
-            counters.ingress_packets += packets;
-        } else {
-            counters.ingress_denied += packets;
-        }
-    }
-    if allowed { PASS } else { DROP }
+    judge(&ctx, Direction::Ingress)
 }
 
 /// Judges and counts a packet of a task.
 #[cgroup_skb(egress)]
 fn net_egress(ctx: SkBuffContext) -> i32 {
-    let Some(task) = task_of(&ctx) else {
+    judge(&ctx, Direction::Egress)
+}
+
+#[inline(always)]
+fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
+    if !is_active() {
         return PASS;
-    };
-    let allowed = policy::allows(&ctx, task, Direction::Egress);
-    if let Some(counters) = NET.get_ptr_mut(task) {
+    }
+    let skb = ctx.skb.skb;
+    if let Some(state) = policy::settled(skb)
+        && let Some(traffic) = NET.get_ptr_mut(state.task)
+    {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
-        let counters = unsafe { &mut *counters };
-        let (bytes, packets) = size(&ctx);
-        if allowed {
-            counters.egress_bytes += bytes;
-            counters.egress_packets += packets;
-        } else {
-            counters.egress_denied += packets;
+        let traffic = unsafe { &mut *traffic };
+        if policy::count_settled(state, &mut traffic.met, size(skb).0) {
+            count(&mut traffic.counters, direction, skb, true);
+            return PASS;
         }
     }
+    let level = fact!(task_level) as i32;
+    // SAFETY: the context is valid for the run of the program; the helper takes any level.
+    let task = unsafe { bpf_skb_ancestor_cgroup_id(skb, level) };
+    if task == 0 {
+        return PASS;
+    }
+    let allowed = policy::allows(ctx, task, direction);
+    if let Some(traffic) = NET.get_ptr_mut(task) {
+        // SAFETY: as above.
+        count(unsafe { &mut (*traffic).counters }, direction, skb, allowed);
+    }
     if allowed { PASS } else { DROP }
+}
+
+#[inline(always)]
+fn count(counters: &mut NetCounters, direction: Direction, skb: *mut __sk_buff, allowed: bool) {
+    let (bytes, packets) = size(skb);
+    match (direction, allowed) {
+        (Direction::Ingress, true) => {
+            counters.ingress_bytes += bytes;
+            counters.ingress_packets += packets;
+        }
+        (Direction::Egress, true) => {
+            counters.egress_bytes += bytes;
+            counters.egress_packets += packets;
+        }
+        (Direction::Ingress, false) => counters.ingress_denied += packets,
+        (Direction::Egress, false) => counters.egress_denied += packets,
+    }
 }
 
 /// Counts a connection that came about.
@@ -112,25 +129,14 @@ fn tcp_retransmit_skb(ctx: BtfTracePointContext) -> i32 {
 /// This CPU's counters of the task that the socket belongs to, if it is registered.
 #[inline(always)]
 fn counters_of(socket: KernelPtr) -> Option<*mut NetCounters> {
-    NET.get_ptr_mut(socket.follow(fact!(sock_cgroup))?.task_of_cgroup()?)
-}
-
-/// The task whose socket the packet belongs to, if this load of the programs is to look at it.
-#[inline(always)]
-fn task_of(ctx: &SkBuffContext) -> Option<CgroupId> {
-    if !is_active() {
-        return None;
-    }
-    let level = fact!(task_level) as i32;
-    // SAFETY: the context is valid for the run of the program; the helper takes any level.
-    let task = unsafe { bpf_skb_ancestor_cgroup_id(ctx.skb.skb, level) };
-    (task != 0).then_some(task)
+    let traffic = NET.get_ptr_mut(socket.follow(fact!(sock_cgroup))?.task_of_cgroup()?)?;
+    // SAFETY: nothing is read; the entry is a map value, which RCU keeps alive.
+    Some(unsafe { &raw mut (*traffic).counters })
 }
 
 /// Bytes of the packet, and how many packets it is on the wire.
 #[inline(always)]
-fn size(ctx: &SkBuffContext) -> (u64, u64) {
-    let skb = ctx.skb.skb;
+fn size(skb: *mut __sk_buff) -> (u64, u64) {
     // SAFETY: the context is valid for the run of the program.
     let (bytes, segments) = unsafe { ((*skb).len, (*skb).gso_segs) };
     (u64::from(bytes), u64::from(segments.max(1)))

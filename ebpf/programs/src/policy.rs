@@ -29,16 +29,18 @@ use muster_ebpf_common::{
     limits::{
         FLOWS_MAX, INTERVALS_MAX, LEAVES_MAX, PORTS_MAX, RULES_MAX, TASKS_MAX, VERDICTS_BYTES,
     },
+    net::{MetRule, tcp_state},
     policy::{
-        Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, Leaf, POLICY_BITS,
-        Place4, Place6, PortKey, RuleCounters, RuleKey, TELL_EVERY_NS, Verdict, VerdictEvent,
-        mapped, search, socket,
+        Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, Leaf, NO_RULE,
+        POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS,
+        Verdict, VerdictEvent, mapped, search, socket,
     },
 };
 
 pub(crate) use self::packet::protocol;
 use self::packet::{Packet, is_mapped, low};
-use crate::kernel::{count_lost, current_task, fact, is_active};
+use crate::kernel::{count_lost, current_task, fact, is_active, policy_changes};
+use crate::net::NET;
 
 /// The policies of each task. The agent makes the entry before the task starts.
 #[map]
@@ -75,7 +77,7 @@ static VERDICTS: RingBuf = RingBuf::pinned(VERDICTS_BYTES, 0);
 
 /// What is known of a TCP socket. It goes away with the socket.
 #[btf_map]
-static SOCKETS: SkStorage<u32> = SkStorage::new();
+static SOCKETS: SkStorage<SocketState> = SkStorage::new();
 
 /// The number of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
@@ -108,9 +110,40 @@ impl Peer {
     }
 }
 
+/// What is kept with the packet's socket, if its connection came about and was let pass since policies changed last.
+#[inline(always)]
+pub(crate) fn settled<'a>(skb: *mut __sk_buff) -> Option<&'a SocketState> {
+    let kept = socket_state(full_socket(skb)?, false);
+    // SAFETY: the storage lives as long as the socket, which the packet holds.
+    let state = unsafe { kept.as_ref() }?;
+    (state.valid == policy_changes() + 1).then_some(state)
+}
+
+/// Counts a packet of a settled connection; `false` if another rule was met last.
+#[inline(always)]
+pub(crate) fn count_settled(state: &SocketState, met: &mut [MetRule; 2], bytes: u64) -> bool {
+    if state.rule == NO_RULE {
+        return true;
+    }
+    let [ingress, egress] = met;
+    let met = if state.begun == Direction::Ingress as u32 {
+        ingress
+    } else {
+        egress
+    };
+    if met.policy != state.policy || met.rule != state.rule {
+        return false;
+    }
+    met.packets += 1;
+    met.bytes += bytes;
+    true
+}
+
 /// Whether the task that the packet belongs to may send or receive it.
 #[inline(always)]
 pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) -> bool {
+    // Before the fence is looked at: a verdict is kept under the number of changes that it knows of.
+    let changes = policy_changes();
     // SAFETY: the value is copied at once.
     let Some(fence) = (unsafe { FENCE.get(task) }).copied() else {
         return true;
@@ -121,7 +154,7 @@ pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) 
     packet.event.bytes = unsafe { (*skb).len };
     packet.read(skb);
     if matches!(packet.class, Class::Tcp) {
-        return tcp(skb, fence, &mut packet, direction);
+        return tcp(skb, fence, &mut packet, direction, changes);
     }
     if packet.is_exchange {
         return datagram(skb, fence, &mut packet, direction);
@@ -135,17 +168,29 @@ pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) 
 
 /// A packet of a connection. What began it is known from its first packet, kept with the socket.
 #[inline(always)]
-fn tcp(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direction) -> bool {
+fn tcp(
+    skb: *mut __sk_buff,
+    fence: Fence,
+    packet: &mut Packet,
+    direction: Direction,
+    changes: u64,
+) -> bool {
     let begins_here = packet.begins && matches!(direction, Direction::Egress);
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
-    let kept = socket_state(skb, begins_here || (local && !packet.begins));
+    let socket = full_socket(skb);
+    // SAFETY: it is the packet's socket, or there is none.
+    let connected = socket.is_some_and(|it| tcp_state::is_connected(unsafe { (*it).state }));
+    let kept = socket.map_or(core::ptr::null_mut(), |it| {
+        socket_state(it, begins_here || connected)
+    });
     // SAFETY: the storage lives as long as the socket, which the packet holds.
-    let mut known = if kept.is_null() { 0 } else { unsafe { *kept } };
-    let before = known;
-    if begins_here {
-        known = socket::INITIATED;
-    }
+    let before = unsafe { kept.as_ref() }.map_or(0, |state| state.known);
+    let mut known = if begins_here {
+        socket::INITIATED
+    } else {
+        before
+    };
     let mut own = known & socket::OWN != 0;
     let mut private = false;
     if local && known & socket::CHECKED == 0 {
@@ -164,14 +209,7 @@ fn tcp(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direct
     if !local && fence.is_behind_door() && packet.begins && !begins_here {
         private = is_private(packet.event.task, packet.event.local_port);
     }
-    if !kept.is_null() && known != before {
-        // SAFETY: as above.
-        unsafe { *kept = known };
-    }
-    if own {
-        return true;
-    }
-    let begun = if packet.begins {
+    let begun = if own || packet.begins {
         direction
     } else if known & socket::INITIATED != 0 {
         Direction::Egress
@@ -179,10 +217,31 @@ fn tcp(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direct
         Direction::Ingress
     };
     packet.event.policy = fence.policy(begun);
-    if private {
-        return refuse(packet, Verdict::PRIVATE_PORT);
+    let verdict = if own {
+        Verdict::new(true, false, 0)
+    } else if private {
+        Verdict::new(false, false, Verdict::PRIVATE_PORT)
+    } else {
+        decide(packet, packet.key(begun))
+    };
+    // SAFETY: as above.
+    if let Some(state) = unsafe { kept.as_mut() } {
+        let settles = connected && !packet.begins && verdict.allows() && !verdict.is_told();
+        *state = SocketState {
+            known,
+            begun: begun as u32,
+            policy: packet.event.policy,
+            rule: if own { NO_RULE } else { verdict.rule() },
+            task: packet.event.task,
+            valid: if settles { changes + 1 } else { 0 },
+        };
     }
-    judge(packet, begun)
+    if own {
+        return true;
+    }
+    packet.event.verdict = verdict.0;
+    count_and_tell(packet, begun);
+    verdict.allows()
 }
 
 /// A datagram or an echo. What is refused by its own direction's policy may be an answer.
@@ -213,6 +272,7 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
         decide(packet, packet.key(direction))
     };
     packet.event.verdict = verdict.0;
+    let mut judged_by = direction;
     if verdict.allows() {
         if local || behind_door || !fence.is_open(other_way) {
             record(packet, direction as u8);
@@ -222,11 +282,12 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
         let answer = decide(packet, packet.request_key(other_way));
         if answer.allows() {
             packet.event.verdict = answer.0;
+            judged_by = other_way;
         } else {
             packet.event.policy = fence.policy(direction);
         }
     }
-    count_and_tell(&mut packet.event);
+    count_and_tell(packet, judged_by);
     Verdict(packet.event.verdict).allows()
 }
 
@@ -235,16 +296,8 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
 fn judge(packet: &mut Packet, direction: Direction) -> bool {
     let verdict = decide(packet, packet.key(direction));
     packet.event.verdict = verdict.0;
-    count_and_tell(&mut packet.event);
+    count_and_tell(packet, direction);
     verdict.allows()
-}
-
-/// Refuses the packet by a rule that is no policy's.
-#[inline(always)]
-fn refuse(packet: &mut Packet, rule: u32) -> bool {
-    packet.event.verdict = Verdict::new(false, false, rule).0;
-    count_and_tell(&mut packet.event);
-    false
 }
 
 /// What the packet's policy says of `key`. Nothing there means no.
@@ -288,27 +341,70 @@ unsafe extern "C" fn look_up_verdict(
     search(leaf, key, |index| INTERVALS.get(index).copied()).0
 }
 
-/// Counts the verdict, and tells the agent of it if it is one that is told.
+/// Counts the verdict of the policy of `begun`, and tells the agent of it if it is one that is told.
 #[inline(always)]
-fn count_and_tell(event: &mut VerdictEvent) {
-    // SAFETY: the event is alive and nobody else's.
-    unsafe { note_verdict(event) };
+fn count_and_tell(packet: &mut Packet, begun: Direction) {
+    if Verdict(packet.event.verdict).is_told() {
+        // SAFETY: the event is alive and nobody else's.
+        unsafe { tell_verdict(&raw mut packet.event) };
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { note_verdict(&raw const packet.event, begun as u32) };
 }
 
-/// Verified once for all callers, as [`look_up_verdict`] is.
+/// Counts a verdict that is not told. Verified once for all callers, as [`look_up_verdict`] is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-unsafe extern "C" fn note_verdict(event: *mut VerdictEvent) -> u32 {
+unsafe extern "C" fn note_verdict(event: *const VerdictEvent, begun: u32) -> u32 {
     // SAFETY: the caller gives an event, or the verifier would not have it; null is asked for by it.
-    let Some(event) = (unsafe { event.as_mut() }) else {
+    let Some(event) = (unsafe { event.as_ref() }) else {
         return 0;
     };
-    let verdict = Verdict(event.verdict);
-    let key = RuleKey {
-        task: event.task,
-        policy: event.policy,
-        rule: verdict.rule(),
+    let rule = Verdict(event.verdict).rule();
+    let bytes = u64::from(event.bytes);
+    let Some(traffic) = NET.get_ptr_mut(event.task) else {
+        count_rule(event.task, event.policy, rule, 1, bytes);
+        return 0;
     };
+    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+    let traffic = unsafe { &mut *traffic };
+    let [ingress, egress] = &mut traffic.met;
+    let met = if begun == Direction::Ingress as u32 {
+        ingress
+    } else {
+        egress
+    };
+    if met.policy == event.policy && met.rule != rule && met.packets != 0 {
+        count_rule(event.task, met.policy, met.rule, met.packets, met.bytes);
+    }
+    // What a policy counted that the task has no more is forgotten.
+    if met.policy != event.policy || met.rule != rule {
+        *met = MetRule {
+            policy: event.policy,
+            rule,
+            packets: 0,
+            bytes: 0,
+        };
+    }
+    met.packets += 1;
+    met.bytes += bytes;
+    0
+}
+
+/// Adds to a rule's own counters.
+#[inline(never)]
+fn count_rule(task: CgroupId, policy: u32, rule: u32, packets: u64, bytes: u64) -> u32 {
+    if let Some(counters) = counters_of(RuleKey { task, policy, rule }) {
+        counters.packets += packets;
+        counters.bytes += bytes;
+    }
+    0
+}
+
+/// A rule's counters, which are made if they are not there.
+#[inline(always)]
+fn counters_of<'a>(key: RuleKey) -> Option<&'a mut RuleCounters> {
     let counters = match RULES.get_ptr_mut(key) {
         Some(counters) => Some(counters),
         None => {
@@ -317,15 +413,29 @@ unsafe extern "C" fn note_verdict(event: *mut VerdictEvent) -> u32 {
             }
             RULES.get_ptr_mut(key)
         }
-    };
-    let Some(counters) = counters else { return 0 };
+    }?;
     // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
-    let counters = unsafe { &mut *counters };
+    Some(unsafe { &mut *counters })
+}
+
+/// Counts a verdict and tells it, if none of its rule was told a moment ago. Verified once for all callers.
+#[unsafe(no_mangle)]
+#[inline(never)]
+unsafe extern "C" fn tell_verdict(event: *mut VerdictEvent) -> u32 {
+    // SAFETY: as in [`note_verdict`].
+    let Some(event) = (unsafe { event.as_mut() }) else {
+        return 0;
+    };
+    let key = RuleKey {
+        task: event.task,
+        policy: event.policy,
+        rule: Verdict(event.verdict).rule(),
+    };
+    let Some(counters) = counters_of(key) else {
+        return 0;
+    };
     counters.packets += 1;
     counters.bytes += u64::from(event.bytes);
-    if !verdict.is_told() {
-        return 0;
-    }
     // SAFETY: the helper has no arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     if now_ns - counters.told_ns < TELL_EVERY_NS {
@@ -379,27 +489,32 @@ fn was_recorded(packet: &Packet, direction: u8) -> u32 {
     u32::from(now_ns.wrapping_sub(seen_ns) < FLOW_NS)
 }
 
-/// What is kept with the packet's socket; null if it has none, or nothing and `make` is false.
+/// The packet's socket, if it is more than a half-open or a half-closed connection.
 #[inline(always)]
-fn socket_state(skb: *mut __sk_buff, make: bool) -> *mut u32 {
-    // SAFETY: the context is valid for the run of the program, and the helpers check the rest.
-    unsafe {
-        let sk = (*skb).__bindgen_anon_2.sk;
-        if sk.is_null() {
-            return core::ptr::null_mut();
+fn full_socket(skb: *mut __sk_buff) -> Option<*mut bpf_sock> {
+    // SAFETY: the context is valid for the run of the program, and the helper checks the rest.
+    let socket = unsafe {
+        let socket = (*skb).__bindgen_anon_2.sk;
+        if socket.is_null() {
+            return None;
         }
-        let sk = bpf_sk_fullsock(sk);
-        if sk.is_null() {
-            return core::ptr::null_mut();
-        }
-        let flags = if make {
-            u64::from(BPF_SK_STORAGE_GET_F_CREATE)
-        } else {
-            0
-        };
-        let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
-        bpf_sk_storage_get(map, sk.cast(), core::ptr::null_mut(), flags).cast::<u32>()
-    }
+        bpf_sk_fullsock(socket)
+    };
+    (!socket.is_null()).then_some(socket)
+}
+
+/// What is kept with a socket; null if that is nothing and `make` is false.
+#[inline(always)]
+fn socket_state(socket: *mut bpf_sock, make: bool) -> *mut SocketState {
+    let flags = if make {
+        u64::from(BPF_SK_STORAGE_GET_F_CREATE)
+    } else {
+        0
+    };
+    let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
+    // SAFETY: the socket is the packet's.
+    unsafe { bpf_sk_storage_get(map, socket.cast(), core::ptr::null_mut(), flags) }
+        .cast::<SocketState>()
 }
 
 /// Who is at the other end of a packet on the loopback interface, as [`Peer::of`] reads it.
@@ -560,6 +675,6 @@ fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
         return 1;
     }
     packet.event.verdict = verdict.0;
-    count_and_tell(&mut packet.event);
+    count_and_tell(&mut packet, Direction::Egress);
     0
 }

@@ -1,0 +1,227 @@
+//! `bpf_cost`: what the programs that watch and fence tasks cost the tasks.
+//!
+//! A process of a task exchanges bytes with a second one ([`work`]): through pipes, which is nothing but switches
+//! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and by
+//! a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
+//! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well;
+//! its two looks at the clock are in each run of it.
+//!
+//! Everything is in a network namespace of the measurement's own.
+
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use anyhow::{Context as _, anyhow, ensure};
+use muster_agent::bpf::{
+    Bpf, BpfConfig, ProgramCost, ensure_bpffs, measure_cost, remove_pins, unmount_bpffs,
+};
+use muster_agent::fixture::fence_plain;
+use nix::sched::{CloneFlags, unshare};
+
+use crate::cgroup::CgroupDir;
+use crate::harness::{Context, Metric, Tally};
+use crate::subject;
+use work::Work;
+
+pub(crate) use work::{CHILD, child};
+
+/// How tasks fare without any of this.
+const NOTHING: &str = "nothing loaded";
+
+/// How long the kernel measures each program; a workload runs all the time.
+const WATCHED: Duration = Duration::from_secs(2);
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let dir = context.subdir()?;
+    std::thread::scope(|scope| {
+        let measured = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).context("a network namespace: are you root?")?;
+            let status = Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status()?;
+            ensure!(status.success(), "ip link set lo up: {status}");
+            let result = measure(context, dir.path());
+            unmount_bpffs(dir.path())?;
+            result
+        });
+        measured
+            .join()
+            .map_err(|_panic| anyhow!("the measuring thread failed"))?
+    })
+}
+
+fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
+    let place = Place::new(dir)?;
+    let mut tally = Tally::default();
+    for _ in 0..context.rounds() {
+        place.round(context, &mut tally)?;
+    }
+    Ok(tally.finish())
+}
+
+/// A node's tree with one task.
+struct Place {
+    config: BpfConfig,
+    task: PathBuf,
+    tree: CgroupDir,
+}
+
+impl Place {
+    fn new(dir: &Path) -> anyhow::Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+        let own = own.context("there is no cgroup v2 hierarchy on this machine")?;
+        let tree = CgroupDir::create("cost")?;
+        let task = tree.path().join("alloc/task");
+        fs::create_dir_all(&task)?;
+        let config = BpfConfig {
+            pin_dir: ensure_bpffs(dir)?.join("muster-perf"),
+            cgroup_dir: tree.path().to_owned(),
+            task_level: u32::try_from(Path::new(own).components().count())? + 3,
+        };
+        Ok(Self { config, task, tree })
+    }
+
+    fn round(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+        let mut without = Vec::new();
+        for (name, work) in works(context) {
+            without.push((name, self.time(work)?));
+        }
+        let bpf = Bpf::open(&self.config)?;
+        let result = self.watched(&bpf, context, &without, tally);
+        remove_pins(&self.config.pin_dir)?;
+        result
+    }
+
+    fn watched(
+        &self,
+        bpf: &Bpf,
+        context: &Context,
+        without: &[(&str, f64)],
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
+        let id = fs::metadata(&self.task)?.ino();
+        bpf.watch(id)?;
+        fence_plain(bpf, id).map_err(|error| anyhow!(error))?;
+        for ((name, work), (_, without)) in works(context).into_iter().zip(without) {
+            tally.ours(name, "us", self.time(work)?);
+            tally.rival(name, "us", NOTHING, *without);
+        }
+        for (work, programs) in WATCHED_WORKS {
+            let costs = self.costs(*work)?;
+            for (program, name) in *programs {
+                let cost = costs.iter().find(|cost| cost.name == *program);
+                let cost = cost.with_context(|| format!("`{program}` did not run"))?;
+                let each = cost.time.as_secs_f64() * 1e9 / cost.runs as f64;
+                tally.ours(name, "ns", each);
+            }
+        }
+        Ok(())
+    }
+
+    /// Microseconds of one exchange.
+    fn time(&self, work: Work) -> anyhow::Result<f64> {
+        let output = self.start(work)?.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "{work:?} ended with {}",
+            output.status
+        );
+        let nanos: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
+        Ok(nanos / 1e3 / work.times as f64)
+    }
+
+    /// What the kernel says of the programs while the task works.
+    fn costs(&self, work: Work) -> anyhow::Result<Vec<ProgramCost>> {
+        let mut child = self.start(work)?;
+        let costs = measure_cost(WATCHED);
+        child.kill()?;
+        child.wait()?;
+        Ok(costs?)
+    }
+
+    /// Starts `work` as the task.
+    fn start(&self, work: Work) -> anyhow::Result<std::process::Child> {
+        let words = work.words();
+        let program = subject::child_command(CHILD, words.iter().map(AsRef::as_ref))?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])
+            .arg(self.task.join("cgroup.procs"))
+            .arg(program.get_program())
+            .args(program.get_args());
+        for (name, value) in program.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        Ok(command.stdout(Stdio::piped()).spawn()?)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The tree itself goes with its own drop.
+        drop(fs::remove_dir(&self.task));
+        drop(fs::remove_dir(self.tree.path().join("alloc")));
+    }
+}
+
+/// What is timed, with the name of its metric.
+fn works(context: &Context) -> [(&'static str, Work); 4] {
+    let of = |kind: work::Kind, times: u64| Work { kind, times };
+    [
+        (
+            "us_per_switches",
+            of(work::Kind::Pipe, context.pick(200_000, 50_000)),
+        ),
+        (
+            "us_per_datagrams",
+            of(work::Kind::Udp, context.pick(100_000, 30_000)),
+        ),
+        (
+            "us_per_segments",
+            of(work::Kind::Tcp, context.pick(100_000, 30_000)),
+        ),
+        (
+            "us_per_mebibyte",
+            of(work::Kind::Stream, context.pick(8_192, 2_048)),
+        ),
+    ]
+}
+
+/// What runs while programs are measured, which ones, and the names of their metrics.
+type WatchedWork = (Work, &'static [(&'static str, &'static str)]);
+
+const WATCHED_WORKS: &[WatchedWork] = &[
+    (
+        Work {
+            kind: work::Kind::Pipe,
+            times: u64::MAX,
+        },
+        &[("sched_switch", "ns_per_switch")],
+    ),
+    (
+        Work {
+            kind: work::Kind::Udp,
+            times: u64::MAX,
+        },
+        &[
+            ("net_egress", "ns_per_datagram_sent"),
+            ("net_ingress", "ns_per_datagram_received"),
+        ],
+    ),
+    (
+        Work {
+            kind: work::Kind::Tcp,
+            times: u64::MAX,
+        },
+        &[
+            ("net_egress", "ns_per_segment_sent"),
+            ("net_ingress", "ns_per_segment_received"),
+        ],
+    ),
+];

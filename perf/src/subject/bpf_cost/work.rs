@@ -1,0 +1,173 @@
+//! What the task does: two threads of a process, that hand bytes to each other.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow, bail};
+
+/// What a child is told to be: see [`child`].
+pub(crate) const CHILD: &str = "bpf-work";
+
+/// Bytes of a write in a stream.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// How bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One byte to and fro through pipes: two switches.
+    Pipe,
+    /// One datagram to and fro: two packets, each of which is sent and received.
+    Udp,
+    /// One byte to and fro on a connection: two segments.
+    Tcp,
+    /// A mebibyte one way on a connection.
+    Stream,
+}
+
+/// So many of these.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) kind: Kind,
+    pub(super) times: u64,
+}
+
+impl Work {
+    /// As the words of a command.
+    pub(super) fn words(self) -> [OsString; 2] {
+        let kind = match self.kind {
+            Kind::Pipe => "pipe",
+            Kind::Udp => "udp",
+            Kind::Tcp => "tcp",
+            Kind::Stream => "stream",
+        };
+        [kind.into(), self.times.to_string().into()]
+    }
+
+    fn read(words: &[OsString]) -> anyhow::Result<Self> {
+        let [kind, times] = words else {
+            bail!("a kind of work and a number are wanted");
+        };
+        let kind = match kind.to_str() {
+            Some("pipe") => Kind::Pipe,
+            Some("udp") => Kind::Udp,
+            Some("tcp") => Kind::Tcp,
+            Some("stream") => Kind::Stream,
+            other => bail!("no kind of work is called {other:?}"),
+        };
+        let times = times.to_str().context("a number")?.parse()?;
+        Ok(Self { kind, times })
+    }
+}
+
+/// Does what `words` say, and writes how many nanoseconds it took.
+pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
+    let work = Work::read(words)?;
+    let times = work.times;
+    let nanos = match work.kind {
+        Kind::Pipe => {
+            let (near_in, far_out) = std::io::pipe()?;
+            let (far_in, near_out) = std::io::pipe()?;
+            exchange(times, (near_in, near_out), (far_in, far_out))?
+        }
+        Kind::Udp => {
+            let near = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let far = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            near.connect(far.local_addr()?)?;
+            far.connect(near.local_addr()?)?;
+            let (near, far) = (Datagrams(&near), Datagrams(&far));
+            exchange(times, (near, near), (far, far))?
+        }
+        Kind::Tcp => {
+            let (near, far) = connection()?;
+            exchange(times, (&near, &near), (&far, &far))?
+        }
+        Kind::Stream => {
+            let (near, far) = connection()?;
+            stream(times, near, far)?
+        }
+    };
+    println!("{nanos}");
+    Ok(())
+}
+
+fn connection() -> anyhow::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
+}
+
+/// A socket read and written like a stream.
+#[derive(Clone, Copy)]
+struct Datagrams<'a>(&'a UdpSocket);
+
+impl Read for Datagrams<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.0.recv(buf)
+    }
+}
+
+impl Write for Datagrams<'_> {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        self.0.send(buf)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Nanoseconds of `times` bytes there and back again.
+fn exchange<R: Read + Send, W: Write + Send>(
+    times: u64,
+    near: (impl Read, impl Write),
+    far: (R, W),
+) -> anyhow::Result<u128> {
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(move || -> std::io::Result<()> {
+            let (mut from, mut to) = far;
+            let mut byte = [0];
+            for _ in 0..times {
+                from.read_exact(&mut byte)?;
+                to.write_all(&byte)?;
+            }
+            Ok(())
+        });
+        let (mut from, mut to) = near;
+        let mut byte = [7];
+        let start = Instant::now();
+        for _ in 0..times {
+            to.write_all(&byte)?;
+            from.read_exact(&mut byte)?;
+        }
+        let took = start.elapsed().as_nanos();
+        echo.join().map_err(|_panic| anyhow!("the echo failed"))??;
+        Ok(took)
+    })
+}
+
+/// Nanoseconds of `mebibytes` one way.
+fn stream(mebibytes: u64, mut near: TcpStream, mut far: TcpStream) -> anyhow::Result<u128> {
+    let writes = mebibytes.saturating_mul((1 << 20) / WRITE_BYTES as u64);
+    let start = Instant::now();
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let sender = scope.spawn(move || -> std::io::Result<()> {
+            let bytes = vec![0; WRITE_BYTES];
+            for _ in 0..writes {
+                near.write_all(&bytes)?;
+            }
+            Ok(())
+        });
+        let mut bytes = vec![0; WRITE_BYTES];
+        while far.read(&mut bytes)? > 0 {}
+        sender
+            .join()
+            .map_err(|_panic| anyhow!("the sender failed"))??;
+        Ok(())
+    })?;
+    Ok(start.elapsed().as_nanos())
+}
