@@ -42,7 +42,7 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let next = KernelPtr::new(ctx.arg(2));
     let prev_state: u32 = ctx.arg(3);
 
-    let next_pid: u32 = next.read(fact!(task_pid)).unwrap_or(0);
+    let next_pid: u32 = next.field(fact!(task_pid));
     let Some(ran_ns) = charge_cpu(Some(next_pid)) else {
         return 0;
     };
@@ -67,9 +67,9 @@ fn charge_wait(thread: KernelPtr, counters: &mut SchedCounters) {
     if fact!(task_sched_info) == 0 {
         return;
     }
-    let Some([runs, waited_ns]) = thread.read::<[u64; 2]>(fact!(task_sched_info)) else {
-        return;
-    };
+    // Runs, and how long it waited for them: the structure's first two fields, of 64 bits each.
+    let runs: u64 = thread.field(fact!(task_sched_info));
+    let waited_ns: u64 = thread.field(fact!(task_sched_info) + 8);
     let pid = bpf_get_current_pid_tgid() as u32;
     let Some(mark) = WAITED.get_ptr_mut(pid % WAITS) else {
         return;
