@@ -14,6 +14,7 @@ job "fenced" {
       policy {
         egress {
           default = "deny"
+          rate    = "100mbit"
 
           rule "names" {
             action   = "allow"

@@ -8,6 +8,7 @@ use muster_agent_core::policy::{NodePolicy, compile};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::fixture;
 use muster_domain::id::Timestamp;
+use muster_domain::job::{BitRate, NetworkPolicy};
 
 use crate::allocdir::DataDir;
 use crate::bpf::Bpf;
@@ -63,13 +64,20 @@ pub async fn finished(
     Ok(())
 }
 
-/// Puts the task with this cgroup behind the policy that it has if its job says nothing.
+/// Puts the task with this cgroup behind the policy that it has if its job says nothing, but how fast it may send.
 ///
 /// # Errors
 ///
 /// If there is no room.
-pub fn fence_plain(bpf: &Bpf, task: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let group = fixture::group("g");
+pub fn fence_plain(
+    bpf: &Bpf,
+    task: u64,
+    egress_rate: Option<BitRate>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut group = fixture::group("g");
+    let mut policy = NetworkPolicy::default();
+    policy.egress.rate = egress_rate;
+    group.tasks[0].policy = Some(policy);
     let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default())?;
     Ok(bpf.fence(task, &policies, &BTreeSet::new())?)
 }

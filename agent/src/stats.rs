@@ -17,7 +17,7 @@ use crate::limits::STUCK_TOLD_MAX;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 18] = [
+const EBPF_VALUES: [&str; 20] = [
     "context_switches",
     "run_delay",
     "forks",
@@ -28,6 +28,8 @@ const EBPF_VALUES: [&str; 18] = [
     "net_tx_packets",
     "net_rx_denied",
     "net_tx_denied",
+    "net_rx_limited",
+    "net_tx_limited",
     "tcp_opened",
     "tcp_accepted",
     "tcp_retransmits",
@@ -286,6 +288,8 @@ fn add_counters(
     stats.net_tx_packets = Some(counters.net.egress_packets);
     stats.net_rx_denied = Some(counters.net.ingress_denied);
     stats.net_tx_denied = Some(counters.net.egress_denied);
+    stats.net_rx_limited = Some(counters.net.ingress_limited);
+    stats.net_tx_limited = Some(counters.net.egress_limited);
     stats.tcp_opened = has("connections").then_some(counters.net.tcp_opened);
     stats.tcp_accepted = has("connections").then_some(counters.net.tcp_accepted);
     let block = has("block").then_some(&counters.block);

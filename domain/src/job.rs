@@ -30,8 +30,8 @@ pub use launch::{
     Scaling, VolumeAsk, VolumeAsks, VolumeMount,
 };
 pub use policy::{
-    DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule,
-    PortRange, read_peer,
+    BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
+    PolicyRule, PortRange, read_peer,
 };
 pub use task::{Lifecycle, LifecycleHook, LogConfig, Task};
 pub use update::{

@@ -461,6 +461,10 @@ pub struct TaskStats {
     pub net_rx_denied: Option<u64>,
     /// Packets of the task that its network policy refused, from eBPF; not among those sent.
     pub net_tx_denied: Option<u64>,
+    /// Packets to the task that came faster than it may receive, from eBPF; not among those received.
+    pub net_rx_limited: Option<u64>,
+    /// Packets of the task that it sent faster than it may, from eBPF; not among those sent.
+    pub net_tx_limited: Option<u64>,
     /// TCP connections that the task opened, and that came about; from eBPF.
     pub tcp_opened: Option<u64>,
     /// TCP connections to the task that came about, from eBPF.

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{
-    DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule,
-    PortRange, TaskGroup,
+    BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
+    PolicyRule, PortRange, TaskGroup,
 };
 use muster_ebpf_common::policy::{
     Class, Interval, KEYS, LEAF_INTERVALS_MAX, Verdict, icmp_detail, key,
@@ -55,6 +55,10 @@ pub struct TaskPolicies {
     pub ingress: Compiled,
     /// What it sends.
     pub egress: Compiled,
+    /// How fast it may receive.
+    pub ingress_rate: Option<BitRate>,
+    /// How fast it may send.
+    pub egress_rate: Option<BitRate>,
 }
 
 /// What a node adds to every task's policy.
@@ -92,8 +96,14 @@ pub fn compile(
         let all = [own, shared, Some(&node.policy)];
         all.map(|policy| policy.map(direction))
     };
+    let rate = |direction| {
+        let mut said = pick(direction).into_iter().flatten();
+        said.find_map(|policy| policy.rate)
+    };
     let built_in = built_in(node);
     Ok(TaskPolicies {
+        ingress_rate: rate(|policy| &policy.ingress),
+        egress_rate: rate(|policy| &policy.egress),
         ingress: Layers::new(&[], pick(|policy| &policy.ingress)).compile("ingress")?,
         egress: Layers::new(&built_in, pick(|policy| &policy.egress)).compile("egress")?,
     })

@@ -14,14 +14,17 @@ use std::{
 
 use aya::maps::{Map, MapData, RingBuf};
 use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies};
+use muster_domain::job::BitRate;
 use muster_ebpf_common::{
     CgroupId,
     limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
     net::{MetRule, Traffic},
     policy::{
-        BEHIND_DOOR, Direction, EGRESS_OPEN, Fence, INGRESS_OPEN, Interval, Leaf, LeafKey4,
-        LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, Verdict,
+        BEHIND_DOOR, Direction, EGRESS_LIMITED, EGRESS_OPEN, Fence, INGRESS_LIMITED, INGRESS_OPEN,
+        Interval, Leaf, LeafKey4, LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters,
+        RuleKey, Verdict,
     },
+    rate::{Bucket, Rates},
 };
 use thiserror::Error;
 
@@ -75,6 +78,7 @@ pub(super) struct Policy {
     intervals: PinnedMap<u32, Interval>,
     ports: PinnedMap<PortKey, u64>,
     rules: PinnedMap<RuleKey, RuleCounters>,
+    rates: PinnedMap<CgroupId, Rates>,
     /// Counts of the rules met last are there.
     traffic: PinnedMap<CgroupId, Traffic>,
     /// At [`CHANGES`], how often the policies of a task were changed.
@@ -123,6 +127,7 @@ impl Policy {
             intervals: PinnedMap::shared(open_map(maps, "INTERVALS")?),
             ports: PinnedMap::shared(open_map(maps, "PORTS")?),
             rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
+            rates: PinnedMap::shared(open_map(maps, "RATES")?),
             traffic: PinnedMap::per_cpu(open_map(maps, "NET")?, cpus),
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
@@ -156,6 +161,7 @@ impl Policy {
             }
             if !alive.contains(&task) {
                 self.fence.remove(task)?;
+                self.rates.remove(task)?;
             } else if let Some(fence) = first(self.fence.lookup(task)?) {
                 known.extend([fence.ingress, fence.egress]);
             }
@@ -221,10 +227,13 @@ impl Policy {
             egress,
             flags: flag(&policies.ingress, INGRESS_OPEN)
                 | flag(&policies.egress, EGRESS_OPEN)
-                | if behind_door { BEHIND_DOOR } else { 0 },
+                | if behind_door { BEHIND_DOOR } else { 0 }
+                | policies.ingress_rate.map_or(0, |_| INGRESS_LIMITED)
+                | policies.egress_rate.map_or(0, |_| EGRESS_LIMITED),
         };
         let made = self
             .set_ports(task, &before.ports, ports)
+            .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| self.set_fence(task, fence));
         if let Err(error) = made {
             self.release(&mut loaded, task, ingress);
@@ -240,6 +249,28 @@ impl Policy {
         self.release(&mut loaded, task, before.ingress);
         self.release(&mut loaded, task, before.egress);
         Ok(())
+    }
+
+    /// Sets the rates of a task. It starts with a burst, also at a new rate.
+    fn set_rates(&self, task: CgroupId, policies: &TaskPolicies) -> io::Result<()> {
+        let bucket = |rate: Option<BitRate>| {
+            let bits = rate.map_or(0, |rate| rate.0);
+            Bucket::of_bits(bits)
+        };
+        let rates = Rates {
+            ingress: bucket(policies.ingress_rate),
+            egress: bucket(policies.egress_rate),
+        };
+        if rates == Rates::default() {
+            return self.rates.remove(task).map(drop);
+        }
+        let before = first(self.rates.lookup(task)?).unwrap_or_default();
+        let price = |rates: Rates| [rates.ingress.ps_per_byte, rates.egress.ps_per_byte];
+        if price(before) == price(rates) {
+            // What is not paid for stays so.
+            return Ok(());
+        }
+        self.rates.set_all(task, rates)
     }
 
     /// Sets the fence, and has verdicts forgotten that were made with another one.
@@ -258,6 +289,7 @@ impl Policy {
     pub(super) fn forget(&self, task: CgroupId) -> io::Result<()> {
         let mut loaded = self.locked();
         self.fence.remove(task)?;
+        self.rates.remove(task)?;
         let Some(before) = loaded.tasks.remove(&task) else {
             return Ok(());
         };

@@ -197,6 +197,7 @@ impl Networks {
             egress: DirectionPolicy {
                 default: Some(PolicyAction::Deny),
                 rules: (0..rules).map(rule).collect(),
+                rate: None,
             },
             ingress: DirectionPolicy::default(),
         });

@@ -5,6 +5,7 @@
 //! | 1 | the boot of a leftover; the whole table, if its agent did not know of leftovers |
 //! | 2 | the ends of one-off tasks, in the records of tasks and in snapshots |
 //! | 3 | the network policies of jobs, in desired allocations |
+//! | 4 | their rates |
 
 mod desired;
 
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::gc::Leftover;
 
-pub(super) use desired::DesiredAllocOf3;
+pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4};
 
 /// A leftover in format 1.
 #[derive(Debug, Deserialize)]
@@ -173,7 +174,12 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
         convert_rows::<TaskRecordOf2, TaskRecord>(transaction.open_table(TASKS)?)?;
         convert_rows::<AllocSnapshotOf2, AllocSnapshot>(transaction.open_table(SNAPSHOTS)?)?;
     }
-    convert_rows::<DesiredAllocOf3, DesiredAlloc>(transaction.open_table(DESIRED)?)?;
+    let desired = transaction.open_table(DESIRED)?;
+    if found < 4 {
+        convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?;
+    } else {
+        convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?;
+    }
     transaction
         .open_table(META)?
         .insert(META_SCHEMA, SCHEMA.to_le_bytes().as_slice())?;

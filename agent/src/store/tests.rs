@@ -4,7 +4,7 @@ use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::resources::Holding;
 
-use super::convert::{AllocSnapshotOf2, DesiredAllocOf3, TaskRecordOf2};
+use super::convert::{AllocSnapshotOf2, DesiredAllocOf3, DesiredAllocOf4, TaskRecordOf2};
 use super::*;
 
 fn desired(name: u32) -> DesiredAlloc {
@@ -325,7 +325,7 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_4_keep_their_bytes() {
+fn records_of_format_5_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -335,7 +335,7 @@ fn records_of_format_4_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-4.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-5.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -353,16 +353,18 @@ fn records_of_each_format_are_read() {
     }
     let found: DesiredAlloc = decode::<DesiredAllocOf3>(&bytes_of(&golden(3), "desired")).into();
     assert_eq!(found, desired(1));
+    let found: DesiredAlloc = decode::<DesiredAllocOf4>(&bytes_of(&golden(4), "desired")).into();
+    assert_eq!(found, desired(1));
     assert_eq!(
         decode::<DesiredAlloc>(&bytes_of(&golden(SCHEMA), "desired")),
         desired(1)
     );
-    for format in [3, SCHEMA] {
+    for format in [3, 4, SCHEMA] {
         let bytes = |name| bytes_of(&golden(format), name);
         assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
         assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
     }
-    for format in [2, 3, SCHEMA] {
+    for format in [2, 3, 4, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

@@ -22,6 +22,7 @@ mod node;
 mod oom;
 #[cfg(test)]
 mod policy;
+mod rates;
 #[cfg(test)]
 mod sched;
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::{
     env,
     fs::{self, OpenOptions},
-    io::{BufRead as _, BufReader, Lines, Write},
+    io::{BufRead as _, BufReader, Lines, Read as _, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -320,6 +320,10 @@ fn child() {
         "send-to" => send_to(argument),
         "ask" => ask(argument),
         "stream" => stream(argument),
+        "pour" => pour(&TcpStream::connect(argument).unwrap()),
+        "drain" => drain(&TcpStream::connect(argument).unwrap()),
+        "sink" => sink(argument),
+        "flood" => flood(argument),
         "serve-tcp" => serve_tcp(argument),
         "send" => send(argument.parse().unwrap()),
         "spawn" => spawn(argument.parse().unwrap()),
@@ -413,17 +417,51 @@ fn stream(to: &str) {
     }
 }
 
+/// Writes as fast as it can until the other side has enough.
+pub(crate) fn pour(mut stream: &TcpStream) {
+    while stream.write_all(&[0; 64 << 10]).is_ok() {}
+}
+
+/// Reads until the other side has said everything.
+fn drain(mut stream: &TcpStream) {
+    let mut bytes = [0; 64 << 10];
+    while stream.read(&mut bytes).is_ok_and(|count| count > 0) {}
+}
+
+/// Says at which port it listens and reads what comes.
+fn sink(at: &str) {
+    let listener = TcpListener::bind(at).unwrap();
+    say_port(&listener);
+    for stream in listener.incoming() {
+        drain(&stream.unwrap());
+    }
+}
+
+/// Sends datagrams of a kilobyte as fast as it can.
+fn flood(to: &str) {
+    let to: SocketAddr = to.parse().unwrap();
+    let socket = socket_towards(&to);
+    loop {
+        // One that is thrown away is no error of the sender's.
+        drop(socket.send_to(&[0; 1_000], to));
+    }
+}
+
 /// Says at which port it listens and greets whoever comes.
 fn serve_tcp(at: &str) {
     let listener = TcpListener::bind(at).unwrap();
+    say_port(&listener);
+    for stream in listener.incoming() {
+        drop(stream.unwrap().write_all(b"hello"));
+    }
+}
+
+fn say_port(listener: &TcpListener) {
     let port = listener.local_addr().unwrap().port();
     // Past the harness, which keeps what is printed.
     let mut out = std::io::stdout();
     out.write_all(format!("port {port}\n").as_bytes()).unwrap();
     out.flush().unwrap();
-    for stream in listener.incoming() {
-        drop(stream.unwrap().write_all(b"hello"));
-    }
 }
 
 /// Sends ten datagrams of a hundred bytes.

@@ -46,6 +46,7 @@ pub(crate) fn direction(default: PolicyAction, rules: Vec<PolicyRule>) -> Direct
     DirectionPolicy {
         default: Some(default),
         rules,
+        rate: None,
     }
 }
 

@@ -476,7 +476,10 @@ const POLICY: Block = Block {
 };
 
 const POLICY_DIRECTION: Block = Block {
-    attrs: &[attr("default", "Default", Kind::Text)],
+    attrs: &[
+        attr("default", "Default", Kind::Text),
+        attr("rate", "Rate", Kind::Text),
+    ],
     blocks: &[nested("rule", "Rules", Shape::Many, &POLICY_RULE)],
     ..EMPTY
 };

@@ -1,6 +1,6 @@
 //! Network policies with the commands a user has.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -135,6 +135,79 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
         "{}",
         stderr(&refused)
     );
+}
+
+/// A job whose task sends a datagram of a kilobyte every millisecond, at most at `rate`.
+fn hasty(dir: &Path, port: u16, rate: &str) -> PathBuf {
+    let path = dir.join("hasty.hcl");
+    let text = format!(
+        r#"
+        job "hasty" {{
+          group "g" {{
+            task "t" {{
+              driver = "native"
+              config {{
+                command = "/usr/bin/perl"
+                args = ["-MIO::Socket::INET", "-e", <<-PERL
+                  my $socket = IO::Socket::INET->new(Proto => "udp", PeerAddr => "127.0.0.1:{port}");
+                  while (1) {{
+                    $socket->send("x" x 1000);
+                    select undef, undef, undef, 0.001;
+                  }}
+                PERL
+                ]
+              }}
+              policy {{
+                egress {{
+                  rate = "{rate}"
+                }}
+              }}
+              resources {{
+                cpu    = 100
+                memory = 64
+              }}
+            }}
+          }}
+        }}
+        "#
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn what_a_task_sends_above_its_rate_is_counted() {
+    if !needs_root("what_a_task_sends_above_its_rate_is_counted") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+
+    let wrong = hasty(dir.path(), port, "1 parsec");
+    let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
+    assert_ne!(refused.status.code(), Some(0));
+    let said = stderr(&refused);
+    assert!(
+        said.contains("`1 parsec` is no rate such as 100mbit"),
+        "{said}"
+    );
+
+    run(&address, &hasty(dir.path(), port, "100kbit"));
+    until("datagrams above the rate", || {
+        let shown = stdout(&ask(&address, &["alloc", "status", "--stats", "hasty"]));
+        let line = shown.lines().find(|line| line.contains("above rate"))?;
+        let sent = line.split_whitespace().rev().nth(1)?;
+        sent.parse::<u64>()
+            .is_ok_and(|count| count > 0)
+            .then_some(())
+    });
+
+    let faster = hasty(dir.path(), port, "1gbit");
+    let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));
+    assert!(plan.contains("in-place update"), "{plan}");
+    assert!(plan.contains("100kbit") && plan.contains("1gbit"), "{plan}");
 }
 
 #[test]

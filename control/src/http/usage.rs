@@ -208,6 +208,16 @@ const FAMILIES: &[Family] = &[
         |task| number(task.net_tx_denied),
     ),
     counter(
+        "muster_task_network_received_limited_packets_total",
+        "IP packets to the task that came faster than its network policy lets it receive.",
+        |task| number(task.net_rx_limited),
+    ),
+    counter(
+        "muster_task_network_sent_limited_packets_total",
+        "IP packets of the task that it sent faster than its network policy lets it.",
+        |task| number(task.net_tx_limited),
+    ),
+    counter(
         "muster_task_tcp_opened_total",
         "TCP connections opened.",
         |task| number(task.tcp_opened),

@@ -35,6 +35,46 @@ pub struct DirectionPolicy {
     pub default: Option<PolicyAction>,
     /// In order; the first that matches decides.
     pub rules: Vec<PolicyRule>,
+    /// How fast it may be, all connections together; `None` leaves it to the group, the node, and then to the
+    /// network.
+    pub rate: Option<BitRate>,
+}
+
+/// Bits in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BitRate(pub u64);
+
+impl BitRate {
+    /// The least that is of use: below it a packet of full size takes longer than an impatient sender waits.
+    pub const MIN: Self = Self(64_000);
+    /// The most: what no device of a machine has.
+    pub const MAX: Self = Self(1_000_000_000_000);
+
+    const UNITS: [(&'static str, u64); 3] = [
+        ("gbit", 1_000_000_000),
+        ("mbit", 1_000_000),
+        ("kbit", 1_000),
+    ];
+
+    /// Reads `100mbit`; units are kbit, mbit and gbit, a thousand, a million and a milliard of bits in a second.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let text = text.trim();
+        Self::UNITS.iter().find_map(|(unit, bits)| {
+            let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+            number.checked_mul(*bits).map(Self)
+        })
+    }
+}
+
+impl std::fmt::Display for BitRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let whole = |(_, bits): &&(&str, u64)| self.0.is_multiple_of(*bits);
+        match Self::UNITS.iter().find(whole) {
+            Some((unit, bits)) => write!(f, "{}{unit}", self.0 / bits),
+            None => write!(f, "{}bit", self.0),
+        }
+    }
 }
 
 /// What becomes of a packet.
@@ -220,6 +260,30 @@ impl PolicyRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_and_its_unit() {
+        for (text, bits) in [
+            ("64kbit", 64_000),
+            ("100mbit", 100_000_000),
+            ("2gbit", 2_000_000_000),
+        ] {
+            let rate = BitRate::read(text).unwrap();
+            assert_eq!((rate.0, rate.to_string().as_str()), (bits, text));
+        }
+        assert_eq!(BitRate::read("1500 kbit").unwrap().to_string(), "1500kbit");
+        for text in [
+            "",
+            "100",
+            "mbit",
+            "1.5mbit",
+            "-1mbit",
+            "100mb",
+            "99999999999999999999gbit",
+        ] {
+            assert_eq!(BitRate::read(text), None, "{text}");
+        }
+    }
 
     fn rule(protocol: PolicyProtocol) -> PolicyRule {
         PolicyRule {

@@ -179,10 +179,12 @@ impl EgressRule {
                     .enumerate()
                     .map(|(ordinal, rule)| rule.as_policy(ordinal))
                     .collect(),
+                rate: None,
             },
             ingress: DirectionPolicy {
                 default: Some(PolicyAction::Deny),
                 rules: Vec::new(),
+                rate: None,
             },
         }
     }

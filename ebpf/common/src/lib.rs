@@ -11,6 +11,7 @@
 //! | `net.rs` | bytes, packets, connections |
 //! | `block.rs` | what is read from disks and written to them |
 //! | `policy.rs` | what a task may send and receive |
+//! | `rate.rs` | how fast |
 //! | `nat.rs` | networks of allocations and published ports |
 //! | `oom.rs` | processes killed for want of memory |
 //! | `histogram.rs` | how long things took |
@@ -34,6 +35,7 @@ pub mod nat;
 pub mod net;
 pub mod oom;
 pub mod policy;
+pub mod rate;
 pub mod sched;
 
 /// The number of the maps' layout.

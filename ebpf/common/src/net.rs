@@ -23,6 +23,10 @@ pub struct NetCounters {
     pub ingress_denied: u64,
     /// Packets of the task that its policy refused.
     pub egress_denied: u64,
+    /// Packets to the task above the rate that it may receive; they are in no other count.
+    pub ingress_limited: u64,
+    /// Packets of the task above the rate that it may send.
+    pub egress_limited: u64,
     /// TCP connections that the task opened, and that came about.
     pub tcp_opened: u64,
     /// TCP connections to the task that came about.
@@ -40,6 +44,8 @@ impl AddAssign for NetCounters {
             egress_packets,
             ingress_denied,
             egress_denied,
+            ingress_limited,
+            egress_limited,
             tcp_opened,
             tcp_accepted,
             tcp_retransmits,
@@ -50,13 +56,15 @@ impl AddAssign for NetCounters {
         self.egress_packets += egress_packets;
         self.ingress_denied += ingress_denied;
         self.egress_denied += egress_denied;
+        self.ingress_limited += ingress_limited;
+        self.egress_limited += egress_limited;
         self.tcp_opened += tcp_opened;
         self.tcp_accepted += tcp_accepted;
         self.tcp_retransmits += tcp_retransmits;
     }
 }
 
-// SAFETY: nine words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: eleven words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for NetCounters {}
 
 /// What one CPU keeps of one task's traffic.
@@ -140,9 +148,9 @@ mod tests {
 
     #[test]
     fn values_have_no_padding() {
-        assert_eq!(size_of::<NetCounters>(), 72);
+        assert_eq!(size_of::<NetCounters>(), 88);
         assert_eq!(size_of::<MetRule>(), 24);
-        assert_eq!(size_of::<Traffic>(), 120);
+        assert_eq!(size_of::<Traffic>(), 136);
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub struct Fence {
     pub ingress: u32,
     /// The policy of what it sends.
     pub egress: u32,
-    /// Bits of [`INGRESS_OPEN`], [`EGRESS_OPEN`] and [`BEHIND_DOOR`].
+    /// Bits of [`INGRESS_OPEN`], [`EGRESS_OPEN`], [`BEHIND_DOOR`], [`INGRESS_LIMITED`] and [`EGRESS_LIMITED`].
     pub flags: u64,
 }
 
@@ -142,6 +142,17 @@ impl Fence {
 }
 
 impl Fence {
+    /// Whether what goes in `direction` has a rate.
+    #[must_use]
+    #[inline]
+    pub const fn is_limited(&self, direction: Direction) -> bool {
+        let flag = match direction {
+            Direction::Ingress => INGRESS_LIMITED,
+            Direction::Egress => EGRESS_LIMITED,
+        };
+        self.flags & flag != 0
+    }
+
     /// Whether the task's allocation has a network of its own.
     #[must_use]
     #[inline]
@@ -156,6 +167,10 @@ pub const INGRESS_OPEN: u64 = 1;
 pub const EGRESS_OPEN: u64 = 2;
 /// The task's allocation has a network of its own: from outside only declared ports are reached.
 pub const BEHIND_DOOR: u64 = 4;
+/// What the task receives has a rate.
+pub const INGRESS_LIMITED: u64 = 8;
+/// What the task sends has a rate.
+pub const EGRESS_LIMITED: u64 = 16;
 
 /// The part of a trie's key after the length of the prefix, IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -404,6 +419,10 @@ pub mod socket {
     pub const CHECKED: u32 = 2;
     /// Both ends are the same allocation's.
     pub const OWN: u32 = 4;
+    /// What the task receives has a rate.
+    pub const INGRESS_LIMITED: u32 = 8;
+    /// What the task sends has a rate.
+    pub const EGRESS_LIMITED: u32 = 16;
 }
 
 /// An IPv4 address as IPv6 writes it.

@@ -129,7 +129,12 @@ impl KernelPtr {
     #[inline(always)]
     pub(crate) fn field<T: Copy>(self, offset: u64) -> T {
         // SAFETY: the verifier has seen that the field is there; the kernel makes a fault a zero.
-        unsafe { self.0.wrapping_add(offset as usize).cast::<T>().read_volatile() }
+        unsafe {
+            self.0
+                .wrapping_add(offset as usize)
+                .cast::<T>()
+                .read_volatile()
+        }
     }
 
     /// The structure that the pointer at `offset` leads to.

@@ -12,6 +12,8 @@
 //! kernel are in `muster-ebpf-common`.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
+// One instruction that adds for all CPUs: this target has it, but the language no name for it.
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 #![cfg_attr(
     target_arch = "bpf",
     expect(
@@ -34,6 +36,8 @@ mod net;
 mod oom;
 #[cfg(target_arch = "bpf")]
 mod policy;
+#[cfg(target_arch = "bpf")]
+mod rate;
 #[cfg(target_arch = "bpf")]
 mod sched;
 

@@ -13,11 +13,13 @@ use muster_ebpf_common::{
     limits::TASKS_MAX,
     net::{NetCounters, PROTOCOL_TCP, Traffic, tcp_state},
     policy::Direction,
+    rate::Pace,
 };
 
 use crate::{
     kernel::{KernelPtr, fact, is_active},
-    policy,
+    policy::{self, Judged},
+    rate,
 };
 
 /// Counters by task. The agent makes and removes the entries.
@@ -28,13 +30,11 @@ pub(crate) static NET: PerCpuHashMap<CgroupId, Traffic> =
 /// What a `cgroup_skb` program returns to let a packet through.
 const PASS: i32 = 1;
 
-/// What it returns to have the packet thrown away; who sends it is told `EPERM`.
-const DROP: i32 = 0;
-
 /// Judges and counts a packet to a task.
 #[cgroup_skb(ingress)]
 fn net_ingress(ctx: SkBuffContext) -> i32 {
-    judge(&ctx, Direction::Ingress)
+    // Nobody who sends hears of what becomes of it here.
+    judge(&ctx, Direction::Ingress) & PASS
 }
 
 /// Judges and counts a packet of a task.
@@ -55,8 +55,14 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
         let traffic = unsafe { &mut *traffic };
         if policy::count_settled(state, &mut traffic.met, size(skb).0) {
-            count(&mut traffic.counters, direction, skb, true);
-            return PASS;
+            let end = end(
+                Judged::settled(state, direction),
+                state.task,
+                direction,
+                skb,
+            );
+            count(&mut traffic.counters, direction, skb, end);
+            return end as i32;
         }
     }
     let level = fact!(task_level) as i32;
@@ -65,28 +71,63 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
     if task == 0 {
         return PASS;
     }
-    let allowed = policy::allows(ctx, task, direction);
+    let judged = policy::judge_packet(ctx, task, direction);
+    let end = end(judged, task, direction, skb);
     if let Some(traffic) = NET.get_ptr_mut(task) {
         // SAFETY: as above.
-        count(unsafe { &mut (*traffic).counters }, direction, skb, allowed);
+        count(unsafe { &mut (*traffic).counters }, direction, skb, end);
     }
-    if allowed { PASS } else { DROP }
+    end as i32
+}
+
+/// What the kernel is told of a packet. The second bit is for who sends: slow down.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum End {
+    /// The packet is thrown away; who sends it is told `EPERM`.
+    Refused = 0,
+    /// It goes on.
+    Pass = 1,
+    /// It came too fast and is thrown away; who sends it tries again.
+    Over = 2,
+    /// It goes on, and who sends slows down.
+    Congested = 3,
+}
+
+/// What becomes of a packet that was judged.
+#[inline(always)]
+fn end(judged: Judged, task: CgroupId, direction: Direction, skb: *mut __sk_buff) -> End {
+    match judged {
+        Judged::Refused => End::Refused,
+        Judged::Passes | Judged::Exempt => End::Pass,
+        Judged::Limited => {
+            // SAFETY: the context is valid for the run of the program.
+            let bytes = unsafe { (*skb).len };
+            match rate::pace(task, direction, bytes) {
+                Pace::Pass => End::Pass,
+                Pace::Congested => End::Congested,
+                Pace::Over => End::Over,
+            }
+        }
+    }
 }
 
 #[inline(always)]
-fn count(counters: &mut NetCounters, direction: Direction, skb: *mut __sk_buff, allowed: bool) {
+fn count(counters: &mut NetCounters, direction: Direction, skb: *mut __sk_buff, end: End) {
     let (bytes, packets) = size(skb);
-    match (direction, allowed) {
-        (Direction::Ingress, true) => {
+    match (direction, end) {
+        (Direction::Ingress, End::Pass | End::Congested) => {
             counters.ingress_bytes += bytes;
             counters.ingress_packets += packets;
         }
-        (Direction::Egress, true) => {
+        (Direction::Egress, End::Pass | End::Congested) => {
             counters.egress_bytes += bytes;
             counters.egress_packets += packets;
         }
-        (Direction::Ingress, false) => counters.ingress_denied += packets,
-        (Direction::Egress, false) => counters.egress_denied += packets,
+        (Direction::Ingress, End::Refused) => counters.ingress_denied += packets,
+        (Direction::Egress, End::Refused) => counters.egress_denied += packets,
+        (Direction::Ingress, End::Over) => counters.ingress_limited += packets,
+        (Direction::Egress, End::Over) => counters.egress_limited += packets,
     }
 }
 

@@ -139,14 +139,56 @@ pub(crate) fn count_settled(state: &SocketState, met: &mut [MetRule; 2], bytes: 
     true
 }
 
+/// What becomes of a packet.
+#[derive(Clone, Copy)]
+pub(crate) enum Judged {
+    /// It is refused.
+    Refused,
+    /// It passes.
+    Passes,
+    /// It passes if it does not come too fast.
+    Limited,
+    /// It passes, and never comes too fast: it stays within the allocation, or nothing is known of the task.
+    Exempt,
+}
+
+impl Judged {
+    #[inline(always)]
+    fn new(allowed: bool, fence: Fence, direction: Direction) -> Self {
+        if !allowed {
+            Self::Refused
+        } else if fence.is_limited(direction) {
+            Self::Limited
+        } else {
+            Self::Passes
+        }
+    }
+
+    /// What becomes of a packet of a settled connection.
+    #[inline(always)]
+    pub(crate) fn settled(state: &SocketState, direction: Direction) -> Self {
+        let flag = match direction {
+            Direction::Ingress => socket::INGRESS_LIMITED,
+            Direction::Egress => socket::EGRESS_LIMITED,
+        };
+        if state.rule == NO_RULE {
+            Self::Exempt
+        } else if state.known & flag != 0 {
+            Self::Limited
+        } else {
+            Self::Passes
+        }
+    }
+}
+
 /// Whether the task that the packet belongs to may send or receive it.
 #[inline(always)]
-pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) -> bool {
+pub(crate) fn judge_packet(ctx: &SkBuffContext, task: CgroupId, direction: Direction) -> Judged {
     // Before the fence is looked at: a verdict is kept under the number of changes that it knows of.
     let changes = policy_changes();
     // SAFETY: the value is copied at once.
     let Some(fence) = (unsafe { FENCE.get(task) }).copied() else {
-        return true;
+        return Judged::Exempt;
     };
     let skb = ctx.skb.skb;
     let mut packet = Packet::new(task, direction);
@@ -160,10 +202,13 @@ pub(crate) fn allows(ctx: &SkBuffContext, task: CgroupId, direction: Direction) 
         return datagram(skb, fence, &mut packet, direction);
     }
     if packet.finds_neighbours() {
-        return true;
+        return Judged::Exempt;
     }
     packet.event.policy = fence.policy(direction);
-    judge(&mut packet, direction)
+    let verdict = decide(&packet, packet.key(direction));
+    packet.event.verdict = verdict.0;
+    count_and_tell(&mut packet, direction);
+    Judged::new(verdict.allows(), fence, direction)
 }
 
 /// A packet of a connection. What began it is known from its first packet, kept with the socket.
@@ -174,7 +219,7 @@ fn tcp(
     packet: &mut Packet,
     direction: Direction,
     changes: u64,
-) -> bool {
+) -> Judged {
     let begins_here = packet.begins && matches!(direction, Direction::Egress);
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
@@ -228,7 +273,7 @@ fn tcp(
     if let Some(state) = unsafe { kept.as_mut() } {
         let settles = connected && !packet.begins && verdict.allows() && !verdict.is_told();
         *state = SocketState {
-            known,
+            known: known & !RATES | rates(fence),
             begun: begun as u32,
             policy: packet.event.policy,
             rule: if own { NO_RULE } else { verdict.rule() },
@@ -237,16 +282,32 @@ fn tcp(
         };
     }
     if own {
-        return true;
+        return Judged::Exempt;
     }
     packet.event.verdict = verdict.0;
     count_and_tell(packet, begun);
-    verdict.allows()
+    Judged::new(verdict.allows(), fence, direction)
+}
+
+/// Which directions have a rate, as bits of a socket's state.
+const RATES: u32 = socket::INGRESS_LIMITED | socket::EGRESS_LIMITED;
+
+/// See [`RATES`].
+#[inline(always)]
+fn rates(fence: Fence) -> u32 {
+    let flag = |direction, flag| if fence.is_limited(direction) { flag } else { 0 };
+    flag(Direction::Ingress, socket::INGRESS_LIMITED)
+        | flag(Direction::Egress, socket::EGRESS_LIMITED)
 }
 
 /// A datagram or an echo. What is refused by its own direction's policy may be an answer.
 #[inline(always)]
-fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: Direction) -> bool {
+fn datagram(
+    skb: *mut __sk_buff,
+    fence: Fence,
+    packet: &mut Packet,
+    direction: Direction,
+) -> Judged {
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
     let (other_way, sends) = match direction {
@@ -256,7 +317,7 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
     let mut private = false;
     if local && matches!(packet.class, Class::Udp) {
         match Peer::of(peer(skb, packet)) {
-            Peer::Own => return true,
+            Peer::Own => return Judged::Exempt,
             Peer::Task(other) => private = sends && is_private(other, packet.event.remote_port),
             Peer::Host => {}
         }
@@ -288,16 +349,7 @@ fn datagram(skb: *mut __sk_buff, fence: Fence, packet: &mut Packet, direction: D
         }
     }
     count_and_tell(packet, judged_by);
-    Verdict(packet.event.verdict).allows()
-}
-
-/// Judges the packet by the policy that is set in it, which is one of `direction`.
-#[inline(always)]
-fn judge(packet: &mut Packet, direction: Direction) -> bool {
-    let verdict = decide(packet, packet.key(direction));
-    packet.event.verdict = verdict.0;
-    count_and_tell(packet, direction);
-    verdict.allows()
+    Judged::new(Verdict(packet.event.verdict).allows(), fence, direction)
 }
 
 /// What the packet's policy says of `key`. Nothing there means no.

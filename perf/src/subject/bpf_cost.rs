@@ -4,7 +4,8 @@
 //! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and by
 //! a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
 //! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well;
-//! its two looks at the clock are in each run of it.
+//! its two looks at the clock are in each run of it. At last one connection sends at a rate that the task has, for as
+//! long as that takes two seconds without what a burst lets pass.
 //!
 //! Everything is in a network namespace of the measurement's own.
 
@@ -12,14 +13,19 @@ mod work;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
-use std::{fs, os::unix::fs::MetadataExt as _};
+use std::time::{Duration, Instant};
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    os::unix::fs::MetadataExt as _,
+};
 
 use anyhow::{Context as _, anyhow, ensure};
 use muster_agent::bpf::{
     Bpf, BpfConfig, ProgramCost, ensure_bpffs, measure_cost, remove_pins, unmount_bpffs,
 };
 use muster_agent::fixture::fence_plain;
+use muster_domain::job::BitRate;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::cgroup::CgroupDir;
@@ -34,6 +40,12 @@ const NOTHING: &str = "nothing loaded";
 
 /// How long the kernel measures each program; a workload runs all the time.
 const WATCHED: Duration = Duration::from_secs(2);
+
+/// Rates that a task may send at, and what the one connection's are called that it then has.
+const RATES: [(u64, &str); 2] = [
+    (10_000_000, "sent_at_10_mbit"),
+    (1_000_000_000, "sent_at_1_gbit"),
+];
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
@@ -107,7 +119,7 @@ impl Place {
     ) -> anyhow::Result<()> {
         let id = fs::metadata(&self.task)?.ino();
         bpf.watch(id)?;
-        fence_plain(bpf, id).map_err(|error| anyhow!(error))?;
+        fence_plain(bpf, id, None).map_err(|error| anyhow!(error))?;
         for ((name, work), (_, without)) in works(context).into_iter().zip(without) {
             tally.ours(name, "us", self.time(work)?);
             tally.rival(name, "us", NOTHING, *without);
@@ -121,7 +133,30 @@ impl Place {
                 tally.ours(name, "ns", each);
             }
         }
+        for (bits, name) in RATES {
+            fence_plain(bpf, id, Some(BitRate(bits))).map_err(|error| anyhow!(error))?;
+            // Two seconds' worth, and the burst.
+            let mebibytes = bits / 8 * 9 / 4 >> 20;
+            let us = self.sent(mebibytes)?;
+            tally.ours(name, "Mbit/s", mebibytes as f64 * 8.0 * 1.048_576e6 / us);
+        }
         Ok(())
+    }
+
+    /// Microseconds of so many mebibytes that the task sends to this process.
+    fn sent(&self, mebibytes: u64) -> anyhow::Result<f64> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let kind = work::Kind::Send(listener.local_addr()?.port());
+        let mut child = self.start(Work {
+            kind,
+            times: mebibytes,
+        })?;
+        let (mut from, _) = listener.accept()?;
+        let start = Instant::now();
+        std::io::copy(&mut from, &mut std::io::sink())?;
+        let took = start.elapsed();
+        child.wait()?;
+        Ok(took.as_secs_f64() * 1e6)
     }
 
     /// Microseconds of one exchange.

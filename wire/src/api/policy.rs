@@ -23,6 +23,8 @@ pub struct DirectionPolicy {
     pub default: String,
     #[serde(with = "null")]
     pub rules: Vec<PolicyRule>,
+    /// Such as `100mbit`, or empty where it is left to the group or node.
+    pub rate: String,
 }
 
 /// One rule.
@@ -59,12 +61,17 @@ impl From<&job::NetworkPolicy> for NetworkPolicy {
 
 impl From<&job::DirectionPolicy> for DirectionPolicy {
     fn from(policy: &job::DirectionPolicy) -> Self {
-        let job::DirectionPolicy { default, rules } = policy;
+        let job::DirectionPolicy {
+            default,
+            rules,
+            rate,
+        } = policy;
         Self {
             default: default
                 .map(|action| action.word().to_owned())
                 .unwrap_or_default(),
             rules: rules.iter().map(PolicyRule::from).collect(),
+            rate: rate.map(|rate| rate.to_string()).unwrap_or_default(),
         }
     }
 }

@@ -256,6 +256,9 @@ pub struct TaskCounters {
     /// Packets that the task's network policy refused; they are in no other count.
     pub net_rx_denied: Option<u64>,
     pub net_tx_denied: Option<u64>,
+    /// Packets above the rate that the task may have; they are in no other count.
+    pub net_rx_limited: Option<u64>,
+    pub net_tx_limited: Option<u64>,
     /// TCP connections that came about, by who asked for them.
     #[serde(rename = "TCPOpened")]
     pub tcp_opened: Option<u64>,
@@ -387,6 +390,8 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_tx_packets,
             net_rx_denied,
             net_tx_denied,
+            net_rx_limited,
+            net_tx_limited,
             tcp_opened,
             tcp_accepted,
             tcp_retransmits,
@@ -429,6 +434,8 @@ impl From<&rpc::TaskStats> for TaskCounters {
             net_tx_packets: *net_tx_packets,
             net_rx_denied: *net_rx_denied,
             net_tx_denied: *net_tx_denied,
+            net_rx_limited: *net_rx_limited,
+            net_tx_limited: *net_tx_limited,
             tcp_opened: *tcp_opened,
             tcp_accepted: *tcp_accepted,
             tcp_retransmits: *tcp_retransmits,

@@ -157,7 +157,7 @@ proptest! {
         questions in prop::collection::vec(question(), 32),
     ) {
         let default = if allow { PolicyAction::Allow } else { PolicyAction::Deny };
-        let direction = DirectionPolicy { default: Some(default), rules: rules.clone() };
+        let direction = DirectionPolicy { default: Some(default), rules: rules.clone(), rate: None };
         let compiled = Layers::new(&[], [Some(&direction), None, None]).compile("egress").unwrap();
         let in_order: Vec<&PolicyRule> = rules.iter().collect();
         for question in questions {
@@ -187,6 +187,7 @@ fn direction(default: Option<PolicyAction>, rules: &[(&str, PolicyAction)]) -> D
     DirectionPolicy {
         default,
         rules: rules.collect(),
+        rate: None,
     }
 }
 
@@ -294,6 +295,7 @@ fn prefixes_that_see_the_same_are_one() {
         let direction = DirectionPolicy {
             default: Some(PolicyAction::Deny),
             rules,
+            rate: None,
         };
         let compiled = Layers::new(&[], [Some(&direction), None, None]).compile("egress");
         let compiled = compiled.unwrap();
@@ -333,6 +335,7 @@ fn a_policy_without_bounds_is_refused() {
     let direction = DirectionPolicy {
         default: None,
         rules: rules.collect(),
+        rate: None,
     };
 
     let refused = Layers::new(&[], [Some(&direction), None, None]).compile("egress");
@@ -342,4 +345,37 @@ fn a_policy_without_bounds_is_refused() {
         error.contains("egress rules come to more than 65536 intervals"),
         "{error}"
     );
+}
+
+#[test]
+fn the_nearest_rate_holds() {
+    let limited = |bits| NetworkPolicy {
+        egress: DirectionPolicy {
+            rate: Some(BitRate(bits)),
+            ..DirectionPolicy::default()
+        },
+        ..NetworkPolicy::default()
+    };
+    let mut group = fixture::group("g");
+    let node = NodePolicy {
+        policy: limited(3_000_000),
+        ..NodePolicy::default()
+    };
+    let rate = |group: &TaskGroup, node: &NodePolicy| {
+        let policies = compile(group, &group.tasks[0].name, node).unwrap();
+        assert_eq!(policies.ingress_rate, None);
+        policies.egress_rate.map(|rate| rate.0)
+    };
+    assert_eq!(rate(&group, &NodePolicy::default()), None);
+    assert_eq!(rate(&group, &node), Some(3_000_000));
+
+    group.network = Some(GroupNetwork {
+        mode: NetworkMode::Host,
+        ports: Vec::new(),
+        policy: Some(limited(2_000_000)),
+    });
+    assert_eq!(rate(&group, &node), Some(2_000_000));
+
+    group.tasks[0].policy = Some(limited(1_000_000));
+    assert_eq!(rate(&group, &node), Some(1_000_000));
 }

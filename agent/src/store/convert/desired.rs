@@ -1,4 +1,5 @@
-//! Desired allocations of formats 1 to 3, whose jobs have no network policies.
+//! Desired allocations of formats 1 to 4: the jobs of the first three have no network policies, those of the fourth
+//! none with rates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,17 +8,25 @@ use std::time::Duration;
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
 use muster_domain::job::{
-    Affinity, Constraint, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType, JobVersion,
-    Launched, Lifecycle, LogConfig, MigrateStrategy, NetworkMode, Parameterized, Periodic, PortAsk,
-    ReschedulePolicy, RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy, VolumeAsks,
-    VolumeMount,
+    Affinity, Constraint, DirectionPolicy, Disconnect, EphemeralDisk, GroupNetwork, JobSpec,
+    JobType, JobVersion, Launched, Lifecycle, LogConfig, MigrateStrategy, NetworkMode,
+    NetworkPolicy, Parameterized, Periodic, PolicyAction, PolicyRule, PortAsk, ReschedulePolicy,
+    RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy, VolumeAsks, VolumeMount,
 };
 use muster_domain::resources::{Holding, TaskResources};
 use serde::Deserialize;
 
+/// Of formats 1 to 3.
+pub(in crate::store) type DesiredAllocOf3 =
+    DesiredAllocWith<TaskGroupWith<GroupNetworkOf3, TaskOf3>>;
+
+/// Of format 4.
+pub(in crate::store) type DesiredAllocOf4 =
+    DesiredAllocWith<TaskGroupWith<GroupNetworkOf4, TaskOf4>>;
+
 /// A desired allocation.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct DesiredAllocOf3 {
+pub(in crate::store) struct DesiredAllocWith<Group> {
     alloc_id: AllocId,
     alloc_modify_index: LogIndex,
     desired: DesiredStatus,
@@ -28,12 +37,12 @@ pub(in crate::store) struct DesiredAllocOf3 {
     canary: bool,
     previous: Option<AllocId>,
     client_status: ClientStatus,
-    job: JobVersionOf3,
+    job: JobVersionWith<Group>,
 }
 
-impl From<DesiredAllocOf3> for DesiredAlloc {
-    fn from(old: DesiredAllocOf3) -> Self {
-        let DesiredAllocOf3 {
+impl<Group: Into<TaskGroup>> From<DesiredAllocWith<Group>> for DesiredAlloc {
+    fn from(old: DesiredAllocWith<Group>) -> Self {
+        let DesiredAllocWith {
             alloc_id,
             alloc_modify_index,
             desired,
@@ -64,17 +73,17 @@ impl From<DesiredAllocOf3> for DesiredAlloc {
 
 /// Its job.
 #[derive(Debug, Deserialize)]
-struct JobVersionOf3 {
-    spec: JobSpecOf3,
+struct JobVersionWith<Group> {
+    spec: JobSpecWith<Group>,
     version: u64,
     submit_time: Timestamp,
     create_index: LogIndex,
     job_modify_index: LogIndex,
 }
 
-impl From<JobVersionOf3> for JobVersion {
-    fn from(old: JobVersionOf3) -> Self {
-        let JobVersionOf3 {
+impl<Group: Into<TaskGroup>> From<JobVersionWith<Group>> for JobVersion {
+    fn from(old: JobVersionWith<Group>) -> Self {
+        let JobVersionWith {
             spec,
             version,
             submit_time,
@@ -93,7 +102,7 @@ impl From<JobVersionOf3> for JobVersion {
 
 /// What the job is.
 #[derive(Debug, Deserialize)]
-struct JobSpecOf3 {
+struct JobSpecWith<Group> {
     namespace: String,
     id: String,
     name: String,
@@ -109,12 +118,12 @@ struct JobSpecOf3 {
     parameterized: Option<Parameterized>,
     launched: Option<Launched>,
     meta: BTreeMap<String, String>,
-    groups: Vec<TaskGroupOf3>,
+    groups: Vec<Group>,
 }
 
-impl From<JobSpecOf3> for JobSpec {
-    fn from(old: JobSpecOf3) -> Self {
-        let JobSpecOf3 {
+impl<Group: Into<TaskGroup>> From<JobSpecWith<Group>> for JobSpec {
+    fn from(old: JobSpecWith<Group>) -> Self {
+        let JobSpecWith {
             namespace,
             id,
             name,
@@ -148,14 +157,14 @@ impl From<JobSpecOf3> for JobSpec {
             parameterized,
             launched,
             meta,
-            groups: groups.into_iter().map(TaskGroup::from).collect(),
+            groups: groups.into_iter().map(Into::into).collect(),
         }
     }
 }
 
 /// A group of it.
 #[derive(Debug, Deserialize)]
-struct TaskGroupOf3 {
+pub(in crate::store) struct TaskGroupWith<Network, Member> {
     name: String,
     count: u32,
     constraints: Vec<Constraint>,
@@ -170,14 +179,16 @@ struct TaskGroupOf3 {
     volumes: VolumeAsks,
     shutdown_delay: Duration,
     ephemeral_disk: EphemeralDisk,
-    network: Option<GroupNetworkOf3>,
+    network: Option<Network>,
     meta: BTreeMap<String, String>,
-    tasks: Vec<TaskOf3>,
+    tasks: Vec<Member>,
 }
 
-impl From<TaskGroupOf3> for TaskGroup {
-    fn from(old: TaskGroupOf3) -> Self {
-        let TaskGroupOf3 {
+impl<Network: Into<GroupNetwork>, Member: Into<Task>> From<TaskGroupWith<Network, Member>>
+    for TaskGroup
+{
+    fn from(old: TaskGroupWith<Network, Member>) -> Self {
+        let TaskGroupWith {
             name,
             count,
             constraints,
@@ -211,16 +222,16 @@ impl From<TaskGroupOf3> for TaskGroup {
             volumes,
             shutdown_delay,
             ephemeral_disk,
-            network: network.map(GroupNetwork::from),
+            network: network.map(Into::into),
             meta,
-            tasks: tasks.into_iter().map(Task::from).collect(),
+            tasks: tasks.into_iter().map(Into::into).collect(),
         }
     }
 }
 
 /// The group's network.
 #[derive(Debug, Deserialize)]
-struct GroupNetworkOf3 {
+pub(in crate::store) struct GroupNetworkOf3 {
     mode: NetworkMode,
     ports: Vec<PortAsk>,
 }
@@ -238,7 +249,7 @@ impl From<GroupNetworkOf3> for GroupNetwork {
 
 /// A task of it.
 #[derive(Debug, Deserialize)]
-struct TaskOf3 {
+pub(in crate::store) struct TaskOf3 {
     name: String,
     driver: String,
     config_json: String,
@@ -302,5 +313,117 @@ impl From<TaskOf3> for Task {
             meta,
             policy: None,
         }
+    }
+}
+
+/// The group's network in format 4: what was there before comes first.
+#[derive(Debug, Deserialize)]
+pub(in crate::store) struct GroupNetworkOf4 {
+    before: GroupNetworkOf3,
+    policy: Option<NetworkPolicyOf4>,
+}
+
+impl From<GroupNetworkOf4> for GroupNetwork {
+    fn from(old: GroupNetworkOf4) -> Self {
+        let GroupNetworkOf4 { before, policy } = old;
+        Self {
+            policy: policy.map(NetworkPolicy::from),
+            ..before.into()
+        }
+    }
+}
+
+/// A task in format 4: what was there before comes first.
+#[derive(Debug, Deserialize)]
+pub(in crate::store) struct TaskOf4 {
+    before: TaskOf3,
+    policy: Option<NetworkPolicyOf4>,
+}
+
+impl From<TaskOf4> for Task {
+    fn from(old: TaskOf4) -> Self {
+        let TaskOf4 { before, policy } = old;
+        Self {
+            policy: policy.map(NetworkPolicy::from),
+            ..before.into()
+        }
+    }
+}
+
+/// A network policy in format 4.
+#[derive(Debug, Deserialize)]
+struct NetworkPolicyOf4 {
+    egress: DirectionPolicyOf4,
+    ingress: DirectionPolicyOf4,
+}
+
+impl From<NetworkPolicyOf4> for NetworkPolicy {
+    fn from(old: NetworkPolicyOf4) -> Self {
+        let NetworkPolicyOf4 { egress, ingress } = old;
+        Self {
+            egress: egress.into(),
+            ingress: ingress.into(),
+        }
+    }
+}
+
+/// One direction of it.
+#[derive(Debug, Deserialize)]
+struct DirectionPolicyOf4 {
+    default: Option<PolicyAction>,
+    rules: Vec<PolicyRule>,
+}
+
+impl From<DirectionPolicyOf4> for DirectionPolicy {
+    fn from(old: DirectionPolicyOf4) -> Self {
+        let DirectionPolicyOf4 { default, rules } = old;
+        Self {
+            default,
+            rules,
+            rate: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::job::{PolicyProtocol, PortRange};
+    use muster_wire::codec;
+
+    use super::*;
+
+    #[test]
+    fn policies_of_format_4_have_no_rates() {
+        let rule = PolicyRule {
+            name: "web".to_owned(),
+            action: PolicyAction::Allow,
+            protocol: PolicyProtocol::Tcp,
+            peers: Vec::new(),
+            ports: vec![PortRange {
+                first: 443,
+                last: 443,
+            }],
+            icmp_type: None,
+            icmp_code: None,
+            log: false,
+        };
+        // Egress and ingress, as that format wrote them one after the other.
+        let old = (
+            (Some(PolicyAction::Deny), vec![rule.clone()]),
+            (None::<PolicyAction>, Vec::<PolicyRule>::new()),
+        );
+
+        let read: NetworkPolicyOf4 = codec::decode(&codec::encode(&old).unwrap()).unwrap();
+
+        let egress = DirectionPolicy {
+            default: Some(PolicyAction::Deny),
+            rules: vec![rule],
+            rate: None,
+        };
+        let expected = NetworkPolicy {
+            egress,
+            ingress: DirectionPolicy::default(),
+        };
+        assert_eq!(NetworkPolicy::from(read), expected);
     }
 }

@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 use crate::jobspec::{JobFileFault, free};
 
 /// Names of the block's fields in a job file and in a job's JSON.
-const FIELDS: [(&str, &str); 13] = [
+const FIELDS: [(&str, &str); 14] = [
     ("egress", "Egress"),
     ("ingress", "Ingress"),
     ("default", "Default"),
     ("rule", "Rules"),
+    ("rate", "Rate"),
     ("action", "Action"),
     ("protocol", "Protocol"),
     ("peers", "Peers"),

@@ -2,7 +2,7 @@
 
 use super::{check_count, check_unique};
 use crate::fault::Fault;
-use crate::job::{DirectionPolicy, NetworkPolicy};
+use crate::job::{BitRate, DirectionPolicy, NetworkPolicy};
 use crate::limits;
 
 pub(super) fn check_policy(at: &str, policy: &NetworkPolicy, faults: &mut Vec<Fault>) {
@@ -12,7 +12,18 @@ pub(super) fn check_policy(at: &str, policy: &NetworkPolicy, faults: &mut Vec<Fa
 }
 
 fn check_direction(at: &str, policy: &DirectionPolicy, faults: &mut Vec<Fault>) {
-    let DirectionPolicy { default: _, rules } = policy;
+    let DirectionPolicy {
+        default: _,
+        rules,
+        rate,
+    } = policy;
+    if let Some(rate) = rate
+        && !(BitRate::MIN..=BitRate::MAX).contains(rate)
+    {
+        let (min, max) = (BitRate::MIN, BitRate::MAX);
+        let reason = format!("{rate} is not from {min} to {max}");
+        faults.push(Fault::new(format!("{at} → rate"), reason));
+    }
     let max = limits::POLICY_RULES_MAX;
     check_count(format_args!("{at} → rule"), rules.len(), max, faults);
     if rules.len() > max {

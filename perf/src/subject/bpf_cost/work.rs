@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Tcp,
     /// A mebibyte one way on a connection.
     Stream,
+    /// A mebibyte to another process, which listens at this port.
+    Send(u16),
 }
 
 /// So many of these.
@@ -37,10 +39,11 @@ impl Work {
     /// As the words of a command.
     pub(super) fn words(self) -> [OsString; 2] {
         let kind = match self.kind {
-            Kind::Pipe => "pipe",
-            Kind::Udp => "udp",
-            Kind::Tcp => "tcp",
-            Kind::Stream => "stream",
+            Kind::Pipe => "pipe".to_owned(),
+            Kind::Udp => "udp".to_owned(),
+            Kind::Tcp => "tcp".to_owned(),
+            Kind::Stream => "stream".to_owned(),
+            Kind::Send(port) => port.to_string(),
         };
         [kind.into(), self.times.to_string().into()]
     }
@@ -54,7 +57,8 @@ impl Work {
             Some("udp") => Kind::Udp,
             Some("tcp") => Kind::Tcp,
             Some("stream") => Kind::Stream,
-            other => bail!("no kind of work is called {other:?}"),
+            Some(port) => Kind::Send(port.parse().context("a kind of work, or a port")?),
+            None => bail!("a kind of work is a word"),
         };
         let times = times.to_str().context("a number")?.parse()?;
         Ok(Self { kind, times })
@@ -86,6 +90,11 @@ pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
         Kind::Stream => {
             let (near, far) = connection()?;
             stream(times, near, far)?
+        }
+        Kind::Send(port) => {
+            let start = Instant::now();
+            send(times, &TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?;
+            start.elapsed().as_nanos()
         }
     };
     println!("{nanos}");
@@ -150,18 +159,20 @@ fn exchange<R: Read + Send, W: Write + Send>(
     })
 }
 
+fn send(mebibytes: u64, mut to: &TcpStream) -> std::io::Result<()> {
+    let bytes = vec![0; WRITE_BYTES];
+    for _ in 0..mebibytes.saturating_mul((1 << 20) / WRITE_BYTES as u64) {
+        to.write_all(&bytes)?;
+    }
+    Ok(())
+}
+
 /// Nanoseconds of `mebibytes` one way.
-fn stream(mebibytes: u64, mut near: TcpStream, mut far: TcpStream) -> anyhow::Result<u128> {
-    let writes = mebibytes.saturating_mul((1 << 20) / WRITE_BYTES as u64);
+fn stream(mebibytes: u64, near: TcpStream, mut far: TcpStream) -> anyhow::Result<u128> {
     let start = Instant::now();
     std::thread::scope(|scope| -> anyhow::Result<()> {
-        let sender = scope.spawn(move || -> std::io::Result<()> {
-            let bytes = vec![0; WRITE_BYTES];
-            for _ in 0..writes {
-                near.write_all(&bytes)?;
-            }
-            Ok(())
-        });
+        // The connection ends with the thread, and what reads it then too.
+        let sender = scope.spawn(move || send(mebibytes, &near));
         let mut bytes = vec![0; WRITE_BYTES];
         while far.read(&mut bytes)? > 0 {}
         sender

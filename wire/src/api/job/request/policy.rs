@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, read_peer,
-    validate_policy,
+    BitRate, DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange,
+    read_peer, validate_policy,
 };
 use muster_domain::limits;
 use serde_json::Value;
@@ -56,9 +56,22 @@ fn read_direction(policy: &mut Block<'_>, name: &'static str) -> DirectionPolicy
             .into_iter()
             .map(read_rule)
             .collect(),
+        rate: read_rate(&mut block),
     };
     block.finish(&PLAIN);
     read
+}
+
+fn read_rate(block: &mut Block<'_>) -> Option<BitRate> {
+    let text = block.word("Rate")?;
+    let rate = BitRate::read(&text);
+    if rate.is_none() {
+        block.fault(
+            "Rate",
+            format!("`{text}` is no rate such as 100mbit: give a number and kbit, mbit or gbit"),
+        );
+    }
+    rate
 }
 
 fn read_action(block: &mut Block<'_>, name: &'static str) -> Option<PolicyAction> {

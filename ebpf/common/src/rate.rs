@@ -1,0 +1,145 @@
+//! How fast a task may send and receive.
+//!
+//! A bucket is a moment: when all that was let pass will have been paid for at the rate. A packet may pass while that is
+//! at most [`BURST_NS`] ahead, and moves it on by what it costs. So in any span of time a task gets its rate times
+//! that span and a burst, however its packets come; nothing waits in a queue.
+
+use crate::Plain;
+
+/// How far ahead of its rate a task may be.
+///
+/// The kernel tries a connection that could send nothing again after 200 ms, the least time of its timers. With a
+/// smaller burst such a connection would not reach its rate.
+pub const BURST_NS: u64 = 250_000_000;
+
+/// How far ahead a connection is told to slow down.
+pub const CONGESTED_NS: u64 = BURST_NS / 2;
+
+/// One direction's bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Bucket {
+    /// What a byte costs, in picoseconds; 0 is no limit.
+    pub ps_per_byte: u64,
+    /// When all is paid for, in nanoseconds of the monotonic clock.
+    pub paid_ns: u64,
+}
+
+/// Both buckets of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Rates {
+    /// Of what it receives.
+    pub ingress: Bucket,
+    /// Of what it sends.
+    pub egress: Bucket,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// It passes.
+    Pass,
+    /// It passes, and who sends had better slow down.
+    Congested,
+    /// It is thrown away.
+    Over,
+}
+
+impl Bucket {
+    /// A bucket of so many bits a second.
+    #[must_use]
+    pub const fn of_bits(bits_per_s: u64) -> Self {
+        let ps_per_byte = match bits_per_s {
+            0 => 0,
+            bits => {
+                let ps = 8_000_000_000_000 / bits;
+                if ps == 0 { 1 } else { ps }
+            }
+        };
+        Self {
+            ps_per_byte,
+            paid_ns: 0,
+        }
+    }
+
+    /// What `bytes` cost, in nanoseconds.
+    #[must_use]
+    #[inline]
+    pub const fn cost_ns(ps_per_byte: u64, bytes: u32) -> u64 {
+        // At the least rate that there is, 64 kbit/s, a packet of 4 GiB would not overflow.
+        ps_per_byte.wrapping_mul(bytes as u64) / 1_000
+    }
+
+    /// What becomes of a packet at `now_ns` if all is paid for at `paid_ns`.
+    #[must_use]
+    #[inline]
+    pub const fn pace(paid_ns: u64, now_ns: u64) -> Pace {
+        let ahead_ns = paid_ns.saturating_sub(now_ns);
+        if ahead_ns > BURST_NS {
+            Pace::Over
+        } else if ahead_ns > CONGESTED_NS {
+            Pace::Congested
+        } else {
+            Pace::Pass
+        }
+    }
+}
+
+// SAFETY: four words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for Rates {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends packets of `bytes` every `every_ns` for `seconds`, and says how many bits a second passed.
+    fn rate(bits: u64, bytes: u32, every_ns: u64, seconds: u64) -> u64 {
+        let mut bucket = Bucket::of_bits(bits);
+        let (mut now_ns, mut passed) = (1_000_000_000, 0_u64);
+        let end_ns = now_ns + seconds * 1_000_000_000;
+        while now_ns < end_ns {
+            let paid_ns = bucket.paid_ns.max(now_ns);
+            if Bucket::pace(paid_ns, now_ns) != Pace::Over {
+                bucket.paid_ns = paid_ns + Bucket::cost_ns(bucket.ps_per_byte, bytes);
+                passed += u64::from(bytes);
+            }
+            now_ns += every_ns;
+        }
+        passed * 8 / seconds
+    }
+
+    #[test]
+    fn a_burst_and_then_the_rate_passes() {
+        for (bits, bytes, every_ns) in [
+            (64_000, 1_500, 1_000_000),
+            (10_000_000, 1_500, 10_000),
+            (1_000_000_000, 65_000, 100_000),
+            (100_000_000_000, 65_000, 1_000),
+        ] {
+            let passed = rate(bits, bytes, every_ns, 20);
+            let most = bits + bits / 80 + u64::from(bytes) * 8;
+            assert!((bits..=most).contains(&passed), "{passed} of {bits}");
+        }
+    }
+
+    #[test]
+    fn what_is_slower_than_its_rate_passes_whole() {
+        assert_eq!(rate(10_000_000, 1_000, 1_000_000, 10), 8_000_000);
+    }
+
+    #[test]
+    fn a_sender_hears_of_congestion_before_it_loses_packets() {
+        assert_eq!(Bucket::pace(5, 10), Pace::Pass);
+        assert_eq!(Bucket::pace(CONGESTED_NS + 1, 0), Pace::Congested);
+        assert_eq!(Bucket::pace(BURST_NS + 1, 0), Pace::Over);
+    }
+
+    #[test]
+    fn the_least_and_the_greatest_rate_have_a_price() {
+        assert_eq!(Bucket::of_bits(64_000).ps_per_byte, 125_000_000);
+        assert_eq!(Bucket::of_bits(1_000_000_000_000).ps_per_byte, 8);
+        assert_eq!(Bucket::of_bits(0).ps_per_byte, 0);
+        assert_eq!(size_of::<Rates>(), 32);
+    }
+}

@@ -1,0 +1,52 @@
+//! How fast a task may send and receive: `muster_ebpf_common::rate` says what a bucket is.
+
+use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC, helpers::bpf_ktime_get_ns, macros::map, maps::HashMap,
+};
+use core::arch::asm;
+use muster_ebpf_common::{
+    CgroupId,
+    limits::TASKS_MAX,
+    policy::Direction,
+    rate::{Bucket, Pace, Rates},
+};
+
+/// The buckets of tasks that have a rate. The agent makes and removes the entries.
+#[map]
+static RATES: HashMap<CgroupId, Rates> = HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+
+/// What becomes of a packet of so many bytes, for which the task pays if it passes.
+#[inline(always)]
+pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> Pace {
+    let Some(rates) = RATES.get_ptr_mut(task) else {
+        return Pace::Pass;
+    };
+    // SAFETY: the entry is a map value, which RCU keeps alive; its words are read and written whole.
+    unsafe {
+        let bucket = match direction {
+            Direction::Ingress => &raw mut (*rates).ingress,
+            Direction::Egress => &raw mut (*rates).egress,
+        };
+        let paid = &raw mut (*bucket).paid_ns;
+        let now_ns = bpf_ktime_get_ns();
+        let paid_ns = paid.read_volatile();
+        if paid_ns < now_ns {
+            // An idle bucket: what another CPU writes into it meanwhile is forgotten, where nothing is short.
+            paid.write_volatile(now_ns);
+        }
+        let pace = Bucket::pace(paid_ns, now_ns);
+        if !matches!(pace, Pace::Over) {
+            add(paid, Bucket::cost_ns((*bucket).ps_per_byte, bytes));
+        }
+        pace
+    }
+}
+
+/// Adds to what other CPUs add to as well.
+#[inline(always)]
+unsafe fn add(to: *mut u64, what: u64) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("lock *(u64 *)({to} + 0) += {what}", to = in(reg) to, what = in(reg) what);
+    }
+}
