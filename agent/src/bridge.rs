@@ -103,6 +103,14 @@ pub enum BridgeError {
         /// How many addresses it has.
         size: u32,
     },
+    /// Somebody else's device has the name.
+    #[error(
+        "the machine has a device called {name} that this agent did not make for the allocation: remove or rename it"
+    )]
+    Foreign {
+        /// The name.
+        name: String,
+    },
     /// Another agent of this machine gave the address away.
     #[error("address {address} is taken on this machine")]
     Taken {
@@ -270,7 +278,12 @@ impl Bridge {
                 done,
             };
             let made = self.ask(order, made).await??;
-            self.open(facilities, desired, group, made).await
+            let (network, opened) = open(facilities, desired, group, made);
+            if let Err(error) = opened {
+                self.close(facilities, alloc_id, &network).await;
+                return Err(error);
+            }
+            Ok(Arc::new(network))
         });
         network.await.map(|network| Some(Arc::clone(network)))
     }
@@ -295,46 +308,17 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            self.open(facilities, desired, group, made).await
+            let (network, opened) = open(facilities, desired, group, made);
+            if let Err(error) = opened {
+                // What its tasks have, they keep.
+                tracing::error!(%alloc_id, error = crate::task::chain(&error),
+                    "the network of a running allocation is not wholly set up again");
+            }
+            Ok::<_, BridgeError>(Arc::new(network))
         });
         if let Err(error) = adopted.await {
             tracing::error!(%alloc_id, error = crate::task::chain(&error),
                 "the network of a running allocation is not found: its published ports do not work until it is started anew");
-        }
-    }
-
-    /// Has the network be reached, and remembers how to undo that.
-    async fn open(
-        &self,
-        facilities: &Facilities,
-        desired: &DesiredAlloc,
-        group: &TaskGroup,
-        made: Made,
-    ) -> Result<Arc<AllocNetwork>, BridgeError> {
-        let (door, address) = (made.door, made.address);
-        let mut network = AllocNetwork {
-            address,
-            files: Vec::new(),
-            door,
-            namespace: made.namespace,
-            ports: Vec::new(),
-        };
-        let opened = publish(facilities, desired, &mut network).and_then(|()| {
-            let dir = facilities.data.alloc(desired.alloc_id).names();
-            let short = desired.alloc_id.short();
-            let host = format!("{}-{short}", group.name);
-            files::write(&dir, address, &[&host, &group.name])
-                .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
-        });
-        match opened {
-            Ok(files) => {
-                network.files = files;
-                Ok(Arc::new(network))
-            }
-            Err(error) => {
-                self.close(facilities, desired.alloc_id, &network).await;
-                Err(error)
-            }
         }
     }
 
@@ -445,6 +429,33 @@ pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: Cancellati
         }
         first = false;
     }
+}
+
+/// Has a network be reached. What is answered says also after an error how to undo what was done.
+fn open(
+    facilities: &Facilities,
+    desired: &DesiredAlloc,
+    group: &TaskGroup,
+    made: Made,
+) -> (AllocNetwork, Result<(), BridgeError>) {
+    let (door, address) = (made.door, made.address);
+    let mut network = AllocNetwork {
+        address,
+        files: Vec::new(),
+        door,
+        namespace: made.namespace,
+        ports: Vec::new(),
+    };
+    let opened = publish(facilities, desired, &mut network).and_then(|()| {
+        let dir = facilities.data.alloc(desired.alloc_id).names();
+        let short = desired.alloc_id.short();
+        let host = format!("{}-{short}", group.name);
+        let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
+        files::write(&dir, address, &[&host, &group.name], dns)
+            .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
+    });
+    let opened = opened.map(|files| network.files = files);
+    (network, opened)
 }
 
 /// Has the machine's ports lead into the network.

@@ -211,6 +211,7 @@ impl JobBuilder {
                 mode: NetworkMode::Host,
                 ports: Vec::new(),
                 policy: None,
+                dns: None,
             });
         network.ports.push(PortAsk {
             label: label.to_owned(),

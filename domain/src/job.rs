@@ -22,8 +22,8 @@ use crate::id::{JobKey, LogIndex, Timestamp};
 
 pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
-    DEFAULT_HOST_NETWORK, EphemeralDisk, GroupNetwork, NetworkMode, PortAsk, RestartMode,
-    RestartPolicy, TaskGroup,
+    DEFAULT_HOST_NETWORK, DnsConfig, EphemeralDisk, GroupNetwork, NetworkMode, PortAsk,
+    RestartMode, RestartPolicy, TaskGroup,
 };
 pub use launch::{
     DISPATCH_LAUNCH_INFIX, Launched, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse, Periodic,

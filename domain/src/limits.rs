@@ -25,6 +25,10 @@ pub const PORTS_MAX: usize = 64;
 pub const POLICY_RULES_MAX: usize = 10_000;
 /// Addresses and prefixes of one rule, and its ranges of ports.
 pub const POLICY_PEERS_MAX: usize = 1_024;
+/// Servers of an allocation's own resolver: those that the C library asks.
+pub const DNS_SERVERS_MAX: usize = 3;
+/// Search domains, or options, of an allocation's own resolver.
+pub const DNS_WORDS_MAX: usize = 32;
 /// Attributes and metadata a node may report.
 pub const NODE_ATTRIBUTES_MAX: usize = 4096;
 /// Highest job priority.

@@ -4,6 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use muster_domain::job::DnsConfig;
+
 /// Where systemd's resolver says whom it asks, for those that cannot ask it.
 const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// What the machine asks.
@@ -16,10 +18,16 @@ pub(super) fn write(
     dir: &Path,
     address: Ipv4Addr,
     names: &[&str],
+    dns: Option<&DnsConfig>,
 ) -> io::Result<Vec<(PathBuf, &'static str)>> {
     std::fs::create_dir_all(dir)?;
     let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
-    if let Some(resolv) = resolv_conf() {
+    let own = resolv_conf();
+    let resolv = match dns {
+        Some(dns) => Some(with(own.as_deref().unwrap_or(""), dns)),
+        None => own,
+    };
+    if let Some(resolv) = resolv {
         files.push((dir.join("resolv.conf"), "/etc/resolv.conf", resolv));
     }
     let mut shown = Vec::new();
@@ -46,6 +54,35 @@ fn resolv_conf() -> Option<String> {
     let behind = read(Path::new(BEHIND_RESOLVED)).map(|text| without_loopback(&text));
     // Without a server nothing is found, which programs say better than a wait for one that is not there.
     Some(behind.unwrap_or(reachable))
+}
+
+/// The configuration `own` with what `dns` says instead.
+fn with(own: &str, dns: &DnsConfig) -> String {
+    let DnsConfig {
+        servers,
+        searches,
+        options,
+    } = dns;
+    let said = |line: &&str| match line.split_whitespace().next() {
+        Some("nameserver") => !servers.is_empty(),
+        Some("search" | "domain") => !searches.is_empty(),
+        Some("options") => !options.is_empty(),
+        Some(_) | None => false,
+    };
+    let mut lines: Vec<String> = own
+        .lines()
+        .filter(|line| !said(line))
+        .map(str::to_owned)
+        .collect();
+    if !searches.is_empty() {
+        lines.push(format!("search {}", searches.join(" ")));
+    }
+    lines.extend(servers.iter().map(|server| format!("nameserver {server}")));
+    if !options.is_empty() {
+        lines.push(format!("options {}", options.join(" ")));
+    }
+    lines.push(String::new());
+    lines.join("\n")
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -81,6 +118,22 @@ mod tests {
         let kept = without_loopback(text);
 
         assert_eq!(kept, "search lab\nnameserver 10.0.0.2\noptions edns0\n");
+    }
+
+    #[test]
+    fn what_a_job_says_of_its_resolver_stands_instead_of_the_machines() {
+        let own = "# of the lab\nsearch lab\nnameserver 10.0.0.2\noptions edns0\n";
+        let dns = DnsConfig {
+            servers: vec![Ipv4Addr::new(10, 9, 0, 53).into()],
+            searches: Vec::new(),
+            options: vec!["ndots:2".to_owned(), "rotate".to_owned()],
+        };
+
+        let written = with(own, &dns);
+
+        let expected = "# of the lab\nsearch lab\nnameserver 10.9.0.53\noptions ndots:2 rotate\n";
+        assert_eq!(written, expected);
+        assert_eq!(with(own, &DnsConfig::default()), own);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(super) struct Netlink {
 pub(super) struct Device {
     pub(super) index: u32,
     pub(super) name: String,
+    /// What whoever made it wrote to it; empty if nothing.
+    pub(super) alias: String,
     pub(super) is_ethernet: bool,
     pub(super) is_up: bool,
     pub(super) mtu: u32,
@@ -362,6 +364,7 @@ fn device(answer: Route) -> Option<Device> {
     let mut device = Device {
         index: message.header.index,
         name: String::new(),
+        alias: String::new(),
         is_ethernet: message.header.link_layer_type == LinkLayerType::Ether,
         is_up: message.header.flags.contains(LinkFlags::Up),
         mtu: 0,
@@ -369,6 +372,7 @@ fn device(answer: Route) -> Option<Device> {
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,
+            LinkAttribute::IfAlias(alias) => device.alias = alias,
             LinkAttribute::Mtu(mtu) => device.mtu = mtu,
             _ => {}
         }

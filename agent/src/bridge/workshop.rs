@@ -198,6 +198,10 @@ impl Workshop {
         let kernel = BridgeError::kernel;
         // What a start that was broken off left, whose namespace is not gone yet.
         if let Ok(Some(old)) = machine.netlink.device(name) {
+            if old.alias != alias {
+                let name = name.to_owned();
+                return Err(BridgeError::Foreign { name });
+            }
             let removed = machine.netlink.remove_device(old.index);
             removed.map_err(|source| kernel("remove an old pair of devices", source))?;
         }

@@ -9,14 +9,13 @@ use serde_json::Value;
 use super::{Inputs, ReadJobFileError};
 
 /// What Nomad reads and Muster refuses by name, because it does not do it.
-const REFUSED_BY_DESIGN: [(&str, &str); 17] = [
+const REFUSED_BY_DESIGN: [(&str, &str); 16] = [
     ("action", "commands inside tasks are for another version"),
     ("artifact", "no downloads: drivers bring their files"),
     ("connect", "no service mesh"),
     ("consul", "no Consul"),
     ("consul_token", "no Consul"),
     ("csi_plugin", "no CSI"),
-    ("dns", "networks of a task's own are for another version"),
     ("identity", "no workload identities"),
     ("kind", "no Consul Connect"),
     ("mount_options", "no CSI"),

@@ -449,10 +449,20 @@ const NETWORK: Block = Block {
         attr("mode", "Mode", Kind::Text),
     ],
     blocks: &[
+        nested("dns", "DNS", Shape::One, &DNS),
         nested("policy", "Policy", Shape::One, &POLICY),
         nested("port", "", Shape::Ports, &PORT),
     ],
-    later: &["cni", "dns", "hostname"],
+    later: &["cni", "hostname"],
+    ..EMPTY
+};
+
+const DNS: Block = Block {
+    attrs: &[
+        attr("options", "Options", Kind::Texts),
+        attr("searches", "Searches", Kind::Texts),
+        attr("servers", "Servers", Kind::Texts),
+    ],
     ..EMPTY
 };
 

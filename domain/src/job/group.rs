@@ -1,6 +1,7 @@
 //! Task groups: tasks that are placed together.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -209,6 +210,19 @@ pub struct GroupNetwork {
     pub ports: Vec<PortAsk>,
     /// What its tasks may send and receive, after their own rules.
     pub policy: Option<NetworkPolicy>,
+    /// Whom its tasks ask for addresses, with mode `bridge`; `None` means whom the machine asks.
+    pub dns: Option<DnsConfig>,
+}
+
+/// What is in `/etc/resolv.conf`. What is empty is as on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsConfig {
+    /// Addresses of servers, in the order in which they are asked.
+    pub servers: Vec<IpAddr>,
+    /// Domains that short names are looked for in.
+    pub searches: Vec<String>,
+    /// Options of the resolver, such as `ndots:2`.
+    pub options: Vec<String>,
 }
 
 /// A port that a group needs on its node.

@@ -10,8 +10,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::{
-    Affinity, Constraint, GroupNetwork, JobSpec, JobType, Lifecycle, LifecycleHook, NetworkPolicy,
-    Operand, RestartPolicy, Spread, Task, TaskGroup,
+    Affinity, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType, Lifecycle, LifecycleHook,
+    NetworkMode, NetworkPolicy, Operand, RestartPolicy, Spread, Task, TaskGroup,
 };
 use crate::fault::Fault;
 use crate::limits;
@@ -400,6 +400,37 @@ pub fn validate_policy(policy: &NetworkPolicy) -> Vec<Fault> {
     faults
 }
 
+fn check_dns(at: &str, mode: NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fault>) {
+    let at = format!("{at} → dns");
+    let DnsConfig {
+        servers,
+        searches,
+        options,
+    } = dns;
+    if mode != NetworkMode::Bridge {
+        let word = mode.word();
+        let reason = format!(
+            "does not go with mode `{word}`, whose tasks see the machine's /etc/resolv.conf: use `bridge`"
+        );
+        faults.push(Fault::new(at.clone(), reason));
+    }
+    for (name, count, max) in [
+        ("servers", servers.len(), limits::DNS_SERVERS_MAX),
+        ("searches", searches.len(), limits::DNS_WORDS_MAX),
+        ("options", options.len(), limits::DNS_WORDS_MAX),
+    ] {
+        check_count(format_args!("{at} → {name}"), count, max, faults);
+    }
+    let is_word = |word: &String| {
+        let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b';';
+        (1..=limits::NAME_BYTES_MAX).contains(&word.len()) && word.bytes().all(plain)
+    };
+    if let Some(wrong) = searches.iter().chain(options).find(|word| !is_word(word)) {
+        let reason = format!("{wrong:?} is no word of a resolver's configuration");
+        faults.push(Fault::new(at, reason));
+    }
+}
+
 fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     let at = format!("{at} → network");
     check_count(
@@ -416,6 +447,9 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     );
     if let Some(policy) = &network.policy {
         policy::check_policy(&at, policy, faults);
+    }
+    if let Some(dns) = &network.dns {
+        check_dns(&at, network.mode, dns, faults);
     }
     let mut fixed = BTreeSet::new();
     for port in &network.ports {

@@ -140,6 +140,7 @@ fn group(definition: &Definition) -> TaskGroup {
                 Reach::Some => Some(EgressRule::policy(&definition.egress_rules)),
                 Reach::Nothing | Reach::Everything => None,
             },
+            dns: None,
         }),
         meta: BTreeMap::new(),
         tasks: vec![task(definition)],

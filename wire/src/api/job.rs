@@ -25,7 +25,7 @@ use crate::api::diff::JobDiff;
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
-use crate::api::resources::{Network, Port, Resources};
+use crate::api::resources::{Dns, Network, Port, Resources};
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
@@ -325,6 +325,7 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
         mode,
         ports,
         policy,
+        dns,
     } = network;
     let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
     let shape = |port: &domain::PortAsk| Port {
@@ -338,6 +339,7 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
         reserved_ports: fixed.into_iter().map(shape).collect(),
         dynamic_ports: dynamic.into_iter().map(shape).collect(),
         policy: policy.as_ref().map(NetworkPolicy::from),
+        dns: dns.as_ref().map(Dns::from),
         ..Network::default()
     }
 }

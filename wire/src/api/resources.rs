@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::TaskGroup;
+use muster_domain::job::{DnsConfig, TaskGroup};
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, Holding, TaskResources};
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ pub struct Network {
     #[serde(rename = "MBits")]
     pub mbits: u32,
     #[serde(rename = "DNS")]
-    pub dns: Null,
+    pub dns: Option<Dns>,
     #[serde(with = "null")]
     pub reserved_ports: Vec<Port>,
     #[serde(with = "null")]
@@ -313,6 +313,33 @@ impl HeldPort {
             } else {
                 port.host_ip.clone()
             },
+        }
+    }
+}
+
+/// Whom the tasks of a group ask for addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Dns {
+    #[serde(with = "null")]
+    pub servers: Vec<String>,
+    #[serde(with = "null")]
+    pub searches: Vec<String>,
+    #[serde(with = "null")]
+    pub options: Vec<String>,
+}
+
+impl From<&DnsConfig> for Dns {
+    fn from(dns: &DnsConfig) -> Self {
+        let DnsConfig {
+            servers,
+            searches,
+            options,
+        } = dns;
+        Self {
+            servers: servers.iter().map(ToString::to_string).collect(),
+            searches: searches.clone(),
+            options: options.clone(),
         }
     }
 }

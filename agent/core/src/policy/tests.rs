@@ -228,6 +228,7 @@ fn task_group_and_node_are_asked_in_this_order() {
         mode: NetworkMode::Host,
         ports: Vec::new(),
         policy: Some(policy),
+        dns: None,
     });
     let policies = compile(&group, &task, &node).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "deny by shared");
@@ -373,6 +374,7 @@ fn the_nearest_rate_holds() {
         mode: NetworkMode::Host,
         ports: Vec::new(),
         policy: Some(limited(2_000_000)),
+        dns: None,
     });
     assert_eq!(rate(&group, &node), Some(2_000_000));
 

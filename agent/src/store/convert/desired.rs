@@ -243,6 +243,7 @@ impl From<GroupNetworkOf3> for GroupNetwork {
             mode,
             ports,
             policy: None,
+            dns: None,
         }
     }
 }

@@ -69,8 +69,9 @@ fn same_network(old: Option<&GroupNetwork>, new: Option<&GroupNetwork>) -> bool 
                 mode,
                 ports,
                 policy: _,
+                dns,
             } = old;
-            *mode == new.mode && *ports == new.ports
+            *mode == new.mode && *ports == new.ports && *dns == new.dns
         }
         (None, None) => true,
         (None, Some(_)) | (Some(_), None) => false,

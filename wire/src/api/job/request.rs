@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use muster_domain::fault::Fault;
 use muster_domain::job::{
     Affinity, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
-    DEFAULT_PRIORITY, DEFAULT_REGION, EphemeralDisk, GroupNetwork, JobSpec, JobType, Lifecycle,
-    LifecycleHook, LogConfig, NetworkMode, Operand, PortAsk, RestartMode, RestartPolicy, Spread,
-    SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
+    DEFAULT_PRIORITY, DEFAULT_REGION, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
+    Lifecycle, LifecycleHook, LogConfig, NetworkMode, Operand, PortAsk, RestartMode, RestartPolicy,
+    Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
 use muster_domain::resources::{CpuMhz, DeviceAsk, Mb, TaskResources};
@@ -114,7 +114,7 @@ const CONSTRAINT: Known = Known {
 const NETWORK: Known = Known {
     derived: &["IP"],
     harmless: &["MBits"],
-    unsupported: &["Device", "CIDR", "DNS", "Hostname", "CNI"],
+    unsupported: &["Device", "CIDR", "Hostname", "CNI"],
 };
 const PORT: Known = Known {
     derived: &[],
@@ -428,12 +428,35 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
         }
     }
     let policy = policy::read_policy(&mut network);
+    let dns = read_dns(&mut network);
     network.finish(&NETWORK);
     Some(GroupNetwork {
         mode,
         ports,
         policy,
+        dns,
     })
+}
+
+fn read_dns(network: &mut Block<'_>) -> Option<DnsConfig> {
+    let mut dns = network.block("DNS")?;
+    let mut servers = Vec::new();
+    for text in dns.strings("Servers") {
+        match text.trim().parse() {
+            Ok(address) => servers.push(address),
+            Err(_) => dns.fault(
+                "Servers",
+                format!("`{text}` is no address such as 10.1.2.3"),
+            ),
+        }
+    }
+    let read = DnsConfig {
+        servers,
+        searches: dns.strings("Searches"),
+        options: dns.strings("Options"),
+    };
+    dns.finish(&PLAIN);
+    Some(read)
 }
 
 /// The port inside; -1 is Nomad's way to say "the same".

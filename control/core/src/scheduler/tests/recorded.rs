@@ -216,6 +216,7 @@ fn asks_ports(case: &Value) -> Option<TaskGroup> {
         mode: NetworkMode::Host,
         ports,
         policy: None,
+        dns: None,
     });
     Some(group)
 }

@@ -147,6 +147,7 @@ fn job(name: &str, words: &[&str]) -> JobSpec {
                     mode: NetworkMode::from_word(value).unwrap(),
                     ports: Vec::new(),
                     policy: None,
+                    dns: None,
                 });
             }
             "where" => spec.constraints.push(constraint(value)),
