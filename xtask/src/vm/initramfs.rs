@@ -1,4 +1,4 @@
-//! The guest's file system: busybox, our binaries, the libraries they need, a command.
+//! The guest's file system: busybox, our binaries and `mkfs.ext4`, the libraries they need, modules, a command.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use super::cpio::Archive;
+use super::kernel::{Kernel, MODULES};
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
@@ -34,6 +35,7 @@ const ETC: [(&str, &str); 4] = [
 /// terminal, and never while it runs tests.
 pub(crate) fn write(
     path: &Path,
+    kernel: &Kernel,
     binaries: &[Artifact],
     command: &str,
     runs_tests: bool,
@@ -62,6 +64,18 @@ pub(crate) fn write(
         libraries.extend(shared_libraries(&artifact.executable)?);
         let source = strip(&artifact.executable, &stripped);
         tree.program(guest_path(artifact).trim_start_matches('/'), &source)?;
+    }
+    // Tests of file systems make one; without it on this machine they say that they cannot run.
+    if let Some(mkfs) = shell::find_program("mkfs.ext4") {
+        libraries.extend(shared_libraries(&mkfs)?);
+        tree.program("bin/mkfs.ext4", &mkfs)?;
+    }
+    for (number, module) in MODULES.iter().enumerate() {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        let found = kernel.modules.join(name);
+        if found.is_file() {
+            tree.program(&format!("modules/{number}-{name}"), &found)?;
+        }
     }
     for library in libraries {
         tree.program(library.to_string_lossy().trim_start_matches('/'), &library)?;
