@@ -234,7 +234,11 @@ impl Disks {
         inbox: &mpsc::Sender<Input>,
     ) {
         let quota = match self.shared.means {
-            Means::Accounted { .. } | Means::Off => false,
+            Means::Accounted { .. } => false,
+            Means::Off => {
+                Self::lift(dir);
+                false
+            }
             Means::Quota => match self.shared.projects.limit(dir, limit) {
                 Ok(limited) => limited,
                 Err(error) => {
@@ -258,6 +262,15 @@ impl Disks {
         );
         drop(watched);
         self.shared.work.notify_all();
+    }
+
+    /// Takes away what an agent that enforced limits has set.
+    fn lift(dir: &Path) {
+        if let Ok(Some(_project)) = project::of(dir)
+            && let Err(error) = project::release(dir)
+        {
+            tracing::warn!(dir = %dir.display(), %error, "the quota of an ephemeral disk cannot be lifted");
+        }
     }
 
     /// Nothing of an allocation runs any more.

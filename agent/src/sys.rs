@@ -110,10 +110,13 @@ pub(crate) fn projects_are_limited(dir: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(u16::from_ne_bytes([state[2], state[3]]) & PROJECTS_ENFORCED != 0)
 }
 
-/// What the file system of `dir` has of a project.
+/// What the file system of `dir` has of a project. xfs keeps nothing of one that was never used.
 pub(crate) fn project_quota(dir: BorrowedFd<'_>, project: u32) -> io::Result<ProjectQuota> {
     let mut found = Dqblk::default();
-    quotactl(dir, GET_QUOTA, project, (&raw mut found).cast())?;
+    match quotactl(dir, GET_QUOTA, project, (&raw mut found).cast()) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+        answer => answer?,
+    }
     Ok(ProjectQuota {
         bytes_max: found.blocks_hard.saturating_mul(QUOTA_BLOCK),
         bytes: found.space,

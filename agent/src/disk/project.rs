@@ -133,11 +133,7 @@ fn free(dir: BorrowedFd<'_>) -> io::Result<u32> {
     let first = u32::try_from(inode % u64::from(count)).expect("the range is 32 bits");
     for step in 0..PROJECT_TRIES_MAX {
         let project = PROJECTS.start + (first + step) % count;
-        let known = match sys::project_quota(dir, project) {
-            // xfs keeps nothing of a project that was never used.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(project),
-            known => known?,
-        };
+        let known = sys::project_quota(dir, project)?;
         if known == sys::ProjectQuota::default() {
             return Ok(project);
         }

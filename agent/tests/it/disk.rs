@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use muster_agent::DiskEnforcement;
 use muster_agent::disk::{DiskLimit, project_of, project_quota};
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, TaskEventKind, TaskState};
@@ -266,6 +267,54 @@ async fn an_update_changes_the_quota_of_a_running_task() {
     })
     .await;
     assert_eq!(server.pid(alloc_id).await, pid);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// Who owns a file could give it to another project, or have a directory's files belong to none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_cannot_leave_its_project() {
+    let Some(place) = Place::quota("a_task_cannot_leave_its_project") else {
+        return;
+    };
+    let server = place.machine.server();
+    let agent = place.agent(&server).await;
+    let script = "cd $NOMAD_ALLOC_DIR/data; mkdir d; chattr -p 0 d 2>&1; echo project $?; \
+                  chattr +d d 2>&1; echo flags $?";
+
+    let alloc_id = server.place(sized(batch(1, script), SIZE).build()).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+
+    let log = output(&server, alloc_id, "flags").await;
+    assert_eq!(log.matches("Operation not permitted").count(), 2, "{log}");
+    let dir = place.dir(alloc_id);
+    let project = project_of(&dir).unwrap();
+    assert_eq!(project_of(&dir.join("alloc/data/d")).unwrap(), project);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// An agent that is told to enforce nothing lifts what an earlier one has set.
+#[tokio::test(flavor = "multi_thread")]
+async fn enforcement_that_is_off_lifts_quota() {
+    let Some(place) = Place::quota("enforcement_that_is_off_lifts_quota") else {
+        return;
+    };
+    let server = place.machine.server();
+    let agent = place.agent(&server).await;
+    let alloc = sized(service(1, "sleep 1000"), SIZE).build();
+    let alloc_id = server.place(alloc).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let project = project_of(&place.dir(alloc_id)).unwrap().unwrap();
+    agent.shutdown(Leave::KeepTasks).await;
+    let mut config = place.machine.config(&server);
+    config.disk = DiskEnforcement::Off;
+
+    let agent = Agent::start(config).await.unwrap();
+
+    eventually("no limit", async || {
+        let (_, limit) = project_quota(&place.machine.data(), project).unwrap();
+        (limit == DiskLimit::default()).then_some(())
+    })
+    .await;
     agent.shutdown(Leave::StopTasks).await;
 }
 

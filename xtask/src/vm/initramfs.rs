@@ -1,4 +1,4 @@
-//! The guest's file system: busybox, our binaries and `mkfs.ext4`, the libraries they need, modules, a command.
+//! The guest's file system: busybox and a few more programs, our binaries, the libraries they need, modules, a command.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,6 +19,9 @@ const INIT: &str = include_str!("init.sh");
 const DIRECTORIES: [&str; 12] = [
     "bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "tests", "usr/bin", "var/tmp",
 ];
+
+/// Programs of this machine that tests of file systems start; without one they say that they cannot run.
+const PROGRAMS: [&str; 2] = ["mkfs.ext4", "chattr"];
 
 /// Small files in `/etc`. `nobody` is the user that tests drop their rights to.
 const ETC: [(&str, &str); 4] = [
@@ -65,10 +68,11 @@ pub(crate) fn write(
         let source = strip(&artifact.executable, &stripped);
         tree.program(guest_path(artifact).trim_start_matches('/'), &source)?;
     }
-    // Tests of file systems make one; without it on this machine they say that they cannot run.
-    if let Some(mkfs) = shell::find_program("mkfs.ext4") {
-        libraries.extend(shared_libraries(&mkfs)?);
-        tree.program("bin/mkfs.ext4", &mkfs)?;
+    for name in PROGRAMS {
+        if let Some(program) = shell::find_program(name) {
+            libraries.extend(shared_libraries(&program)?);
+            tree.program(&format!("bin/{name}"), &program)?;
+        }
     }
     for (number, module) in MODULES.iter().enumerate() {
         let name = module.rsplit('/').next().unwrap_or(module);
