@@ -14,7 +14,8 @@ use muster_domain::id::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::allocdir::owner_named;
+use crate::allocdir::{DirError, owner_named};
+use crate::disk::DiskLimit;
 use crate::facilities::{Facilities, now};
 use crate::gc;
 use crate::node;
@@ -70,6 +71,7 @@ impl AllocTask {
         } else if self.runner.finished_at().is_none() {
             let Facilities { bridge, .. } = &*self.facilities;
             bridge.adopt(&self.facilities, &self.desired).await;
+            self.watch_disk(&inbox).await;
         }
         loop {
             while let Some(effect) = self.runner.poll_effect() {
@@ -81,7 +83,7 @@ impl AllocTask {
             }
             let event = tokio::select! {
                 input = inputs.recv() => match input {
-                    Some(input) => self.event(input).await,
+                    Some(input) => self.event(input, &inbox).await,
                     None => return,
                 },
                 () = until(self.runner.poll_timeout()) => Event::TimerFired,
@@ -96,18 +98,18 @@ impl AllocTask {
         }
     }
 
-    async fn event(&mut self, input: Input) -> Event {
+    async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Event {
         match input {
             Input::Event(event) => event,
             Input::Destroy => Event::DestroyAsked,
             Input::Disconnected => Event::Disconnected,
             Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
-            Input::Desired(desired) => self.desired(desired).await,
+            Input::Desired(desired) => self.desired(desired, inbox).await,
         }
     }
 
     /// What is wanted changed, and perhaps the job in place.
-    async fn desired(&mut self, desired: Box<DesiredAlloc>) -> Event {
+    async fn desired(&mut self, desired: Box<DesiredAlloc>, inbox: &mpsc::Sender<Input>) -> Event {
         let wanted = desired.desired;
         match self.runner.handle_update(&desired, now()) {
             Ok(()) => {
@@ -117,11 +119,26 @@ impl AllocTask {
                 }
                 self.desired = Arc::new(*desired);
                 self.fence_again();
+                if self.runner.finished_at().is_none() {
+                    self.watch_disk(inbox).await;
+                }
             }
             // A stop must get through, whatever came with it.
             Err(error) => tracing::error!(%error, "an update of an allocation is not followed"),
         }
         Event::DesiredChanged(wanted)
+    }
+
+    /// Has the allocation's disk looked at with the size that its group names now. Of one whose directories are not
+    /// there yet that comes later.
+    async fn watch_disk(&self, inbox: &mpsc::Sender<Input>) {
+        let (facilities, desired) = (Arc::clone(&self.facilities), Arc::clone(&self.desired));
+        let inbox = inbox.clone();
+        let watched =
+            tokio::task::spawn_blocking(move || watch_disk(&facilities, &desired, &inbox));
+        if let Err(error) = watched.await {
+            tracing::error!(alloc_id = %self.runner.alloc_id(), %error, "an ephemeral disk is not watched");
+        }
     }
 
     /// Puts tasks that run behind the policies of the job as it is now.
@@ -155,8 +172,13 @@ impl AllocTask {
                     (Arc::clone(&self.facilities), Arc::clone(&self.desired));
                 let inbox = inbox.clone();
                 jobs.spawn(async move {
-                    let made =
-                        tokio::task::spawn_blocking(move || prepare(&facilities, &desired)).await;
+                    let watcher = inbox.clone();
+                    let made = tokio::task::spawn_blocking(move || {
+                        prepare(&facilities, &desired)?;
+                        watch_disk(&facilities, &desired, &watcher);
+                        Ok(())
+                    });
+                    let made = made.await;
                     let event = match made.unwrap_or_else(|error| Err(error.to_string())) {
                         Ok(()) => Event::Prepared,
                         Err(reason) => Event::PrepareFailed { reason },
@@ -238,7 +260,8 @@ impl AllocTask {
             && let Some(at) = finished
         {
             *told = finished;
-            let Facilities { bridge, .. } = &*self.facilities;
+            let Facilities { bridge, disks, .. } = &*self.facilities;
+            disks.forget(alloc_id);
             bridge.remove(&self.facilities, alloc_id).await;
             let finished = node::Event::Finished { alloc_id, at };
             drop(self.facilities.node.send(finished).await);
@@ -272,10 +295,24 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<(), String
         let owner = owner_named(&task.user).map_err(|error| error.to_string())?;
         tasks.push((task.name.clone(), owner));
     }
-    facilities
-        .data
-        .make_alloc(desired.alloc_id, &tasks)
-        .map_err(|error| task::chain(&error))
+    let Facilities { data, disks, .. } = facilities;
+    let failed = |error: DirError| task::chain(&error);
+    let root = data.make_alloc_root(desired.alloc_id).map_err(failed)?;
+    disks
+        .limit(&root, DiskLimit::of(group))
+        .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
+    data.make_alloc(desired.alloc_id, &tasks).map_err(failed)
+}
+
+/// Has an allocation's disk looked at, if it has directories.
+fn watch_disk(facilities: &Facilities, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
+    let Facilities { data, disks, .. } = facilities;
+    let dir = data.alloc(desired.alloc_id).alloc;
+    if let Some(group) = desired.group()
+        && dir.is_dir()
+    {
+        disks.watch(desired.alloc_id, &dir, DiskLimit::of(group), inbox);
+    }
 }
 
 /// Sleeps until a core's timeout; for ever if there is none.

@@ -159,6 +159,14 @@ impl DataDir {
         make(&self.drivers(), 0o700, None)
     }
 
+    /// Makes the directory that holds all others of an allocation, and says where it is.
+    pub(crate) fn make_alloc_root(&self, alloc_id: AllocId) -> Result<PathBuf, DirError> {
+        let AllocDirs { alloc, .. } = self.alloc(alloc_id);
+        // Other users may pass through, but not look around.
+        make(&alloc, 0o711, None)?;
+        Ok(alloc)
+    }
+
     /// Makes the directories of an allocation whose tasks are called and owned as `tasks` says.
     /// Making them twice changes nothing.
     pub(crate) fn make_alloc(
@@ -166,9 +174,8 @@ impl DataDir {
         alloc_id: AllocId,
         tasks: &[(String, Option<Owner>)],
     ) -> Result<(), DirError> {
+        self.make_alloc_root(alloc_id)?;
         let dirs = self.alloc(alloc_id);
-        // Other users may pass through, but not look around.
-        make(&dirs.alloc, 0o711, None)?;
         make(&dirs.shared(), 0o755, None)?;
         for shared in ["data", "tmp"] {
             // Tasks of one group may run as different users.

@@ -16,6 +16,7 @@ use crate::bridge::Bridge;
 use crate::cgroup::NodeTree;
 use crate::control::Standing;
 use crate::cores::Cores;
+use crate::disk::Disks;
 use crate::drivers::Drivers;
 use crate::gc::Leftovers;
 use crate::reports::Outbox;
@@ -46,6 +47,8 @@ pub(crate) struct Facilities {
     pub(crate) ring: LogRing,
     /// Which task has which cores for itself.
     pub(crate) cores: Cores,
+    /// What allocations may have on disk.
+    pub(crate) disks: Arc<Disks>,
     /// By name.
     pub(crate) drivers: Drivers,
     /// This run of the kernel.
@@ -81,7 +84,11 @@ impl Facilities {
     /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
-        let moved = tokio::task::spawn_blocking(move || data.discard_alloc(&trash, alloc_id));
+        let disks = Arc::clone(&self.disks);
+        let moved = tokio::task::spawn_blocking(move || {
+            disks.release(&data.alloc(alloc_id).alloc);
+            data.discard_alloc(&trash, alloc_id)
+        });
         // A panic there is ours. What was moved before it stays in the trash; the rest is moved when it
         // is tried again.
         moved

@@ -11,6 +11,7 @@
 //! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
 //! | `fingerprint`, `stats`, [`doctor`] | what the machine has, uses, and lacks |
 //! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
+//! | `disk` | ephemeral disks: limited by the file system, or measured |
 //! | `cores`, `volumes` | cores of a task's own, and host volumes of the node in tasks |
 //! | `gc`, [`trash`], [`clean`] | removal of what has finished, and of everything |
 //! | `verdicts` | what network policies refused, for whoever asks |
@@ -27,6 +28,7 @@ pub mod cgroup;
 pub mod clean;
 mod control;
 mod cores;
+pub mod disk;
 pub mod doctor;
 mod drivers;
 mod facilities;
@@ -51,6 +53,7 @@ mod verdicts;
 mod volumes;
 
 pub use bridge::{BridgeError, DEFAULT_SUBNET, parse_subnet};
+pub use disk::DiskEnforcement;
 pub use drivers::native::DriverConfigError;
 pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::Collected;

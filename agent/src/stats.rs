@@ -118,6 +118,7 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
                 alloc_id,
                 at: now(),
                 tasks: BTreeMap::new(),
+                disk: facilities.disks.stats(alloc_id),
             })
             .tasks
             .insert(name, stats);

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "system calls without a safe wrapper")]
 
 use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// `IOPRIO_WHO_PROCESS` (`ioprio_set(2)`); with the number 0 it means the calling thread.
 const WHO_THREAD: libc::c_int = 1;
@@ -14,6 +15,154 @@ const CLASS_IDLE: libc::c_int = 3 << 13;
 pub(crate) fn idle_io_priority() -> io::Result<()> {
     // SAFETY: the call takes three numbers and touches no memory of this process.
     let answer = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_THREAD, 0, CLASS_IDLE) };
+    answered(answer)
+}
+
+/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (linux/fs.h): a `struct fsxattr` of 28 bytes.
+const GET_XATTR: libc::Ioctl = 0x801C_581F;
+const SET_XATTR: libc::Ioctl = 0x401C_5820;
+/// `FS_XFLAG_PROJINHERIT`: what is made in the directory gets its project.
+const PROJECT_INHERIT: u32 = 0x200;
+/// `PRJQUOTA`, and commands of `quotactl(2)` that stand above it.
+const PROJECT_QUOTA: u32 = 2;
+const GET_QUOTA: u32 = 0x80_0007;
+const SET_QUOTA: u32 = 0x80_0008;
+/// `Q_XGETQSTATV` (linux/dqblk_xfs.h): `XQM_CMD(8)`.
+const GET_STATE: u32 = (b'X' as u32) << 8 | 8;
+/// `FS_QUOTA_PDQ_ENFD`: limits of projects are enforced.
+const PROJECTS_ENFORCED: u16 = 1 << 5;
+/// `QIF_BLIMITS | QIF_ILIMITS`.
+const BOTH_LIMITS: u32 = 1 | 4;
+/// Bytes of a block in which `struct if_dqblk` counts limits, whatever the file system's are.
+const QUOTA_BLOCK: u64 = 1024;
+
+/// `struct fsxattr` (linux/fs.h).
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct FsXattr {
+    xflags: u32,
+    extsize: u32,
+    nextents: u32,
+    project: u32,
+    cowextsize: u32,
+    padding: [u8; 8],
+}
+
+/// `struct if_dqblk` (linux/quota.h).
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Dqblk {
+    blocks_hard: u64,
+    blocks_soft: u64,
+    space: u64,
+    inodes_hard: u64,
+    inodes_soft: u64,
+    inodes: u64,
+    blocks_time: u64,
+    inodes_time: u64,
+    valid: u32,
+}
+
+/// What the kernel has of a project; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProjectQuota {
+    /// Most bytes.
+    pub(crate) bytes_max: u64,
+    /// Bytes charged.
+    pub(crate) bytes: u64,
+    /// Most inodes.
+    pub(crate) inodes_max: u64,
+    /// Inodes charged.
+    pub(crate) inodes: u64,
+}
+
+/// The project of an open file or directory, and whether a directory's files inherit it.
+pub(crate) fn project(file: BorrowedFd<'_>) -> io::Result<(u32, bool)> {
+    let FsXattr {
+        project, xflags, ..
+    } = xattr(file)?;
+    Ok((project, xflags & PROJECT_INHERIT != 0))
+}
+
+/// Gives an open directory a project, which everything made in it from now on inherits.
+pub(crate) fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+    let mut wanted = xattr(dir)?;
+    wanted.project = project;
+    wanted.xflags |= PROJECT_INHERIT;
+    // SAFETY: the request reads 28 bytes, the size of the struct, which outlives the call.
+    let answer = unsafe { libc::ioctl(dir.as_raw_fd(), SET_XATTR, &raw const wanted) };
+    answered(answer.into())
+}
+
+fn xattr(file: BorrowedFd<'_>) -> io::Result<FsXattr> {
+    let mut found = FsXattr::default();
+    // SAFETY: the request writes 28 bytes, the size of the struct, which outlives the call.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), GET_XATTR, &raw mut found) };
+    answered(answer.into()).map(|()| found)
+}
+
+/// Whether the file system of `dir` holds projects to their limits.
+pub(crate) fn projects_are_limited(dir: BorrowedFd<'_>) -> io::Result<bool> {
+    // `struct fs_quota_statv` has 160 bytes; its first is the version asked for, flags are the third and fourth.
+    let mut state = [0_u8; 512];
+    state[0] = 1;
+    quotactl(dir, GET_STATE, 0, state.as_mut_ptr().cast())?;
+    Ok(u16::from_ne_bytes([state[2], state[3]]) & PROJECTS_ENFORCED != 0)
+}
+
+/// What the file system of `dir` has of a project. xfs keeps nothing of one that was never used.
+pub(crate) fn project_quota(dir: BorrowedFd<'_>, project: u32) -> io::Result<ProjectQuota> {
+    let mut found = Dqblk::default();
+    match quotactl(dir, GET_QUOTA, project, (&raw mut found).cast()) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+        answer => answer?,
+    }
+    Ok(ProjectQuota {
+        bytes_max: found.blocks_hard.saturating_mul(QUOTA_BLOCK),
+        bytes: found.space,
+        inodes_max: found.inodes_hard,
+        inodes: found.inodes,
+    })
+}
+
+/// Limits a project on the file system of `dir`; 0 is no limit.
+pub(crate) fn limit_project(
+    dir: BorrowedFd<'_>,
+    project: u32,
+    bytes_max: u64,
+    inodes_max: u64,
+) -> io::Result<()> {
+    let mut wanted = Dqblk {
+        blocks_hard: bytes_max.div_ceil(QUOTA_BLOCK),
+        inodes_hard: inodes_max,
+        valid: BOTH_LIMITS,
+        ..Dqblk::default()
+    };
+    quotactl(dir, SET_QUOTA, project, (&raw mut wanted).cast())
+}
+
+/// `quotactl_fd(2)` about projects. `data` is what the command reads or writes, and no smaller.
+fn quotactl(
+    dir: BorrowedFd<'_>,
+    command: u32,
+    project: u32,
+    data: *mut libc::c_void,
+) -> io::Result<()> {
+    let command = command << 8 | PROJECT_QUOTA;
+    // SAFETY: every caller passes a struct of its own of at least the size that the command reads or writes.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_quotactl_fd,
+            dir.as_raw_fd(),
+            command,
+            project,
+            data,
+        )
+    };
+    answered(answer)
+}
+
+fn answered(answer: libc::c_long) -> io::Result<()> {
     if answer == 0 {
         Ok(())
     } else {

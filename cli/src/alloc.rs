@@ -136,6 +136,12 @@ fn status(client: &Client, json: bool, name: &str) -> CliResult {
 }
 
 fn show_stats(stats: &AllocStats) -> Result<(), CliError> {
+    if let Some(disk) = &stats.muster.disk {
+        output::print("\nephemeral disk\n")?;
+        for (label, value) in usage::disk_lines(disk) {
+            output::print(&format!("  {label:<22} {}\n", output::clean(&value)))?;
+        }
+    }
     for (name, task) in &stats.tasks {
         output::print(&format!("\nusage of {}\n", output::clean(name)))?;
         for (label, value) in usage::lines(&task.muster) {

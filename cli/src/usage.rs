@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_wire::api::stats::{Histogram, Pressure, TaskCounters};
+use muster_wire::api::stats::{EphemeralDisk, Histogram, Pressure, TaskCounters};
 
 use crate::output;
 
@@ -103,6 +103,33 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("log dropped", output::bytes(*log_dropped_bytes)),
     ];
     lines.extend(reasons(absent).map(|reason| ("–", reason)));
+    lines
+}
+
+/// The same of an allocation's ephemeral disk.
+#[must_use]
+pub fn disk_lines(disk: &EphemeralDisk) -> Vec<(&'static str, String)> {
+    let EphemeralDisk {
+        enforcement,
+        reason,
+        limit_bytes,
+        limit_inodes,
+        used_bytes,
+        used_inodes,
+        measured_at: _,
+    } = disk;
+    let limit = output::bytes(*limit_bytes);
+    let mut lines = vec![
+        ("disk", format!("{} of {limit}", bytes(*used_bytes))),
+        (
+            "inodes",
+            format!("{} of {limit_inodes}", count(*used_inodes)),
+        ),
+        ("limit held by", enforcement.clone()),
+    ];
+    if !reason.is_empty() {
+        lines.push(("–", reason.clone()));
+    }
     lines
 }
 

@@ -374,6 +374,8 @@ pub enum TaskEventKind {
     SiblingFailed,
     /// Its driver has something to tell.
     Driver,
+    /// Its allocation holds more than its ephemeral disk, so it is stopped and has failed.
+    DiskExceeded,
 }
 
 impl TaskEventKind {
@@ -393,6 +395,7 @@ impl TaskEventKind {
             Self::Killed => "Killed",
             Self::SiblingFailed => "Sibling Task Failed",
             Self::Driver => "Driver",
+            Self::DiskExceeded => "Disk Resources Exceeded",
         }
     }
 }

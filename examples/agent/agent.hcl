@@ -19,6 +19,12 @@ meta {
 #   gc_parallel_destroys     = 2
 # }
 
+# What becomes of an allocation that writes more than its `ephemeral_disk`: it is limited by the file system or stopped
+# (`auto`), or nothing (`off`), as with Nomad.
+# client {
+#   disk_enforcement = "auto"
+# }
+
 # Where allocations with a network of their own (`mode = "bridge"`) have their addresses, under Nomad's name and with its
 # default.
 # client {

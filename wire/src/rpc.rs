@@ -366,6 +366,27 @@ pub struct AllocStats {
     pub at: Timestamp,
     /// Its tasks by name.
     pub tasks: BTreeMap<String, TaskStats>,
+    /// Its ephemeral disk; `None` while its directories are being made.
+    pub disk: Option<AllocDisk>,
+}
+
+/// The ephemeral disk of an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocDisk {
+    /// How its limit is held: `quota` by the file system, `accounted` by measuring, `off` not at all.
+    pub enforcement: String,
+    /// Why not by the file system; empty if it is.
+    pub reason: String,
+    /// Most bytes.
+    pub limit_bytes: u64,
+    /// Most inodes.
+    pub limit_inodes: u64,
+    /// Bytes in use; `None` if that was not measured.
+    pub used_bytes: Option<u64>,
+    /// Inodes in use.
+    pub used_inodes: Option<u64>,
+    /// When that was measured.
+    pub measured_at: Option<Timestamp>,
 }
 
 /// How long things took, by powers of two.

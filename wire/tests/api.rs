@@ -196,6 +196,15 @@ fn alloc_stats() -> rpc::AllocStats {
         alloc_id: alloc().id,
         at: AT,
         tasks,
+        disk: Some(rpc::AllocDisk {
+            enforcement: "accounted".to_owned(),
+            reason: "no project quota".to_owned(),
+            limit_bytes: 300 << 20,
+            limit_inodes: 76_800,
+            used_bytes: Some(12_288),
+            used_inodes: Some(7),
+            measured_at: Some(AT),
+        }),
     }
 }
 

@@ -26,10 +26,14 @@ use crate::shell::artifact::{self, Artifact};
 
 /// The test binaries that belong in the guest: package and target. One that does not exist yet
 /// is named and left out.
-const GUEST_TESTS: [(&str, &str); 2] = [
+const GUEST_TESTS: [(&str, &str); 3] = [
     ("muster-agent", "vm"),
+    ("muster-agent", "it"),
     ("muster-driver-native", "isolation"),
 ];
+
+/// Those of a binary's tests that run in the guest, by the beginning of their names, if not all do.
+const GUEST_FILTERS: [(&str, &str); 1] = [("it", "disk::")];
 
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
 const STATUS_DEADLINE: u8 = 124;
@@ -160,7 +164,8 @@ pub(crate) fn guest(
     let script = script(&options.command, binaries);
     let work = WorkDir::new(&cache, "guest")?;
     let initrd = work.path.join("initrd.cpio");
-    initramfs::write(&initrd, binaries, &script, options.command.is_empty())?;
+    let runs_tests = options.command.is_empty();
+    initramfs::write(&initrd, &kernel, binaries, &script, runs_tests)?;
     if options.keep_initrd {
         let kept = cache.join("initrd.cpio");
         std::fs::copy(&initrd, &kept)
@@ -270,10 +275,12 @@ fn script(command: &[String], binaries: &[Artifact]) -> String {
     let mut script = String::from("status=0\nexport MUSTER_SKIP_FILE=/run/skipped\n");
     for test in binaries.iter().filter(|artifact| artifact.is_test) {
         let path = initramfs::guest_path(test);
+        let filter = GUEST_FILTERS.iter().find(|(name, _)| *name == test.target);
+        let filter = filter.map_or("", |(_, filter)| filter);
         // `cargo xtask test` reads the line, to name a failure by the binary it is in.
         writeln!(
             script,
-            "echo '     Running {path}'\n{path} --test-threads=1 || status=101"
+            "echo '     Running {path}'\n{path} {filter} --test-threads=1 || status=101"
         )
         .expect("a string takes any text");
     }
@@ -354,7 +361,7 @@ mod tests {
         let script = script(&[], &[test_binary()]);
 
         assert!(
-            script.contains("/tests/muster-agent/vm --test-threads=1 || status=101"),
+            script.contains("/tests/muster-agent/vm  --test-threads=1 || status=101"),
             "{script}"
         );
         assert!(script.ends_with("exit $status\n"), "{script}");
@@ -363,7 +370,7 @@ mod tests {
     #[test]
     fn only_the_guests_tests_are_chosen() {
         let other = Artifact {
-            target: "it".into(),
+            target: "other".into(),
             ..test_binary()
         };
 

@@ -50,6 +50,11 @@ pub enum Event {
     TimerFired,
     /// No server was in reach for as long as the job allows.
     Disconnected,
+    /// The allocation holds more than its ephemeral disk.
+    DiskExceeded {
+        /// Limit, use and what uses most, for people.
+        message: String,
+    },
     /// The allocation is to be stopped and everything of it removed.
     DestroyAsked,
     /// Everything of it was removed.
@@ -293,6 +298,7 @@ impl AllocRunner {
                 self.stop(StopCause::Asked, now);
             }
             Event::Disconnected => self.stop(StopCause::Disconnected, now),
+            Event::DiskExceeded { message } => self.disk_exceeded(&message, now),
             Event::Prepared => self.prepared(),
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {
@@ -469,6 +475,10 @@ impl AllocRunner {
             }
             ClientStatus::Complete => "all tasks have ended".to_owned(),
             ClientStatus::Failed => {
+                let mut disk = self.tasks.iter().filter_map(TaskRunner::disk_words);
+                if let Some(words) = disk.next() {
+                    return words;
+                }
                 let failed = self.task_states().find(|task| task.failed);
                 failed.map_or_else(String::new, |task| {
                     let why = task
@@ -536,6 +546,36 @@ impl AllocRunner {
         self.stopping = Some(Stopping {
             cause,
             kill_at: waits.then(|| now.plus(delay)),
+        });
+    }
+
+    /// Fails the allocation, because it holds more than it may: started again with what is on its disk, it would
+    /// exceed it again. No delay is waited for, and what comes last is not run. Of a stop that was wanted before,
+    /// only the delay ends.
+    fn disk_exceeded(&mut self, message: &str, now: Timestamp) {
+        if self.is_stopped_by(StopCause::DiskExceeded) || self.is_terminal() {
+            return;
+        }
+        self.unsaved = true;
+        for task in &mut self.tasks {
+            if task.state().phase != TaskPhase::Dead {
+                task.handle_told(TaskEventKind::DiskExceeded, message, now);
+            }
+        }
+        let wanted = self.stopping.map(|stopping| stopping.cause);
+        let cause = match wanted {
+            Some(cause @ (StopCause::Asked | StopCause::Disconnected)) => cause,
+            Some(
+                StopCause::SiblingFailed
+                | StopCause::LeaderDead
+                | StopCause::MainDead
+                | StopCause::DiskExceeded,
+            )
+            | None => StopCause::DiskExceeded,
+        };
+        self.stopping = Some(Stopping {
+            cause,
+            kill_at: None,
         });
     }
 
@@ -609,7 +649,7 @@ impl AllocRunner {
         let mut tasks: Vec<&mut TaskRunner> = self
             .tasks
             .iter_mut()
-            .filter(|task| nothing_ran || task.sibling().role != Role::Poststop)
+            .filter(|task| nothing_ran || cause.fails() || task.sibling().role != Role::Poststop)
             .collect();
         for task in tasks.iter_mut().filter(|task| task.is_idle()) {
             task.handle_stop(cause, now);

@@ -173,13 +173,16 @@ pub enum StopCause {
     MainDead,
     /// The agent had no server in reach for as long as the job allows.
     Disconnected,
+    /// The allocation holds more than its ephemeral disk.
+    DiskExceeded,
 }
 
 impl StopCause {
     /// What is told of it besides the stop itself.
     fn told(self) -> Option<(TaskEventKind, &'static str)> {
         match self {
-            Self::Asked => None,
+            // Told with what is on the disk, by the allocation.
+            Self::Asked | Self::DiskExceeded => None,
             Self::SiblingFailed => Some((
                 TaskEventKind::SiblingFailed,
                 "another task of the allocation failed",
@@ -190,6 +193,18 @@ impl StopCause {
                 TaskEventKind::Killing,
                 "no server was in reach for disconnect.stop_on_client_after",
             )),
+        }
+    }
+
+    /// Whether a task that is stopped for it has failed.
+    pub(crate) fn fails(self) -> bool {
+        match self {
+            Self::DiskExceeded => true,
+            Self::Asked
+            | Self::SiblingFailed
+            | Self::LeaderDead
+            | Self::MainDead
+            | Self::Disconnected => false,
         }
     }
 }
@@ -366,7 +381,10 @@ impl TaskRunner {
         match self.life {
             Life::Waiting { .. } => {
                 self.event(TaskEventKind::Killed, "stopped while no process ran", now);
-                self.die(false, STOPPED_EARLY, now);
+                let why = self
+                    .disk_words()
+                    .unwrap_or_else(|| STOPPED_EARLY.to_owned());
+                self.die(cause.fails(), &why, now);
             }
             // After a start or recovery, the answer on its way decides what there is to stop.
             Life::Starting
@@ -534,8 +552,8 @@ impl TaskRunner {
         if self.life != Life::Recovering {
             return;
         }
-        if self.stop.is_some() {
-            self.die(false, STOPPED_EARLY, now);
+        if let Some(cause) = self.stop {
+            self.die(cause.fails(), STOPPED_EARLY, now);
             return;
         }
         if self.policy.once {
@@ -558,8 +576,8 @@ impl TaskRunner {
         }
         self.event(TaskEventKind::DriverFailure, reason, now);
         let why = not_created(reason);
-        if self.stop.is_some() {
-            self.die(false, &why, now);
+        if let Some(cause) = self.stop {
+            self.die(cause.fails(), &why, now);
         } else if retryable {
             self.restart_or_give_up(&why, now);
         } else {
@@ -586,11 +604,22 @@ impl TaskRunner {
         let message = exit_message(exit, detail);
         self.event(TaskEventKind::Terminated(exit), &message, now);
         if self.policy.once {
-            self.end = Some(end.unwrap_or_else(|| Box::new(end_of(exit, &message, now))));
+            let mut end = end.unwrap_or_else(|| Box::new(end_of(exit, &message, now)));
+            if self.stop.is_some_and(StopCause::fails) {
+                // How the process took the signal is not why the work failed.
+                let why = self.disk_words().unwrap_or_else(|| message.clone());
+                *end = End {
+                    exit: end.exit,
+                    oom: end.oom.take(),
+                    usage: std::mem::take(&mut end.usage),
+                    ..End::failure(&why, end.at)
+                };
+            }
+            self.end = Some(end);
         }
-        if self.stop.is_some() {
+        if let Some(cause) = self.stop {
             self.event(TaskEventKind::Killed, "the task was stopped", now);
-            self.die(false, &message, now);
+            self.die(cause.fails(), &message, now);
         } else if exit.success() && !self.policy.restart_on_success {
             self.die(false, &message, now);
         } else {
@@ -607,7 +636,7 @@ impl TaskRunner {
             ..Exit::default()
         };
         self.event(TaskEventKind::Terminated(exit), reason, now);
-        let failed = self.stop.is_none();
+        let failed = self.stop.is_none_or(StopCause::fails);
         self.die(failed, reason, now);
     }
 
@@ -634,7 +663,8 @@ impl TaskRunner {
     /// The stop of a process is decided: it gets its signal now, or after the delay.
     fn close(&mut self, now: Timestamp) {
         let delay = self.policy.shutdown_delay;
-        if delay.is_zero() {
+        // Whoever fills a disk is not left to it for longer.
+        if delay.is_zero() || self.stop.is_some_and(StopCause::fails) {
             self.ask_to_stop(now);
             return;
         }
@@ -702,6 +732,13 @@ impl TaskRunner {
                 self.die(true, reason, now);
             }
         }
+    }
+
+    /// What was told of its allocation's disk, if that was exceeded.
+    pub(crate) fn disk_words(&self) -> Option<String> {
+        let told = self.state.events.iter().rev();
+        let mut told = told.filter(|event| event.kind == TaskEventKind::DiskExceeded);
+        told.next().map(|event| event.message.clone())
     }
 
     /// It will not be started again. The work of a one-off task of which nothing better is known failed for

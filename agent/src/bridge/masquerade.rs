@@ -61,7 +61,15 @@ pub(super) fn install(table: &str, subnet: Ipv4Net) -> io::Result<()> {
 pub(super) fn remove(table: &str) -> io::Result<bool> {
     match commit(vec![(NfTablesMessage::DeleteTable(named(table)), 0)]) {
         Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        // Nor has a kernel without a packet filter one.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOENT | libc::EPROTONOSUPPORT)
+            ) =>
+        {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }

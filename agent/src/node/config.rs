@@ -16,6 +16,7 @@ use muster_driver::TaskDriver;
 use muster_link::certificates::Certificates;
 
 use crate::bridge::DEFAULT_SUBNET;
+use crate::disk::DiskEnforcement;
 use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
 use crate::ring::RingConfig;
@@ -75,6 +76,8 @@ pub struct AgentConfig {
     pub network: NodePolicy,
     /// Addresses of allocations that have a network of their own.
     pub bridge_subnet: Ipv4Net,
+    /// What is done about allocations that write more than their ephemeral disk.
+    pub disk: DiskEnforcement,
     /// Collection of finished allocations.
     pub gc: GcConfig,
     /// How logs are drained.
@@ -115,6 +118,7 @@ impl AgentConfig {
             drivers: Vec::new(),
             network: NodePolicy::default(),
             bridge_subnet: DEFAULT_SUBNET,
+            disk: DiskEnforcement::default(),
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
             strict_limits: false,

@@ -18,6 +18,7 @@ use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
 use crate::control::Standing;
 use crate::cores::Cores;
+use crate::disk::{Disks, Means};
 use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
@@ -48,9 +49,7 @@ pub(super) async fn open(
     tasks: &mut JoinSet<()>,
     node: mpsc::Sender<Event>,
 ) -> Result<Opened, StartAgentError> {
-    let data =
-        DataDir::new(&config.data_dir).map_err(|error| StartAgentError::Dirs(error.to_string()))?;
-    data.prepare()?;
+    let data = prepared(config)?;
     let node_id = store::node_id(data.root(), fresh_node_id())?;
     let native = native_process(config, &data)?;
     let (store, mut loaded) = store::open(data.root())?;
@@ -59,6 +58,7 @@ pub(super) async fn open(
     let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
+    let disks = open_disks(config, &data)?;
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = in_process(config);
@@ -91,6 +91,7 @@ pub(super) async fn open(
         bpf: bpf.as_ref().map(Bpf::adoption).map_err(Clone::clone),
         no_bridge: bridge.unsupported().map(str::to_owned),
         engine: ring.engine().clone(),
+        disks: disks.means().clone(),
         unenforced: tree.unenforced().to_vec(),
         core_ids: tree.core_ids(),
     };
@@ -105,6 +106,7 @@ pub(super) async fn open(
         verdicts: VerdictLog::default(),
         ring,
         cores: Cores::default(),
+        disks,
         drivers,
         boot_id: boot_id(),
         spec,
@@ -126,6 +128,14 @@ pub(super) async fn open(
         clients,
         found,
     })
+}
+
+/// The data directory, with what the agent itself needs in it.
+fn prepared(config: &AgentConfig) -> Result<DataDir, StartAgentError> {
+    let data = DataDir::new(&config.data_dir);
+    let data = data.map_err(|error| StartAgentError::Dirs(error.to_string()))?;
+    data.prepare()?;
+    Ok(data)
 }
 
 fn in_process(config: &AgentConfig) -> Drivers {
@@ -277,6 +287,19 @@ fn open_trash(data: &DataDir, gc: GcConfig) -> Result<Trash, StartAgentError> {
         trash.look_beside(&dir);
     }
     Ok(trash)
+}
+
+/// Ephemeral disks. That they are measured where they could be limited is said here.
+fn open_disks(config: &AgentConfig, data: &DataDir) -> Result<Arc<Disks>, StartAgentError> {
+    let disks = Disks::start(&data.allocs(), config.disk);
+    let disks = disks.map_err(|error| StartAgentError::Dirs(format!("its disks: {error}")))?;
+    if let Means::Accounted { reason } = disks.means() {
+        tracing::info!(
+            reason,
+            "ephemeral disks are measured, and allocations beyond them stopped"
+        );
+    }
+    Ok(Arc::new(disks))
 }
 
 fn populated(tree: &NodeTree) -> BTreeSet<AllocId> {

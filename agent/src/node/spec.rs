@@ -16,6 +16,7 @@ use super::AgentConfig;
 use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf};
 use crate::cgroup::{Hierarchies, Unenforced};
+use crate::disk::Means;
 use crate::drivers::DriverHealth;
 use crate::fingerprint::{Facts, address_towards};
 use crate::limits::FINGERPRINT_INTERVAL;
@@ -30,6 +31,7 @@ pub(super) struct Parts {
     /// Why allocations cannot have networks of their own.
     pub(super) no_bridge: Option<String>,
     pub(super) engine: Engine,
+    pub(super) disks: Means,
     pub(super) unenforced: Vec<Unenforced>,
     pub(super) core_ids: Vec<u16>,
 }
@@ -59,6 +61,10 @@ impl Parts {
             Engine::Epoll { .. } => add("io_uring", "false".to_owned()),
         };
         add("muster.log_engine", self.engine.to_string());
+        add("storage.quota", self.disks.word().to_owned());
+        if let Means::Accounted { reason } = &self.disks {
+            add("storage.quota.reason", reason.clone());
+        }
         for limit in &self.unenforced {
             add(
                 &format!("cgroup.{}.unenforced", limit.controller),

@@ -44,6 +44,11 @@ pub(super) async fn end(
 ) {
     let seen = wait(facilities, live, known, inputs).await;
     let (exit, mut detail, oom) = with_memory(facilities, task, live, seen.exit);
+    if !exit.success()
+        && let Some(full) = facilities.disks.full(task.alloc_id())
+    {
+        push_detail(&mut detail, &full);
+    }
     let end = task.is_one_off().then(|| {
         let usage = one_off::usage(live.cgroup.as_ref());
         Box::new(one_off::end(seen, exit, oom, usage, now()))

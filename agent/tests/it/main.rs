@@ -5,6 +5,8 @@ mod adopt;
 #[cfg(test)]
 mod collect;
 #[cfg(test)]
+mod disk;
+#[cfg(test)]
 mod failover;
 #[cfg(test)]
 mod holding;

@@ -177,6 +177,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
         config.pool = pool;
     }
     config.gc = file.gc;
+    config.disk = file.disk;
     if let Some(subnet) = file.bridge_subnet {
         config.bridge_subnet = subnet;
     }

@@ -3,7 +3,8 @@
 //! Deny by default, in the shape of Docker's profile: what is not listed is refused with `EPERM`, so
 //! that programs which probe for a call go on without it. Besides, io_uring is refused (it does what a
 //! filter cannot see), as are the socket families that lead around the network policy or into the
-//! kernel's crypto code. `clone3` and calls newer than this list "do not exist" (`ENOSYS`), which is
+//! kernel's crypto code, and the two requests of `ioctl` that change a file's project or whether a directory's files
+//! inherit it: with them a task could leave the quota of its allocation. `clone3` and calls newer than this list "do not exist" (`ENOSYS`), which is
 //! what libraries handle by using the older call; the flags of `clone` can be looked at, those of
 //! `clone3` cannot.
 //!
@@ -19,6 +20,7 @@ const ARCH: u32 = 0xC000_003E;
 const OFFSET_NUMBER: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARG0: u32 = 16;
+const OFFSET_ARG1: u32 = 24;
 
 /// The newest call that the list was made with (`file_setattr`, Linux 6.17).
 const NEWEST: c_long = 469;
@@ -34,6 +36,10 @@ const REFUSED_FAMILIES: [u32; 3] = [
 /// question what is set.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
 
+/// Requests that ioctl(2) refuses: `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (linux/fs.h). The same as a call of its
+/// own, `file_setattr`, is not in the list of what is allowed.
+const REFUSED_REQUESTS: [u32; 2] = [0x4008_6602, 0x401C_5820];
+
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -42,6 +48,8 @@ enum Verdict {
     Unknown,
     /// Decided by the first argument.
     Clone,
+    /// Decided by the second.
+    Ioctl,
     Personality,
     Socket,
 }
@@ -62,6 +70,7 @@ fn verdict(number: c_long) -> Verdict {
     match number {
         libc::SYS_clone => Verdict::Clone,
         libc::SYS_clone3 => Verdict::Unknown,
+        libc::SYS_ioctl => Verdict::Ioctl,
         libc::SYS_personality => Verdict::Personality,
         libc::SYS_socket => Verdict::Socket,
         number if number > NEWEST => Verdict::Unknown,
@@ -118,14 +127,20 @@ fn leaf(verdict: Verdict) -> Vec<sock_filter> {
             errno(libc::EPERM),
             allow(),
         ],
-        Verdict::Socket => one_of(&REFUSED_FAMILIES, errno(libc::EPERM), allow()),
-        Verdict::Personality => one_of(&PERSONALITIES, allow(), errno(libc::EPERM)),
+        Verdict::Socket => one_of(OFFSET_ARG0, &REFUSED_FAMILIES, errno(libc::EPERM), allow()),
+        Verdict::Ioctl => one_of(OFFSET_ARG1, &REFUSED_REQUESTS, errno(libc::EPERM), allow()),
+        Verdict::Personality => one_of(OFFSET_ARG0, &PERSONALITIES, allow(), errno(libc::EPERM)),
     }
 }
 
-/// `then` if the first argument is one of `values`.
-fn one_of(values: &[u32], then: sock_filter, otherwise: sock_filter) -> Vec<sock_filter> {
-    let mut code = vec![load(OFFSET_ARG0)];
+/// `then` if the argument at `offset` is one of `values`.
+fn one_of(
+    offset: u32,
+    values: &[u32],
+    then: sock_filter,
+    otherwise: sock_filter,
+) -> Vec<sock_filter> {
+    let mut code = vec![load(offset)];
     for (at, value) in values.iter().enumerate() {
         let left = u8::try_from(values.len() - at).expect("the list is short");
         code.push(jump(libc::BPF_JEQ, *value, left, 0));
@@ -165,7 +180,7 @@ fn errno(errno: i32) -> sock_filter {
 const ALLOWED: &[c_long] = &[
     // Files and directories.
     libc::SYS_read, libc::SYS_write, libc::SYS_open, libc::SYS_close, libc::SYS_stat, libc::SYS_fstat,
-    libc::SYS_lstat, libc::SYS_lseek, libc::SYS_ioctl, libc::SYS_pread64, libc::SYS_pwrite64,
+    libc::SYS_lstat, libc::SYS_lseek, libc::SYS_pread64, libc::SYS_pwrite64,
     libc::SYS_readv, libc::SYS_writev, libc::SYS_access, libc::SYS_pipe, libc::SYS_dup, libc::SYS_dup2,
     libc::SYS_sendfile, libc::SYS_fcntl, libc::SYS_flock, libc::SYS_fsync, libc::SYS_fdatasync,
     libc::SYS_truncate, libc::SYS_ftruncate, libc::SYS_getdents, libc::SYS_getcwd, libc::SYS_chdir,
@@ -269,7 +284,7 @@ mod tests {
     const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
     /// What the kernel would decide, and how many instructions it takes to.
-    fn run(arch: u32, number: u32, arg0: u64) -> (u32, usize) {
+    fn run(arch: u32, number: u32, arg: u64) -> (u32, usize) {
         let (mut at, mut value, mut steps) = (0, 0_u32, 0);
         loop {
             let sock_filter { code, jt, jf, k } = FILTER[at];
@@ -281,7 +296,9 @@ mod tests {
                     value = match k {
                         OFFSET_ARCH => arch,
                         OFFSET_NUMBER => number,
-                        OFFSET_ARG0 => u32::try_from(arg0 & u64::from(u32::MAX)).unwrap(),
+                        OFFSET_ARG0 | OFFSET_ARG1 => {
+                            u32::try_from(arg & u64::from(u32::MAX)).unwrap()
+                        }
                         other => panic!("offset {other}"),
                     }
                 }
@@ -309,8 +326,12 @@ mod tests {
             let expected = match verdict(number) {
                 Verdict::Refuse => EPERM,
                 Verdict::Unknown => ENOSYS,
-                // Harmless first arguments.
-                Verdict::Allow | Verdict::Clone | Verdict::Personality | Verdict::Socket => ALLOW,
+                // Harmless arguments.
+                Verdict::Allow
+                | Verdict::Clone
+                | Verdict::Ioctl
+                | Verdict::Personality
+                | Verdict::Socket => ALLOW,
             };
             assert_eq!(decided(number, 0), expected, "call {number}");
         }
@@ -368,6 +389,15 @@ mod tests {
         for family in [1, 2, 10, 16] {
             assert_eq!(decided(libc::SYS_socket, family), ALLOW, "{family}");
         }
+        for request in REFUSED_REQUESTS {
+            assert_eq!(
+                decided(libc::SYS_ioctl, request.into()),
+                EPERM,
+                "{request:x}"
+            );
+        }
+        // FIONBIO.
+        assert_eq!(decided(libc::SYS_ioctl, 0x5421), ALLOW);
         assert_eq!(decided(libc::SYS_personality, 0xFFFF_FFFF), ALLOW);
         assert_eq!(decided(libc::SYS_personality, 0x40_0000), EPERM);
     }

@@ -164,6 +164,55 @@ pub struct AllocStats {
     pub tasks: BTreeMap<String, TaskUsage>,
     /// Nanoseconds since the epoch.
     pub timestamp: u64,
+    pub muster: AllocCounters,
+}
+
+/// What is known of an allocation besides its tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocCounters {
+    /// `None` while its directories are being made.
+    pub disk: Option<EphemeralDisk>,
+}
+
+/// The ephemeral disk of an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EphemeralDisk {
+    /// `quota` by the file system, `accounted` by measuring, `off`.
+    pub enforcement: String,
+    /// Why not by the file system; empty if it is.
+    pub reason: String,
+    pub limit_bytes: u64,
+    pub limit_inodes: u64,
+    /// `None` if that was not measured.
+    pub used_bytes: Option<u64>,
+    pub used_inodes: Option<u64>,
+    /// Nanoseconds since the epoch; 0 if nothing was measured.
+    pub measured_at: u64,
+}
+
+impl From<&rpc::AllocDisk> for EphemeralDisk {
+    fn from(disk: &rpc::AllocDisk) -> Self {
+        let rpc::AllocDisk {
+            enforcement,
+            reason,
+            limit_bytes,
+            limit_inodes,
+            used_bytes,
+            used_inodes,
+            measured_at,
+        } = disk;
+        Self {
+            enforcement: enforcement.clone(),
+            reason: reason.clone(),
+            limit_bytes: *limit_bytes,
+            limit_inodes: *limit_inodes,
+            used_bytes: *used_bytes,
+            used_inodes: *used_inodes,
+            measured_at: measured_at.map_or(0, |at| at.0),
+        }
+    }
 }
 
 /// What one task uses.
@@ -546,6 +595,9 @@ impl AllocStats {
             resource_usage: sum,
             tasks,
             timestamp: stats.at.0,
+            muster: AllocCounters {
+                disk: stats.disk.as_ref().map(EphemeralDisk::from),
+            },
         }
     }
 }
@@ -656,6 +708,7 @@ mod tests {
             alloc_id: AllocId::at(LogIndex(1), 0),
             at: Timestamp::from_millis(at_ms),
             tasks: BTreeMap::from([("web".to_owned(), task)]),
+            disk: None,
         }
     }
 

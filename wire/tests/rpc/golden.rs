@@ -16,8 +16,8 @@ use muster_domain::one_off::{End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
-    AllocStats, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest, NodeStats,
-    TaskStats, ToAgent,
+    AllocDisk, AllocStats, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest,
+    NodeStats, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -156,6 +156,15 @@ fn stats() -> NodeStats {
             alloc_id: AllocId::at(LogIndex(7), 0),
             at: Timestamp(9),
             tasks: BTreeMap::from([("main".to_owned(), task)]),
+            disk: Some(AllocDisk {
+                enforcement: "quota".to_owned(),
+                limit_bytes: 10 << 20,
+                limit_inodes: 4096,
+                used_bytes: Some(8192),
+                used_inodes: Some(2),
+                measured_at: Some(Timestamp(9)),
+                ..AllocDisk::default()
+            }),
         }],
         ebpf_lost: Some(0),
         ..NodeStats::default()

@@ -28,6 +28,9 @@ mount -t cgroup2 -o nsdelegate,memory_recursiveprot cgroup2 /sys/fs/cgroup
 for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
     echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
 done
+for module in /modules/*.ko; do
+    [ -e "$module" ] && insmod "$module"
+done
 ip link set lo up
 hostname guest
 ulimit -l unlimited

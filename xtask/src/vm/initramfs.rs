@@ -1,4 +1,4 @@
-//! The guest's file system: busybox, our binaries, the libraries they need, a command.
+//! The guest's file system: busybox and a few more programs, our binaries, the libraries they need, modules, a command.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use super::cpio::Archive;
+use super::kernel::{Kernel, MODULES};
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
@@ -18,6 +19,9 @@ const INIT: &str = include_str!("init.sh");
 const DIRECTORIES: [&str; 12] = [
     "bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "tests", "usr/bin", "var/tmp",
 ];
+
+/// Programs of this machine that tests of file systems start; without one they say that they cannot run.
+const PROGRAMS: [&str; 2] = ["mkfs.ext4", "chattr"];
 
 /// Small files in `/etc`. `nobody` is the user that tests drop their rights to.
 const ETC: [(&str, &str); 4] = [
@@ -34,6 +38,7 @@ const ETC: [(&str, &str); 4] = [
 /// terminal, and never while it runs tests.
 pub(crate) fn write(
     path: &Path,
+    kernel: &Kernel,
     binaries: &[Artifact],
     command: &str,
     runs_tests: bool,
@@ -62,6 +67,19 @@ pub(crate) fn write(
         libraries.extend(shared_libraries(&artifact.executable)?);
         let source = strip(&artifact.executable, &stripped);
         tree.program(guest_path(artifact).trim_start_matches('/'), &source)?;
+    }
+    for name in PROGRAMS {
+        if let Some(program) = shell::find_program(name) {
+            libraries.extend(shared_libraries(&program)?);
+            tree.program(&format!("bin/{name}"), &program)?;
+        }
+    }
+    for (number, module) in MODULES.iter().enumerate() {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        let found = kernel.modules.join(name);
+        if found.is_file() {
+            tree.program(&format!("modules/{number}-{name}"), &found)?;
+        }
     }
     for library in libraries {
         tree.program(library.to_string_lossy().trim_start_matches('/'), &library)?;

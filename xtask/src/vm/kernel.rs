@@ -1,7 +1,7 @@
 //! The guest's kernel: Debian's package for clouds, downloaded and unpacked, never installed.
 //!
-//! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in, so the guest
-//! needs none of the package's modules.
+//! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in. Of the package's modules the guest
+//! gets what a file system with quota in a file needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,13 @@ use crate::shell;
 /// Debian's package without content that depends on the newest kernel for clouds.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
+/// Modules that the guest loads, below `kernel` in the package; one that another needs comes before it.
+pub(crate) const MODULES: [&str; 3] = [
+    "drivers/block/loop.ko",
+    "fs/quota/quota_tree.ko",
+    "fs/quota/quota_v2.ko",
+];
+
 /// A kernel that is unpacked.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -20,6 +27,8 @@ pub(crate) struct Kernel {
     pub(crate) release: String,
     /// The image that QEMU boots.
     pub(crate) image: PathBuf,
+    /// The directory of its modules, which are loaded in the order of [`MODULES`].
+    pub(crate) modules: PathBuf,
 }
 
 /// The kernel unpacked in `cache`; the newest one that apt knows when there is none, or when
@@ -62,8 +71,12 @@ fn unpacked(cache: &Path) -> Option<Kernel> {
                 .to_str()?
                 .strip_prefix("kernel-")?
                 .to_owned();
-            let image = entry.path().join("vmlinuz");
-            image.is_file().then_some(Kernel { release, image })
+            let (image, modules) = (entry.path().join("vmlinuz"), entry.path().join("modules"));
+            (image.is_file() && modules.is_dir()).then_some(Kernel {
+                release,
+                image,
+                modules,
+            })
         })
         .collect();
     kernels.sort_by_key(|kernel| version_key(&kernel.release));
@@ -122,12 +135,31 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
     std::fs::create_dir(&kernel).context("cannot make a folder for the kernel")?;
     std::fs::rename(&image, kernel.join("vmlinuz"))
         .with_context(|| format!("{package} holds no {}", image.display()))?;
-    let destination = cache.join(format!("kernel-{release}"));
-    if !destination.exists() {
-        std::fs::rename(&kernel, &destination)
-            .with_context(|| format!("cannot make {}", destination.display()))?;
+    let modules = kernel.join("modules");
+    std::fs::create_dir(&modules).context("cannot make a folder for the kernel's modules")?;
+    for module in MODULES {
+        let found = tree
+            .join("lib/modules")
+            .join(release)
+            .join("kernel")
+            .join(module);
+        let name = found.file_name().context("a module has a name")?;
+        // A kernel that has it built in, or packs it, goes without; tests that need it say so.
+        if found.is_file() {
+            std::fs::copy(&found, modules.join(name))
+                .with_context(|| format!("cannot copy {}", found.display()))?;
+        }
     }
-    Ok(())
+    let destination = cache.join(format!("kernel-{release}"));
+    if destination.join("modules").is_dir() {
+        return Ok(());
+    }
+    if destination.exists() {
+        std::fs::remove_dir_all(&destination)
+            .with_context(|| format!("cannot remove {}", destination.display()))?;
+    }
+    std::fs::rename(&kernel, &destination)
+        .with_context(|| format!("cannot make {}", destination.display()))
 }
 
 /// Has apt read the archive's package lists again, which needs root.

@@ -110,7 +110,7 @@ fn machine() -> anyhow::Result<String> {
 fn probe_kvm(cache: &Path, kernel: &Kernel) -> anyhow::Result<bool> {
     let work = super::WorkDir::new(cache, "kvm-probe")?;
     let initrd = work.path.join("initrd.cpio");
-    initramfs::write(&initrd, &[], "exit 42\n", true)?;
+    initramfs::write(&initrd, kernel, &[], "exit 42\n", true)?;
     let guest = Guest {
         kernel,
         initrd: &initrd,

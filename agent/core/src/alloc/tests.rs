@@ -1,5 +1,6 @@
 //! Scripts: a line is `<seconds> <event>`; what follows `=>` is what the runner wants.
 
+mod disk;
 mod health;
 mod laws;
 mod lifecycle;
@@ -103,6 +104,9 @@ fn event(desired: &DesiredAlloc, words: &[&str]) -> Event {
         ["disconnected"] => Event::Disconnected,
         ["destroy"] => Event::DestroyAsked,
         ["destroyed"] => Event::Destroyed,
+        ["disk"] => Event::DiskExceeded {
+            message: "12 MiB of 10 MiB".into(),
+        },
         [name, "started"] => task(
             name,
             TaskInput::Started {

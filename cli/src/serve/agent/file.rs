@@ -43,7 +43,7 @@ use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use ipnet::Ipv4Net;
 use muster_agent::node::{HostVolume, NetworkPolicy};
-use muster_agent::{GcConfig, PluginError, PluginSettings, parse_subnet};
+use muster_agent::{DiskEnforcement, GcConfig, PluginError, PluginSettings, parse_subnet};
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
 
@@ -59,7 +59,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
+const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -78,6 +78,7 @@ pub(super) struct AgentFile {
     pub(super) meta: BTreeMap<String, String>,
     pub(super) gc: GcConfig,
     pub(super) bridge_subnet: Option<Ipv4Net>,
+    pub(super) disk: DiskEnforcement,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
@@ -193,7 +194,8 @@ impl AgentFile {
         Ok(())
     }
 
-    /// What Nomad's files say in `client`, as far as it is about collection and networks of allocations.
+    /// What Nomad's files say in `client`, as far as it is about collection and networks of allocations; and what is done
+    /// about their disks.
     fn client(&mut self, structure: &Structure) -> Result<(), JobFileFault> {
         let attribute = match structure {
             Structure::Attribute(attribute) => attribute,
@@ -217,6 +219,14 @@ impl AgentFile {
                     JobFileFault::at(place, format!("`{name}`: {message}"))
                 };
                 self.bridge_subnet = Some(parsed.map_err(placed)?);
+            }
+            "disk_enforcement" => {
+                let parsed = text_of(&name, attribute)?.parse();
+                let placed = |message: String| {
+                    let place = attribute.value.span().unwrap_or_default();
+                    JobFileFault::at(place, format!("`{name}`: {message}"))
+                };
+                self.disk = parsed.map_err(placed)?;
             }
             "gc_interval" => self.gc.interval = interval(&name, attribute)?,
             "gc_disk_usage_threshold" => {
@@ -507,9 +517,10 @@ host_volume "certs" {
     #[test]
     fn collection_is_configured_under_nomads_names() {
         let file = parse(
-            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n bridge_network_subnet = \"10.88.0.7/16\"\n}\n",
+            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n disk_enforcement = \"off\"\n bridge_network_subnet = \"10.88.0.7/16\"\n}\n",
         )
         .unwrap();
+        assert_eq!(file.disk, DiskEnforcement::Off);
         assert_eq!(file.bridge_subnet, "10.88.0.0/16".parse().ok());
 
         let GcConfig {

@@ -34,6 +34,7 @@ fn alloc_stats(alloc_id: AllocId, at_ms: u64, cpu_ms: u64) -> NodeReply {
         alloc_id,
         at: Timestamp::from_millis(at_ms),
         tasks,
+        disk: None,
     }))
 }
 
@@ -113,6 +114,7 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         alloc_id,
         at: Timestamp(9),
         tasks: BTreeMap::from([("main".to_owned(), task)]),
+        disk: None,
     };
     let stats = NodeStats {
         allocs: vec![alloc],

@@ -126,6 +126,11 @@ impl From<&domain::TaskEvent> for TaskEvent {
             TaskEventKind::Killed => "Task successfully killed".to_owned(),
             TaskEventKind::SiblingFailed => "A task of the same group failed".to_owned(),
             TaskEventKind::Driver => "The driver says".to_owned(),
+            TaskEventKind::DiskExceeded => {
+                shape.fails_task = true;
+                shape.detail("fails_task", "true");
+                "The ephemeral disk is exceeded".to_owned()
+            }
         };
         shape.display_message = match kind {
             // What happened is more than the agent's words about it.

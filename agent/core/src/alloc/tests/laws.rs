@@ -27,6 +27,7 @@ enum Move {
     Timer,
     Stop,
     Disconnect,
+    FillDisk,
     Destroy,
     Deploy(u32),
     /// The agent is started again; starts under way were made, or not.
@@ -41,6 +42,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         4 => Just(Move::Timer),
         1 => Just(Move::Stop),
         1 => Just(Move::Disconnect),
+        1 => Just(Move::FillDisk),
         1 => Just(Move::Destroy),
         1 => (0..3_u32).prop_map(Move::Deploy),
         2 => any::<bool>().prop_map(Move::Reload),
@@ -289,6 +291,9 @@ impl World {
             Move::Timer => self.timer(),
             Move::Stop => self.tell(Event::DesiredChanged(DesiredStatus::Stop)),
             Move::Disconnect => self.tell(Event::Disconnected),
+            Move::FillDisk => self.tell(Event::DiskExceeded {
+                message: String::new(),
+            }),
             Move::Destroy => self.tell(Event::DestroyAsked),
             Move::Deploy(name) => {
                 self.desired.deployment = Some(DeploymentId::at(LogIndex(1), *name));

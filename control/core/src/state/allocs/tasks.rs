@@ -228,6 +228,7 @@ fn pack_event(writer: &mut Writer, event: &TaskEvent, clock: &mut u64) {
         TaskEventKind::Killed => 9,
         TaskEventKind::SiblingFailed => 10,
         TaskEventKind::Driver => 11,
+        TaskEventKind::DiskExceeded => 12,
     };
     let phrase = phrase::number(message);
     let text = match phrase {
@@ -251,7 +252,8 @@ fn pack_event(writer: &mut Writer, event: &TaskEvent, clock: &mut u64) {
         | TaskEventKind::Killing
         | TaskEventKind::Killed
         | TaskEventKind::SiblingFailed
-        | TaskEventKind::Driver => {}
+        | TaskEventKind::Driver
+        | TaskEventKind::DiskExceeded => {}
     }
     match phrase {
         Some(0) => {}
@@ -282,6 +284,7 @@ fn unpack_event(reader: &mut Reader<'_>, clock: &mut u64) -> Result<TaskEvent, M
         9 => TaskEventKind::Killed,
         10 => TaskEventKind::SiblingFailed,
         11 => TaskEventKind::Driver,
+        12 => TaskEventKind::DiskExceeded,
         _ => return Err(Malformed),
     };
     let message = match first & ((1 << TEXT_BITS) - 1) {

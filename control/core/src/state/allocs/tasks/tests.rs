@@ -96,6 +96,7 @@ fn any_kind() -> impl Strategy<Value = TaskEventKind> {
         Just(TaskEventKind::Killed),
         Just(TaskEventKind::SiblingFailed),
         Just(TaskEventKind::Driver),
+        Just(TaskEventKind::DiskExceeded),
     ]
 }
 

@@ -1,0 +1,553 @@
+//! Ephemeral disks: what an allocation's directory may hold, in bytes and in inodes.
+//!
+//! Where the file system has project quota it refuses what is beyond the limit ([`project`]). Everywhere else a thread
+//! measures the directories of running allocations ([`walk`]), and one that holds more than it may is told to its
+//! runner, which stops and fails it. The thread looks under quota as well, which is one system call: a process with
+//! `CAP_SYS_RESOURCE` is not held by quota.
+//!
+//! What counts is all below `<data>/alloc/<allocation>`. Logs, host volumes and what a task mounts do not: logs are
+//! bounded by their own rotation.
+
+mod limits;
+mod project;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use muster_agent_core::alloc::Event;
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::TaskGroup;
+use muster_wire::rpc::AllocDisk;
+use tokio::sync::mpsc;
+
+use self::limits::{
+    BYTES_PER_INODE, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR, NAMED_MAX, NICENESS,
+    REST_MAX,
+};
+use self::project::Projects;
+use crate::alloc::Input;
+use crate::facilities::now;
+
+/// What the operator wants of ephemeral disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskEnforcement {
+    /// Limited by the file system where it can, else measured.
+    #[default]
+    Auto,
+    /// They count in placement alone, as in Nomad.
+    Off,
+}
+
+impl FromStr for DiskEnforcement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            other => Err(format!("`{other}` is neither \"auto\" nor \"off\"")),
+        }
+    }
+}
+
+/// How limits are held on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// By the file system.
+    Quota,
+    /// By measuring, because there is no quota.
+    Accounted {
+        /// Why not.
+        reason: String,
+    },
+    /// Not at all.
+    Off,
+}
+
+impl Means {
+    /// The word in attributes and statistics.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::Accounted { .. } => "accounted",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// Some of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Bytes in blocks of the file system.
+    pub bytes: u64,
+    /// Files, directories, links.
+    pub inodes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+}
+
+/// What an allocation may have on disk; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskLimit {
+    /// Most bytes.
+    pub bytes: u64,
+    /// Most inodes.
+    pub inodes: u64,
+}
+
+impl DiskLimit {
+    /// What the group's `ephemeral_disk` means.
+    pub(crate) fn of(group: &TaskGroup) -> Self {
+        let bytes = u64::from(group.ephemeral_disk.size.0) << 20;
+        let inodes = (bytes / BYTES_PER_INODE).max(INODES_MIN);
+        Self { bytes, inodes }
+    }
+
+    fn is_exceeded(self, used: Amount) -> bool {
+        used.bytes > self.bytes || used.inodes > self.inodes
+    }
+}
+
+/// The project of an allocation's directory; `None` if its file system does not limit it.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn project_of(dir: &Path) -> io::Result<Option<u32>> {
+    project::of(dir)
+}
+
+/// What the file system of `dir` charges to a project, and the limit of that.
+///
+/// # Errors
+///
+/// If it has no quota.
+pub fn project_quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)> {
+    project::quota(dir, project)
+}
+
+/// The ephemeral disks of a node, and the thread that measures them.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    means: Means,
+    projects: Projects,
+    watched: Mutex<BTreeMap<AllocId, Watched>>,
+    /// Somebody is to be measured, or nobody any more.
+    work: Condvar,
+    stop: AtomicBool,
+}
+
+/// An allocation that runs.
+#[derive(Clone, Debug)]
+struct Watched {
+    dir: PathBuf,
+    limit: DiskLimit,
+    /// The file system holds it to its limit.
+    quota: bool,
+    due: Instant,
+    /// The newest measurement.
+    seen: Option<(Timestamp, Amount)>,
+    inbox: mpsc::Sender<Input>,
+}
+
+/// What one look at an allocation found.
+struct Look {
+    used: Amount,
+    /// What is in force under quota.
+    in_force: Option<DiskLimit>,
+    by_place: BTreeMap<String, Amount>,
+    too_deep: bool,
+}
+
+impl Disks {
+    /// For allocations below `allocs`.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub(crate) fn start(allocs: &Path, wanted: DiskEnforcement) -> io::Result<Self> {
+        let means = match wanted {
+            DiskEnforcement::Off => Means::Off,
+            DiskEnforcement::Auto => match project::unsupported(allocs) {
+                None => Means::Quota,
+                Some(reason) => Means::Accounted { reason },
+            },
+        };
+        let shared = Arc::new(Shared {
+            means,
+            projects: Projects::default(),
+            watched: Mutex::default(),
+            work: Condvar::new(),
+            stop: AtomicBool::new(false),
+        });
+        let measured = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("muster-disk".to_owned())
+            .spawn(move || measured.work())?;
+        let thread = Some(thread);
+        Ok(Self { shared, thread })
+    }
+
+    /// How limits are held.
+    pub(crate) fn means(&self) -> &Means {
+        &self.shared.means
+    }
+
+    /// Limits an allocation's directory, which is to be empty unless it was limited before.
+    ///
+    /// # Errors
+    ///
+    /// If the file system has quota and does not take this one.
+    pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<()> {
+        match self.shared.means {
+            Means::Quota => self.shared.projects.limit(dir, limit).map(drop),
+            Means::Accounted { .. } | Means::Off => Ok(()),
+        }
+    }
+
+    /// An allocation runs, or what it may have changed: from now on it is looked at, and `inbox` hears if it holds too
+    /// much.
+    pub(crate) fn watch(
+        &self,
+        alloc_id: AllocId,
+        dir: &Path,
+        limit: DiskLimit,
+        inbox: &mpsc::Sender<Input>,
+    ) {
+        let quota = match self.shared.means {
+            Means::Accounted { .. } => false,
+            Means::Off => {
+                Self::lift(dir);
+                false
+            }
+            Means::Quota => match self.shared.projects.limit(dir, limit) {
+                Ok(limited) => limited,
+                Err(error) => {
+                    tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set; it is measured instead");
+                    false
+                }
+            },
+        };
+        let mut watched = self.shared.locked();
+        let seen = watched.get(&alloc_id).and_then(|known| known.seen);
+        watched.insert(
+            alloc_id,
+            Watched {
+                dir: dir.to_owned(),
+                limit,
+                quota,
+                due: Instant::now(),
+                seen,
+                inbox: inbox.clone(),
+            },
+        );
+        drop(watched);
+        self.shared.work.notify_all();
+    }
+
+    /// Takes away what an agent that enforced limits has set.
+    fn lift(dir: &Path) {
+        if let Ok(Some(_project)) = project::of(dir)
+            && let Err(error) = project::release(dir)
+        {
+            tracing::warn!(dir = %dir.display(), %error, "the quota of an ephemeral disk cannot be lifted");
+        }
+    }
+
+    /// Nothing of an allocation runs any more.
+    pub(crate) fn forget(&self, alloc_id: AllocId) {
+        self.shared.locked().remove(&alloc_id);
+    }
+
+    /// An allocation's directory is about to go: its project is free as soon as what is in it is deleted.
+    pub(crate) fn release(&self, dir: &Path) {
+        if self.shared.means != Means::Quota {
+            return;
+        }
+        if let Err(error) = project::release(dir) {
+            tracing::warn!(dir = %dir.display(), %error, "the quota of a directory that goes is left");
+        }
+    }
+
+    /// What is known of a running allocation's disk.
+    pub(crate) fn stats(&self, alloc_id: AllocId) -> Option<AllocDisk> {
+        let Watched {
+            dir,
+            limit,
+            quota,
+            seen,
+            ..
+        } = self.shared.locked().get(&alloc_id)?.clone();
+        let means = &self.shared.means;
+        // Of quota the newest can be had at once.
+        let fresh = quota.then(|| project::usage(&dir).ok().flatten()).flatten();
+        let (seen, limit) = match fresh {
+            Some((used, limit)) => (Some((now(), used)), limit),
+            None => (seen, limit),
+        };
+        let (enforcement, reason) = match means {
+            Means::Quota if !quota => (
+                "accounted",
+                "the allocation is older than the quota of its file system".to_owned(),
+            ),
+            Means::Accounted { reason } => (means.word(), reason.clone()),
+            Means::Quota => (means.word(), String::new()),
+            Means::Off => (means.word(), "disk_enforcement = \"off\"".to_owned()),
+        };
+        Some(AllocDisk {
+            enforcement: enforcement.to_owned(),
+            reason,
+            limit_bytes: limit.bytes,
+            limit_inodes: limit.inodes,
+            used_bytes: seen.map(|(_, used)| used.bytes),
+            used_inodes: seen.map(|(_, used)| used.inodes),
+            measured_at: seen.map(|(at, _)| at),
+        })
+    }
+
+    /// What to say of a task that failed while its disk was full to the last block; `None` if it was not, or nothing
+    /// limits it.
+    pub(crate) fn full(&self, alloc_id: AllocId) -> Option<String> {
+        let Watched { dir, quota, .. } = self.shared.locked().get(&alloc_id)?.clone();
+        let (used, limit) = quota
+            .then(|| project::usage(&dir).ok().flatten())
+            .flatten()?;
+        let full =
+            used.bytes.saturating_add(BYTES_PER_INODE) > limit.bytes || used.inodes >= limit.inodes;
+        full.then(|| format!("its ephemeral disk is full: {}", Use(used, limit)))
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        {
+            // Whoever looked before has begun to wait now.
+            let _watched = self.shared.locked();
+            self.shared.work.notify_all();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that measures ephemeral disks had panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, Watched>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of the thread.
+    fn work(&self) {
+        if self.means == Means::Off {
+            return;
+        }
+        if let Err(error) = crate::sys::idle_io_priority() {
+            tracing::debug!(%error, "disks are measured with the disk priority of everybody else");
+        }
+        // Niceness is a thread's own on Linux.
+        if let Err(error) = rustix::process::nice(NICENESS) {
+            tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
+        }
+        while let Some((alloc_id, watched)) = self.next() {
+            let begun = Instant::now();
+            let look = self.look(&watched);
+            let took = begun.elapsed();
+            self.settle(alloc_id, &watched, look, took);
+            self.rest(took.min(REST_MAX));
+        }
+    }
+
+    /// Waits for an allocation that is due; `None` when the agent stops.
+    fn next(&self) -> Option<(AllocId, Watched)> {
+        let mut watched = self.locked();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let first = watched.iter().min_by_key(|(_, watched)| watched.due);
+            let Some((alloc_id, first)) = first else {
+                let waited = self.work.wait(watched);
+                watched = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let now = Instant::now();
+            if first.due <= now {
+                return Some((*alloc_id, first.clone()));
+            }
+            let pause = first.due - now;
+            let waited = self.work.wait_timeout(watched, pause);
+            watched = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn rest(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        let mut watched = self.locked();
+        while !self.stop.load(Ordering::Relaxed)
+            && let Some(left) = until.checked_duration_since(Instant::now())
+        {
+            let waited = self.work.wait_timeout(watched, left);
+            watched = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn look(&self, watched: &Watched) -> io::Result<Look> {
+        if watched.quota
+            && let Some((used, limit)) = project::usage(&watched.dir)?
+        {
+            let mut look = Look {
+                used,
+                in_force: Some(limit),
+                by_place: BTreeMap::new(),
+                too_deep: false,
+            };
+            if watched.limit.is_exceeded(used) {
+                // Only to say where it is.
+                let walked = walk::measure(&watched.dir, u64::MAX, &self.stop)?;
+                look.by_place = walked.by_place;
+            }
+            return Ok(look);
+        }
+        let walk::Measured {
+            all,
+            by_place,
+            too_deep,
+        } = walk::measure(&watched.dir, watched.limit.inodes, &self.stop)?;
+        Ok(Look {
+            used: all,
+            in_force: None,
+            by_place,
+            too_deep,
+        })
+    }
+
+    /// Keeps what was found, and tells the runner if that is too much.
+    fn settle(&self, alloc_id: AllocId, looked: &Watched, look: io::Result<Look>, took: Duration) {
+        let mut all = self.locked();
+        let Some(watched) = all.get_mut(&alloc_id) else {
+            return;
+        };
+        watched.due = Instant::now() + pause(took);
+        let look = match look {
+            Ok(look) => look,
+            // It went between the look and now, and its runner with it.
+            Err(_gone) if watched.inbox.is_closed() || !watched.dir.exists() => {
+                all.remove(&alloc_id);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%alloc_id, %error, "an ephemeral disk cannot be measured");
+                return;
+            }
+        };
+        watched.seen = Some((now(), look.used));
+        let limit = watched.limit;
+        if limit != looked.limit {
+            watched.due = Instant::now();
+            return;
+        }
+        if look.in_force.is_some_and(|in_force| in_force != limit) {
+            tracing::warn!(%alloc_id, "the quota of an ephemeral disk was changed; it is set again");
+            if let Err(error) = self.projects.limit(&watched.dir, limit) {
+                tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set");
+            }
+        }
+        if !limit.is_exceeded(look.used) && !look.too_deep {
+            return;
+        }
+        let message = exceeded(&look, limit);
+        tracing::warn!(%alloc_id, message, "an allocation is stopped");
+        let told = Input::Event(Event::DiskExceeded { message });
+        // A runner whose inbox is full hears it after the next look.
+        if let Err(error) = watched.inbox.try_send(told) {
+            tracing::debug!(%alloc_id, %error, "the allocation's runner does not hear of its disk yet");
+        }
+    }
+}
+
+/// From the end of a measurement to the next of the same allocation.
+fn pause(took: Duration) -> Duration {
+    took.saturating_mul(MEASURE_PAUSE_FACTOR)
+        .max(MEASURE_INTERVAL_MIN)
+}
+
+/// What an operator is told.
+fn exceeded(look: &Look, limit: DiskLimit) -> String {
+    let mut message = format!("the ephemeral disk is exceeded: {}", Use(look.used, limit));
+    if look.too_deep {
+        message.push_str(", and directories are nested deeper than can be measured");
+    }
+    let by_inodes = look.used.bytes <= limit.bytes;
+    let mut places: Vec<(&String, &Amount)> = look.by_place.iter().collect();
+    places.sort_by_key(|(_, used)| {
+        std::cmp::Reverse(if by_inodes { used.inodes } else { used.bytes })
+    });
+    let named: Vec<String> = places
+        .into_iter()
+        .take(NAMED_MAX)
+        .map(|(place, used)| {
+            let used = if by_inodes {
+                format!("{} inodes", used.inodes)
+            } else {
+                mib(used.bytes)
+            };
+            format!("{place} {used}")
+        })
+        .collect();
+    if !named.is_empty() {
+        message.push_str("; most in ");
+        message.push_str(&named.join(", "));
+    }
+    message.push_str("; raise ephemeral_disk.size of the group, or write less");
+    message
+}
+
+/// What is used of a limit, for people.
+struct Use(Amount, DiskLimit);
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(used, limit) = self;
+        let (bytes, bytes_max) = (mib(used.bytes), mib(limit.bytes));
+        let (inodes, inodes_max) = (used.inodes, limit.inodes);
+        write!(
+            f,
+            "{bytes} of {bytes_max} and {inodes} of {inodes_max} inodes in use"
+        )
+    }
+}
+
+/// In MiB with one digit, rounded up, so that what is above a limit looks so.
+fn mib(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
+    match tenths % 10 {
+        0 => format!("{} MiB", tenths / 10),
+        digit => format!("{}.{digit} MiB", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Project quota: a directory gets a project, and the file system refuses whatever takes the project beyond its
+//! limits (`EDQUOT`).
+//!
+//! Everything about it is in the file system: a directory knows its project, the file system the limits and what is
+//! charged. So there is nothing to store, a restart of the agent changes nothing, and a project is free if nothing is
+//! charged to it and it has no limit: what is still in the trash keeps its own.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Mutex;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::limits::{PROJECT_TRIES_MAX, PROJECTS};
+use super::{Amount, DiskLimit};
+use crate::sys;
+
+/// Why the file system of `dir` has no project quota; `None` if it has.
+pub(crate) fn unsupported(dir: &Path) -> Option<String> {
+    let limited = open(dir).and_then(|dir| sys::projects_are_limited(dir.as_fd()));
+    match limited {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "the file system of {} holds no project to a limit; mount it with the option prjquota",
+            dir.display()
+        )),
+        Err(error) => Some(format!(
+            "the file system of {} has no project quota ({error}); use xfs, or ext4 made with `mkfs.ext4 -O quota,project`, mounted with the option prjquota, on Linux 5.14 or newer",
+            dir.display()
+        )),
+    }
+}
+
+/// One project is chosen at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Projects {
+    choosing: Mutex<()>,
+}
+
+impl Projects {
+    /// Limits what is in `dir`. A directory without a project gets one while there is nothing in it: files that are
+    /// there already would belong to none. Returns whether it is limited.
+    pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<bool> {
+        let dir = open(dir)?;
+        let dir = dir.as_fd();
+        if let Some(project) = ours(dir)? {
+            set(dir, project, limit)?;
+            return Ok(true);
+        }
+        if !is_empty(dir)? {
+            return Ok(false);
+        }
+        let _alone = self.choosing.lock();
+        let project = free(dir)?;
+        // The limit comes first: a project with a limit is not free for another agent.
+        set(dir, project, limit)?;
+        sys::set_project(dir, project)?;
+        Ok(true)
+    }
+}
+
+/// What is charged for `dir`, and its limit; `None` if it has no project of ours.
+pub(crate) fn usage(dir: &Path) -> io::Result<Option<(Amount, DiskLimit)>> {
+    of(dir)?.map(|project| quota(dir, project)).transpose()
+}
+
+/// The project of `dir`, if it is one of an ephemeral disk.
+pub(crate) fn of(dir: &Path) -> io::Result<Option<u32>> {
+    ours(open(dir)?.as_fd())
+}
+
+/// What the file system of `dir` has of a project: what is charged, and its limit.
+pub(crate) fn quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)> {
+    let sys::ProjectQuota {
+        bytes_max,
+        bytes,
+        inodes_max,
+        inodes,
+    } = sys::project_quota(open(dir)?.as_fd(), project)?;
+    let limit = DiskLimit {
+        bytes: bytes_max,
+        inodes: inodes_max,
+    };
+    Ok((Amount { bytes, inodes }, limit))
+}
+
+/// Takes the limit of `dir` away, because the directory goes. What is in it stays charged until it is deleted.
+pub(crate) fn release(dir: &Path) -> io::Result<()> {
+    let dir = match open(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        dir => dir?,
+    };
+    match ours(dir.as_fd())? {
+        Some(project) => sys::limit_project(dir.as_fd(), project, 0, 0),
+        None => Ok(()),
+    }
+}
+
+fn open(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, Mode::empty())?)
+}
+
+fn set(dir: BorrowedFd<'_>, project: u32, limit: DiskLimit) -> io::Result<()> {
+    let known = sys::project_quota(dir, project)?;
+    if (known.bytes_max, known.inodes_max) == (limit.bytes, limit.inodes) {
+        return Ok(());
+    }
+    sys::limit_project(dir, project, limit.bytes, limit.inodes)
+}
+
+/// The project of a directory, if it is one of ours and inherited.
+fn ours(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let (project, inherited) = sys::project(dir)?;
+    Ok((inherited && PROJECTS.contains(&project)).then_some(project))
+}
+
+fn is_empty(dir: BorrowedFd<'_>) -> io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if ![c".", c".."].contains(&entry.file_name()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A project that nobody uses. Where the search begins differs from one directory to the next.
+fn free(dir: BorrowedFd<'_>) -> io::Result<u32> {
+    let count = PROJECTS.end - PROJECTS.start;
+    let inode = rustix::fs::fstat(dir)?.st_ino;
+    let first = u32::try_from(inode % u64::from(count)).expect("the range is 32 bits");
+    for step in 0..PROJECT_TRIES_MAX {
+        let project = PROJECTS.start + (first + step) % count;
+        let known = sys::project_quota(dir, project)?;
+        if known == sys::ProjectQuota::default() {
+            return Ok(project);
+        }
+    }
+    Err(io::Error::other(format!(
+        "{PROJECT_TRIES_MAX} projects in a row are in use; see `repquota -P`"
+    )))
+}

@@ -1,0 +1,165 @@
+use muster_domain::fixture;
+use muster_domain::id::LogIndex;
+use muster_domain::resources::Mb;
+
+use super::*;
+
+/// More than any measurement takes.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn alloc_id() -> AllocId {
+    AllocId::at(LogIndex(7), 0)
+}
+
+fn limit(mb: u32) -> DiskLimit {
+    let mut group = fixture::group("main");
+    group.ephemeral_disk.size = Mb(mb);
+    DiskLimit::of(&group)
+}
+
+fn used(bytes: u64, inodes: u64) -> Amount {
+    Amount { bytes, inodes }
+}
+
+#[test]
+fn inodes_follow_from_the_size() {
+    assert_eq!(
+        limit(300),
+        DiskLimit {
+            bytes: 300 << 20,
+            inodes: 76_800
+        }
+    );
+    assert_eq!(limit(10).inodes, INODES_MIN);
+}
+
+#[test]
+fn the_limit_itself_may_be_used() {
+    let limit = limit(10);
+
+    assert!(!limit.is_exceeded(used(limit.bytes, limit.inodes)));
+    assert!(limit.is_exceeded(used(limit.bytes + 1, 0)));
+    assert!(limit.is_exceeded(used(0, limit.inodes + 1)));
+}
+
+#[test]
+fn a_long_measurement_is_repeated_later() {
+    assert_eq!(pause(Duration::from_millis(1)), MEASURE_INTERVAL_MIN);
+    assert_eq!(pause(Duration::from_secs(3)), Duration::from_mins(1));
+}
+
+#[test]
+fn the_message_names_limit_use_and_places() {
+    let place = |name: &str, mb: u64| (name.to_owned(), used(mb << 20, 5));
+    let look = Look {
+        used: used((12 << 20) + 1, 40),
+        in_force: None,
+        by_place: [
+            place("web/tmp", 1),
+            place("alloc/data", 9),
+            place("web/local", 2),
+            place("alloc/tmp", 0),
+        ]
+        .into(),
+        too_deep: false,
+    };
+
+    assert_eq!(
+        exceeded(&look, limit(10)),
+        "the ephemeral disk is exceeded: 12.1 MiB of 10 MiB and 40 of 4096 inodes in use; most in alloc/data 9 MiB, \
+         web/local 2 MiB, web/tmp 1 MiB; raise ephemeral_disk.size of the group, or write less"
+    );
+}
+
+#[test]
+fn only_two_words_are_known() {
+    assert_eq!("auto".parse(), Ok(DiskEnforcement::Auto));
+    assert_eq!("off".parse(), Ok(DiskEnforcement::Off));
+    assert!("on".parse::<DiskEnforcement>().is_err());
+}
+
+/// Disks that are measured, whatever the file system of the tests can.
+fn accounted(dir: &Path) -> Disks {
+    let mut disks = Disks::start(dir, DiskEnforcement::Off).unwrap();
+    assert_eq!(disks.stats(alloc_id()), None);
+    let shared = Shared {
+        means: Means::Accounted {
+            reason: "a test".to_owned(),
+        },
+        projects: Projects::default(),
+        watched: Mutex::default(),
+        work: Condvar::new(),
+        stop: AtomicBool::new(false),
+    };
+    disks.shared = Arc::new(shared);
+    let measured = Arc::clone(&disks.shared);
+    disks.thread = Some(std::thread::spawn(move || measured.work()));
+    disks
+}
+
+fn told(inputs: &mut mpsc::Receiver<Input>) -> String {
+    let begun = Instant::now();
+    while begun.elapsed() < DEADLINE {
+        match inputs.try_recv() {
+            Ok(Input::Event(Event::DiskExceeded { message })) => return message,
+            Ok(other) => panic!("{other:?}"),
+            Err(_empty) => std::thread::yield_now(),
+        }
+    }
+    panic!("nobody was told within {DEADLINE:?}");
+}
+
+#[test]
+fn a_runner_hears_of_too_many_bytes() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(temp.path().join("web/local")).unwrap();
+    std::fs::write(temp.path().join("web/local/large"), vec![1; 11 << 20]).unwrap();
+    let disks = accounted(temp.path());
+    let (inbox, mut inputs) = mpsc::channel(1);
+
+    disks.watch(alloc_id(), temp.path(), limit(10), &inbox);
+
+    let message = told(&mut inputs);
+    assert!(message.contains("of 10 MiB"), "{message}");
+    assert!(message.contains("most in web/local 11"), "{message}");
+    let stats = disks.stats(alloc_id()).unwrap();
+    assert_eq!(stats.enforcement, "accounted");
+    assert!(stats.used_bytes.unwrap() > 11 << 20, "{stats:?}");
+}
+
+#[test]
+fn a_runner_hears_of_too_many_inodes() {
+    let temp = tempfile::tempdir().unwrap();
+    for name in 0..=INODES_MIN {
+        std::fs::write(temp.path().join(name.to_string()), "").unwrap();
+    }
+    let disks = accounted(temp.path());
+    let (inbox, mut inputs) = mpsc::channel(1);
+
+    disks.watch(alloc_id(), temp.path(), limit(10), &inbox);
+
+    let message = told(&mut inputs);
+    assert!(message.contains("of 4096 inodes"), "{message}");
+}
+
+/// What was enough is too little after an update, and the other way round nobody is told.
+#[test]
+fn a_changed_limit_counts_at_once() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("large"), vec![1; 11 << 20]).unwrap();
+    let disks = accounted(temp.path());
+    let (inbox, mut inputs) = mpsc::channel(1);
+    disks.watch(alloc_id(), temp.path(), limit(12), &inbox);
+    let begun = Instant::now();
+    while disks.stats(alloc_id()).unwrap().used_bytes.is_none() {
+        assert!(begun.elapsed() < DEADLINE);
+        std::thread::yield_now();
+    }
+    assert!(inputs.try_recv().is_err());
+
+    disks.watch(alloc_id(), temp.path(), limit(10), &inbox);
+
+    told(&mut inputs);
+    disks.forget(alloc_id());
+    assert_eq!(disks.stats(alloc_id()), None);
+}

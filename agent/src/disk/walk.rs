@@ -1,0 +1,286 @@
+//! Measures a tree: by directory descriptors, without recursion, without following anything.
+//!
+//! Every directory is opened in its parent with `openat2`, which refuses links and mounts, so nothing outside is
+//! counted, whatever is swapped meanwhile. Files with several names are counted once. As `du` has it, a file that is
+//! open and has no name is not seen.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, StatxAttributes, StatxFlags,
+};
+use rustix::io::Errno;
+
+use super::Amount;
+use super::limits::{DEPTH_MAX, READ_BYTES};
+
+/// What was found in a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Measured {
+    /// All of it, with its root.
+    pub(crate) all: Amount,
+    /// By the two first parts of the path.
+    pub(crate) by_place: BTreeMap<String, Amount>,
+    /// There are directories below those that were measured.
+    pub(crate) too_deep: bool,
+}
+
+/// A directory to read.
+struct Pending {
+    parent: Rc<OwnedFd>,
+    name: CString,
+    depth: u32,
+    /// What its content is counted for; empty above the second level.
+    place: String,
+}
+
+struct Walker<'a> {
+    stop: &'a AtomicBool,
+    device: (u32, u32),
+    /// Files with several names that were counted.
+    seen: HashSet<u64>,
+    pending: Vec<Pending>,
+    measured: Measured,
+}
+
+/// Measures what is in `root`, until it is more than `inodes_max`, which bounds how long it takes.
+///
+/// # Errors
+///
+/// If the root cannot be read, or `stop` was set. What vanishes meanwhile is not counted.
+pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result<Measured, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root, flags, Mode::empty())?;
+    let own = stat(root.as_fd(), c"")?;
+    let mut walker = Walker {
+        stop,
+        device: (own.stx_dev_major, own.stx_dev_minor),
+        seen: HashSet::new(),
+        pending: Vec::new(),
+        measured: Measured::default(),
+    };
+    walker.measured.all.add(amount(&own));
+    let mut buffer = vec![MaybeUninit::uninit(); READ_BYTES];
+    walker.read(&Rc::new(root), 1, "", &mut buffer)?;
+    while let Some(next) = walker.pending.pop() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Errno::INTR);
+        }
+        if walker.measured.all.inodes > inodes_max {
+            break;
+        }
+        let Ok(dir) = rustix::fs::openat2(&*next.parent, &next.name, flags, Mode::empty(), INSIDE)
+        else {
+            // It vanished, or something else is in its place.
+            continue;
+        };
+        // A directory that cannot be read to its end counts as far as it was.
+        let _partly = walker.read(&Rc::new(dir), next.depth + 1, &next.place, &mut buffer);
+    }
+    Ok(walker.measured)
+}
+
+impl Walker<'_> {
+    /// Counts the entries of a directory, and remembers those that are directories.
+    fn read(
+        &mut self,
+        dir: &Rc<OwnedFd>,
+        depth: u32,
+        place: &str,
+        buffer: &mut [MaybeUninit<u8>],
+    ) -> Result<(), Errno> {
+        let mut entries = RawDir::new(dir.as_fd(), buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Errno::INTR);
+            }
+            let Ok(found) = stat(dir.as_fd(), name) else {
+                continue;
+            };
+            self.count(dir, name, &found, depth, place);
+        }
+        Ok(())
+    }
+
+    fn count(
+        &mut self,
+        dir: &Rc<OwnedFd>,
+        name: &CStr,
+        found: &rustix::fs::Statx,
+        depth: u32,
+        place: &str,
+    ) {
+        let mounted = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        if mounted || (found.stx_dev_major, found.stx_dev_minor) != self.device {
+            return;
+        }
+        let is_dir = FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory;
+        if !is_dir && found.stx_nlink > 1 && !self.seen.insert(found.stx_ino) {
+            return;
+        }
+        let own = amount(found);
+        self.measured.all.add(own);
+        let below = match depth {
+            1 => name.to_string_lossy().into_owned(),
+            2 => format!("{place}/{}", name.to_string_lossy()),
+            _ => place.to_owned(),
+        };
+        // Files beside the directories of a task belong to it.
+        let counted = if is_dir || depth > 2 { &below } else { place };
+        if depth >= 2 {
+            let sum = self.measured.by_place.entry(counted.to_owned());
+            sum.or_default().add(own);
+        }
+        if !is_dir {
+            return;
+        }
+        if depth >= DEPTH_MAX {
+            self.measured.too_deep = true;
+            return;
+        }
+        self.pending.push(Pending {
+            parent: Rc::clone(dir),
+            name: name.to_owned(),
+            depth,
+            place: below,
+        });
+    }
+}
+
+fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<rustix::fs::Statx, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
+    rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS)
+}
+
+fn amount(found: &rustix::fs::Statx) -> Amount {
+    Amount {
+        // Always counted in 512 bytes (`stat(2)`).
+        bytes: found.stx_blocks.saturating_mul(512),
+        inodes: 1,
+    }
+}
+
+/// Nothing but the directory itself is passed through.
+const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_XDEV)
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    fn measured(root: &Path) -> Measured {
+        measure(root, u64::MAX, &AtomicBool::new(false)).unwrap()
+    }
+
+    fn blocks(path: &Path) -> u64 {
+        fs::symlink_metadata(path).unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn bytes_and_inodes_are_those_of_the_tree() {
+        let temp = tempfile::tempdir().unwrap();
+        let local = temp.path().join("web/local");
+        fs::create_dir_all(local.join("deep/er")).unwrap();
+        fs::write(local.join("deep/er/file"), vec![1; 100_000]).unwrap();
+        let parts = [
+            "",
+            "web",
+            "web/local",
+            "web/local/deep",
+            "web/local/deep/er",
+        ];
+        let files = parts.map(|part| blocks(&temp.path().join(part)));
+
+        let measured = measured(temp.path());
+
+        let bytes = files.iter().sum::<u64>() + blocks(&local.join("deep/er/file"));
+        assert_eq!(measured.all, Amount { bytes, inodes: 6 });
+        assert_eq!(measured.by_place["web/local"].inodes, 4);
+    }
+
+    /// Neither a link to a directory outside nor what it leads to costs more than the link itself.
+    #[test]
+    fn links_out_of_the_tree_are_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("large"), vec![1; 1 << 20]).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), temp.path().join("out")).unwrap();
+        std::os::unix::fs::symlink("/", temp.path().join("root")).unwrap();
+
+        let all = measured(temp.path()).all;
+
+        assert_eq!(all.inodes, 3);
+        assert!(all.bytes < 1 << 20, "{all:?}");
+    }
+
+    #[test]
+    fn a_file_with_two_names_counts_once() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("one"), vec![1; 1 << 20]).unwrap();
+        let before = measured(temp.path()).all;
+        fs::hard_link(temp.path().join("one"), temp.path().join("two")).unwrap();
+
+        assert_eq!(measured(temp.path()).all, before);
+    }
+
+    #[test]
+    fn a_sparse_file_costs_what_it_takes() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = fs::File::create(temp.path().join("sparse")).unwrap();
+        file.set_len(1 << 40).unwrap();
+
+        assert!(measured(temp.path()).all.bytes < 1 << 20);
+    }
+
+    /// 1 500 levels: the walk says that it does not know the rest, and neither stack nor descriptors grow with them.
+    #[test]
+    fn a_tree_that_is_too_deep_says_so() {
+        let temp = tempfile::tempdir().unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut deep = rustix::fs::open(temp.path(), flags, Mode::empty()).unwrap();
+        for _level in 0..1_500 {
+            rustix::fs::mkdirat(&deep, "d", Mode::RWXU).unwrap();
+            deep = rustix::fs::openat(&deep, "d", flags, Mode::empty()).unwrap();
+        }
+
+        let measured = measured(temp.path());
+
+        assert!(measured.too_deep);
+        assert_eq!(measured.all.inodes, u64::from(DEPTH_MAX) + 1);
+    }
+
+    #[test]
+    fn counting_ends_beyond_the_limit() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in 0..50 {
+            let dir = temp.path().join(name.to_string());
+            fs::create_dir(&dir).unwrap();
+            for file in 0..10 {
+                fs::write(dir.join(file.to_string()), "").unwrap();
+            }
+        }
+
+        let found = measure(temp.path(), 100, &AtomicBool::new(false))
+            .unwrap()
+            .all
+            .inodes;
+
+        assert!((101..200).contains(&found), "{found}");
+    }
+}
