@@ -30,6 +30,10 @@ job "web" {
     network {
       mode = "bridge"
       port "http" { to = 80 }
+      dns {
+        servers = ["192.0.2.53"]
+        options = ["ndots:3"]
+      }
     }
     task "t" {
       driver = "native"
@@ -41,6 +45,7 @@ job "web" {
           my $udp = IO::Socket::INET->new(LocalPort => 80, Proto => "udp") or die;
           my $all = IO::Select->new(@tcp, $udp);
           open my $hosts, "<", "/etc/hosts"; print grep { !/localhost/ } <$hosts>;
+          open my $names, "<", "/etc/resolv.conf"; print grep { /^(nameserver|options)/ } <$names>;
           print "ready\n";
           while (1) { for my $one ($all->can_read) {
             if ($one == $udp) {
@@ -288,6 +293,8 @@ fn published_ports_lead_in_and_nothing_else_does() {
 
         let logs = stdout(&ask(&address, &["alloc", "logs", &first.id]));
         assert!(logs.starts_with(&format!("{} g-", first.inside)), "{logs}");
+        let asked = "nameserver 192.0.2.53\noptions ndots:3\nready";
+        assert!(logs.contains(asked), "{logs}");
         assert_eq!(doors(), 2);
     });
 }
