@@ -1,6 +1,7 @@
 //! What every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -61,6 +62,10 @@ pub(crate) struct Facilities {
     pub(crate) outbox: Outbox,
     /// Tasks that have a process.
     pub(crate) live: LiveTasks,
+    /// Places for readers of logs, [`crate::limits::LOG_READERS_MAX`].
+    pub(crate) log_readers: Semaphore,
+    /// Bytes of logs that are on their way to readers.
+    pub(crate) log_owed: AtomicU64,
     /// A task whose memory or number of processes cannot be limited does not start.
     pub(crate) strict_limits: bool,
     /// What was destroyed and is being deleted.

@@ -25,6 +25,20 @@ pub(crate) const NODE_INBOX_MAX: usize = 1024;
 pub(crate) const SESSION_INBOX_MAX: usize = 16;
 /// Questions to the node answered at a time over one connection; more wait in QUIC's stream limit.
 pub(crate) const REQUESTS_MAX: usize = 64;
+/// Readers of logs the node serves at a time; the next one is told so. Each is one task here and at most
+/// [`LOG_WINDOW_BYTES_MAX`] on its way, and costs four `stat`s a second while its log is silent.
+pub(crate) const LOG_READERS_MAX: usize = 1_024;
+/// Streams a server may open at once: every reader, and a question that is answered. Granted by
+/// the agent alone: each one that may be open costs whoever grants it about 80 bytes.
+pub(crate) const STREAMS_MAX: u32 = 1_024 + 64;
+/// Bytes of logs on their way to readers, together, above which each has [`LOG_WINDOW_BYTES_MIN`] only. With what
+/// a thousand readers have then, it is two thirds of what the connection may have in flight, so that the
+/// node's own messages and answers are never held back.
+pub(crate) const LOG_WINDOWS_BYTES: u64 = 4 << 20;
+/// Bytes on their way to one reader above which it waits: keeps a link of 10 ms at 25 MB/s.
+pub(crate) const LOG_WINDOW_BYTES_MAX: u64 = 256 << 10;
+/// The same where many do not take what they asked for: 8 MB/s at 1 ms.
+pub(crate) const LOG_WINDOW_BYTES_MIN: u64 = 8 << 10;
 
 /// Time that reports wait for others to travel with.
 ///

@@ -2,7 +2,7 @@
 //!
 //! A stream's bytes have *offsets*: the first byte a task ever wrote is 0, whatever was rotated
 //! away or dropped since. [`RotatingFile`] is the only writer of a stream's files and of the small
-//! file of offsets beside them; [`LogReader`] only reads. Directories handled here lie outside
+//! files of offsets and times beside them; [`LogReader`] only reads. Directories handled here lie outside
 //! everything a task can write, and each name in them is opened relative to a directory
 //! descriptor, never through a symbolic link.
 //!
@@ -14,10 +14,11 @@ mod limits;
 mod offsets;
 mod reader;
 mod rotate;
+mod times;
 
 pub use dir::{LogDir, OpenLogDirError};
 pub use fifo::{Fifo, OpenFifoError, Owner};
-pub use reader::{Chunk, LogFile, LogReader, ReadLogError};
+pub use reader::{Chunk, GapCause, LogFile, LogReader, ReadLogError};
 pub use rotate::{OpenLogError, RotateLimits, RotatingFile};
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 mod show;
 mod stop;
 
-use std::io::{Read as _, Write as _};
-
 use clap::{Args, Subcommand};
 use muster_wire::api::alloc::{AllocListStub, Allocation};
 use muster_wire::api::stats::AllocStats;
 use serde_json::json;
 
-use crate::client::{Client, escape};
+use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
+use crate::logs::{self, Found, LogsArgs, Source};
 use crate::{names, output, usage};
 
 pub(crate) use show::health;
@@ -29,7 +28,7 @@ pub enum AllocCommand {
     /// Print the output of a task.
     ///
     /// Example: muster alloc logs -f web/web.0
-    Logs(LogsArgs),
+    Logs(AllocLogsArgs),
     /// Stop an allocation; another takes its place, wherever that is best.
     ///
     /// Example: muster alloc stop web/web.0
@@ -51,19 +50,16 @@ pub struct StopArgs {
 
 /// Arguments of `muster alloc logs`.
 #[derive(Debug, Args)]
-pub struct LogsArgs {
+pub struct AllocLogsArgs {
     /// The allocation, as in `alloc status`.
     pub alloc: String,
     /// The task; the only one unless given.
     pub task: Option<String>,
-    /// Standard error instead of standard output.
-    #[arg(long)]
-    pub stderr: bool,
-    /// Go on as output comes.
-    #[arg(short, long)]
-    pub follow: bool,
+    /// Which part.
+    #[command(flatten)]
+    pub logs: LogsArgs,
     /// Begin this many bytes before the end.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["tail", "since", "both"])]
     pub tail_bytes: Option<u64>,
 }
 
@@ -151,37 +147,36 @@ fn show_stats(stats: &AllocStats) -> Result<(), CliError> {
     Ok(())
 }
 
-fn logs(client: &Client, args: &LogsArgs) -> CliResult {
+fn logs(client: &Client, args: &AllocLogsArgs) -> CliResult {
     let found = names::alloc(client, &args.alloc)?;
     let task = match &args.task {
         Some(task) => task.clone(),
         None => only_task(client, &found)?,
     };
-    let (origin, offset) = match args.tail_bytes {
-        Some(bytes) => ("end", bytes),
-        None => ("start", 0),
+    let source = |stream: &'static str, label: &str| Source {
+        alloc_id: found.id.clone(),
+        task: task.clone(),
+        stream,
+        label: label.to_owned(),
+        runs: true,
     };
-    let path = format!(
-        "/v1/client/fs/logs/{}?task={}&type={}&follow={}&origin={origin}&offset={offset}&plain=true",
-        found.id,
-        escape(&task),
-        if args.stderr { "stderr" } else { "stdout" },
-        args.follow
-    );
-    let mut stream = client.stream(&path)?;
-    let mut buffer = vec![0; 64 << 10];
-    let mut out = std::io::stdout().lock();
-    loop {
-        let read = stream.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(Exit::Done);
-        }
-        match out.write_all(&buffer[..read]).and_then(|()| out.flush()) {
-            Ok(()) => {}
-            // Whoever read our output has had enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(Exit::Done),
-            Err(error) => return Err(error.into()),
-        }
+    if let [stream] = args.logs.streams() {
+        let from = args
+            .tail_bytes
+            .map(|bytes| format!("&origin=end&offset={bytes}"));
+        return logs::print_one(client, &source(stream, ""), from, &args.logs);
+    }
+    let sources = args.logs.streams().iter();
+    let sources: Vec<Source> = sources.map(|stream| source(stream, stream)).collect();
+    let ends = logs::print_kept(client, sources, &args.logs)?;
+    match ends {
+        Some(ends) if args.logs.follow => logs::follow(client, ends, &args.logs, |_| {
+            Ok(Found {
+                sources: Vec::new(),
+                complete: true,
+            })
+        }),
+        _ => Ok(Exit::Done),
     }
 }
 

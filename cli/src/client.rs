@@ -97,6 +97,16 @@ impl Client {
         &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
     }
 
+    /// Another client of the same servers, for another thread.
+    #[must_use]
+    pub fn twin(&self) -> Self {
+        Self {
+            servers: self.servers.clone(),
+            current: AtomicUsize::new(self.current.load(Ordering::Relaxed)),
+            http: self.http.clone(),
+        }
+    }
+
     /// Asks the next server from here on.
     pub fn turn(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
@@ -235,7 +245,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Self::get`].
-    pub fn stream(&self, path: &str) -> Result<impl Read + use<>, CliError> {
+    pub fn stream(&self, path: &str) -> Result<impl Read + Send + use<>, CliError> {
         Ok(self.download(path)?.1)
     }
 
@@ -244,7 +254,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Self::get`].
-    pub fn download(&self, path: &str) -> Result<(HeaderMap, impl Read + use<>), CliError> {
+    pub fn download(&self, path: &str) -> Result<(HeaderMap, impl Read + Send + use<>), CliError> {
         let response = self.until_answered(path, |server| {
             self.http
                 .get(format!("{server}{path}"))

@@ -6,6 +6,7 @@ mod diff;
 mod follow;
 mod history;
 mod launch;
+mod logs;
 mod plan;
 mod run;
 mod status;
@@ -14,6 +15,7 @@ pub use change::{EvalArgs, RevertArgs, ScaleArgs};
 pub use follow::FollowArgs;
 pub use history::HistoryArgs;
 pub use launch::{DispatchArgs, PeriodicCommand};
+pub use logs::JobLogsArgs;
 pub use plan::PlanArgs;
 pub(crate) use status::{reason, reasons};
 
@@ -76,6 +78,13 @@ pub enum JobCommand {
     Scale(ScaleArgs),
     /// Have the scheduler look at a job again.
     Eval(EvalArgs),
+    /// Print the output of all tasks of a job, each line with its instance, task and allocation before it.
+    ///
+    /// What is kept comes in the order of time; with -f, what is written from then on, as it comes, that of new
+    /// allocations included, until the job is over.
+    ///
+    /// Example: muster job logs -f --tail 20 web
+    Logs(JobLogsArgs),
     /// Run a parameterized job.
     ///
     /// Example: muster job dispatch --meta file=a.png convert payload.json
@@ -176,6 +185,7 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
         JobCommand::Revert(args) => change::revert(client, json, args),
         JobCommand::Scale(args) => change::scale(client, json, args),
         JobCommand::Eval(args) => change::eval(client, json, args),
+        JobCommand::Logs(args) => logs::run(client, args),
         JobCommand::Dispatch(args) => launch::dispatch(client, json, args),
         JobCommand::Periodic { command } => launch::periodic(client, json, command),
         JobCommand::Stop(args) => stop(client, json, args),

@@ -23,6 +23,7 @@ pub mod events;
 pub mod exit;
 pub mod job;
 pub mod jobspec;
+pub mod logs;
 pub mod names;
 pub mod net;
 pub mod node;

@@ -128,7 +128,7 @@ fn labelled(allocs: Vec<AllocListStub>) -> Vec<(String, AllocListStub)> {
 }
 
 /// `web`, `web.api[0]`, `web/api`, `web/api.0`, `web/api[0]`.
-fn is_called(alloc: &AllocListStub, name: &str) -> bool {
+pub(crate) fn is_called(alloc: &AllocListStub, name: &str) -> bool {
     if alloc.name == name || alloc.job_id == name {
         return true;
     }

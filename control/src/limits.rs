@@ -209,8 +209,9 @@ pub const REGISTRATIONS_MAX: usize = 128;
 pub const NODE_FRESH: Duration = Duration::from_secs(5);
 /// How long another server may take to say whether a node is connected to it.
 pub const LOCATE_WAIT: Duration = Duration::from_secs(2);
-/// Answers of a node waiting for their reader. A full queue holds the node's stream back.
-pub const NODE_REPLIES_MAX: usize = 16;
+/// Answers of a node waiting for their reader. A full queue holds the node's stream back. With pieces of a
+/// log it is a quarter of a mebibyte for each reader that is slow.
+pub const NODE_REPLIES_MAX: usize = 4;
 /// How long a node may take to open a stream.
 pub const NODE_REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// How long a server that goes down waits for its peers to hear so: a packet and a repeat of it.

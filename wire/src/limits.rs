@@ -16,6 +16,9 @@ pub const UNCHANGED_BATCH_MAX: usize = 4096;
 pub const REPORT_BATCH_MAX: usize = 256;
 /// Bytes of log data in one message.
 pub const LOG_CHUNK_BYTES_MAX: usize = 64 << 10;
+/// What a reader of a log may have passed on without saying so. Below the least that an agent has on its way
+/// to one reader, so that the two never wait for each other.
+pub const LOG_TAKEN_BYTES: u64 = 4 << 10;
 /// Bytes of an HTTP request body. Nomad's `job_max_source_size` is 1 MiB of job file; its JSON form
 /// is up to four times that.
 pub const HTTP_BODY_BYTES_MAX: usize = 4 << 20;

@@ -150,6 +150,9 @@ pub enum NodeRequest {
         /// Only verdicts with a greater number.
         after: u64,
     },
+    /// Output of a task, in [`LogPiece`]s. Whoever asks says with [`LogTaken`] on the same stream what it passed
+    /// on, so that what is on its way to a slow reader is bounded, and leaves room for everything else.
+    ReadLogs(LogsRequest),
 }
 
 /// Which output of which task.
@@ -194,6 +197,47 @@ pub enum LogOrigin {
     Start(u64),
     /// This many bytes before the newest.
     End(u64),
+    /// At this offset in the stream, counted from the first byte that the task ever wrote.
+    At(u64),
+    /// At what is latest of these; with none of them at the oldest byte kept.
+    Recent {
+        /// This many lines before the newest.
+        lines: Option<u64>,
+        /// The first line that was taken at this time or later.
+        since: Option<Timestamp>,
+    },
+}
+
+/// Bytes of a log, in answer to [`NodeRequest::ReadLogs`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPiece {
+    /// The file they are in, such as `web.stdout.3`.
+    pub file: String,
+    /// Position in that file after these bytes.
+    pub offset: u64,
+    /// Position in the stream after these bytes, counted from the first byte that the task ever wrote.
+    pub position: u64,
+    /// When the agent took them from the task, or up to a tenth of a second earlier. `None` if that is lost.
+    pub at: Option<Timestamp>,
+    /// The bytes; at most [`crate::limits::LOG_CHUNK_BYTES_MAX`].
+    pub data: Vec<u8>,
+}
+
+impl LogPiece {
+    /// What it counts for in [`LogTaken`]: its bytes and a flat rate for the rest of the message.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        const REST_OF_MESSAGE_BYTES: u64 = 128;
+        self.data.len() as u64 + REST_OF_MESSAGE_BYTES
+    }
+}
+
+/// From whoever reads a log: pieces were passed on. Said at the latest when they add up to
+/// [`crate::limits::LOG_TAKEN_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogTaken {
+    /// Their [`LogPiece::cost`], together.
+    pub bytes: u64,
 }
 
 /// An answer from a node.
@@ -235,6 +279,23 @@ pub enum NodeReply {
     },
     /// What network policies let pass and refused.
     AllocNetwork(Box<AllocNetwork>),
+    /// Bytes of a log.
+    LogPiece(LogPiece),
+    /// Bytes of a log that are not there.
+    LogMissing {
+        /// Position in the stream after them.
+        position: u64,
+        /// How many.
+        bytes: u64,
+        /// They were never kept, for want of room or because they were more than the task's rate. Else they were
+        /// rotated away before they were read.
+        dropped: bool,
+    },
+    /// All of a log was told: it ends here, or if it was followed, its task is over.
+    LogEnd {
+        /// Position in the stream.
+        position: u64,
+    },
 }
 
 /// What the network policies of an allocation's tasks let pass and refused.

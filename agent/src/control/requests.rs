@@ -4,43 +4,73 @@ use std::sync::Arc;
 
 use muster_agent_core::gc::KeptReason;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
-use muster_wire::rpc::{NodeReply, NodeRequest};
-use quinn::Connection;
+use muster_wire::rpc::{LogsRequest, NodeReply, NodeRequest};
+use quinn::{Connection, VarInt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::logs;
 use crate::facilities::Facilities;
 use crate::gc;
-use crate::limits::{REQUESTS_MAX, SESSION_DEADLINE};
+use crate::limits::{LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::{stats, verdicts};
 
 /// Answers questions until the connection ends.
 pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(STREAMS_MAX));
+    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     let mut answers = JoinSet::new();
-    while let Ok((send, receive)) = connection.accept_bi().await {
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await
+        && let Ok((send, receive)) = connection.accept_bi().await
+    {
         while answers.try_join_next().is_some() {}
-        if answers.len() >= REQUESTS_MAX {
-            drop(answers.join_next().await);
-        }
         let facilities = Arc::clone(&facilities);
         let (sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
         answers.spawn(async move {
-            if let Err(error) = answer(&facilities, sender, receiver).await {
+            if let Err(error) = answer(&facilities, sender, receiver, place).await {
                 tracing::debug!(%error, "whoever asked has gone");
             }
         });
     }
 }
 
+/// Sends a log for as long as its reader wants it. That may be long: it has a place of its own, and questions
+/// that are answered at once do not wait for it.
+async fn read_log(
+    facilities: &Facilities,
+    request: &LogsRequest,
+    mut sender: FrameSender,
+    taken: Option<FrameReceiver>,
+    place: OwnedSemaphorePermit,
+) -> Result<(), SendFrameError> {
+    let Ok(_reader) = facilities.log_readers.try_acquire() else {
+        let reason = format!(
+            "this node serves {LOG_READERS_MAX} readers of logs, the most it takes; end some that follow, or try again later"
+        );
+        let not_found = false;
+        sender
+            .send(&NodeReply::Failed { reason, not_found })
+            .await?;
+        sender.finish();
+        return Ok(());
+    };
+    drop(place);
+    logs::stream(facilities, request, &mut sender, taken).await
+}
+
 async fn answer(
     facilities: &Facilities,
     mut sender: FrameSender,
     mut receiver: FrameReceiver,
+    place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
     let request = tokio::time::timeout(SESSION_DEADLINE, receiver.recv::<NodeRequest>()).await;
     let reply = match request {
         Ok(Ok(Some(NodeRequest::Logs(request)))) => {
-            return logs::stream(facilities, &request, &mut sender).await;
+            return read_log(facilities, &request, sender, None, place).await;
+        }
+        Ok(Ok(Some(NodeRequest::ReadLogs(request)))) => {
+            return read_log(facilities, &request, sender, Some(receiver), place).await;
         }
         Ok(Ok(Some(NodeRequest::NodeStats))) => {
             NodeReply::NodeStats(Box::new(stats::node(facilities).await))

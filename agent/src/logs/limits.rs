@@ -30,3 +30,17 @@ pub(crate) const RELIST_MAX: u32 = 5;
 pub(crate) const FOLLOW_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// See [`FOLLOW_PAUSE_MIN`].
 pub(crate) const FOLLOW_PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// Shortest time between two records of when bytes were taken: the resolution of times in a log. A FIFO that
+/// speaks steadily is drained about every 80 ms, so half would not be finer and cost twice as many writes.
+pub(crate) const TIME_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Bytes of a log file for each record of 16 bytes beside it: times take at most a sixteenth of what
+/// is kept of a stream. At a line of 100 bytes a second, a file of 10 MiB is full before its times are.
+pub(crate) const TIME_BYTES_OF_LOG: u64 = 256;
+
+/// Most and fewest records beside a log file, whatever its size: 1 MiB, which is also the most that a
+/// search by time reads at once, and one page.
+pub(crate) const TIME_RECORDS_MAX: u64 = 65_536;
+/// See [`TIME_RECORDS_MAX`].
+pub(crate) const TIME_RECORDS_MIN: u64 = 256;

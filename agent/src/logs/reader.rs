@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use muster_domain::id::Timestamp;
 use rustix::fs::OFlags;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::logs::LogDir;
 use crate::logs::dir::OpenLogDirError;
 use crate::logs::limits::{FOLLOW_PAUSE_MAX, FOLLOW_PAUSE_MIN, READ_BYTES_MAX, RELIST_MAX};
 use crate::logs::offsets;
+use crate::logs::times::{self, Since, Taken};
 
 /// One file of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +47,24 @@ pub enum Chunk {
         /// At least one byte.
         bytes: Vec<u8>,
     },
-    /// Bytes the task wrote that are not there: rotated away, or dropped while the disk was full.
+    /// Bytes the task wrote that are not there.
     Gap {
         /// Offset of the first of them.
         offset: u64,
         /// How many.
         bytes: u64,
+        /// Why.
+        cause: GapCause,
     },
+}
+
+/// Why bytes are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GapCause {
+    /// They were never kept: the disk was full, or they were more than the task's rate.
+    Dropped,
+    /// Their file was removed before they were read; some of them may never have been kept.
+    Rotated,
 }
 
 impl Chunk {
@@ -59,7 +72,7 @@ impl Chunk {
     pub fn end(&self) -> u64 {
         match self {
             Self::Data { offset, bytes } => offset.saturating_add(bytes.len() as u64),
-            Self::Gap { offset, bytes } => offset.saturating_add(*bytes),
+            Self::Gap { offset, bytes, .. } => offset.saturating_add(*bytes),
         }
     }
 }
@@ -131,6 +144,13 @@ impl LogReader {
         self.list().map_err(|source| self.failed(source))
     }
 
+    /// The number and the first offset of the file that was read from last.
+    pub fn file(&self) -> Option<(u64, u64)> {
+        self.open
+            .as_ref()
+            .map(|(file, _)| (file.index, file.offset))
+    }
+
     /// Offset of the next byte that [`Self::read`] returns.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -195,6 +215,47 @@ impl LogReader {
         Ok(())
     }
 
+    /// Goes on at the first line that was taken at `since` or later, as far as that is known: lines whose
+    /// time is lost come too if their file was written to since.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub fn seek_since(&mut self, since: Timestamp) -> Result<(), ReadLogError> {
+        let files = self.files()?;
+        let mut found = files.last().map_or(0, LogFile::end);
+        for file in files.iter().rev() {
+            let young = times::since(&self.dir, &self.name, file.index, file.offset, since);
+            match young {
+                Ok(Since::Older) => break,
+                Ok(Since::From(offset)) => {
+                    found = offset;
+                    break;
+                }
+                Ok(Since::All) => found = file.offset,
+                // Rotated away meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        self.seek_line(found, files.first().map_or(0, |file| file.offset))
+    }
+
+    /// Goes on at the first line that begins at `offset` or behind it; the kept bytes begin at `begin`.
+    /// A line longer than what is read at once is entered in its midst.
+    fn seek_line(&mut self, offset: u64, begin: u64) -> Result<(), ReadLogError> {
+        self.seek(offset);
+        if offset <= begin {
+            return Ok(());
+        }
+        self.seek(offset - 1);
+        let span = self.read_span(offset.saturating_add(READ_BYTES_MAX as u64))?;
+        let line = span.iter().position(|byte| *byte == b'\n');
+        // Without any newline at the very end, the line that is being written is the first one.
+        self.seek(line.map_or(offset, |at| offset + at as u64));
+        Ok(())
+    }
+
     /// All from here to `end`, with gaps as newlines: they part lines.
     fn read_span(&mut self, end: u64) -> Result<Vec<u8>, ReadLogError> {
         let mut span = Vec::new();
@@ -234,6 +295,40 @@ impl LogReader {
         )))
     }
 
+    /// As [`Self::read`], with the time at which the bytes were taken, if it is known. Bytes of one
+    /// chunk were all taken at that time, or up to the resolution of times later.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub fn read_timed(
+        &mut self,
+        limit: usize,
+    ) -> Result<Option<(Chunk, Option<Timestamp>)>, ReadLogError> {
+        let expected = self.taken(self.offset).until;
+        let left = expected.map_or(u64::MAX, |until| until - self.offset);
+        let limit = usize::try_from(left).map_or(limit, |left| limit.min(left));
+        let Some(mut chunk) = self.read(limit)? else {
+            return Ok(None);
+        };
+        let Chunk::Data { offset, bytes } = &mut chunk else {
+            return Ok(Some((chunk, None)));
+        };
+        // Looked up again: a time is written before its bytes, so that of all that was read is there by now.
+        let Taken { at, until } = self.taken(*offset);
+        let same = until.map_or(u64::MAX, |until| until - *offset);
+        bytes.truncate(usize::try_from(same).unwrap_or(usize::MAX));
+        self.offset = chunk.end();
+        Ok(Some((chunk, at)))
+    }
+
+    /// When the byte at `offset` was taken, if it is in the file that is open.
+    fn taken(&self, offset: u64) -> Taken {
+        self.open.as_ref().map_or_else(Taken::default, |(file, _)| {
+            times::taken(&self.dir, &self.name, file.index, file.offset, offset)
+        })
+    }
+
     /// What comes next, waiting for it at most `within`; `None` when that has passed.
     ///
     /// # Errors
@@ -244,11 +339,32 @@ impl LogReader {
         limit: usize,
         within: Duration,
     ) -> Result<Option<Chunk>, ReadLogError> {
+        self.wait(within, |this| this.read(limit)).await
+    }
+
+    /// As [`Self::follow`], with times as in [`Self::read_timed`].
+    ///
+    /// # Errors
+    ///
+    /// [`ReadLogError::Io`].
+    pub async fn follow_timed(
+        &mut self,
+        limit: usize,
+        within: Duration,
+    ) -> Result<Option<(Chunk, Option<Timestamp>)>, ReadLogError> {
+        self.wait(within, |this| this.read_timed(limit)).await
+    }
+
+    async fn wait<T>(
+        &mut self,
+        within: Duration,
+        mut read: impl FnMut(&mut Self) -> Result<Option<T>, ReadLogError>,
+    ) -> Result<Option<T>, ReadLogError> {
         let deadline = Instant::now() + within;
         let mut pause = FOLLOW_PAUSE_MIN;
         loop {
-            if let Some(chunk) = self.read(limit)? {
-                return Ok(Some(chunk));
+            if let Some(found) = read(self)? {
+                return Ok(Some(found));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -269,9 +385,16 @@ impl LogReader {
         };
         if self.offset < file.offset {
             let bytes = file.offset - self.offset;
+            // A file before the gap is kept, so none was removed from between.
+            let after_kept = files.first().is_some_and(|first| first.index < file.index);
             return Ok(Look::Found(Chunk::Gap {
                 offset: self.offset,
                 bytes,
+                cause: if after_kept {
+                    GapCause::Dropped
+                } else {
+                    GapCause::Rotated
+                },
             }));
         }
         match self

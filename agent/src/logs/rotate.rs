@@ -11,11 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
+use muster_domain::id::Timestamp;
 use rustix::fs::OFlags;
 
 use crate::logs::LogDir;
 use crate::logs::limits::FILES_MAX;
 use crate::logs::offsets::{self, Offsets};
+use crate::logs::times::{self, Record, TimesWriter};
 
 /// How much of a stream is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,9 @@ pub struct RotatingFile {
     /// Bytes after the current file's end that were dropped and have no trace on disk yet.
     dropped: u64,
     rotations: u64,
+    times: TimesWriter,
+    /// When the bytes that are written next are taken, if it is to be kept.
+    now: Option<Timestamp>,
 }
 
 impl RotatingFile {
@@ -134,6 +139,8 @@ impl RotatingFile {
             position,
             dropped: 0,
             rotations: 0,
+            times: TimesWriter::default(),
+            now: None,
         };
         this.prune(this.limits.max_files as usize)?;
         Ok(this)
@@ -149,8 +156,14 @@ impl RotatingFile {
         if self.rotates_next() {
             self.rotate()?;
         }
+        self.note_time();
         let room = self.limits.max_file_bytes - self.position;
         Ok((self.current.as_fd(), self.position, room))
+    }
+
+    /// Bytes written from now on were taken at `now`.
+    pub fn set_time(&mut self, now: Timestamp) {
+        self.now = Some(now);
     }
 
     /// Whether the next byte goes to another file than the last one.
@@ -197,6 +210,16 @@ impl RotatingFile {
     /// How often the next file was begun since this was opened.
     pub fn rotations(&self) -> u64 {
         self.rotations
+    }
+
+    /// Before the bytes: see `times`.
+    fn note_time(&mut self) {
+        let Some(at) = self.now else { return };
+        let (index, offset) = (self.newest(), self.file_end());
+        let records_max = times::records_max(self.limits.max_file_bytes);
+        let record = Record { offset, at };
+        self.times
+            .note(&self.dir, &self.name, index, record, records_max);
     }
 
     fn file_end(&self) -> u64 {
@@ -251,6 +274,7 @@ impl RotatingFile {
         let oldest: Vec<u64> = self.offsets.keys().copied().take(surplus).collect();
         for index in oldest {
             self.dir.remove(&format!("{}.{index}", self.name))?;
+            self.dir.remove(&times::file_name(&self.name, index))?;
             if index != self.newest() {
                 self.offsets.remove(&index);
             }

@@ -4,6 +4,8 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use muster_domain::id::Timestamp;
+
 use crate::logs::{
     Chunk, Fifo, LogDir, LogReader, OpenFifoError, OpenLogDirError, OpenLogError, Owner,
     RotateLimits, RotatingFile,
@@ -208,6 +210,134 @@ fn last_lines_are_found_across_files() {
     put(&mut file, b"fi");
     reader.seek_last_lines(2).unwrap();
     assert_eq!(rest(&mut reader), "four\nfi");
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Writes each text as taken at its second.
+fn put_at(file: &mut RotatingFile, texts: &[(u64, &str)]) {
+    for (second, text) in texts {
+        file.set_time(Timestamp(second * SECOND));
+        put(file, text.as_bytes());
+    }
+}
+
+/// Everything from the reader's offset on, each piece behind its second.
+fn timed(reader: &mut LogReader) -> String {
+    let mut text = String::new();
+    while let Some((chunk, at)) = reader.read_timed(1_000).unwrap() {
+        match at {
+            Some(at) => write!(text, "{}:", at.0 / SECOND).unwrap(),
+            None => text.push('?'),
+        }
+        match chunk {
+            Chunk::Data { bytes, .. } => text.push_str(std::str::from_utf8(&bytes).unwrap()),
+            Chunk::Gap { bytes, cause, .. } => write!(text, "[{bytes} {cause:?}]").unwrap(),
+        }
+    }
+    text.replace('\n', "/")
+}
+
+/// Files of 8 bytes: `two` begins in file 0 and ends in file 1.
+#[test]
+fn pieces_have_the_time_they_were_taken_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 8));
+
+    put_at(&mut file, &[(1, "one\n"), (2, "twotwo\n"), (3, "three\n")]);
+
+    let text = timed(&mut reader(dir.path()));
+    assert_eq!(text, "1:one/2:twot2:wo/3:three3:/");
+}
+
+#[test]
+fn without_times_the_bytes_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    put_at(
+        &mut writer(dir.path(), limits(9, 8)),
+        &[(1, "one\n"), (2, "twotwo\n")],
+    );
+
+    fs::remove_file(dir.path().join(".web.stdout.0.times")).unwrap();
+    fs::write(dir.path().join(".web.stdout.1.times"), [0xff; 1000]).unwrap();
+
+    assert_eq!(timed(&mut reader(dir.path())), "?one/twot?wo/");
+}
+
+#[test]
+fn times_go_with_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+
+    put_at(
+        &mut writer(dir.path(), limits(1, 4)),
+        &[(1, "one\n"), (2, "two\n"), (3, "six\n")],
+    );
+
+    assert_eq!(
+        names(dir.path()),
+        [".web.stdout.2.times", ".web.stdout.offsets", "web.stdout.2"]
+    );
+}
+
+#[test]
+fn lines_since_a_time_are_found_across_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 8));
+    put_at(
+        &mut file,
+        &[
+            (1, "one\n"),
+            (3, "three\nthi"),
+            (4, "rd\nfour\n"),
+            (9, "nine"),
+        ],
+    );
+    let mut reader = reader(dir.path());
+
+    for (second, text) in [
+        (0, "one\nthree\nthird\nfour\nnine"),
+        (2, "three\nthird\nfour\nnine"),
+        (3, "three\nthird\nfour\nnine"),
+        // The line that was begun before is not one of them.
+        (4, "four\nnine"),
+        (5, "nine"),
+        (10, ""),
+    ] {
+        reader.seek_since(Timestamp(second * SECOND)).unwrap();
+        assert_eq!(rest(&mut reader), text, "{second}");
+    }
+}
+
+/// The files were written to just now.
+#[test]
+fn lines_of_unknown_time_are_rather_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(9, 4)), b"one\ntwo\n");
+    let mut reader = reader(dir.path());
+
+    reader.seek_since(Timestamp(SECOND)).unwrap();
+    assert_eq!(rest(&mut reader), "one\ntwo\n");
+
+    reader.seek_since(Timestamp(u64::MAX)).unwrap();
+    assert_eq!(rest(&mut reader), "");
+}
+
+#[test]
+fn gaps_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(2, 10));
+    put_at(&mut file, &[(1, "a\n")]);
+    file.drop_bytes(5);
+    put_at(&mut file, &[(2, "b\n")]);
+    let mut reader = reader(dir.path());
+    assert_eq!(timed(&mut reader), "1:a/?[5 Dropped]2:b/");
+
+    put(&mut file, &[b'x'; 16]);
+    let late = timed(&mut reader);
+
+    assert!(late.ends_with("xx"), "{late}");
+    reader.seek(3);
+    assert!(timed(&mut reader).starts_with("?[4 Rotated]"));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use muster_agent_core::gc::GcConfig;
 use muster_domain::id::{AllocId, NodeId};
@@ -25,6 +26,7 @@ use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fi
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
+use crate::limits::LOG_READERS_MAX;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
@@ -113,6 +115,8 @@ pub(super) async fn open(
         standing: Standing::default(),
         outbox: Outbox::default(),
         live: LiveTasks::default(),
+        log_readers: Semaphore::new(LOG_READERS_MAX),
+        log_owed: AtomicU64::new(0),
         strict_limits: config.strict_limits,
         trash: Arc::new(trash),
         leftovers: Leftovers::new(std::mem::take(&mut loaded.leftovers)),

@@ -5,8 +5,9 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use muster_domain::id::Timestamp;
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
 use tokio::sync::watch;
@@ -162,6 +163,7 @@ impl Stream {
     /// Takes what is there, at most [`DRAIN_BYTES_MAX`].
     fn drain(&mut self) -> Drained {
         let mut taken = 0;
+        self.file.set_time(now());
         while taken < DRAIN_BYTES_MAX {
             let transfer = self.stats.borrow().transfer;
             let moved = match transfer {
@@ -282,6 +284,11 @@ impl Stream {
             left_bytes,
         }
     }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp(u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Sleeps, unless there is another order first.

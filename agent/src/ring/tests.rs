@@ -16,6 +16,7 @@ use crate::ring::{
 
 mod full_disk;
 mod killed;
+mod many;
 mod measure;
 
 /// Far above what any of these tests needs on a busy machine.
@@ -358,7 +359,7 @@ async fn thousand_idle_streams_start_no_thread() {
     }
 }
 
-/// A stream takes three descriptors: the FIFO, the log file and its directory.
+/// A stream takes four descriptors: the FIFO, the log file, its times and their directory.
 fn raise_descriptors() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();

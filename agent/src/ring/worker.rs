@@ -1,7 +1,7 @@
 //! The thread: takes commands, keeps the table of streams, runs a local task for each.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -100,6 +100,8 @@ struct Worker {
     transfer: Transfer,
     epoch: Instant,
     streams: BTreeMap<StreamId, Attached>,
+    /// Those of `streams`: a node with thousands looks for each whether it is there.
+    keys: HashSet<Key>,
     next_id: u64,
     /// Streams told to finish, whose callers wait for them.
     finishing: Vec<(Key, JoinHandle<()>)>,
@@ -115,6 +117,7 @@ impl Worker {
             transfer,
             epoch,
             streams,
+            keys: HashSet::new(),
             next_id: 0,
             finishing,
         }
@@ -174,9 +177,8 @@ impl Worker {
         }
         self.finishing
             .retain(|(_, finishing)| !finishing.is_finished());
-        let mut keys = self.streams.values().map(|stream| &stream.key);
         let finishing = self.finishing.iter().any(|(taken, _)| *taken == key);
-        if finishing || keys.any(|taken| *taken == key) {
+        if finishing || self.keys.contains(&key) {
             return Err(AttachError::Twice {
                 dir: key.0,
                 name: key.1,
@@ -196,6 +198,7 @@ impl Worker {
         let task = tokio::task::spawn_local(stream.run(inbox));
         let stream_id = StreamId(self.next_id);
         self.next_id += 1;
+        self.keys.insert(key.clone());
         self.streams.insert(
             stream_id,
             Attached {
@@ -227,6 +230,7 @@ impl Worker {
             }
             return;
         };
+        self.keys.remove(&stream.key);
         stream
             .orders
             .send_replace(Order::Finish(Instant::now() + within));

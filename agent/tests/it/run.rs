@@ -407,6 +407,68 @@ async fn a_followed_log_ends_with_its_task() {
     agent.end().await;
 }
 
+/// As many readers as a node takes, and none of them reads: the next one is told so, questions are answered all the
+/// same, and what lies between the two is a few megabytes and no thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_do_not_read_are_bounded() {
+    const READERS_MAX: usize = 1_024;
+    if !privileged("readers_that_do_not_read_are_bounded") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let job = service(1, "head -c 9000000 /dev/zero; echo; sleep 600");
+    let alloc_id = server.place(job.build()).await;
+    let follow = NodeRequest::ReadLogs(LogsRequest {
+        alloc_id,
+        task: "main".to_owned(),
+        stream: LogStream::Stdout,
+        from: LogOrigin::At(0),
+        follow: true,
+    });
+    let pid = server.pid(alloc_id).await;
+    let (rss, threads) = (status_number("VmRSS:"), status_number("Threads:"));
+
+    let mut readers = Vec::new();
+    for reader in 0..READERS_MAX {
+        let (taken, mut replies) = server.open(&follow).await;
+        let first = replies.recv::<NodeReply>().await.unwrap();
+        assert!(
+            matches!(first, Some(NodeReply::LogPiece(_) | NodeReply::Idle)),
+            "{reader}: {first:?}"
+        );
+        readers.push((taken, replies));
+    }
+    let (_taken, mut replies) = server.open(&follow).await;
+    let refused = replies.recv::<NodeReply>().await.unwrap();
+
+    let Some(NodeReply::Failed { reason, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(reason.contains("1024 readers of logs"), "{reason}");
+    assert_eq!(server.pid(alloc_id).await, pid);
+    let grown = status_number("VmRSS:").saturating_sub(rss);
+    println!("{READERS_MAX} readers that do not read: {grown} KiB more, both ends together");
+    assert!(grown < 128 * 1024, "{grown} KiB");
+    assert_eq!(status_number("Threads:"), threads);
+
+    // One that leaves makes room.
+    drop(readers.pop());
+    let (_taken, mut replies) = server.open(&follow).await;
+    let again = replies.recv::<NodeReply>().await.unwrap();
+    assert!(again.is_some(), "{again:?}");
+    drop(readers);
+    agent.end().await;
+}
+
+/// A number of `/proc/self/status`.
+fn status_number(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn logs_of_an_unknown_allocation_are_refused() {
     if !privileged("logs_of_an_unknown_allocation_are_refused") {

@@ -239,16 +239,16 @@ impl Witness {
 }
 
 /// A server and an agent, each a process of its own, on addresses that stay when they are started again.
-struct Pair {
+pub(crate) struct Pair {
     dir: PathBuf,
     server: Process,
     agent: Process,
-    http: String,
+    pub(crate) http: String,
     quic: String,
 }
 
 impl Pair {
-    fn start(dir: &Path) -> Self {
+    pub(crate) fn start(dir: &Path) -> Self {
         let server = Self::server(dir, "127.0.0.1:0", "127.0.0.1:0");
         let text = until("the server's address", || {
             std::fs::read_to_string(dir.join("server/server.json")).ok()
@@ -279,12 +279,12 @@ impl Pair {
         Process::start(command.arg(dir.join("agent")), &dir.join("agent.log"))
     }
 
-    fn kill_server(&mut self) {
+    pub(crate) fn kill_server(&mut self) {
         self.server.end(Signal::SIGKILL);
         self.server = Self::server(&self.dir, &self.http, &self.quic);
     }
 
-    fn kill_agent(&mut self) {
+    pub(crate) fn kill_agent(&mut self) {
         self.agent.end(Signal::SIGKILL);
         self.agent = Self::agent(&self.dir, &self.quic);
     }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
-use muster_wire::rpc::{NodeReply, NodeRequest};
+use muster_wire::limits::LOG_TAKEN_BYTES;
+use muster_wire::rpc::{LogTaken, NodeReply, NodeRequest};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
@@ -80,14 +81,45 @@ pub(super) async fn ask(
         .send(&request)
         .await
         .map_err(|source| NodeRequestError::Send { node_id, source })?;
-    sender.finish();
+    // Whoever reads a log says what it passed on.
+    let taken = if matches!(request, NodeRequest::ReadLogs(_)) {
+        Some(Taken { sender, bytes: 0 })
+    } else {
+        sender.finish();
+        None
+    };
     let (replies, receiver) = mpsc::channel(limits::NODE_REPLIES_MAX);
-    tokio::spawn(pass_on(FrameReceiver::new(receive), replies));
+    tokio::spawn(pass_on(FrameReceiver::new(receive), replies, taken));
     Ok(receiver)
 }
 
+/// What was passed on of a log and not yet told to its node.
+#[derive(Debug)]
+pub(super) struct Taken {
+    sender: FrameSender,
+    bytes: u64,
+}
+
+impl Taken {
+    /// Counts `bytes`, and tells the node once it is worth a message.
+    async fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if bytes > 0 && self.bytes >= LOG_TAKEN_BYTES {
+            let taken = LogTaken {
+                bytes: std::mem::take(&mut self.bytes),
+            };
+            // A node that is gone ends the stream that is read.
+            drop(self.sender.send(&taken).await);
+        }
+    }
+}
+
 /// Passes replies on until the stream ends or nobody wants them.
-pub(super) async fn pass_on(mut stream: FrameReceiver, replies: mpsc::Sender<NodeReply>) {
+pub(super) async fn pass_on(
+    mut stream: FrameReceiver,
+    replies: mpsc::Sender<NodeReply>,
+    mut taken: Option<Taken>,
+) {
     loop {
         let received = tokio::select! {
             () = replies.closed() => {
@@ -113,9 +145,16 @@ pub(super) async fn pass_on(mut stream: FrameReceiver, replies: mpsc::Sender<Nod
                 return;
             }
         };
+        let cost = match &reply {
+            NodeReply::LogPiece(piece) => piece.cost(),
+            _ => 0,
+        };
         if replies.send(reply).await.is_err() {
             stream.stop();
             return;
+        }
+        if let Some(taken) = &mut taken {
+            taken.add(cost).await;
         }
     }
 }

@@ -114,7 +114,7 @@ async fn pass(
         opened.map_err(|source| NodeRequestError::Server { node_id, source })?;
     sender.finish();
     let (replies, answers) = mpsc::channel(limits::NODE_REPLIES_MAX);
-    tokio::spawn(request::pass_on(receiver, replies));
+    tokio::spawn(request::pass_on(receiver, replies, None));
     Ok(answers)
 }
 

@@ -1,5 +1,10 @@
 //! Logs of a task, streamed from its node.
 //!
+//! `GET /v1/client/fs/logs/{alloc_id}` takes Nomad's `task`, `type`, `follow`, `origin`, `offset` and `plain`, and of our own
+//! `tail` (lines before the end), `since` (a duration before now, or a time in UTC), and `position`, where an earlier
+//! stream broke off. Frames say more than Nomad's, in fields that its clients pass over: `Position`, `Time`,
+//! `Missing`, and `Ended` in the last one.
+//!
 //! The stream lives as long as its client: when the connection ends, the body is dropped, with it the
 //! receiver of the node's replies, and the node is told to stop. Nothing is spawned here.
 
@@ -13,8 +18,10 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream;
 use muster_domain::alloc::Allocation;
+use muster_domain::id::Timestamp;
 use muster_wire::api::logs::Frame;
-use muster_wire::rpc::{LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
+use muster_wire::api::{duration, time};
+use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, LogsRequest, NodeReply, NodeRequest};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +29,7 @@ use super::Http;
 use super::client::find_alloc;
 use super::query::Query;
 use super::status::ApiError;
-use crate::limits;
+use crate::{clock, limits};
 
 pub(super) async fn read(
     Shared(http): Shared<Http>,
@@ -32,10 +39,15 @@ pub(super) async fn read(
     let alloc = find_alloc(&http, &query, &alloc_id).await?;
     let request = asked(&query, &alloc)?;
     let plain = query.flag("plain")?;
+    if plain && query.flag("timestamps")? {
+        return Err(ApiError::Malformed(
+            "Invalid timestamps: a plain log has only what the task wrote; leave `plain` out and read `Time` of each frame".to_owned(),
+        ));
+    }
     let mut replies = http
         .control
         .nodes()
-        .request(alloc.node_id, NodeRequest::Logs(request))
+        .request(alloc.node_id, NodeRequest::ReadLogs(request))
         .await?;
     // The first reply decides the status code. A log that stays silent is a good one.
     let first = match tokio::time::timeout(limits::STREAM_HEARTBEAT, replies.recv()).await {
@@ -101,16 +113,7 @@ fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
             )));
         }
     };
-    let offset = query.number("offset")?.unwrap_or(0);
-    let from = match query.text("origin") {
-        None | Some("start") => LogOrigin::Start(offset),
-        Some("end") => LogOrigin::End(offset),
-        Some(other) => {
-            return Err(ApiError::Malformed(format!(
-                "Invalid origin: `{other}` is neither start nor end"
-            )));
-        }
-    };
+    let from = origin(query)?;
     let follow = query.flag("follow")?;
     Ok(LogsRequest {
         alloc_id: alloc.id,
@@ -119,6 +122,52 @@ fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
         from,
         follow,
     })
+}
+
+/// Where to begin: Nomad's `origin` and `offset`; or `tail` (lines), `since` (a duration before now, or a time)
+/// or both; or `position`, where an earlier stream broke off.
+fn origin(query: &Query) -> Result<LogOrigin, ApiError> {
+    let (position, lines) = (query.number("position")?, query.number("tail")?);
+    let since = query.text("since").map(since).transpose()?;
+    let offset = query.number("offset")?.unwrap_or(0);
+    let origin = match query.text("origin") {
+        None | Some("start") => LogOrigin::Start(offset),
+        Some("end") => LogOrigin::End(offset),
+        Some(other) => {
+            return Err(ApiError::Malformed(format!(
+                "Invalid origin: `{other}` is neither start nor end"
+            )));
+        }
+    };
+    let ways = [
+        query.text("origin").or(query.text("offset")).is_some(),
+        lines.is_some() || since.is_some(),
+        position.is_some(),
+    ];
+    if ways.iter().filter(|way| **way).count() > 1 {
+        return Err(ApiError::Malformed(
+            "Invalid begin of a log: give `origin` and `offset`, or `tail` and `since`, or `position`, not several of them".to_owned(),
+        ));
+    }
+    Ok(match (position, lines, since) {
+        (Some(position), _, _) => LogOrigin::At(position),
+        (None, None, None) => origin,
+        (None, lines, since) => LogOrigin::Recent { lines, since },
+    })
+}
+
+/// `10m` before now, or a time such as `2026-11-20T13:14:24Z`.
+fn since(text: &str) -> Result<Timestamp, ApiError> {
+    if let Some(at) = time::parse(text) {
+        return Ok(at);
+    }
+    let ago = duration::parse(text).map_err(|_error| {
+        ApiError::Malformed(format!(
+            "Invalid since: `{text}` is neither a duration before now such as 10m or 1h30m nor a time in UTC such as 2026-11-20T13:14:24Z"
+        ))
+    })?;
+    let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Timestamp(clock::wall().0.saturating_sub(ago)))
 }
 
 #[derive(Debug)]
@@ -173,8 +222,13 @@ fn frames(source: Source, plain: bool) -> impl Stream<Item = Result<Bytes, ApiEr
 /// Only what the task wrote. A node that fails cuts the body off, so that it is not taken for whole.
 fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
     match reply {
-        NodeReply::LogData { data, .. } => Ok(Some(Bytes::from(data))),
-        NodeReply::LogGap { .. } | NodeReply::Idle => Ok(None),
+        NodeReply::LogPiece(LogPiece { data, .. }) | NodeReply::LogData { data, .. } => {
+            Ok(Some(Bytes::from(data)))
+        }
+        NodeReply::LogMissing { .. }
+        | NodeReply::LogGap { .. }
+        | NodeReply::LogEnd { .. }
+        | NodeReply::Idle => Ok(None),
         NodeReply::Failed { reason, not_found } => Err(ApiError::NodeFailed { reason, not_found }),
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
@@ -185,14 +239,38 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
 
 fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
     let frame = match reply {
+        NodeReply::LogPiece(piece) => Frame {
+            offset: piece.offset,
+            data: piece.data,
+            file: format!("alloc/logs/{}", piece.file),
+            position: piece.position,
+            time: piece.at.map_or(0, |at| at.0),
+            ..Frame::default()
+        },
+        NodeReply::LogMissing {
+            position,
+            bytes,
+            dropped,
+        } => Frame {
+            file_event: missing(bytes, dropped),
+            missing: bytes,
+            position,
+            ..Frame::default()
+        },
+        NodeReply::LogEnd { position } => Frame {
+            position,
+            ended: true,
+            ..Frame::default()
+        },
         NodeReply::LogData { file, offset, data } => Frame {
             offset,
             data,
             file: format!("alloc/logs/{file}"),
-            file_event: String::new(),
+            ..Frame::default()
         },
         NodeReply::LogGap { bytes } => Frame {
-            file_event: format!("{bytes} bytes were rotated away before they were read"),
+            file_event: missing(bytes, false),
+            missing: bytes,
             ..Frame::default()
         },
         NodeReply::Idle => return Ok(Some(Bytes::from_static(Frame::HEARTBEAT.as_bytes()))),
@@ -209,6 +287,14 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
     let bytes =
         serde_json::to_vec(&frame).map_err(|error| ApiError::Internal(error.to_string()))?;
     Ok(Some(Bytes::from(bytes)))
+}
+
+fn missing(bytes: u64, dropped: bool) -> String {
+    if dropped {
+        format!("{bytes} bytes were dropped and not kept: the disk was full")
+    } else {
+        format!("{bytes} bytes were rotated away before they were read")
+    }
 }
 
 fn misled() -> ApiError {

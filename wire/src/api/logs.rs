@@ -18,6 +18,19 @@ pub struct Frame {
     /// For people: what happened to the file, such as bytes that were rotated away.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub file_event: String,
+    /// Bytes that are missing here. Ours, as all that follow: other clients pass over them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missing: u64,
+    /// Position in the stream after this frame, for `?position=`; counted from the task's first byte.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub position: u64,
+    /// When the agent took the bytes, in nanoseconds since the epoch, or up to a tenth of a second earlier.
+    /// Absent if that is not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub time: u64,
+    /// Nothing follows. A stream that ends without this was broken off.
+    #[serde(skip_serializing_if = "is_false")]
+    pub ended: bool,
 }
 
 impl Frame {
@@ -37,6 +50,14 @@ impl Frame {
 )]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 mod text {

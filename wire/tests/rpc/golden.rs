@@ -16,8 +16,8 @@ use muster_domain::one_off::{End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
-    AllocDisk, AllocStats, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest,
-    NodeStats, TaskStats, ToAgent,
+    AllocDisk, AllocStats, FromAgent, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest,
+    NodeReply, NodeRequest, NodeStats, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -228,6 +228,40 @@ fn to_agent(golden: &mut String) {
     line(golden, "try_elsewhere", &elsewhere);
 }
 
+fn logs_in_pieces(golden: &mut String) {
+    let read = |from| {
+        NodeRequest::ReadLogs(LogsRequest {
+            alloc_id: AllocId::at(LogIndex(7), 0),
+            task: "main".to_owned(),
+            stream: LogStream::Stdout,
+            from,
+            follow: false,
+        })
+    };
+    line(golden, "read_logs_at", &read(LogOrigin::At(9)));
+    let recent = LogOrigin::Recent {
+        lines: Some(10),
+        since: Some(Timestamp(5)),
+    };
+    line(golden, "read_logs_recent", &read(recent));
+    line(golden, "log_taken", &LogTaken { bytes: 133 });
+    let piece = LogPiece {
+        file: "main.stdout.0".to_owned(),
+        offset: 5,
+        position: 1_005,
+        at: Some(Timestamp(6)),
+        data: b"hello".to_vec(),
+    };
+    line(golden, "log_piece", &NodeReply::LogPiece(piece));
+    let missing = NodeReply::LogMissing {
+        position: 1_012,
+        bytes: 7,
+        dropped: true,
+    };
+    line(golden, "log_missing", &missing);
+    line(golden, "log_end", &NodeReply::LogEnd { position: 1_012 });
+}
+
 fn questions(golden: &mut String) {
     let logs = LogsRequest {
         alloc_id: AllocId::at(LogIndex(7), 0),
@@ -272,6 +306,7 @@ fn questions(golden: &mut String) {
         kept: vec![("not told to the servers yet".to_owned(), 1)],
     };
     line(golden, "collected", &collected);
+    logs_in_pieces(golden);
 }
 
 #[test]

@@ -99,6 +99,55 @@ async fn full_disk_blocks_the_task_and_loses_nothing() {
     }
 }
 
+/// Room comes a page at a time, and only once the loop has nowhere to write: lines wait, and none is lost.
+#[tokio::test]
+async fn slow_disk_loses_nothing() {
+    for config in ALL {
+        let Some(disk) = SmallDisk::mount() else {
+            return;
+        };
+        let place = Place::new();
+        let task = place.task_side("web.stdout");
+        let pages: Vec<PathBuf> = (0..12)
+            .map(|n| disk.path.join(format!("page{n}")))
+            .collect();
+        for page in &pages {
+            std::fs::write(page, [0; 4096]).unwrap();
+        }
+        let ring = LogRing::start(config).unwrap();
+        let stream_id = ring
+            .attach(spec(&place, &disk, OnFull::Block))
+            .await
+            .unwrap();
+        disk.fill();
+        // 28 KiB in three files, with their times and offsets: ten pages or so.
+        let writer = write_lines(task, 0..1_300);
+
+        let all = lines(1_300).len() as u64;
+        let mut pages = pages.into_iter();
+        until("everything is written", async || {
+            let stats = ring.stats(stream_id).await.unwrap();
+            if stats.blocked.is_some()
+                && let Some(page) = pages.next()
+            {
+                std::fs::remove_file(page).unwrap();
+            }
+            stats.bytes == all
+        })
+        .await;
+        let task = writer.join().unwrap();
+        detach(&ring, stream_id).await;
+
+        let mut reader = LogReader::open(&disk.path, "web.stdout").unwrap();
+        let mut text = Vec::new();
+        while let Some(Chunk::Data { bytes, .. }) = reader.read(usize::MAX).unwrap() {
+            text.extend(bytes);
+        }
+        assert_eq!(String::from_utf8(text).unwrap(), lines(1_300));
+        drop(task);
+    }
+}
+
 #[tokio::test]
 async fn full_disk_makes_a_counted_gap_where_asked() {
     for config in ALL {

@@ -285,6 +285,15 @@ impl FakeServer {
         .await
     }
 
+    /// Asks the node, and leaves the answer to whoever holds the stream.
+    pub(crate) async fn open(&self, request: &NodeRequest) -> (FrameSender, FrameReceiver) {
+        let connection = self.state.lock().unwrap().connection.clone().unwrap();
+        let (send, receive) = connection.open_bi().await.unwrap();
+        let (mut sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+        sender.send(request).await.unwrap();
+        (sender, receiver)
+    }
+
     /// All that the task wrote to a stream so far.
     pub(crate) async fn log(&self, alloc_id: AllocId, stream: LogStream) -> String {
         let request = LogsRequest {

@@ -1,7 +1,8 @@
 //! Logs, streamed from a node through the server.
 
+use muster_domain::id::Timestamp;
 use muster_wire::api::logs::Frame;
-use muster_wire::rpc::{LogOrigin, LogStream, NodeReply, NodeRequest};
+use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, NodeReply, NodeRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -50,7 +51,7 @@ async fn a_log_comes_in_frames() {
         .await;
     let answer = asked.await.unwrap();
 
-    let NodeRequest::Logs(request) = request else {
+    let NodeRequest::ReadLogs(request) = request else {
         panic!("{request:?}")
     };
     assert_eq!(
@@ -83,6 +84,82 @@ async fn a_plain_log_is_what_the_task_wrote() {
         .await;
 
     assert_eq!(asked.await.unwrap().text, "hi\nho\n");
+    test.server.shutdown().await;
+}
+
+/// What the node knows of its bytes is in the frames: where they are, when they came, what is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_of_a_log_say_where_and_when() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (agent, path) = running(&test, &client).await;
+    let piece = LogPiece {
+        file: "main.stdout.2".to_owned(),
+        offset: 3,
+        position: 1_003,
+        at: Some(Timestamp(77)),
+        data: b"hi\n".to_vec(),
+    };
+    let missing = NodeReply::LogMissing {
+        position: 1_010,
+        bytes: 7,
+        dropped: true,
+    };
+
+    let asked = tokio::spawn(async move {
+        client
+            .get(&format!("{path}?tail=5&since=2026-01-01T00:00:00Z"))
+            .await
+    });
+    let request = agent
+        .answer(&[
+            NodeReply::LogPiece(piece),
+            missing,
+            NodeReply::LogEnd { position: 1_010 },
+        ])
+        .await;
+    let text = asked.await.unwrap().text;
+
+    let NodeRequest::ReadLogs(request) = request else {
+        panic!("{request:?}")
+    };
+    let since = Some(Timestamp(1_767_225_600_000_000_000));
+    assert_eq!(
+        request.from,
+        LogOrigin::Recent {
+            lines: Some(5),
+            since
+        }
+    );
+    assert_eq!(
+        text,
+        concat!(
+            r#"{"Offset":3,"Data":"aGkK","File":"alloc/logs/main.stdout.2","Position":1003,"Time":77}"#,
+            r#"{"FileEvent":"7 bytes were dropped and not kept: the disk was full","Missing":7,"Position":1010}"#,
+            r#"{"Position":1010,"Ended":true}"#,
+        )
+    );
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_begin_that_makes_no_sense_is_refused() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (_agent, path) = running(&test, &client).await;
+
+    for (query, reason) in [
+        ("since=yesterday", "such as 10m"),
+        ("tail=-1", "whole number"),
+        ("tail=3&offset=9", "not several of them"),
+        ("position=3&since=5m", "not several of them"),
+        ("plain=true&timestamps=true", "read `Time` of each frame"),
+    ] {
+        let answer = client.get(&format!("{path}?{query}")).await;
+
+        assert_eq!(answer.status, 400, "{query}");
+        assert!(answer.text.contains(reason), "{query}: {}", answer.text);
+    }
     test.server.shutdown().await;
 }
 

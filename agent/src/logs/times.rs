@@ -1,0 +1,296 @@
+//! When the bytes of a stream were taken: the file `.<name>.<N>.times` beside each log file.
+//!
+//! It holds records of 16 bytes, an offset in the stream and nanoseconds since the epoch, little-endian.
+//! From a record's offset up to the next one's, bytes were taken at its time or a little later. A record is
+//! written *before* the bytes it is about, so that no reader meets new bytes under an old time, and
+//! one that no bytes followed is written over.
+//!
+//! Nothing depends on these files: one that is lost, torn or damaged makes times absent, never bytes
+//! wrong. They are bounded by thinning: a full one keeps every second record and goes on with a
+//! resolution half as fine.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use muster_domain::id::Timestamp;
+use rustix::fs::OFlags;
+
+use crate::logs::LogDir;
+use crate::logs::limits::{TIME_BYTES_OF_LOG, TIME_INTERVAL, TIME_RECORDS_MAX, TIME_RECORDS_MIN};
+
+/// Bytes of a record.
+const RECORD_BYTES: u64 = 16;
+
+/// From `offset` on, bytes were taken at `at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) offset: u64,
+    pub(crate) at: Timestamp,
+}
+
+impl Record {
+    fn encode(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.at.0.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: [u8; 16]) -> Self {
+        let (offset, at) = bytes.split_at(8);
+        let number = |part: &[u8]| u64::from_le_bytes(part.try_into().expect("half of 16 bytes"));
+        Self {
+            offset: number(offset),
+            at: Timestamp(number(at)),
+        }
+    }
+}
+
+pub(crate) fn file_name(name: &str, index: u64) -> String {
+    format!(".{name}.{index}.times")
+}
+
+/// Most records beside a log file of `max_file_bytes`.
+pub(crate) fn records_max(max_file_bytes: u64) -> u64 {
+    (max_file_bytes / TIME_BYTES_OF_LOG).clamp(TIME_RECORDS_MIN, TIME_RECORDS_MAX)
+}
+
+/// The writing side, for one log file at a time.
+#[derive(Debug, Default)]
+pub(crate) struct TimesWriter {
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    index: u64,
+    file: File,
+    /// Whole records in the file.
+    records: u64,
+    last: Option<Record>,
+    /// Shortest time between two records: doubled whenever records are thinned.
+    interval: Duration,
+}
+
+impl TimesWriter {
+    /// Bytes from `record.offset` on, in log file `index`, are about to be taken at its time. Writes
+    /// that down if the last record is too old for them. What fails leaves times absent or coarse.
+    pub(crate) fn note(
+        &mut self,
+        dir: &LogDir,
+        name: &str,
+        index: u64,
+        record: Record,
+        records_max: u64,
+    ) {
+        if self.is_fresh(index, record) {
+            return;
+        }
+        if let Err(error) = self.write(dir, name, index, record, records_max) {
+            tracing::debug!(%error, name, "the time of log bytes cannot be kept");
+            self.open = None;
+        }
+    }
+
+    /// Whether the last record does for bytes of `record`.
+    fn is_fresh(&self, index: u64, record: Record) -> bool {
+        let open = self.open.as_ref().filter(|open| open.index == index);
+        let last = open.and_then(|open| Some((open.last?, open.interval)));
+        last.is_some_and(|(last, interval)| {
+            let age = record.at.0.checked_sub(last.at.0);
+            // A clock that was set back begins another record.
+            age.is_some_and(|age| u128::from(age) < interval.as_nanos())
+        })
+    }
+
+    fn write(
+        &mut self,
+        dir: &LogDir,
+        name: &str,
+        index: u64,
+        record: Record,
+        records_max: u64,
+    ) -> io::Result<()> {
+        let mut open = match self.open.take().filter(|open| open.index == index) {
+            Some(open) => open,
+            None => Open::resume(dir, name, index, record.offset)?,
+        };
+        if open.last.is_some_and(|last| last.offset == record.offset) {
+            // Nothing followed the last one.
+            open.records -= 1;
+        }
+        if open.records >= records_max {
+            open.thin(dir, name, records_max)?;
+        }
+        open.file
+            .write_all_at(&record.encode(), open.records * RECORD_BYTES)?;
+        open.records += 1;
+        open.last = Some(record);
+        self.open = Some(open);
+        Ok(())
+    }
+}
+
+impl Open {
+    /// Goes on behind the records that are there, unless they are about bytes that are not.
+    fn resume(dir: &LogDir, name: &str, index: u64, end: u64) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let file = dir.open_file(&file_name(name, index), flags)?;
+        let mut records = file.metadata()?.len() / RECORD_BYTES;
+        let mut last = None;
+        if records > 0 {
+            last = Some(record_at(&file, records - 1)?).filter(|last| last.offset <= end);
+        }
+        if last.is_none() {
+            records = 0;
+            file.set_len(0)?;
+        }
+        Ok(Self {
+            index,
+            file,
+            records,
+            last,
+            interval: TIME_INTERVAL,
+        })
+    }
+
+    /// Keeps every second record, in a file that takes the place of the old one at once.
+    fn thin(&mut self, dir: &LogDir, name: &str, records_max: u64) -> io::Result<()> {
+        let old = all(&self.file, records_max)?;
+        let kept: Vec<u8> = old
+            .iter()
+            .step_by(2)
+            .flat_map(|kept| kept.encode())
+            .collect();
+        let (name, next) = (
+            file_name(name, self.index),
+            format!(".{name}.{}.times.next", self.index),
+        );
+        let mut file = dir.open_file(&next, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
+        file.write_all(&kept)?;
+        dir.rename(&next, &name)?;
+        self.records = kept.len() as u64 / RECORD_BYTES;
+        self.file = file;
+        self.interval *= 2;
+        Ok(())
+    }
+}
+
+/// When bytes were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The time; `None` where it is not known.
+    pub(crate) at: Option<Timestamp>,
+    /// The offset from which on another time holds.
+    pub(crate) until: Option<u64>,
+}
+
+/// When the byte at `offset` of the log file `index`, which begins at `begin`, was taken.
+pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u64) -> Taken {
+    let look = || -> io::Result<Taken> {
+        let file = dir.open_file(&file_name(name, index), OFlags::RDONLY)?;
+        let count = file.metadata()?.len() / RECORD_BYTES;
+        find(count, begin, offset, |at| record_at(&file, at))
+    };
+    look().unwrap_or_default()
+}
+
+/// The record that `offset` falls under, among `count` that ascend.
+fn find(
+    count: u64,
+    begin: u64,
+    offset: u64,
+    record: impl Fn(u64) -> io::Result<Record>,
+) -> io::Result<Taken> {
+    // Records before `low` are at or before the offset, those from `high` on are behind it.
+    let (mut low, mut high) = (0, count);
+    let mut taken = Taken::default();
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let met = record(middle)?;
+        if met.offset <= offset {
+            low = middle + 1;
+            // One from before the file's begin is damage.
+            taken.at = (met.offset >= begin && met.at.0 > 0).then_some(met.at);
+        } else {
+            high = middle;
+            taken.until = Some(met.offset);
+        }
+    }
+    Ok(taken)
+}
+
+/// What the times of one log file say about a search for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// Everything in the file is older.
+    Older,
+    /// Bytes from here on are as young; whatever is before is older.
+    From(u64),
+    /// All of the file is as young.
+    All,
+}
+
+/// Which bytes of the log file `index`, which begins at `begin`, were taken at `since` or later. Without
+/// records, the time of the file's last change decides: rather too much is found than too little.
+pub(crate) fn since(
+    dir: &LogDir,
+    name: &str,
+    index: u64,
+    begin: u64,
+    since: Timestamp,
+) -> io::Result<Since> {
+    let records = dir
+        .open_file(&file_name(name, index), OFlags::RDONLY)
+        .and_then(|file| all(&file, TIME_RECORDS_MAX))
+        .unwrap_or_default();
+    if !records.is_empty() {
+        return Ok(among(&records, begin, since));
+    }
+    let changed = dir
+        .open_file(&format!("{name}.{index}"), OFlags::RDONLY)?
+        .metadata()?
+        .modified()?;
+    Ok(if at(changed) < since {
+        Since::Older
+    } else {
+        Since::All
+    })
+}
+
+fn among(records: &[Record], begin: u64, since: Timestamp) -> Since {
+    match records.iter().find(|record| record.at >= since) {
+        None => Since::Older,
+        Some(record) if record.offset <= begin => Since::All,
+        Some(record) => Since::From(record.offset),
+    }
+}
+
+/// `time` as it is recorded; what lies before 1970 is 0.
+pub(crate) fn at(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn record_at(file: &File, number: u64) -> io::Result<Record> {
+    let mut bytes = [0; 16];
+    file.read_exact_at(&mut bytes, number * RECORD_BYTES)?;
+    Ok(Record::decode(bytes))
+}
+
+/// All whole records, at most `most`.
+fn all(file: &File, most: u64) -> io::Result<Vec<Record>> {
+    let mut bytes = Vec::new();
+    let mut from_begin = file.try_clone()?;
+    io::Seek::rewind(&mut from_begin)?;
+    from_begin
+        .take(most * RECORD_BYTES)
+        .read_to_end(&mut bytes)?;
+    let (whole, _torn) = bytes.as_chunks::<16>();
+    Ok(whole.iter().map(|bytes| Record::decode(*bytes)).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! What tasks wrote: of one allocation (`muster alloc logs`), of a whole job (`muster job logs`).
+//!
+//! A [`feed`](feed::Feed) is one output of one task, and goes on where it broke off. [`merge`] puts what
+//! several have kept in the order of time, [`follow`] prints what they say from then on. Memory is bounded: a
+//! feed holds one frame and one unfinished line, and what waits for a slow terminal is counted in frames.
+
+mod feed;
+mod follow;
+mod lines;
+mod merge;
+
+use std::io::{ErrorKind, Write as _};
+
+use clap::Args;
+
+use crate::client::{Client, escape};
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+use feed::{Feed, Item};
+use follow::STREAMS_MAX;
+pub(crate) use follow::{Found, follow};
+use lines::{Lines, Style};
+
+/// Which part of a log is wanted.
+#[derive(Clone, Debug, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
+pub struct LogsArgs {
+    /// Standard error instead of standard output.
+    #[arg(long, conflicts_with = "both")]
+    pub stderr: bool,
+    /// Standard output and standard error; lines of standard error have `!` before them, not `|`.
+    #[arg(long)]
+    pub both: bool,
+    /// Go on as output comes, across restarts of the task, the agent and servers.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only this many lines before the end, of each task.
+    #[arg(long, value_name = "LINES")]
+    pub tail: Option<u64>,
+    /// Only lines that were taken since: 10m, 1h30m, or a time in UTC such as 2026-11-20T13:14:24Z.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Put before each line when the agent took it from the task, to a tenth of a second; `-` if that is lost.
+    #[arg(short, long)]
+    pub timestamps: bool,
+}
+
+impl LogsArgs {
+    /// The outputs that are wanted.
+    pub(crate) fn streams(&self) -> &'static [&'static str] {
+        match (self.both, self.stderr) {
+            (true, _) => &["stdout", "stderr"],
+            (false, true) => &["stderr"],
+            (false, false) => &["stdout"],
+        }
+    }
+
+    /// Where to begin, as the API has it.
+    fn from(&self) -> String {
+        let mut from = String::new();
+        for (name, value) in [
+            ("tail", self.tail.map(|lines| lines.to_string())),
+            ("since", self.since.clone()),
+        ] {
+            if let Some(value) = value {
+                from.push('&');
+                from.push_str(name);
+                from.push('=');
+                from.push_str(&escape(&value));
+            }
+        }
+        from
+    }
+}
+
+/// One output of one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) alloc_id: String,
+    pub(crate) task: String,
+    /// `stdout` or `stderr`.
+    pub(crate) stream: &'static str,
+    /// What stands before each of its lines; nothing if it is empty.
+    pub(crate) label: String,
+    /// Whether its task may still write, as far as the servers know.
+    pub(crate) runs: bool,
+}
+
+impl Source {
+    /// Who it is, for a person.
+    fn words(&self) -> String {
+        let alloc = output::short_id(&self.alloc_id);
+        format!(
+            "{} of {} in {alloc}",
+            self.stream,
+            output::clean(&self.task)
+        )
+    }
+}
+
+/// Prints the one log `source` as it is, from where `from` (parameters of the API) says.
+pub(crate) fn print_one(
+    client: &Client,
+    source: &Source,
+    from: Option<String>,
+    args: &LogsArgs,
+) -> CliResult {
+    let from = from.unwrap_or_else(|| args.from());
+    let mut feed = Feed::new(client, source.clone(), from, args.follow);
+    let mut lines = Lines::new(source, Style::of_stdout(args.timestamps));
+    let mut out = std::io::stdout().lock();
+    let mut text = Vec::new();
+    loop {
+        text.clear();
+        let ended = match feed.next()? {
+            Some(Item::Bytes { data, .. }) if !args.timestamps => {
+                text = data;
+                false
+            }
+            Some(Item::Bytes { at, data }) => {
+                lines.push(at, &data, &mut text);
+                false
+            }
+            Some(Item::Missing(note)) => {
+                lines.finish(&mut text);
+                output::say(&note);
+                false
+            }
+            Some(Item::Note(note)) => {
+                output::say(&note);
+                false
+            }
+            None => {
+                lines.finish(&mut text);
+                true
+            }
+        };
+        if enough(out.write_all(&text).and_then(|()| out.flush()))? || ended {
+            return Ok(Exit::Done);
+        }
+    }
+}
+
+/// Where each of several logs ended; `None` for one that has nothing.
+pub(crate) type Ends = Vec<(Source, Option<u64>)>;
+
+/// Prints what `sources` have kept, in the order of time, and says where each of them ended;
+/// `None` if whoever reads our output has had enough.
+pub(crate) fn print_kept(
+    client: &Client,
+    sources: Vec<Source>,
+    args: &LogsArgs,
+) -> Result<Option<Ends>, CliError> {
+    let style = Style::of_stdout(args.timestamps);
+    let mut ends = Vec::new();
+    let mut out = std::io::stdout().lock();
+    // More than are read at a time come one after the other.
+    let at_once = if sources.len() > STREAMS_MAX {
+        output::say(&format!(
+            "{} outputs are more than the {STREAMS_MAX} that can be put in order of time: they come one after the other",
+            sources.len()
+        ));
+        1
+    } else {
+        STREAMS_MAX
+    };
+    for sources in sources.chunks(at_once) {
+        let feeds = sources
+            .iter()
+            .map(|source| Feed::new(client, source.clone(), args.from(), false));
+        let mut merged = merge::Merge::new(feeds.collect());
+        let mut lines: Vec<Lines> = sources
+            .iter()
+            .map(|source| Lines::new(source, style))
+            .collect();
+        let mut text = Vec::new();
+        while let Some((number, item)) = merged.next()? {
+            text.clear();
+            match item {
+                Some(Item::Bytes { at, data }) => lines[number].push(at, &data, &mut text),
+                Some(Item::Missing(note)) => {
+                    lines[number].finish(&mut text);
+                    output::say(&note);
+                }
+                Some(Item::Note(note)) => output::say(&note),
+                None => lines[number].finish(&mut text),
+            }
+            if enough(out.write_all(&text).and_then(|()| out.flush()))? {
+                return Ok(None);
+            }
+        }
+        ends.extend(merged.into_feeds().into_iter().map(Feed::into_end));
+    }
+    Ok(Some(ends))
+}
+
+/// Whether whoever reads our output has had enough.
+fn enough(written: std::io::Result<()>) -> Result<bool, CliError> {
+    match written {
+        Ok(()) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}

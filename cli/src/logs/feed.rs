@@ -1,0 +1,198 @@
+//! One output of one task, frame by frame, from wherever it broke off.
+
+use std::io::{BufReader, Read};
+use std::time::{Duration, Instant};
+
+use muster_wire::api::logs::Frame;
+use serde_json::de::IoRead;
+use serde_json::{Deserializer, StreamDeserializer};
+
+use super::Source;
+use super::merge::Timed;
+use crate::client::{Client, escape};
+use crate::exit::{CliError, Exit};
+use crate::output;
+
+/// How long a log that broke off is looked for: an agent that is started again, a server that is elected.
+const SEARCH_WAIT: Duration = Duration::from_mins(2);
+/// Pause between two tries.
+const SEARCH_PAUSE: Duration = Duration::from_millis(250);
+
+/// What a log has next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    /// What the task wrote.
+    Bytes {
+        /// When the agent took it, in nanoseconds since the epoch.
+        at: Option<u64>,
+        data: Vec<u8>,
+    },
+    /// For people: what is missing here. A line that was begun ends.
+    Missing(String),
+    /// For people: what happened. The log goes on where it was.
+    Note(String),
+}
+
+impl Timed for Item {
+    fn at(&self) -> Option<u64> {
+        match self {
+            Self::Bytes { at, .. } => *at,
+            Self::Missing(_) | Self::Note(_) => None,
+        }
+    }
+}
+
+type Frames = StreamDeserializer<'static, IoRead<BufReader<Box<dyn Read + Send>>>, Frame>;
+
+/// An output being read.
+pub(super) struct Feed<'a> {
+    client: &'a Client,
+    source: Source,
+    /// Where to begin, in the words of the API.
+    from: String,
+    /// Where it goes on after it broke off.
+    position: Option<u64>,
+    follow: bool,
+    frames: Option<Frames>,
+    lost_since: Option<Instant>,
+    ended: bool,
+}
+
+/// What one look at the stream gave.
+enum Look {
+    Item(Item),
+    Again,
+    End,
+}
+
+impl<'a> Feed<'a> {
+    pub(super) fn new(client: &'a Client, source: Source, from: String, follow: bool) -> Self {
+        Self {
+            client,
+            source,
+            from,
+            position: None,
+            follow,
+            frames: None,
+            lost_since: None,
+            ended: false,
+        }
+    }
+
+    /// The same from `position` on.
+    pub(super) fn at(client: &'a Client, source: Source, position: u64, follow: bool) -> Self {
+        Self::new(client, source, format!("&position={position}"), follow)
+    }
+
+    /// The source and where it ended; `None` if it has nothing.
+    pub(super) fn into_end(self) -> (Source, Option<u64>) {
+        (self.source, self.position)
+    }
+
+    /// What comes next; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// There is no such log, or it could not be found again in time.
+    pub(super) fn next(&mut self) -> Result<Option<Item>, CliError> {
+        while !self.ended {
+            match self.look()? {
+                Look::Item(item) => return Ok(Some(item)),
+                Look::Again => {}
+                Look::End => self.ended = true,
+            }
+        }
+        Ok(None)
+    }
+
+    fn look(&mut self) -> Result<Look, CliError> {
+        let Some(frames) = &mut self.frames else {
+            return self.open();
+        };
+        let reason = match frames.next() {
+            Some(Ok(frame)) => return Ok(self.take(frame)),
+            Some(Err(error)) => error.to_string(),
+            None => "the stream ended early".to_owned(),
+        };
+        self.frames = None;
+        self.lost(CliError::new(Exit::Unreachable, reason))
+    }
+
+    fn open(&mut self) -> Result<Look, CliError> {
+        let from = match self.position {
+            Some(position) => format!("&position={position}"),
+            None => self.from.clone(),
+        };
+        let path = format!(
+            "/v1/client/fs/logs/{}?task={}&type={}&follow={}{from}",
+            self.source.alloc_id,
+            escape(&self.source.task),
+            self.source.stream,
+            self.follow
+        );
+        match self.client.stream(&path) {
+            Ok(stream) => {
+                let stream: Box<dyn Read + Send> = Box::new(stream);
+                let stream = BufReader::new(stream);
+                self.frames = Some(Deserializer::from_reader(stream).into_iter());
+                Ok(Look::Again)
+            }
+            // What was there and is gone was collected.
+            Err(error) if error.exit == Exit::NotFound && self.position.is_some() => Ok(Look::End),
+            Err(error) if matches!(error.exit, Exit::NotFound | Exit::Usage) => Err(error),
+            // A log that never was read may be asked for in vain: that is said at once.
+            Err(error) if self.position.is_none() && self.lost_since.is_none() => Err(error),
+            Err(error) => self.lost(error),
+        }
+    }
+
+    fn take(&mut self, frame: Frame) -> Look {
+        if let Some(since) = self.lost_since.take() {
+            tracing::debug!(after = ?since.elapsed(), "a log was found again");
+        }
+        if frame.position > 0 {
+            self.position = Some(frame.position);
+        }
+        if frame.ended {
+            return Look::End;
+        }
+        if !frame.file_event.is_empty() {
+            let note = format!(
+                "{}: {}",
+                self.source.words(),
+                output::clean(&frame.file_event)
+            );
+            return Look::Item(Item::Missing(note));
+        }
+        if frame.data.is_empty() {
+            return Look::Again;
+        }
+        Look::Item(Item::Bytes {
+            at: Some(frame.time).filter(|at| *at > 0),
+            data: frame.data,
+        })
+    }
+
+    /// Says so once, and tries again later.
+    fn lost(&mut self, error: CliError) -> Result<Look, CliError> {
+        let since = self.lost_since;
+        let begun = *self.lost_since.get_or_insert_with(Instant::now);
+        if begun.elapsed() > SEARCH_WAIT {
+            return Err(error.help(format!(
+                "it broke off and was not found again for {} s",
+                SEARCH_WAIT.as_secs()
+            )));
+        }
+        std::thread::sleep(SEARCH_PAUSE);
+        self.client.turn();
+        if since.is_some() {
+            return Ok(Look::Again);
+        }
+        let note = format!(
+            "{}: broke off ({}); it goes on where it was as soon as it is found again",
+            self.source.words(),
+            output::clean(&error.message)
+        );
+        Ok(Look::Item(Item::Note(note)))
+    }
+}

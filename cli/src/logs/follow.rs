@@ -1,0 +1,205 @@
+//! Following many logs: a thread for each, one queue to the terminal.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Builder;
+
+use super::feed::{Feed, Item};
+use super::lines::{Lines, Style};
+use super::{Ends, LogsArgs, Source, enough};
+use crate::client::Client;
+use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
+
+/// Outputs that are read at a time. Servers take a hundred connections of one address.
+pub(crate) const STREAMS_MAX: usize = 64;
+/// Pieces of output that wait for the terminal, of all threads together: at most 64 KiB and a line each. A
+/// full queue makes the threads wait, and them the servers.
+const QUEUE_MAX: usize = 16;
+/// A thread reads JSON and copies bytes.
+const STACK_BYTES: usize = 512 << 10;
+
+/// What threads tell.
+enum Event {
+    Text(Vec<u8>),
+    Note(String),
+    /// One of the logs is over, there.
+    Ended(Source, Result<u64, CliError>),
+    /// What the job has.
+    Found(Result<Found, CliError>),
+}
+
+/// What there is to follow.
+pub(crate) struct Found {
+    /// Every output that has begun.
+    pub(crate) sources: Vec<Source>,
+    /// Nothing will be added.
+    pub(crate) complete: bool,
+}
+
+/// Follows `begun`, each from its position on, and whatever `look` finds besides. `look` runs on a thread of its
+/// own, again and again until it says that nothing will be added; it waits by itself.
+pub(crate) fn follow(
+    client: &Client,
+    begun: Ends,
+    args: &LogsArgs,
+    mut look: impl FnMut(&Client) -> Result<Found, CliError> + Send + 'static,
+) -> CliResult {
+    let (events, queue) = sync_channel(QUEUE_MAX);
+    let mut crew = Crew {
+        client,
+        style: Style::of_stdout(args.timestamps),
+        events: events.clone(),
+        known: BTreeMap::new(),
+        running: 0,
+    };
+    for (source, position) in begun {
+        crew.add(source, position.unwrap_or(0))?;
+    }
+    let looker = client.twin();
+    start("looks for more", move || {
+        loop {
+            let found = look(&looker);
+            let last = found.as_ref().map_or(true, |found| found.complete);
+            if events.send(Event::Found(found)).is_err() || last {
+                return;
+            }
+        }
+    })?;
+    print(&mut crew, &queue)
+}
+
+fn print(crew: &mut Crew<'_>, queue: &Receiver<Event>) -> CliResult {
+    let mut out = std::io::stdout().lock();
+    let mut complete = false;
+    while !complete || crew.running > 0 {
+        // There is always a sender: the crew's own.
+        let Ok(event) = queue.recv() else { break };
+        match event {
+            Event::Text(text) => {
+                if enough(out.write_all(&text).and_then(|()| out.flush()))? {
+                    break;
+                }
+            }
+            Event::Note(note) => output::say(&note),
+            Event::Ended(source, Ok(position)) => {
+                crew.running -= 1;
+                crew.known.insert(key(&source), Reached::Position(position));
+            }
+            Event::Ended(_, Err(error)) => {
+                crew.running -= 1;
+                output::say(&error.to_string());
+            }
+            Event::Found(found) => {
+                let found = found?;
+                complete = found.complete;
+                for source in found.sources {
+                    crew.add(source, 0)?;
+                }
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// The threads.
+struct Crew<'a> {
+    client: &'a Client,
+    style: Style,
+    events: SyncSender<Event>,
+    /// Each that was ever followed, as many as the servers keep allocations.
+    known: BTreeMap<Key, Reached>,
+    running: usize,
+}
+
+/// Allocation, task and output.
+type Key = (String, String, &'static str);
+
+/// How far a log was followed.
+enum Reached {
+    /// It is followed, or cannot be.
+    Busy,
+    /// It ended there. If its task still runs, more may come.
+    Position(u64),
+}
+
+fn key(source: &Source) -> Key {
+    (source.alloc_id.clone(), source.task.clone(), source.stream)
+}
+
+impl Crew<'_> {
+    /// Follows `source`, unless it is followed or was to its end.
+    fn add(&mut self, source: Source, position: u64) -> Result<(), CliError> {
+        let key = key(&source);
+        let position = match self.known.get(&key) {
+            None => position,
+            Some(Reached::Position(reached)) if source.runs => *reached,
+            Some(Reached::Position(_) | Reached::Busy) => return Ok(()),
+        };
+        if self.running >= STREAMS_MAX {
+            return Err(CliError::new(
+                Exit::Usage,
+                format!("{STREAMS_MAX} outputs are followed, the most that one command can"),
+            )
+            .help("choose fewer: name a task, or use --group or --alloc"));
+        }
+        self.known.insert(key, Reached::Busy);
+        self.running += 1;
+        let (client, style, events) = (self.client.twin(), self.style, self.events.clone());
+        start("follows a log", move || {
+            let outcome = pass_on(&client, &source, position, style, &events);
+            // Nobody listens: the command is over.
+            drop(events.send(Event::Ended(source, outcome)));
+        })
+    }
+}
+
+fn pass_on(
+    client: &Client,
+    source: &Source,
+    position: u64,
+    style: Style,
+    events: &SyncSender<Event>,
+) -> Result<u64, CliError> {
+    let mut feed = Feed::at(client, source.clone(), position, true);
+    let mut lines = Lines::new(source, style);
+    loop {
+        let mut text = Vec::new();
+        let item = feed.next()?;
+        let last = item.is_none();
+        let note = match item {
+            Some(Item::Bytes { at, data }) => {
+                lines.push(at, &data, &mut text);
+                None
+            }
+            Some(Item::Missing(note)) => {
+                lines.finish(&mut text);
+                Some(note)
+            }
+            Some(Item::Note(note)) => Some(note),
+            None => {
+                lines.finish(&mut text);
+                None
+            }
+        };
+        let said = (text.is_empty() || events.send(Event::Text(text)).is_ok())
+            && note.is_none_or(|note| events.send(Event::Note(note)).is_ok());
+        if last || !said {
+            let (_, reached) = feed.into_end();
+            return Ok(reached.unwrap_or(position));
+        }
+    }
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
+    // Not waited for: whoever is left when the command is over ends with the process.
+    Builder::new()
+        .name(name.into())
+        .stack_size(STACK_BYTES)
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| {
+            CliError::new(Exit::Failed, format!("start a thread that {name}: {error}"))
+        })
+}

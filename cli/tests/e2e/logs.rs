@@ -1,0 +1,184 @@
+//! Reading logs: of a job, with their times, and on and on whatever dies meanwhile.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::support::{Left, Process, ask, job_file, muster, skipped, stderr, stdout, until};
+use crate::tasks::Pair;
+
+/// A task that writes numbered lines of 10 kB, fails every fifty of them, and goes on where it was. Its log
+/// rotates at a megabyte.
+const JOB: &str = r#"
+job "count" {
+  type = "service"
+  group "g" {
+    restart {
+      attempts = 1000
+      interval = "1h"
+      delay    = "0s"
+      mode     = "delay"
+    }
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/bash"
+        args    = ["-c", <<EOT
+pad=$(printf '%10000s' x)
+i=$(cat "$NOMAD_TASK_DIR/n" 2>/dev/null || echo 0)
+end=$((i + 50))
+while [ $i -lt $end ]; do
+  echo "line $i $pad"
+  i=$((i + 1))
+  echo $i > "$NOMAD_TASK_DIR/n"
+  sleep 0.01
+done
+exit 1
+EOT
+        ]
+      }
+      logs {
+        max_files     = 10
+        max_file_size = 1
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+fn needs_root(name: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        skipped(name, "the agent needs root");
+    }
+    is_root
+}
+
+/// The numbers of the lines of each allocation, in the order they were printed.
+fn numbers(text: &str) -> BTreeMap<String, Vec<u64>> {
+    let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    // The last line may be in the midst of being written.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    for line in whole.lines() {
+        let (label, line) = line
+            .split_once(" | line ")
+            .unwrap_or_else(|| panic!("{:?}", &line[..60.min(line.len())]));
+        let number = line.split(' ').next().unwrap().parse().unwrap();
+        numbers.entry(label.to_owned()).or_default().push(number);
+    }
+    numbers
+}
+
+fn follow(address: &str, dir: &Path) -> Process {
+    let mut command = muster();
+    command.args(["--address", address, "job", "logs", "-f", "count"]);
+    Process::start(&mut command, &dir.join("followed"))
+}
+
+/// What a follower printed, without what is told to people among the lines.
+fn told(follower: &Process) -> BTreeMap<String, Vec<u64>> {
+    let text = follower.output();
+    let kept = text
+        .split_inclusive('\n')
+        .filter(|line| !line.contains("broke off"));
+    numbers(&kept.collect::<String>())
+}
+
+/// Restarts of the task, rotation, an agent and a server killed, another allocation: no line is missing and none
+/// comes twice.
+#[test]
+fn a_followed_job_misses_nothing_whatever_dies() {
+    if !needs_root("a_followed_job_misses_nothing_whatever_dies") {
+        return;
+    }
+    let dir = tempfile::Builder::new()
+        .prefix("ml")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let _left = Left(dir.path().join("agent"));
+    let mut pair = Pair::start(dir.path());
+    let address = format!("http://{}", pair.http);
+    let file = job_file(dir.path(), JOB);
+    until("the job to run", || {
+        let run = ask(
+            &address,
+            &["job", "run", "--detach", file.to_str().unwrap()],
+        );
+        run.status.success().then_some(())
+    });
+    until("the first lines", || {
+        let logs = ask(&address, &["job", "logs", "count"]);
+        stdout(&logs).contains("line 1 ").then_some(())
+    });
+    let follower = follow(&address, dir.path());
+    let followed = || told(&follower);
+    let reached = |at_least: u64| {
+        until("lines to come", || {
+            let numbers = followed();
+            let newest = numbers.values().filter_map(|numbers| numbers.last());
+            newest
+                .max()
+                .is_some_and(|newest| *newest > at_least)
+                .then_some(())
+        });
+    };
+
+    reached(120);
+    pair.kill_agent();
+    reached(250);
+    pair.kill_server();
+    reached(400);
+    until("the allocation to be stopped", || {
+        let stop = ask(&address, &["alloc", "stop", "--detach", "count"]);
+        stop.status.success().then_some(())
+    });
+    until("lines of another allocation", || {
+        let numbers = followed();
+        (numbers.len() == 2 && numbers.values().all(|numbers| numbers.len() > 60)).then_some(())
+    });
+
+    for (alloc, numbers) in followed() {
+        let first = numbers[0];
+        let expected: Vec<u64> = (first..).take(numbers.len()).collect();
+        assert_eq!(first, 0, "{alloc}");
+        assert_eq!(numbers, expected, "{alloc}");
+    }
+    ask(&address, &["job", "stop", "--detach", "count"]);
+    drop(follower);
+
+    parts_of_it_can_be_had(&address);
+}
+
+/// Of two allocations.
+fn parts_of_it_can_be_had(address: &str) {
+    let tail = ask(
+        address,
+        &["job", "logs", "--all", "--tail", "3", "-t", "count"],
+    );
+    let lines: Vec<String> = stdout(&tail)
+        .lines()
+        .map(|line| line[..60].to_owned())
+        .collect();
+    assert_eq!(lines.len(), 6, "{lines:?} {}", stderr(&tail));
+    assert!(lines.is_sorted(), "they begin with their times: {lines:?}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.starts_with("20") && line[..24].ends_with('Z')),
+        "{lines:?}"
+    );
+    let young = ask(
+        address,
+        &[
+            "job",
+            "logs",
+            "--all",
+            "--since",
+            "2100-01-01T00:00:00Z",
+            "count",
+        ],
+    );
+    assert_eq!(stdout(&young), "", "{}", stderr(&young));
+    let old = ask(address, &["job", "logs", "--all", "--since", "1h", "count"]);
+    assert!(numbers(&stdout(&old)).len() == 2, "{}", stderr(&old));
+}
