@@ -64,17 +64,7 @@ pub(super) async fn open(
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = in_process(config);
-    let leaf = tree.clone();
-    let around = Around {
-        dir: data.drivers(),
-        place: Arc::new(move |pid| {
-            if let Err(error) = leaf.add_driver(pid) {
-                tracing::error!(%error, pid, "the driver's process is not in its own cgroup");
-            }
-        }),
-        health: health.clone(),
-        stop: stop.clone(),
-    };
+    let around = around(&data, &tree, &health, stop);
     let mut clients = Vec::new();
     if let Some(process) = native {
         clients.push(start_native(process, &around, &mut drivers, tasks));
@@ -132,6 +122,26 @@ pub(super) async fn open(
         clients,
         found,
     })
+}
+
+/// What drivers in processes of their own need of the agent.
+fn around(
+    data: &DataDir,
+    tree: &NodeTree,
+    health: &watch::Sender<DriverHealth>,
+    stop: &CancellationToken,
+) -> Around {
+    let leaf = tree.clone();
+    Around {
+        dir: data.drivers(),
+        place: Arc::new(move |pid| {
+            if let Err(error) = leaf.add_driver(pid) {
+                tracing::error!(%error, pid, "the driver's process is not in its own cgroup");
+            }
+        }),
+        health: health.clone(),
+        stop: stop.clone(),
+    }
 }
 
 /// The data directory, with what the agent itself needs in it.

@@ -419,12 +419,13 @@ fn stream(to: &str) {
 
 /// Writes as fast as it can until the other side has enough.
 pub(crate) fn pour(mut stream: &TcpStream) {
-    while stream.write_all(&[0; 64 << 10]).is_ok() {}
+    let bytes = vec![0; 64 << 10];
+    while stream.write_all(&bytes).is_ok() {}
 }
 
 /// Reads until the other side has said everything.
 fn drain(mut stream: &TcpStream) {
-    let mut bytes = [0; 64 << 10];
+    let mut bytes = vec![0; 64 << 10];
     while stream.read(&mut bytes).is_ok_and(|count| count > 0) {}
 }
 

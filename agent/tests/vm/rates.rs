@@ -38,7 +38,7 @@ fn net(node: &Node, bpf: &Bpf) -> NetCounters {
 /// Reads so many bytes.
 fn take(mut stream: &TcpStream, bytes: u64) {
     let read = std::io::copy(&mut stream.by_ref().take(bytes), &mut std::io::sink());
-    assert_eq!(read.unwrap(), bytes);
+    assert_eq!(read.expect("the stream goes on"), bytes);
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Place {
         for (bits, name) in RATES {
             fence_plain(bpf, id, Some(BitRate(bits))).map_err(|error| anyhow!(error))?;
             // Two seconds' worth, and the burst.
-            let mebibytes = bits / 8 * 9 / 4 >> 20;
+            let mebibytes = (bits / 8 * 9 / 4) >> 20;
             let us = self.sent(mebibytes)?;
             tally.ours(name, "Mbit/s", mebibytes as f64 * 8.0 * 1.048_576e6 / us);
         }
