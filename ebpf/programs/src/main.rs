@@ -37,8 +37,6 @@ mod oom;
 #[cfg(target_arch = "bpf")]
 mod policy;
 #[cfg(target_arch = "bpf")]
-mod rate;
-#[cfg(target_arch = "bpf")]
 mod sched;
 
 #[cfg(not(target_arch = "bpf"))]

@@ -18,8 +18,7 @@ use muster_ebpf_common::{
 
 use crate::{
     kernel::{KernelPtr, fact, is_active},
-    policy::{self, Judged},
-    rate,
+    policy::{self, Judged, rate},
 };
 
 /// Counters by task. The agent makes and removes the entries.

@@ -6,6 +6,7 @@
 //! otherwise show as silence.
 
 mod packet;
+pub(crate) mod rate;
 
 use aya_ebpf::{
     bindings::{
