@@ -408,7 +408,7 @@ async fn a_followed_log_ends_with_its_task() {
 }
 
 /// As many readers as a node takes, and none of them reads: the next one is told so, questions are answered all the
-/// same, and what lies between the two is a few megabytes and no thread.
+/// same, and what lies between the two is a few megabytes and no thread for each.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_that_do_not_read_are_bounded() {
     const READERS_MAX: usize = 1_024;
@@ -451,7 +451,9 @@ async fn readers_that_do_not_read_are_bounded() {
     let grown = status_number("VmRSS:").saturating_sub(rss);
     println!("{READERS_MAX} readers that do not read: {grown} KiB more, both ends together");
     assert!(grown < 128 * 1024, "{grown} KiB");
-    assert_eq!(status_number("Threads:"), threads);
+    // Other tests of this process come and go.
+    let more = status_number("Threads:").saturating_sub(threads);
+    assert!(more < READERS_MAX as u64 / 4, "{more} threads");
 
     // One that leaves makes room.
     drop(readers.pop());
