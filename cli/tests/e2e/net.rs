@@ -196,7 +196,7 @@ fn what_a_task_sends_above_its_rate_is_counted() {
 
     run(&address, &hasty(dir.path(), port, "100kbit"));
     until("datagrams above the rate", || {
-        let shown = stdout(&ask(&address, &["alloc", "status", "--stats", "hasty"]));
+        let shown = stdout(&ask(&address, &["alloc", "status", "hasty"]));
         let line = shown.lines().find(|line| line.contains("above rate"))?;
         let sent = line.split_whitespace().rev().nth(1)?;
         sent.parse::<u64>()
