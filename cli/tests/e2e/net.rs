@@ -208,6 +208,7 @@ fn what_a_task_sends_above_its_rate_is_counted() {
     let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));
     assert!(plan.contains("in-place update"), "{plan}");
     assert!(plan.contains("100kbit") && plan.contains("1gbit"), "{plan}");
+    assert!(!plan.contains("create/destroy"), "{plan}");
 }
 
 #[test]

@@ -12,11 +12,12 @@ const DESTRUCTIVE: &str = "forces create/destroy update";
 /// Fields of a task that its instances need not be replaced for.
 const IN_PLACE_FIELDS: [&str; 1] = ["KillTimeout"];
 /// Blocks of a task that its instances need not be replaced for. How often it is restarted and when it
-/// runs concern its next start.
-const IN_PLACE_BLOCKS: [&str; 5] = [
+/// runs concern its next start; a network policy takes effect on what runs.
+const IN_PLACE_BLOCKS: [&str; 6] = [
     "Constraint",
     "Lifecycle",
     "LogConfig",
+    "Policy",
     "RestartPolicy",
     "Service",
 ];
