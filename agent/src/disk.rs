@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 
 use self::limits::{
     BYTES_PER_INODE, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR, NAMED_MAX, NICENESS,
-    REST_MAX,
+    REST_FACTOR, REST_MAX,
 };
 use self::project::Projects;
 use crate::alloc::Input;
@@ -376,7 +376,7 @@ impl Shared {
             let look = self.look(&watched);
             let took = begun.elapsed();
             self.settle(alloc_id, &watched, look, took);
-            self.rest(took.min(REST_MAX));
+            self.rest(took.saturating_mul(REST_FACTOR).min(REST_MAX));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What tasks wrote: of one allocation (`muster alloc logs`), of a whole job (`muster job logs`).
 //!
 //! A [`feed`](feed::Feed) is one output of one task, and goes on where it broke off. [`merge`] puts what
-//! several have kept in the order of time, [`follow`] prints what they say from then on. Memory is bounded: a
+//! several have kept in the order of time, [`follow()`] prints what they say from then on. Memory is bounded: a
 //! feed holds one frame and one unfinished line, and what waits for a slow terminal is counted in frames.
 
 mod feed;

@@ -22,8 +22,10 @@ pub(crate) const PROJECT_TRIES_MAX: u32 = 4096;
 pub(crate) const MEASURE_INTERVAL_MIN: Duration = Duration::from_secs(2);
 /// A measurement that took long is repeated after this many times of it: no tree costs more than a twentieth of a core.
 pub(crate) const MEASURE_PAUSE_FACTOR: u32 = 20;
-/// Longest rest of the thread after a measurement, which is else as long as that took: so many allocations together
-/// cost at most half of a core, at the lowest priority.
+/// The thread rests this many times what a measurement took: a thousand idle allocations together cost a hundredth of a
+/// core, and are each looked at every few seconds.
+pub(crate) const REST_FACTOR: u32 = 100;
+/// Longest rest of the thread after a measurement, so that one great tree does not keep it from the others.
 pub(crate) const REST_MAX: Duration = Duration::from_secs(1);
 /// How much the thread that measures yields to everybody else: the most there is.
 pub(crate) const NICENESS: i32 = 19;
