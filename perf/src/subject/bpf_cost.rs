@@ -1,6 +1,6 @@
 //! `bpf_cost`: what the programs that watch and fence tasks cost the tasks.
 //!
-//! A process of a task exchanges bytes with a second one ([`work`]): through pipes, which is nothing but switches
+//! Two threads of a task exchange bytes on one processor ([`work`]): through pipes, which is nothing but switches
 //! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and by
 //! a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
 //! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well;

@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, bail};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// What a child is told to be: see [`child`].
 pub(crate) const CHILD: &str = "bpf-work";
@@ -68,6 +70,9 @@ impl Work {
 /// Does what `words` say, and writes how many nanoseconds it took.
 pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
     let work = Work::read(words)?;
+    if matches!(work.kind, Kind::Pipe | Kind::Udp | Kind::Tcp) {
+        stay()?;
+    }
     let times = work.times;
     let nanos = match work.kind {
         Kind::Pipe => {
@@ -99,6 +104,18 @@ pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
     };
     println!("{nanos}");
     Ok(())
+}
+
+/// Keeps this process on one processor, so that its threads take turns there: on two, each would mostly wait for the
+/// other's to wake from idleness.
+fn stay() -> anyhow::Result<()> {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this)?;
+    let mut cpus = 0..CpuSet::count();
+    let first = cpus.find(|cpu| allowed.is_set(*cpu) == Ok(true));
+    let mut only = CpuSet::new();
+    only.set(first.context("a processor")?)?;
+    Ok(sched_setaffinity(this, &only)?)
 }
 
 fn connection() -> anyhow::Result<(TcpStream, TcpStream)> {
