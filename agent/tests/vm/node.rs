@@ -8,6 +8,7 @@ use std::{
     fs::{self, OpenOptions},
     io::{BufRead as _, BufReader, Lines, Read as _, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd as _,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
@@ -317,6 +318,7 @@ fn child() {
         "crowd" => crowd(Duration::from_millis(argument.parse().unwrap())),
         "connect" => connect(argument, DEADLINE),
         "connect-briefly" => connect(argument, SILENCE),
+        "connect-twice" => connect_twice(argument),
         "send-to" => send_to(argument),
         "ask" => ask(argument),
         "stream" => stream(argument),
@@ -381,6 +383,38 @@ pub(crate) fn told(outcome: std::io::Result<()>) {
 fn connect(to: &str, wait: Duration) {
     let to: SocketAddr = to.parse().unwrap();
     told(TcpStream::connect_timeout(&to, wait).map(drop));
+}
+
+/// Connects to the first of two places, and then the same socket to the second.
+fn connect_twice(places: &str) {
+    let (first, second) = places.split_once(' ').unwrap();
+    let stream = TcpStream::connect(first).unwrap();
+    stream.set_write_timeout(Some(SILENCE)).unwrap();
+    connect_again(&stream, libc::AF_UNSPEC, [0; 14]).unwrap();
+    let second: std::net::SocketAddrV4 = second.parse().unwrap();
+    let mut place = [0; 14];
+    place[..2].copy_from_slice(&second.port().to_be_bytes());
+    place[2..6].copy_from_slice(&second.ip().octets());
+    let again = connect_again(&stream, libc::AF_INET, place);
+    told(again.map_err(|error| match error.raw_os_error() {
+        Some(libc::EINPROGRESS) => std::io::ErrorKind::TimedOut.into(),
+        _ => error,
+    }));
+}
+
+/// Connects a socket that may have a connection already; with no family, to nowhere.
+#[expect(unsafe_code, reason = "an address of no family has no safe name")]
+#[expect(clippy::cast_possible_wrap, reason = "the bytes are what counts")]
+fn connect_again(stream: &TcpStream, family: i32, place: [u8; 14]) -> std::io::Result<()> {
+    let address = libc::sockaddr {
+        sa_family: libc::sa_family_t::try_from(family).unwrap(),
+        sa_data: place.map(|byte| byte as libc::c_char),
+    };
+    // SAFETY: the address is as long as said.
+    match unsafe { libc::connect(stream.as_raw_fd(), &raw const address, 16) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 fn socket_towards(to: &SocketAddr) -> UdpSocket {

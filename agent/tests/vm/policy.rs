@@ -238,6 +238,29 @@ fn a_new_policy_holds_for_a_connection_that_is_open() {
     node.kill();
 }
 
+/// What is kept with a socket is of one connection.
+#[test]
+fn a_socket_that_connects_elsewhere_is_judged_anew() {
+    let Some(mut node) = Node::set_up("a_socket_that_connects_elsewhere_is_judged_anew") else {
+        return;
+    };
+    let bpf = node.open();
+    let (_allowed, allowed) = accepting(V4);
+    let (_refused, refused) = accepting(V4);
+    let there = rule(
+        PolicyAction::Allow,
+        PolicyProtocol::Tcp,
+        "127.0.0.1",
+        allowed.port(),
+    );
+    let egress = direction(PolicyAction::Deny, vec![there]);
+    fence(&node, &bpf, &policies(egress, open()));
+
+    let twice = |to| format!("connect-twice {allowed} {to}");
+    assert_eq!(outcome(&mut node, &twice(allowed)), "ok");
+    assert_eq!(outcome(&mut node, &twice(refused)), "silence");
+}
+
 #[test]
 fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
     let name = "loopback_within_an_allocation_works_and_private_ports_of_others_do_not";

@@ -114,7 +114,12 @@ impl Peer {
 /// What is kept with the packet's socket, if its connection came about and was let pass since policies changed last.
 #[inline(always)]
 pub(crate) fn settled<'a>(skb: *mut __sk_buff) -> Option<&'a SocketState> {
-    let kept = socket_state(full_socket(skb)?, false);
+    let socket = full_socket(skb)?;
+    // A socket may leave its connection and begin another, elsewhere.
+    if !is_connected(socket) {
+        return None;
+    }
+    let kept = socket_state(socket, false);
     // SAFETY: the storage lives as long as the socket, which the packet holds.
     let state = unsafe { kept.as_ref() }?;
     (state.valid == policy_changes() + 1).then_some(state)
@@ -225,8 +230,7 @@ fn tcp(
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
     let socket = full_socket(skb);
-    // SAFETY: it is the packet's socket, or there is none.
-    let connected = socket.is_some_and(|it| tcp_state::is_connected(unsafe { (*it).state }));
+    let connected = socket.is_some_and(is_connected);
     let kept = socket.map_or(core::ptr::null_mut(), |it| {
         socket_state(it, begins_here || connected)
     });
@@ -554,6 +558,13 @@ fn full_socket(skb: *mut __sk_buff) -> Option<*mut bpf_sock> {
         bpf_sk_fullsock(socket)
     };
     (!socket.is_null()).then_some(socket)
+}
+
+/// Whether a packet's socket has a connection.
+#[inline(always)]
+fn is_connected(socket: *mut bpf_sock) -> bool {
+    // SAFETY: the packet holds its socket.
+    tcp_state::is_connected(unsafe { (*socket).state })
 }
 
 /// What is kept with a socket; null if that is nothing and `make` is false.
