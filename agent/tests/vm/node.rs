@@ -8,7 +8,6 @@ use std::{
     fs::{self, OpenOptions},
     io::{BufRead as _, BufReader, Lines, Read as _, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::AsRawFd as _,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
@@ -390,31 +389,13 @@ fn connect_twice(places: &str) {
     let (first, second) = places.split_once(' ').unwrap();
     let stream = TcpStream::connect(first).unwrap();
     stream.set_write_timeout(Some(SILENCE)).unwrap();
-    connect_again(&stream, libc::AF_UNSPEC, [0; 14]).unwrap();
-    let second: std::net::SocketAddrV4 = second.parse().unwrap();
-    let mut place = [0; 14];
-    place[..2].copy_from_slice(&second.port().to_be_bytes());
-    place[2..6].copy_from_slice(&second.ip().octets());
-    let again = connect_again(&stream, libc::AF_INET, place);
-    told(again.map_err(|error| match error.raw_os_error() {
-        Some(libc::EINPROGRESS) => std::io::ErrorKind::TimedOut.into(),
-        _ => error,
+    rustix::net::connect_unspec(&stream).unwrap();
+    let second: SocketAddr = second.parse().unwrap();
+    let again = rustix::net::connect(&stream, &second);
+    told(again.map_err(|errno| match errno {
+        rustix::io::Errno::INPROGRESS => std::io::ErrorKind::TimedOut.into(),
+        other => other.into(),
     }));
-}
-
-/// Connects a socket that may have a connection already; with no family, to nowhere.
-#[expect(unsafe_code, reason = "an address of no family has no safe name")]
-#[expect(clippy::cast_possible_wrap, reason = "the bytes are what counts")]
-fn connect_again(stream: &TcpStream, family: i32, place: [u8; 14]) -> std::io::Result<()> {
-    let address = libc::sockaddr {
-        sa_family: libc::sa_family_t::try_from(family).unwrap(),
-        sa_data: place.map(|byte| byte as libc::c_char),
-    };
-    // SAFETY: the address is as long as said.
-    match unsafe { libc::connect(stream.as_raw_fd(), &raw const address, 16) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
 }
 
 fn socket_towards(to: &SocketAddr) -> UdpSocket {
