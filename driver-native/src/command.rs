@@ -153,6 +153,9 @@ pub(crate) struct Launch<'a> {
     /// A program of the driver's own to run in place of `command`, which is its name then.
     pub(crate) own: Option<BorrowedFd<'a>>,
     pub(crate) streams: &'a Streams,
+    /// The streams are a terminal, which becomes the process's. The number is what the host calls id 0 of the
+    /// task.
+    pub(crate) terminal: Option<u32>,
 }
 
 /// Starts the task itself. The answer holds the ids of a strict task.
@@ -319,8 +322,12 @@ impl Launch<'_> {
             Some(dir) => WorkDir::Open(dir.as_fd()),
             None => WorkDir::Path(self.work_dir(&translation)?),
         };
+        if let (Some(first), Some(user)) = (self.terminal, &confinement.identity) {
+            paths::give_terminal(&self.streams.stdin, first + user.uid)?;
+        }
         let seat = Seat {
             streams: self.streams.files(),
+            terminal: self.terminal.is_some(),
             work_dir,
             keeps_files: confinement.init || self.own.is_some(),
         };

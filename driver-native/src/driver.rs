@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt};
 use muster_driver::{
-    Attribute, Capabilities, DriverError, ExecResult, ExitResult, Fingerprint, FingerprintStream,
-    FsIsolation, Health, MountConfigs, NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec,
+    Attribute, Capabilities, DriverError, ExecInputStream, ExecOutputStream, ExecRequest,
+    ExecResult, ExitResult, Fingerprint, FingerprintStream, FsIsolation, Health, MountConfigs, NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec,
     StartTaskError, StartedTask, TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream,
     TaskHandle, TaskState, TaskStatsStream, TaskStatus,
 };
@@ -206,6 +206,21 @@ impl NativeDriver {
             run_blocking(move || exec::start(&task, &command)).await?
         };
         running.finish(timeout).await
+    }
+
+    async fn session(
+        &self,
+        task_id: &str,
+        request: ExecRequest,
+        input: ExecInputStream,
+    ) -> Result<ExecOutputStream, TaskError> {
+        let task = self.shared.running(task_id)?;
+        let opened = {
+            let _permit = self.shared.spawns.acquire().await;
+            let task = Arc::clone(&task);
+            run_blocking(move || exec::open(&task, &request)).await?
+        };
+        opened.carry(task, input)
     }
 }
 
@@ -550,5 +565,14 @@ impl TaskDriver for NativeDriver {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ExecResult, TaskError>> {
         self.exec(task_id, command, timeout).boxed()
+    }
+
+    fn exec_task_streaming<'a>(
+        &'a self,
+        task_id: &'a str,
+        request: ExecRequest,
+        input: ExecInputStream,
+    ) -> BoxFuture<'a, Result<ExecOutputStream, TaskError>> {
+        self.session(task_id, request, input).boxed()
     }
 }

@@ -1,11 +1,17 @@
 //! Commands that run beside a task: in its cgroups, as its user, with its environment.
+//!
+//! Here their output is collected; `session` carries input and output as they come, `terminal` is what a
+//! session may have in place of pipes.
+
+mod session;
+mod terminal;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_driver::{DriverError, ExecResult, ExitResult, Retry, TaskError};
+use muster_driver::{DriverError, ExecResult, ExitResult, Retry, TaskConfig, TaskError};
 use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
@@ -27,18 +33,33 @@ pub(crate) struct Running {
 
 /// Starts `command` in `task`. Blocks until the program is loaded.
 pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, TaskError> {
-    let Some((program, args)) = command.split_first() else {
-        return Err(refused("no command was given".to_owned()));
-    };
-    let failed_io = |error: io::Error| failed(format!("run {program} in the task: {error}"));
-    let (stdout, stdout_end) = pipe().map_err(failed_io)?;
-    let (stderr, stderr_end) = pipe().map_err(failed_io)?;
+    let (stdout, stdout_end) = pipe().map_err(cannot_prepare)?;
+    let (stderr, stderr_end) = pipe().map_err(cannot_prepare)?;
     let streams = Streams {
         stdin: paths::open_null().map_err(|error| failed(error.to_string()))?,
         stdout: stdout_end,
         stderr: stderr_end,
     };
-    let config = &task.handle.config;
+    let process = launch(task, &task.handle.config, command, &streams, false)?;
+    Ok(Running {
+        process,
+        stdout,
+        stderr,
+    })
+}
+
+/// Starts `command` in `task` with the environment of `config`. With `terminal`, the streams are one, which
+/// becomes that of the command.
+fn launch(
+    task: &NativeTask,
+    config: &TaskConfig,
+    command: &[String],
+    streams: &Streams,
+    terminal: bool,
+) -> Result<Process, TaskError> {
+    let Some((program, args)) = command.split_first() else {
+        return Err(refused("no command was given".to_owned()));
+    };
     let launch = Launch {
         config,
         native: &task.native,
@@ -47,19 +68,19 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         command: program,
         args,
         own: None,
-        streams: &streams,
+        streams,
+        terminal: terminal.then(|| task.first_id()),
     };
     let spawned = start_beside(&launch, &task.life.process, Beside::Command)
         .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
-    let process = Process::started(&spawned).map_err(|error| {
+    Process::started(&spawned).map_err(|error| {
         spawned.abandon();
-        failed_io(error)
-    })?;
-    Ok(Running {
-        process,
-        stdout,
-        stderr,
+        failed(format!("run {program} in the task: {error}"))
     })
+}
+
+fn cannot_prepare(error: io::Error) -> TaskError {
+    failed(format!("prepare a command in the task: {error}"))
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -136,6 +157,8 @@ impl Running {
         })
     }
 }
+
+pub(crate) use session::open;
 
 /// A process beside the task's first one, killed with its group and reaped when nobody waits any more.
 #[derive(Debug)]

@@ -26,6 +26,14 @@ pub const EXEC_OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Bytes read from a command's output at once: an eighth of a pipe.
 pub const EXEC_READ_BYTES: usize = 8 << 10;
 
+/// Bytes of output that are still passed on after the command of a session ended: all that its pipe can
+/// hold (1 MiB at most, `/proc/sys/fs/pipe-max-size`). Something it left running may write for ever.
+pub const EXEC_TAIL_BYTES_MAX: usize = 1 << 20;
+
+/// Messages of a session that may wait for its reader; then its command waits. Each has at most
+/// [`EXEC_READ_BYTES`].
+pub const SESSION_OUTPUTS_MAX: usize = 8;
+
 /// How long output is still awaited after a command ended. Something it left running may hold the
 /// pipe open for ever.
 pub const EXEC_DRAIN_DEADLINE: Duration = Duration::from_millis(250);

@@ -294,6 +294,52 @@ pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError>
     })
 }
 
+/// Gives a task's terminal to its user, who may then open it by its name; its group stays `tty`.
+pub(crate) fn give_terminal(file: &OwnedFd, uid: u32) -> Result<(), PathError> {
+    let uid = rustix::fs::Uid::from_raw(uid);
+    rustix::fs::fchown(file, Some(uid), None).map_err(|source| PathError::Open {
+        what: "terminal of the task",
+        path: PathBuf::new(),
+        source: source.into(),
+    })
+}
+
+/// `f_type` of a devpts file system (statfs(2)).
+const DEVPTS_MAGIC: i64 = 0x1cd1;
+/// Where a terminal comes from, in the task's root.
+const MULTIPLEXER: &str = "dev/pts/ptmx";
+
+/// The multiplexer of terminals as the process `pid` sees it: a task's terminals are in its own `/dev/pts`.
+/// The caller knows that the process did not end meanwhile.
+///
+/// It is looked at before it is opened, because opening a device that somebody put there may do something.
+pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
+    let path = PathBuf::from(format!("/proc/{pid}/root"));
+    let failed = |source: rustix::io::Errno| PathError::Open {
+        what: "the task's /dev/pts/ptmx",
+        path: path.clone(),
+        source: source.into(),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(failed)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::openat2(&root, MULTIPLEXER, flags, Mode::empty(), NO_LINKS)
+        .map_err(failed)?;
+    let stat = rustix::fs::fstat(&found).map_err(failed)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let system = rustix::fs::fstatfs(&found).map_err(failed)?;
+    if kind != FileType::CharacterDevice || system.f_type != DEVPTS_MAGIC {
+        return Err(PathError::Kind {
+            what: "the task's /dev/pts/ptmx",
+            path,
+            found: describe(kind),
+        });
+    }
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&found));
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, own.as_str(), flags, Mode::empty()).map_err(failed)
+}
+
 /// What a job names as `field`: below the task's directory, or where the node allows.
 pub(crate) fn open_source(
     field: &'static str,

@@ -167,7 +167,7 @@ impl Process {
     }
 
     /// A pidfd is readable from the end of its process on.
-    fn is_over(&self) -> io::Result<bool> {
+    pub(crate) fn is_over(&self) -> io::Result<bool> {
         let mut files = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let at_once = Timespec {
             tv_sec: 0,

@@ -222,9 +222,22 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
 ///
 /// The runtime's poller refuses the file.
 pub(crate) fn watch(pidfd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    register(pidfd, Interest::READABLE)
+}
+
+/// A file that does not block, read and written by the runtime. Needs a runtime to be entered.
+///
+/// # Errors
+///
+/// The runtime's poller refuses the file.
+pub(crate) fn watch_both_ways(file: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    register(file, Interest::READABLE | Interest::WRITABLE)
+}
+
+fn register(file: Arc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     // SAFETY: an `Arc<OwnedFd>` gives the same descriptor every time and keeps it open; the AsyncFd
     // owns a share of it, so that it is closed after it was taken from the poller.
-    let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
+    let watched = unsafe { AsyncFd::register_with_interest(file, interest) };
     Ok(watched?)
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct NativeTask {
     /// `None` if the FIFOs could not be opened again after a recovery; the task goes on without.
     _output: Option<HeldOutput>,
     /// Nobody else's as long as the task is known.
-    _ids: Option<Range>,
+    ids: Option<Range>,
 }
 
 impl Drop for NativeTask {
@@ -119,6 +119,7 @@ impl NativeTask {
             args: &native.args,
             own: None,
             streams: &streams,
+            terminal: None,
         })?;
         // A process that cannot be followed must not be left behind.
         let output = Some(streams.into_held());
@@ -257,8 +258,13 @@ impl NativeTask {
             life,
             watcher,
             _output: output,
-            _ids: ids,
+            ids,
         })
+    }
+
+    /// What the host calls id 0 of the task.
+    pub(crate) fn first_id(&self) -> u32 {
+        self.ids.as_ref().map_or(0, Range::first)
     }
 
     pub(crate) fn id(&self) -> &str {

@@ -299,6 +299,7 @@ impl Work {
             args: &run.args,
             own: None,
             streams: &streams,
+            terminal: None,
         })
     }
 
@@ -321,6 +322,7 @@ impl Work {
             args: &[way.word().to_owned(), path.to_owned()],
             own: Some(self.node.porter()?),
             streams,
+            terminal: None,
         })
     }
 

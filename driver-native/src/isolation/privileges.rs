@@ -21,6 +21,8 @@ const UMASK: u32 = 0o022;
 #[derive(Debug)]
 pub(crate) struct Seat<'a> {
     pub(crate) streams: [BorrowedFd<'a>; 3],
+    /// The streams are a terminal, which becomes the session's.
+    pub(crate) terminal: bool,
     pub(crate) work_dir: WorkDir<'a>,
     /// Other files stay open until the program is loaded, which is in one of them.
     pub(crate) keeps_files: bool,
@@ -48,6 +50,11 @@ pub(crate) fn write(
     for (file, number) in seat.streams.iter().zip(0_u32..) {
         let args = [file.as_fd().into(), number.into(), 0.into()];
         script.call(Step::Streams, "open the streams", libc::SYS_dup3, args);
+    }
+    if seat.terminal {
+        let args = [0.into(), libc::TIOCSCTTY.into(), 0.into()];
+        let about = "take the terminal";
+        script.call(Step::Session, about, libc::SYS_ioctl, args);
     }
     for limit in &confinement.limits {
         let about = format!("set the limit {}", limit.name);

@@ -157,6 +157,10 @@ impl Subject for Native {
         vec!["echo".to_owned(), text.to_owned()]
     }
 
+    fn streams_exec(&self) -> bool {
+        true
+    }
+
     fn settled<'a>(&'a self, config: &'a TaskConfig) -> BoxFuture<'a, ()> {
         async {
             let ready = config.task_dir.join("local/ready");

@@ -1,0 +1,297 @@
+//! Commands with input and output as streams, through pipes or a terminal.
+//!
+//! One asynchronous task carries a session. It ends with its command, when the task ends, and when nobody reads
+//! the output any more: then the command is killed with its process group, and its terminal hangs up on what else
+//! has it.
+
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use futures::stream::StreamExt;
+use muster_driver::{
+    ExecInput, ExecInputStream, ExecOutput, ExecOutputStream, ExecRequest, ExitResult, TaskConfig,
+    TaskError,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::terminal::{self, Terminal};
+use super::{KillOnDrop, cannot_prepare, launch, pipe};
+use crate::command::Streams;
+use crate::limits;
+use crate::process::Process;
+use crate::task::{Life, NativeTask};
+
+/// What a terminal is taken for when the task's environment does not say it.
+const TERM: (&str, &str) = ("TERM", "xterm");
+
+/// A command that runs, with our ends of its streams.
+#[derive(Debug)]
+pub(crate) struct Session {
+    process: Process,
+    ends: Ends,
+}
+
+#[derive(Debug)]
+enum Ends {
+    Pipes {
+        stdin: OwnedFd,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    },
+    Terminal(OwnedFd),
+}
+
+/// Starts the command of a session. Blocks until the program is loaded.
+pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, TaskError> {
+    let config = &task.handle.config;
+    if request.tty {
+        let (front, streams) = terminal::make(task)?;
+        let config = with_terminal(config);
+        let process = launch(task, &config, &request.command, &streams, true)?;
+        return Ok(Session {
+            process,
+            ends: Ends::Terminal(front),
+        });
+    }
+    let (stdin_end, stdin) = pipe().map_err(cannot_prepare)?;
+    let (stdout, stdout_end) = pipe().map_err(cannot_prepare)?;
+    let (stderr, stderr_end) = pipe().map_err(cannot_prepare)?;
+    let streams = Streams {
+        stdin: stdin_end,
+        stdout: stdout_end,
+        stderr: stderr_end,
+    };
+    let process = launch(task, config, &request.command, &streams, false)?;
+    Ok(Session {
+        process,
+        ends: Ends::Pipes {
+            stdin,
+            stdout,
+            stderr,
+        },
+    })
+}
+
+fn with_terminal(config: &TaskConfig) -> TaskConfig {
+    let mut config = config.clone();
+    let (name, value) = TERM;
+    config
+        .env
+        .entry(name.to_owned())
+        .or_insert_with(|| value.to_owned());
+    config
+}
+
+impl Session {
+    /// Carries the session until its end. Needs a runtime to be entered.
+    pub(crate) fn carry(
+        self,
+        task: Arc<NativeTask>,
+        input: ExecInputStream,
+    ) -> Result<ExecOutputStream, TaskError> {
+        let Self { process, ends } = self;
+        let command = KillOnDrop::new(process);
+        let (outputs, stream) = mpsc::channel(limits::SESSION_OUTPUTS_MAX);
+        let streams = Carried::new(ends).map_err(cannot_prepare)?;
+        tokio::spawn(carry(task, command, streams, input, outputs));
+        Ok(ReceiverStream::new(stream).boxed())
+    }
+}
+
+type Outputs = mpsc::Sender<Result<ExecOutput, TaskError>>;
+
+async fn carry(
+    task: Arc<NativeTask>,
+    command: KillOnDrop,
+    streams: Carried,
+    input: ExecInputStream,
+    outputs: Outputs,
+) {
+    let ended = watch::Sender::new(false);
+    let result = {
+        let Carried { mut feed, drains } = streams;
+        let feeding = feed.take_all(input);
+        let passing = async {
+            futures::future::join_all(
+                drains
+                    .into_iter()
+                    .map(|drain| drain.pass_all(&outputs, ended.subscribe())),
+            )
+            .await
+        };
+        let following = async {
+            let result = follow(&command, &task.life).await;
+            ended.send_replace(true);
+            result
+        };
+        tokio::pin!(feeding);
+        let both = async { tokio::join!(following, passing).0 };
+        tokio::select! {
+            // Nobody reads any more: what is dropped here kills and hangs up.
+            () = outputs.closed() => return,
+            result = both => result,
+            never = async { feeding.as_mut().await; pending().await } => never,
+        }
+    };
+    let last = match result {
+        Ok(result) => Ok(ExecOutput::Exited(result)),
+        Err(error) => Err(cannot_prepare(error)),
+    };
+    command.done();
+    // Whoever went away does not want to know.
+    drop(outputs.send(last).await);
+}
+
+/// Waits for the command's end; when the task ends before it, kills it.
+async fn follow(command: &KillOnDrop, life: &Life) -> io::Result<ExitResult> {
+    tokio::select! {
+        result = command.wait() => result,
+        _end = life.ended() => {
+            command.kill()?;
+            command.wait().await
+        }
+    }
+}
+
+/// Our ends of a session's streams, as the runtime sees them.
+#[derive(Debug)]
+struct Carried {
+    feed: Feed,
+    drains: Vec<Drain>,
+}
+
+impl Carried {
+    fn new(ends: Ends) -> io::Result<Self> {
+        Ok(match ends {
+            Ends::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => Self {
+                feed: Feed::Pipe(Some(Sender::from_owned_fd(stdin)?)),
+                drains: vec![
+                    Drain::Stdout(Receiver::from_owned_fd(stdout)?),
+                    Drain::Stderr(Receiver::from_owned_fd(stderr)?),
+                ],
+            },
+            Ends::Terminal(front) => {
+                let front = Arc::new(Terminal::new(front)?);
+                Self {
+                    feed: Feed::Terminal {
+                        front: Arc::clone(&front),
+                        in_line: false,
+                    },
+                    drains: vec![Drain::Terminal(front)],
+                }
+            }
+        })
+    }
+}
+
+/// Where a session's input goes.
+#[derive(Debug)]
+enum Feed {
+    /// `None` after its end.
+    Pipe(Option<Sender>),
+    Terminal {
+        front: Arc<Terminal>,
+        /// What was written last was no end of a line.
+        in_line: bool,
+    },
+}
+
+impl Feed {
+    /// Takes input until it ends. What a command does not want any more is thrown away, so that its user is
+    /// not held up.
+    async fn take_all(&mut self, mut input: ExecInputStream) {
+        while let Some(input) = input.next().await {
+            if let Err(error) = self.take(input).await {
+                tracing::debug!(%error, "the command of a session takes no input");
+                if let Self::Pipe(pipe) = self {
+                    *pipe = None;
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, input: ExecInput) -> io::Result<()> {
+        match (self, input) {
+            (Self::Pipe(Some(pipe)), ExecInput::Stdin(bytes)) => pipe.write_all(&bytes).await,
+            (Self::Pipe(pipe), ExecInput::StdinClosed) => {
+                *pipe = None;
+                Ok(())
+            }
+            // Only a terminal has a size, and an ended input takes nothing.
+            (Self::Pipe(_), ExecInput::Resize(_)) | (Self::Pipe(None), ExecInput::Stdin(_)) => {
+                Ok(())
+            }
+            (Self::Terminal { front, in_line }, ExecInput::Stdin(bytes)) => {
+                if let Some(last) = bytes.last() {
+                    *in_line = !matches!(last, b'\n' | b'\r');
+                }
+                front.write_all(&bytes).await
+            }
+            (Self::Terminal { front, in_line }, ExecInput::StdinClosed) => {
+                front.end_input(*in_line).await
+            }
+            (Self::Terminal { front, .. }, ExecInput::Resize(size)) => front.resize(size),
+        }
+    }
+}
+
+/// Where a session's output comes from.
+#[derive(Debug)]
+enum Drain {
+    Stdout(Receiver),
+    Stderr(Receiver),
+    Terminal(Arc<Terminal>),
+}
+
+impl Drain {
+    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(pipe) | Self::Stderr(pipe) => pipe.read(buffer).await,
+            Self::Terminal(front) => front.read(buffer).await,
+        }
+    }
+
+    /// Passes output on until nothing can come any more. After the command's `end` something that it left
+    /// running may hold the stream open: then what is there is still passed on.
+    async fn pass_all(mut self, outputs: &Outputs, mut end: watch::Receiver<bool>) {
+        let mut buffer = vec![0; limits::EXEC_READ_BYTES];
+        let mut tail = limits::EXEC_TAIL_BYTES_MAX;
+        while tail > 0 {
+            let read = tokio::select! {
+                biased;
+                read = self.read(&mut buffer) => read,
+                () = quiet_after(&mut end) => return,
+            };
+            let bytes = match read {
+                Ok(0) | Err(_) => return,
+                Ok(read) => buffer.get(..read).unwrap_or_default().to_vec(),
+            };
+            if *end.borrow() {
+                tail = tail.saturating_sub(bytes.len());
+            }
+            let output = match self {
+                Self::Stdout(_) | Self::Terminal(_) => ExecOutput::Stdout(bytes),
+                Self::Stderr(_) => ExecOutput::Stderr(bytes),
+            };
+            if outputs.send(Ok(output)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Comes some time after the end.
+async fn quiet_after(end: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the session.
+    drop(end.wait_for(|ended| *ended).await);
+    tokio::time::sleep(limits::EXEC_DRAIN_DEADLINE).await;
+}

@@ -1,0 +1,110 @@
+//! A terminal for a command: the side that its user looks at.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use muster_driver::{TaskError, TerminalSize};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
+use tokio::io::unix::AsyncFd;
+
+use super::cannot_prepare;
+use crate::command::Streams;
+use crate::config::Level;
+use crate::paths;
+use crate::spawn::watch_both_ways;
+use crate::task::{NativeTask, failed};
+
+/// The side of a terminal that is read and written by whoever sits in front of it.
+#[derive(Debug)]
+pub(super) struct Terminal(AsyncFd<Arc<OwnedFd>>);
+
+/// Makes a terminal for a command of `task`, in the task's own `/dev/pts`. The streams are the command's side.
+pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
+    let refused = |error: rustix::io::Errno| cannot_prepare(error.into());
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let front = match task.native.isolation {
+        Level::Raw => {
+            let front = rustix::pty::openpt(flags).map_err(refused)?;
+            rustix::io::ioctl_fionbio(&front, true).map_err(refused)?;
+            front
+        }
+        Level::Contained | Level::Strict => {
+            let process = &task.life.process;
+            let front = paths::open_multiplexer(process.pid)
+                .map_err(|error| failed(crate::node::chain(&error)))?;
+            // Its number was its own as long as it had not been reaped.
+            if process.is_over().map_err(cannot_prepare)? {
+                return Err(task.not_running());
+            }
+            front
+        }
+    };
+    rustix::pty::unlockpt(&front).map_err(refused)?;
+    let back = || rustix::pty::ioctl_tiocgptpeer(&front, flags).map_err(refused);
+    let streams = Streams {
+        stdin: back()?,
+        stdout: back()?,
+        stderr: back()?,
+    };
+    Ok((front, streams))
+}
+
+impl Terminal {
+    /// Needs a runtime to be entered.
+    pub(super) fn new(front: OwnedFd) -> io::Result<Self> {
+        Ok(Self(watch_both_ways(Arc::new(front))?))
+    }
+
+    /// Reads some; 0 is the end: no process has the other side open.
+    pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            let read = ready.try_io(|file| Ok(rustix::io::read(file.get_ref(), &mut *buffer)?));
+            match read {
+                Ok(Err(error)) if error.raw_os_error() == Some(libc::EIO) => return Ok(0),
+                Ok(read) => return read,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let mut ready = self.0.writable().await?;
+            match ready.try_io(|file| Ok(rustix::io::write(file.get_ref(), bytes)?)) {
+                Ok(written) => bytes = bytes.get(written?..).unwrap_or_default(),
+                Err(_would_block) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of input is a character on a terminal that reads lines, and nothing on one that does not. The
+    /// first one ends a line that was begun.
+    pub(super) async fn end_input(&self, in_line: bool) -> io::Result<()> {
+        let modes = rustix::termios::tcgetattr(self.0.get_ref())?;
+        if !modes.local_modes.contains(LocalModes::ICANON) {
+            return Ok(());
+        }
+        let end = modes.special_codes[SpecialCodeIndex::VEOF];
+        if in_line {
+            self.write_all(&[end, end]).await
+        } else {
+            self.write_all(&[end]).await
+        }
+    }
+
+    /// Sizes that no terminal has are taken as the nearest one.
+    pub(super) fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        let cells = |count: i32| u16::try_from(count.max(0)).unwrap_or(u16::MAX);
+        let size = Winsize {
+            ws_row: cells(size.height),
+            ws_col: cells(size.width),
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        Ok(rustix::termios::tcsetwinsize(self.0.get_ref(), size)?)
+    }
+}
