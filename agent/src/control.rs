@@ -5,6 +5,7 @@
 //! says that another would do better. Then the next one is tried: `agent-core` decides which, and when. The
 //! servers say who they all are, and the agent's store keeps that.
 
+mod exec;
 mod logs;
 mod requests;
 mod session;

@@ -64,6 +64,8 @@ pub(crate) struct Facilities {
     pub(crate) live: LiveTasks,
     /// Places for readers of logs, [`crate::limits::LOG_READERS_MAX`].
     pub(crate) log_readers: Semaphore,
+    /// Places for sessions with commands, [`crate::limits::EXEC_SESSIONS_MAX`].
+    pub(crate) sessions: Semaphore,
     /// Bytes of logs that are on their way to readers.
     pub(crate) log_owed: AtomicU64,
     /// A task whose memory or number of processes cannot be limited does not start.

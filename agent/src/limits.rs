@@ -28,9 +28,17 @@ pub(crate) const REQUESTS_MAX: usize = 64;
 /// Readers of logs the node serves at a time; the next one is told so. Each is one task here and at most
 /// [`LOG_WINDOW_BYTES_MAX`] on its way, and costs four `stat`s a second while its log is silent.
 pub(crate) const LOG_READERS_MAX: usize = 1_024;
-/// Streams a server may open at once: every reader, and a question that is answered. Granted by
+/// Sessions with commands in tasks at a time; the next one is told so. A person has one or two. Each has at most
+/// twice `EXEC_WINDOW_BYTES` on its way: half of what the connection may have in flight, if all stand still.
+pub(crate) const EXEC_SESSIONS_MAX: usize = 64;
+/// Inputs of a session that wait for its command: more than its window has room for, so that none is refused.
+pub(crate) const EXEC_INPUTS_MAX: usize = 1_024;
+/// Bytes of input that went to a command before its sender is told: an eighth of the window, so that it never waits
+/// for the word.
+pub(crate) const EXEC_TAKEN_BYTES: u64 = 16 << 10;
+/// Streams a server may open at once: every reader, every session, and a question that is answered. Granted by
 /// the agent alone: each one that may be open costs whoever grants it about 80 bytes.
-pub(crate) const STREAMS_MAX: u32 = 1_024 + 64;
+pub(crate) const STREAMS_MAX: u32 = 1_024 + 64 + 64;
 /// Bytes of logs on their way to readers, together, above which each has [`LOG_WINDOW_BYTES_MIN`] only. With what
 /// a thousand readers have then, it is two thirds of what the connection may have in flight, so that the
 /// node's own messages and answers are never held back.

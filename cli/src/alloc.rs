@@ -1,5 +1,6 @@
-//! `muster alloc`: status, logs and stop.
+//! `muster alloc`: status, logs, exec and stop.
 
+mod exec;
 mod show;
 mod stop;
 
@@ -29,6 +30,10 @@ pub enum AllocCommand {
     ///
     /// Example: muster alloc logs -f web/web.0
     Logs(AllocLogsArgs),
+    /// Run a command in a task, with your terminal if there is one.
+    ///
+    /// Ends with the command's exit code. Example: muster alloc exec web/web.0 sh
+    Exec(ExecArgs),
     /// Stop an allocation; another takes its place, wherever that is best.
     ///
     /// Example: muster alloc stop web/web.0
@@ -46,6 +51,30 @@ pub struct StopArgs {
     /// How long to wait for it to end, in seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
+}
+
+/// Arguments of `muster alloc exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// The allocation, as in `alloc status`.
+    pub alloc: String,
+    /// The program, as the task would find it, and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// The task; the only one unless given.
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<String>,
+    /// Pass standard input on; with `-i=false` the command has none.
+    #[arg(short = 'i', long, value_name = "BOOL", default_value_t = true, default_missing_value = "true",
+        num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub stdin: bool,
+    /// Give the command a terminal. Unless given: if standard input and output are one.
+    #[arg(short = 't', long, value_name = "BOOL", default_missing_value = "true",
+        num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub tty: Option<bool>,
+    /// Typed first in a line and followed by a dot, hangs up; with `none`, nothing does.
+    #[arg(short = 'e', long, value_name = "CHAR", default_value = "~")]
+    pub escape: String,
 }
 
 /// Arguments of `muster alloc logs`.
@@ -73,6 +102,7 @@ pub fn run(client: &Client, json: bool, command: &AllocCommand) -> CliResult {
         AllocCommand::Status { alloc: None } => list(client, json),
         AllocCommand::Status { alloc: Some(name) } => status(client, json, name),
         AllocCommand::Logs(args) => logs(client, args),
+        AllocCommand::Exec(args) => exec::run(client, args),
         AllocCommand::Stop(args) => stop::run(client, json, args),
     }
 }
@@ -180,6 +210,7 @@ fn logs(client: &Client, args: &AllocLogsArgs) -> CliResult {
     }
 }
 
+/// The one task of `found`.
 fn only_task(client: &Client, found: &AllocListStub) -> Result<String, CliError> {
     let alloc: Allocation = client.get(&format!("/v1/allocation/{}", found.id))?;
     let tasks: Vec<String> = alloc.task_resources.into_keys().collect();

@@ -446,7 +446,8 @@ fn key() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-fn refusal(path: &str, status: u16, text: &str) -> CliError {
+/// The error of an answer with such a status.
+pub(crate) fn refusal(path: &str, status: u16, text: &str) -> CliError {
     let exit = match status {
         400 | 401 | 403 | 405 | 409 | 413 | 415 | 422 => Exit::Refused,
         404 => Exit::NotFound,

@@ -28,6 +28,8 @@ pub enum Exit {
     Interrupted,
     /// It cannot be said what would change. Only of a plan.
     Undetermined,
+    /// As a command in a task ended.
+    Command(u8),
 }
 
 impl Exit {
@@ -45,6 +47,7 @@ impl Exit {
             Self::TimedOut => 7,
             Self::Interrupted => 130,
             Self::Undetermined => 255,
+            Self::Command(code) => code,
         }
     }
 }

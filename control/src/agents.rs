@@ -10,6 +10,7 @@
 mod admission;
 mod beats;
 mod desired;
+mod exec;
 mod pace;
 mod reports;
 mod request;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 use muster_domain::id::NodeId;
 use muster_link::peer;
 use muster_link::tls::Role;
-use muster_wire::rpc::{NodeReply, NodeRequest, ToAgent};
+use muster_wire::rpc::{ExecSession, NodeReply, NodeRequest, ToAgent};
 use quinn::{Connection, VarInt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,7 @@ use crate::handle::Control;
 use crate::peers::Peers;
 
 pub(crate) use admission::Admission;
+pub use exec::ExecLine;
 pub use request::NodeRequestError;
 pub(crate) use route::{answer_for_server, collect_for_server, count_for_server, heard_ago};
 
@@ -175,6 +177,19 @@ impl Nodes {
         request: NodeRequest,
     ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
         route::ask(self, &self.shared.peers, node_id, request).await
+    }
+
+    /// Opens a session with a command on `node_id`, whichever server it hangs on. Dropping what it gives hangs up.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeRequestError`] if the node cannot be asked.
+    pub async fn exec(
+        &self,
+        node_id: NodeId,
+        session: ExecSession,
+    ) -> Result<ExecLine, NodeRequestError> {
+        route::open(self, &self.shared.peers, node_id, session).await
     }
 
     /// Why this server sends agents to other servers; `None` while it serves them.

@@ -15,6 +15,7 @@ mod client;
 mod deployment;
 mod eval;
 mod event;
+mod exec;
 mod garbage;
 mod job;
 pub(crate) mod listen;

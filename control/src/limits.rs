@@ -253,6 +253,16 @@ pub const NODE_REPLY_WAIT: Duration = Duration::from_secs(10);
 /// Between the two samples of a rate. Long enough that the clock's and the counters' grain (about a
 /// millisecond) is below one percent; short enough for a person who waits.
 pub const STATS_SAMPLE_GAP: Duration = Duration::from_millis(200);
+/// Bytes of one message of a session: twice what Nomad's command line sends at once, in base64. A larger one ends the
+/// session.
+pub const EXEC_MESSAGE_BYTES_MAX: usize = 128 << 10;
+/// Between two pings of a session. Nomad's number.
+pub const EXEC_PING_INTERVAL: Duration = Duration::from_secs(10);
+/// Silence after which the client of a session is taken for gone: it missed five pings.
+pub const EXEC_SILENCE_MAX: Duration = Duration::from_mins(1);
+/// Bytes of a session's output that are passed on without a word to the node: an eighth of the window, so that the
+/// node never waits for it.
+pub const EXEC_TAKEN_BYTES: u64 = 16 << 10;
 /// Between two signs of life of a stream. Nomad's number; clients take twice as long for a loss.
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(1);
 /// Ids of each kind in a search. Nomad's number.

@@ -9,9 +9,10 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt};
 use muster_driver::{
     Attribute, Capabilities, DriverError, ExecInputStream, ExecOutputStream, ExecRequest,
-    ExecResult, ExitResult, Fingerprint, FingerprintStream, FsIsolation, Health, MountConfigs, NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec,
-    StartTaskError, StartedTask, TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream,
-    TaskHandle, TaskState, TaskStatsStream, TaskStatus,
+    ExecResult, ExitResult, Fingerprint, FingerprintStream, FsIsolation, Health, MountConfigs,
+    NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec, StartTaskError, StartedTask,
+    TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream, TaskHandle, TaskState,
+    TaskStatsStream, TaskStatus,
 };
 use nix::unistd::geteuid;
 use tokio::sync::{Semaphore, broadcast, watch};

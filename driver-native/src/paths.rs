@@ -323,8 +323,8 @@ pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(failed)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let found = rustix::fs::openat2(&root, MULTIPLEXER, flags, Mode::empty(), NO_LINKS)
-        .map_err(failed)?;
+    let found =
+        rustix::fs::openat2(&root, MULTIPLEXER, flags, Mode::empty(), NO_LINKS).map_err(failed)?;
     let stat = rustix::fs::fstat(&found).map_err(failed)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     let system = rustix::fs::fstatfs(&found).map_err(failed)?;

@@ -17,6 +17,7 @@ pub mod diff;
 pub mod duration;
 pub mod eval;
 pub mod event;
+pub mod exec;
 pub mod job;
 pub mod logs;
 pub mod network;

@@ -16,6 +16,13 @@ pub const UNCHANGED_BATCH_MAX: usize = 4096;
 pub const REPORT_BATCH_MAX: usize = 256;
 /// Bytes of log data in one message.
 pub const LOG_CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a session's input or output in one message. A client of Nomad sends as many at once.
+pub const EXEC_CHUNK_BYTES_MAX: usize = 32 << 10;
+/// Bytes of a session that may be on their way in either direction and not taken: 6 MB/s at 20 ms. Sixty-four
+/// sessions that stand still hold a quarter of what a connection may have in flight.
+pub const EXEC_WINDOW_BYTES: u32 = 128 << 10;
+/// Bytes of a session's command, all arguments together. The kernel takes 2 MiB; a URL holds less.
+pub const EXEC_COMMAND_BYTES_MAX: usize = 64 << 10;
 /// What a reader of a log may have passed on without saying so. Below the least that an agent has on its way
 /// to one reader, so that the two never wait for each other.
 pub const LOG_TAKEN_BYTES: u64 = 4 << 10;

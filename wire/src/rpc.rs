@@ -5,6 +5,8 @@
 //! bidirectional stream to the agent, sends one [`NodeRequest`] and reads [`NodeReply`]s until the
 //! stream ends.
 
+mod exec;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,6 +15,8 @@ use muster_domain::alloc::{AllocReport, DesiredAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
 use serde::{Deserialize, Serialize};
+
+pub use exec::{ExecExit, ExecInput, ExecPiece, ExecSession};
 
 /// The application protocol of agents.
 pub const ALPN_AGENT: &[u8] = b"muster-agent/1";
@@ -153,6 +157,8 @@ pub enum NodeRequest {
     /// Output of a task, in [`LogPiece`]s. Whoever asks says with [`LogTaken`] on the same stream what it passed
     /// on, so that what is on its way to a slow reader is bounded, and leaves room for everything else.
     ReadLogs(LogsRequest),
+    /// Run a command in a task, with its input and output as streams.
+    Exec(ExecSession),
 }
 
 /// Which output of which task.
@@ -296,6 +302,17 @@ pub enum NodeReply {
         /// Position in the stream.
         position: u64,
     },
+    /// The command of a session runs.
+    ExecOpened,
+    /// Bytes that it wrote.
+    ExecOutput(ExecPiece),
+    /// Input of a session was passed on to it.
+    ExecTaken {
+        /// Its [`ExecInput::cost`], together.
+        bytes: u64,
+    },
+    /// It ended; nothing follows.
+    ExecExited(ExecExit),
 }
 
 /// What the network policies of an allocation's tasks let pass and refused.

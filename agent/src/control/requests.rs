@@ -9,7 +9,7 @@ use quinn::{Connection, VarInt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::logs;
+use super::{exec, logs};
 use crate::facilities::Facilities;
 use crate::gc;
 use crate::limits::{LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
@@ -71,6 +71,9 @@ async fn answer(
         }
         Ok(Ok(Some(NodeRequest::ReadLogs(request)))) => {
             return read_log(facilities, &request, sender, Some(receiver), place).await;
+        }
+        Ok(Ok(Some(NodeRequest::Exec(session)))) => {
+            return exec::run(facilities, session, sender, receiver, place).await;
         }
         Ok(Ok(Some(NodeRequest::NodeStats))) => {
             NodeReply::NodeStats(Box::new(stats::node(facilities).await))

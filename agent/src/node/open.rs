@@ -26,7 +26,7 @@ use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fi
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
-use crate::limits::LOG_READERS_MAX;
+use crate::limits::{EXEC_SESSIONS_MAX, LOG_READERS_MAX};
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
@@ -106,6 +106,7 @@ pub(super) async fn open(
         outbox: Outbox::default(),
         live: LiveTasks::default(),
         log_readers: Semaphore::new(LOG_READERS_MAX),
+        sessions: Semaphore::new(EXEC_SESSIONS_MAX),
         log_owed: AtomicU64::new(0),
         strict_limits: config.strict_limits,
         trash: Arc::new(trash),

@@ -7,6 +7,8 @@ mod deployment;
 #[cfg(test)]
 mod dev;
 #[cfg(test)]
+mod exec;
+#[cfg(test)]
 mod logs;
 #[cfg(test)]
 mod mistakes;

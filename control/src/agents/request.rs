@@ -65,12 +65,12 @@ pub enum NodeRequestError {
     },
 }
 
-/// Sends `request` on a stream of its own and passes the replies on.
-pub(super) async fn ask(
+/// Opens a stream of its own for `request`.
+pub(super) async fn open(
     node_id: NodeId,
     connection: &Connection,
-    request: NodeRequest,
-) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+    request: &NodeRequest,
+) -> Result<(FrameSender, FrameReceiver), NodeRequestError> {
     let waited = limits::NODE_REQUEST_WAIT;
     let (send, receive) = match tokio::time::timeout(waited, connection.open_bi()).await {
         Ok(opened) => opened.map_err(|source| NodeRequestError::Lost { node_id, source })?,
@@ -78,9 +78,19 @@ pub(super) async fn ask(
     };
     let mut sender = FrameSender::new(send);
     sender
-        .send(&request)
+        .send(request)
         .await
         .map_err(|source| NodeRequestError::Send { node_id, source })?;
+    Ok((sender, FrameReceiver::new(receive)))
+}
+
+/// Sends `request` on a stream of its own and passes the replies on.
+pub(super) async fn ask(
+    node_id: NodeId,
+    connection: &Connection,
+    request: NodeRequest,
+) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+    let (mut sender, receive) = open(node_id, connection, &request).await?;
     // Whoever reads a log says what it passed on.
     let taken = if matches!(request, NodeRequest::ReadLogs(_)) {
         Some(Taken { sender, bytes: 0 })
@@ -89,7 +99,7 @@ pub(super) async fn ask(
         None
     };
     let (replies, receiver) = mpsc::channel(limits::NODE_REPLIES_MAX);
-    tokio::spawn(pass_on(FrameReceiver::new(receive), replies, taken));
+    tokio::spawn(pass_on(receive, replies, taken));
     Ok(receiver)
 }
 

@@ -9,16 +9,19 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use muster_domain::id::NodeId;
-use muster_link::frames::FrameSender;
-use muster_wire::rpc::{NodeReply, NodeRequest};
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_wire::rpc::{ExecSession, NodeReply, NodeRequest};
+use quinn::Connection;
 use tokio::sync::mpsc;
 
 use super::Nodes;
+use super::exec::{self, ExecLine};
 use super::request::{self, NodeRequestError};
 use crate::handle::{Control, ProposeError};
 use crate::limits;
+use crate::peers::Peers;
+use crate::peers::Way::Passage;
 use crate::peers::message::{PeerReply, PeerRequest};
-use crate::peers::{Peers, Way};
 
 /// Asks `node_id`.
 pub(super) async fn ask(
@@ -27,21 +30,53 @@ pub(super) async fn ask(
     node_id: NodeId,
     question: NodeRequest,
 ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+    match find(nodes, peers, node_id).await? {
+        Way::Direct(connection) => request::ask(node_id, &connection, question).await,
+        Way::Through(server_id) => pass(peers, server_id, node_id, question).await,
+    }
+}
+
+/// Opens a session with a command on `node_id`.
+pub(super) async fn open(
+    nodes: &Nodes,
+    peers: &Peers,
+    node_id: NodeId,
+    session: ExecSession,
+) -> Result<ExecLine, NodeRequestError> {
+    let request = NodeRequest::Exec(session);
+    let (sender, receiver) = match find(nodes, peers, node_id).await? {
+        Way::Direct(connection) => request::open(node_id, &connection, &request).await?,
+        Way::Through(server_id) => {
+            let request = PeerRequest::AskNode { node_id, request };
+            let opened = peers.open(server_id, Passage, request).await;
+            opened.map_err(|source| NodeRequestError::Server { node_id, source })?
+        }
+    };
+    Ok(ExecLine::over(sender, receiver))
+}
+
+/// How a node is reached.
+enum Way {
+    /// It hangs on this server.
+    Direct(Connection),
+    /// It hangs on that one.
+    Through(u64),
+}
+
+async fn find(nodes: &Nodes, peers: &Peers, node_id: NodeId) -> Result<Way, NodeRequestError> {
     let local = nodes.local(node_id);
     if let Some((connection, heard_ago)) = &local
         && *heard_ago <= limits::NODE_FRESH
     {
-        return request::ask(node_id, connection, question).await;
+        return Ok(Way::Direct(connection.clone()));
     }
     let elsewhere = locate(peers, node_id).await;
     match (local, elsewhere) {
         (Some((connection, here)), Located::At { heard_ago, .. }) if here <= heard_ago => {
-            request::ask(node_id, &connection, question).await
+            Ok(Way::Direct(connection))
         }
-        (_, Located::At { server_id, .. }) => pass(peers, server_id, node_id, question).await,
-        (Some((connection, _)), Located::Nowhere { .. }) => {
-            request::ask(node_id, &connection, question).await
-        }
+        (_, Located::At { server_id, .. }) => Ok(Way::Through(server_id)),
+        (Some((connection, _)), Located::Nowhere { .. }) => Ok(Way::Direct(connection)),
         (None, Located::Nowhere { silent }) => {
             Err(NodeRequestError::NotConnected { node_id, silent })
         }
@@ -109,7 +144,7 @@ async fn pass(
     request: NodeRequest,
 ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
     let request = PeerRequest::AskNode { node_id, request };
-    let opened = peers.open(server_id, Way::Passage, request).await;
+    let opened = peers.open(server_id, Passage, request).await;
     let (mut sender, receiver) =
         opened.map_err(|source| NodeRequestError::Server { node_id, source })?;
     sender.finish();
@@ -156,27 +191,23 @@ pub(crate) async fn answer_for_server(
     node_id: NodeId,
     request: NodeRequest,
     mut sender: FrameSender,
+    receiver: FrameReceiver,
 ) {
-    let asked = match control.nodes().local(node_id) {
-        Some((connection, _)) => request::ask(node_id, &connection, request).await,
-        None => Err(NodeRequestError::NotConnected {
-            node_id,
-            silent: Vec::new(),
-        }),
+    let Some((connection, _)) = control.nodes().local(node_id) else {
+        let silent = Vec::new();
+        let error = NodeRequestError::NotConnected { node_id, silent };
+        return refuse(sender, &error).await;
     };
-    let mut replies = match asked {
-        Ok(replies) => replies,
-        Err(error) => {
-            let failed = NodeReply::Failed {
-                reason: super::chain(&error),
-                not_found: false,
-            };
-            // The other server is gone if it does not take it.
-            drop(sender.send(&failed).await);
-            sender.finish();
-            sender.stopped().await;
-            return;
+    if matches!(request, NodeRequest::Exec(_)) {
+        match request::open(node_id, &connection, &request).await {
+            Ok(node) => exec::join((sender, receiver), node).await,
+            Err(error) => refuse(sender, &error).await,
         }
+        return;
+    }
+    let mut replies = match request::ask(node_id, &connection, request).await {
+        Ok(replies) => replies,
+        Err(error) => return refuse(sender, &error).await,
     };
     loop {
         let reply = tokio::select! {
@@ -188,6 +219,18 @@ pub(crate) async fn answer_for_server(
             return;
         }
     }
+    sender.finish();
+    sender.stopped().await;
+}
+
+/// Tells the other server why the node is not asked.
+async fn refuse(mut sender: FrameSender, error: &NodeRequestError) {
+    let failed = NodeReply::Failed {
+        reason: super::chain(error),
+        not_found: false,
+    };
+    // The other server is gone if it does not take it.
+    drop(sender.send(&failed).await);
     sender.finish();
     sender.stopped().await;
 }

@@ -1,4 +1,4 @@
-//! What nodes are asked through the server: statistics and logs.
+//! What nodes are asked through the server: statistics, logs and commands in tasks.
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, alloc, logs, metrics, path, usage};
+use super::{Http, Table, alloc, exec, logs, metrics, path, usage};
 use crate::limits;
 
 pub(super) fn routes(table: Table) -> Table {
@@ -27,6 +27,7 @@ pub(super) fn routes(table: Table) -> Table {
             get(alloc_network),
         )
         .on("/v1/client/allocation/{alloc_id}/checks", get(alloc_checks))
+        .on("/v1/client/allocation/{alloc_id}/exec", get(exec::open))
         .on("/v1/client/fs/logs/{alloc_id}", get(logs::read))
 }
 
@@ -43,6 +44,36 @@ pub(super) async fn find_alloc(
         .get(&alloc_id)
         .map(AllocView::unpack)
         .ok_or(ApiError::NotFound { what: alloc::WHAT })
+}
+
+/// The task that `?task=` names; the only one unless it does.
+pub(super) fn task_of(query: &Query, alloc: &Allocation) -> Result<String, ApiError> {
+    let names = || {
+        alloc
+            .group()
+            .tasks
+            .iter()
+            .map(|task| task.name.as_str())
+            .collect::<Vec<_>>()
+    };
+    match (query.text("task"), names().as_slice()) {
+        (Some(task), names) if names.contains(&task) => Ok(task.to_owned()),
+        (None, &[only]) => Ok(only.to_owned()),
+        (Some(task), names) => {
+            let reason = format!(
+                "task `{task}` is none of this allocation's: it has {}",
+                names.join(", ")
+            );
+            Err(ApiError::NodeFailed {
+                reason,
+                not_found: true,
+            })
+        }
+        (None, names) => Err(ApiError::Malformed(format!(
+            "Must provide task name: one of {}",
+            names.join(", ")
+        ))),
+    }
 }
 
 async fn find_node(http: &Http, query: &Query, node_id: NodeId) -> Result<Arc<Node>, ApiError> {

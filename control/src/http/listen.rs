@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,8 +20,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::Layer as _;
 
-use super::patience::Patient;
+use super::patience::{Patience, Patient};
 use crate::limits;
 
 const TOO_MANY: &[u8] =
@@ -48,6 +49,20 @@ impl Door {
             per_address_max: limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX,
             tls: None,
         }
+    }
+}
+
+/// The connection that a request came on. Whoever makes something else of it holds one of these.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    _place: Arc<Place>,
+    patience: Patience,
+}
+
+impl Line {
+    /// From now on its other side may take as long as it likes to read.
+    pub(super) fn be_patient(&self) {
+        self.patience.lift();
     }
 }
 
@@ -199,19 +214,25 @@ async fn greet(
 }
 
 async fn converse(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     shutdown: CancellationToken,
     place: Place,
 ) {
+    let (stream, patience) = Patient::new(stream);
+    let line = Line {
+        _place: Arc::new(place),
+        patience,
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HTTP_HEADER_WAIT)
         .max_buf_size(limits::HTTP_HEADER_BYTES_MAX)
         .serve_connection(
-            TokioIo::new(Patient::new(stream)),
-            TowerToHyperService::new(router),
-        );
+            TokioIo::new(stream),
+            TowerToHyperService::new(Extension(line).layer(router)),
+        )
+        .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -223,7 +244,6 @@ async fn converse(
     if let Err(error) = ended {
         tracing::debug!(%error, "an http connection broke");
     }
-    drop(place);
 }
 
 async fn ended_in_time(

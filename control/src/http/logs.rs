@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Http;
-use super::client::find_alloc;
+use super::client::{self, find_alloc};
 use super::query::Query;
 use super::status::ApiError;
 use crate::{clock, limits};
@@ -76,34 +76,6 @@ pub(super) async fn read(
 
 /// What the query asks for.
 fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
-    let names = || {
-        alloc
-            .group()
-            .tasks
-            .iter()
-            .map(|task| task.name.as_str())
-            .collect::<Vec<_>>()
-    };
-    let task = match (query.text("task"), names().as_slice()) {
-        (Some(task), names) if names.contains(&task) => task,
-        (None, &[only]) => only,
-        (Some(task), names) => {
-            let reason = format!(
-                "task `{task}` is none of this allocation's: it has {}",
-                names.join(", ")
-            );
-            return Err(ApiError::NodeFailed {
-                reason,
-                not_found: true,
-            });
-        }
-        (None, names) => {
-            return Err(ApiError::Malformed(format!(
-                "Must provide task name: one of {}",
-                names.join(", ")
-            )));
-        }
-    };
     let stream = match query.text("type") {
         None | Some("stdout") => LogStream::Stdout,
         Some("stderr") => LogStream::Stderr,
@@ -117,7 +89,7 @@ fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
     let follow = query.flag("follow")?;
     Ok(LogsRequest {
         alloc_id: alloc.id,
-        task: task.to_owned(),
+        task: client::task_of(query, alloc)?,
         stream,
         from,
         follow,
@@ -233,6 +205,10 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
         | NodeReply::AllocNetwork(_)
+        | NodeReply::ExecOpened
+        | NodeReply::ExecOutput(_)
+        | NodeReply::ExecTaken { .. }
+        | NodeReply::ExecExited(_)
         | NodeReply::Collected { .. } => Err(misled()),
     }
 }
@@ -280,6 +256,10 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
         | NodeReply::AllocNetwork(_)
+        | NodeReply::ExecOpened
+        | NodeReply::ExecOutput(_)
+        | NodeReply::ExecTaken { .. }
+        | NodeReply::ExecExited(_)
         | NodeReply::Collected { .. } => {
             return Err(misled());
         }

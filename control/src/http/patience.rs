@@ -1,10 +1,13 @@
 //! A connection whose peer must go on reading.
 //!
 //! A client that asks for a long list and then reads nothing would hold the list in memory for as long as it
-//! likes. Here a write that makes no progress for [`limits::HTTP_WRITE_WAIT`] breaks the connection.
+//! likes. Here a write that makes no progress for [`limits::HTTP_WRITE_WAIT`] breaks the connection. A session with a
+//! person in front of it lifts that: little is on its way there.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -16,13 +19,33 @@ use crate::limits;
 #[derive(Debug)]
 pub(super) struct Patient<T> {
     io: T,
+    patience: Patience,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
+/// Whether the patience with a connection is bounded.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patience {
+    endless: Arc<AtomicBool>,
+}
+
+impl Patience {
+    /// From now on it is not.
+    pub(super) fn lift(&self) {
+        self.endless.store(true, Ordering::Relaxed);
+    }
+}
+
 impl<T> Patient<T> {
-    pub(super) fn new(io: T) -> Self {
-        Self { io, deadline: None }
+    pub(super) fn new(io: T) -> (Self, Patience) {
+        let patience = Patience::default();
+        let patient = Self {
+            io,
+            patience: patience.clone(),
+            deadline: None,
+        };
+        (patient, patience)
     }
 
     fn bounded<R>(
@@ -30,7 +53,7 @@ impl<T> Patient<T> {
         context: &mut Context<'_>,
         written: Poll<io::Result<R>>,
     ) -> Poll<io::Result<R>> {
-        if written.is_ready() {
+        if written.is_ready() || self.patience.endless.load(Ordering::Relaxed) {
             self.deadline = None;
             return written;
         }
@@ -102,7 +125,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_breaks_the_connection() {
         let (ours, _theirs) = tokio::io::duplex(16);
-        let mut patient = Patient::new(ours);
+        let (mut patient, _patience) = Patient::new(ours);
 
         let error = patient.write_all(&[0; 64]).await.unwrap_err();
 
@@ -110,9 +133,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_session_may_stand_still() {
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let (mut patient, patience) = Patient::new(ours);
+        patience.lift();
+        let reading = tokio::spawn(async move {
+            tokio::time::sleep(limits::HTTP_WRITE_WAIT * 2).await;
+            let mut all = [0; 64];
+            theirs.read_exact(&mut all).await.unwrap();
+        });
+
+        patient.write_all(&[0; 64]).await.unwrap();
+
+        reading.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_slow_reader_that_goes_on_is_served() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut patient = Patient::new(ours);
+        let (mut patient, _patience) = Patient::new(ours);
         let reading = tokio::spawn(async move {
             let mut all = Vec::new();
             let mut buffer = [0; 16];

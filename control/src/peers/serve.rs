@@ -96,7 +96,7 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
         }
         PeerRequest::Propose => raft.take_proposals(sender, receiver).await,
         PeerRequest::AskNode { node_id, request } => {
-            agents::answer_for_server(control, node_id, request, sender).await;
+            agents::answer_for_server(control, node_id, request, sender, receiver).await;
         }
         PeerRequest::Restore => restore::take(control, sender, receiver).await,
         request => reply(sender, respond(from, to, request, control).await).await,

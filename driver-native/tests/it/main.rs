@@ -12,5 +12,6 @@ mod cgroup;
 mod conformance;
 mod fixture;
 mod life;
+mod session;
 mod survival;
 mod transfers;

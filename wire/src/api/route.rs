@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 69] = [
+pub const ROUTES: [Route; 70] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -93,6 +93,7 @@ pub const ROUTES: [Route; 69] = [
     read("/v1/client/allocation/{alloc_id}/stats"),
     read("/v1/client/allocation/{alloc_id}/network"),
     read("/v1/client/allocation/{alloc_id}/checks"),
+    read("/v1/client/allocation/{alloc_id}/exec"),
     read("/v1/client/fs/logs/{alloc_id}"),
     read("/v1/agent/self"),
     read("/v1/agent/members"),

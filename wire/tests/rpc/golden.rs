@@ -16,8 +16,9 @@ use muster_domain::one_off::{End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
-    AllocDisk, AllocStats, FromAgent, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest,
-    NodeReply, NodeRequest, NodeStats, TaskStats, ToAgent,
+    AllocDisk, AllocStats, ExecExit, ExecInput, ExecPiece, ExecSession, FromAgent, LogOrigin,
+    LogPiece, LogStream, LogTaken, LogsRequest, NodeReply, NodeRequest, NodeStats, TaskStats,
+    ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -262,6 +263,42 @@ fn logs_in_pieces(golden: &mut String) {
     line(golden, "log_end", &NodeReply::LogEnd { position: 1_012 });
 }
 
+fn sessions(golden: &mut String) {
+    let session = ExecSession {
+        alloc_id: AllocId::at(LogIndex(7), 0),
+        task: "main".to_owned(),
+        command: vec!["ls".to_owned(), "-l".to_owned()],
+        tty: true,
+    };
+    line(golden, "exec", &NodeRequest::Exec(session));
+    let (height, width) = (24, 80);
+    for (name, input) in [
+        ("exec_stdin", ExecInput::Stdin(b"y".to_vec())),
+        ("exec_stdin_closed", ExecInput::StdinClosed),
+        ("exec_resize", ExecInput::Resize { height, width }),
+        ("exec_output_taken", ExecInput::Taken { bytes: 129 }),
+    ] {
+        line(golden, name, &input);
+    }
+    let piece = ExecPiece {
+        stream: LogStream::Stdout,
+        data: b"hi".to_vec(),
+    };
+    let exit = ExecExit {
+        code: 130,
+        signal: 2,
+        note: Some("cut".to_owned()),
+    };
+    for (name, reply) in [
+        ("exec_opened", NodeReply::ExecOpened),
+        ("exec_output", NodeReply::ExecOutput(piece)),
+        ("exec_input_taken", NodeReply::ExecTaken { bytes: 129 }),
+        ("exec_exited", NodeReply::ExecExited(exit)),
+    ] {
+        line(golden, name, &reply);
+    }
+}
+
 fn questions(golden: &mut String) {
     let logs = LogsRequest {
         alloc_id: AllocId::at(LogIndex(7), 0),
@@ -307,6 +344,7 @@ fn questions(golden: &mut String) {
     };
     line(golden, "collected", &collected);
     logs_in_pieces(golden);
+    sessions(golden);
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! The user's terminal while a command in a task has it.
+
+use std::io::{self, stdin, stdout};
+
+use muster_wire::api::exec::TtySize;
+use rustix::termios::{OptionalActions, Termios};
+
+/// The terminal passes everything on and interprets nothing, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Raw {
+    before: Termios,
+}
+
+impl Raw {
+    /// Of standard input.
+    pub(super) fn enter() -> io::Result<Self> {
+        let before = rustix::termios::tcgetattr(stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        rustix::termios::tcsetattr(stdin(), OptionalActions::Drain, &raw)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // Whoever took the terminal away has no use for its state.
+        rustix::termios::tcsetattr(stdin(), OptionalActions::Drain, &self.before).unwrap_or(());
+    }
+}
+
+/// The size of the user's terminal; `None` if there is none.
+pub(super) fn size() -> Option<TtySize> {
+    let size = rustix::termios::tcgetwinsize(stdout()).ok()?;
+    Some(TtySize {
+        height: size.ws_row.into(),
+        width: size.ws_col.into(),
+    })
+}

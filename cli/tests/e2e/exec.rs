@@ -1,0 +1,286 @@
+//! Commands in tasks, as a user types them.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+
+use crate::dev::dev;
+use crate::support::{Left, PATIENCE, ask, job_file, muster, skipped, stderr, stdout, until};
+use crate::tasks::Pair;
+
+const JOB: &str = r#"
+job "idle" {
+  group "g" {
+    task "t" {
+      driver = "native"
+      config {
+        command = "sleep"
+        args    = ["600"]
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+fn needs_root(name: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        skipped(name, "the agent needs root");
+    }
+    is_root
+}
+
+fn run_idle(address: &str, dir: &Path) {
+    let file = job_file(dir, JOB);
+    until("the job to run", || {
+        let run = ask(address, &["job", "run", file.to_str().unwrap()]);
+        run.status.success().then_some(())
+    });
+}
+
+fn exec(address: &str, command: &[&str]) -> Command {
+    let mut muster = muster();
+    muster
+        .args(["--address", address, "alloc", "exec", "idle"])
+        .args(command);
+    muster
+}
+
+fn done(address: &str, command: &[&str]) -> Output {
+    exec(address, command).output().unwrap()
+}
+
+/// Whether the process that the task calls `pid` is there.
+fn lives(address: &str, pid: &str) -> bool {
+    let looked = done(
+        address,
+        &["sh", "-c", &format!("kill -0 {pid} && echo yes")],
+    );
+    stdout(&looked) == "yes\n"
+}
+
+#[test]
+fn a_command_has_its_streams_and_its_exit_code() {
+    if !needs_root("a_command_has_its_streams_and_its_exit_code") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_dev, address) = dev(dir.path());
+    run_idle(&address, dir.path());
+
+    let spoke = done(&address, &["sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!(spoke.status.code(), Some(7));
+    assert_eq!(
+        (stdout(&spoke), stderr(&spoke)),
+        ("out\n".into(), "err\n".into())
+    );
+
+    let killed = done(&address, &["sh", "-c", "kill -9 $$"]);
+    assert_eq!(killed.status.code(), Some(137));
+
+    let absent = done(&address, &["no-such-program"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(
+        stderr(&absent).contains("\"no-such-program\" not found"),
+        "{}",
+        stderr(&absent)
+    );
+
+    let elsewhere = exec(&address, &[])
+        .args(["--task", "x", "ls"])
+        .output()
+        .unwrap();
+    assert_eq!(elsewhere.status.code(), Some(4), "{}", stderr(&elsewhere));
+
+    let mut piped = exec(&address, &["sha256sum"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = piped.stdin.take().unwrap();
+    input.write_all(&vec![b'm'; 3_000_000]).unwrap();
+    drop(input);
+    let sum = stdout(&piped.wait_with_output().unwrap());
+    assert!(
+        sum.starts_with("07c18a460aaa7e931a8bc1fedabf1f22ff7f699c7383375470b65e6a781b4655"),
+        "{sum}"
+    );
+}
+
+/// The user's side of a terminal, with a session on the other.
+struct Sitting {
+    front: File,
+    session: Child,
+    seen: String,
+}
+
+impl Sitting {
+    fn down(address: &str, command: &[&str]) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let front = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::unlockpt(&front).unwrap();
+        let back = || -> Stdio {
+            rustix::pty::ioctl_tiocgptpeer(&front, flags)
+                .unwrap()
+                .into()
+        };
+        let session = exec(address, command)
+            .stdin(back())
+            .stdout(back())
+            .stderr(back())
+            .spawn()
+            .unwrap();
+        Self {
+            front: front.into(),
+            session,
+            seen: String::new(),
+        }
+    }
+
+    fn size(&self, ws_row: u16, ws_col: u16) {
+        let (ws_xpixel, ws_ypixel) = (0, 0);
+        let size = Winsize {
+            ws_row,
+            ws_col,
+            ws_xpixel,
+            ws_ypixel,
+        };
+        rustix::termios::tcsetwinsize(&self.front, size).unwrap();
+        let pid = i32::try_from(self.session.id()).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGWINCH).unwrap();
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.front.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Reads until `text` is on the screen, and forgets what was before it.
+    fn see(&mut self, text: &str) {
+        let mut buffer = [0; 512];
+        while !self.seen.contains(text) {
+            let mut files = [PollFd::new(&self.front, PollFlags::IN)];
+            let patience = Timespec::try_from(PATIENCE).unwrap();
+            let ready = rustix::event::poll(&mut files, Some(&patience)).unwrap();
+            assert!(ready > 0, "waited for {text:?} in {:?}", self.seen);
+            let read = self.front.read(&mut buffer).unwrap();
+            assert!(read > 0, "{text:?} in {:?}", self.seen);
+            self.seen
+                .push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        let at = self.seen.find(text).unwrap();
+        self.seen.drain(..at + text.len());
+    }
+}
+
+/// A shell is a shell: it has a terminal of the size of the user's, which is as before when it has ended.
+#[test]
+fn a_terminal_is_passed_through() {
+    if !needs_root("a_terminal_is_passed_through") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_dev, address) = dev(dir.path());
+    run_idle(&address, dir.path());
+    let mut sitting = Sitting::down(&address, &["sh"]);
+    // Held, so that the terminal is there when the session is over.
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let held: OwnedFd = rustix::pty::ioctl_tiocgptpeer(&sitting.front, flags).unwrap();
+    let before = rustix::termios::tcgetattr(&held).unwrap();
+
+    sitting.type_in("PS1=; echo o''k\r");
+    sitting.see("ok\r\n");
+    sitting.size(41, 101);
+    sitting.type_in("until [ \"$(stty size)\" = '41 101' ]; do :; done; echo si''zed\r");
+    sitting.see("sized\r\n");
+    // The terminal is the command's: this ends the loop and not the session.
+    sitting.type_in("echo fa''lls asleep; sleep 600; echo sle''pt\r");
+    sitting.see("falls asleep\r\n");
+    sitting.type_in("\u{3}");
+    sitting.type_in("echo st''ill here\r");
+    sitting.see("still here\r\n");
+    sitting.type_in("exit 5\r");
+
+    assert_eq!(sitting.session.wait().unwrap().code(), Some(5));
+    let after = rustix::termios::tcgetattr(&held).unwrap();
+    assert_eq!(before.local_modes, after.local_modes);
+    assert_eq!(before.input_modes, after.input_modes);
+
+    let mut sitting = Sitting::down(&address, &["sh", "-c", "echo $$; cat"]);
+    sitting.see("\r\n");
+    sitting.type_in("one\r~.");
+    let status = until("the session to be hung up", || {
+        sitting.session.try_wait().unwrap()
+    });
+    assert_eq!(status.code(), Some(130));
+}
+
+/// Starts a command that does not end, and says what its task calls it.
+fn started(address: &str) -> (Child, String) {
+    let mut session = exec(address, &["sh", "-c", "echo $$; sleep 600; sleep 600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pid = String::new();
+    let out = session.stdout.as_mut().unwrap();
+    while !pid.ends_with('\n') {
+        let mut byte = [0];
+        out.read_exact(&mut byte).unwrap();
+        pid.push(char::from(byte[0]));
+    }
+    (session, pid.trim().to_owned())
+}
+
+/// A session and its command end together, whoever of those between them dies.
+#[test]
+fn a_command_ends_with_its_client_and_with_the_agent() {
+    if !needs_root("a_command_ends_with_its_client_and_with_the_agent") {
+        return;
+    }
+    let dir = tempfile::Builder::new()
+        .prefix("me")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let _left = Left(dir.path().join("agent"));
+    let mut pair = Pair::start(dir.path());
+    let address = format!("http://{}", pair.http);
+    run_idle(&address, dir.path());
+
+    let (mut session, pid) = started(&address);
+    assert!(lives(&address, &pid));
+    session.kill().unwrap();
+    session.wait().unwrap();
+    until("the command to end with its client", || {
+        (!lives(&address, &pid)).then_some(())
+    });
+
+    let (session, pid) = started(&address);
+    assert!(lives(&address, &pid));
+    pair.kill_agent();
+    let ended = session.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        stderr(&ended).contains("the session broke off"),
+        "{}",
+        stderr(&ended)
+    );
+    until("the agent to be back", || {
+        let looked = done(&address, &["true"]);
+        looked.status.success().then_some(())
+    });
+    assert!(!lives(&address, &pid), "it ended with the agent");
+
+    ask(&address, &["job", "stop", "idle"]);
+    let over = done(&address, &["true"]);
+    assert_eq!(over.status.code(), Some(4));
+    assert!(stderr(&over).contains("does not run"), "{}", stderr(&over));
+}

@@ -1,0 +1,86 @@
+//! Sessions with commands on nodes: frames in both directions over one stream.
+//!
+//! Who opened the session and its node see to it that little is on its way; here frames are passed on, and the end of
+//! either direction ends the other.
+
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_wire::rpc::{ExecInput, NodeReply};
+use tokio::sync::mpsc;
+
+use super::request;
+use crate::limits;
+
+/// A session. Dropping it hangs up.
+#[derive(Debug)]
+pub struct ExecLine {
+    /// To the command. Ends with the session.
+    pub inputs: mpsc::Sender<ExecInput>,
+    /// From the command. If the session breaks off, the last one is a [`NodeReply::Failed`].
+    pub replies: mpsc::Receiver<NodeReply>,
+}
+
+impl ExecLine {
+    /// Over an open stream.
+    pub(super) fn over(sender: FrameSender, receiver: FrameReceiver) -> Self {
+        let (inputs, to_send) = mpsc::channel(limits::NODE_REPLIES_MAX);
+        let (to_pass, replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
+        tokio::spawn(send_all(sender, to_send));
+        tokio::spawn(request::pass_on(receiver, to_pass, None));
+        Self { inputs, replies }
+    }
+}
+
+/// Sends inputs until nobody has any or the stream is refused.
+async fn send_all(mut sender: FrameSender, mut inputs: mpsc::Receiver<ExecInput>) {
+    while let Some(input) = inputs.recv().await {
+        if let Err(error) = sender.send(&input).await {
+            // That the session is over is told in the other direction.
+            tracing::debug!(%error, "a session takes no input");
+            return;
+        }
+    }
+    sender.finish();
+}
+
+/// Two ends of a stream.
+type Stream = (FrameSender, FrameReceiver);
+
+/// Passes frames on between another server and a node.
+pub(super) async fn join(
+    (mut to_server, mut from_server): Stream,
+    (mut to_node, mut from_node): Stream,
+) {
+    let inputs = async {
+        while let Ok(Some(input)) = from_server.recv::<ExecInput>().await {
+            if to_node.send(&input).await.is_err() {
+                return;
+            }
+        }
+    };
+    let replies = async {
+        loop {
+            let reply = match from_node.recv::<NodeReply>().await {
+                Ok(Some(reply)) => reply,
+                Ok(None) => return,
+                Err(error) => NodeReply::Failed {
+                    reason: format!("the node's answer broke off: {}", super::chain(&error)),
+                    not_found: false,
+                },
+            };
+            let last = matches!(reply, NodeReply::Failed { .. });
+            if to_server.send(&reply).await.is_err() || last {
+                return;
+            }
+        }
+    };
+    // After its input nothing may come from a session for long, and the other way round its end is the end.
+    tokio::select! {
+        () = inputs => {}
+        () = replies => {
+            to_server.finish();
+            to_server.stopped().await;
+        }
+    }
+    to_node.finish();
+    from_node.stop();
+}

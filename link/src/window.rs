@@ -1,0 +1,89 @@
+//! What is on its way over a stream and not taken yet.
+//!
+//! A stream whose reader stands still would fill the window of its whole connection. Where that must not happen, the
+//! reader says what it took, and the sender waits here.
+
+use tokio::sync::Semaphore;
+
+/// Room for so many bytes on their way.
+#[derive(Debug)]
+pub struct Window {
+    room: Semaphore,
+    bytes: u32,
+}
+
+impl Window {
+    /// All of it is free.
+    #[must_use]
+    pub fn new(bytes: u32) -> Self {
+        Self {
+            room: Semaphore::new(bytes as usize),
+            bytes,
+        }
+    }
+
+    /// Waits until `bytes` have room. What is larger than the window has it when nothing else is on its way.
+    pub async fn take(&self, bytes: u64) {
+        // A window is never closed.
+        if let Ok(room) = self.room.acquire_many(self.clamped(bytes)).await {
+            room.forget();
+        }
+    }
+
+    /// Takes room for `bytes` if there is some.
+    #[must_use]
+    pub fn try_take(&self, bytes: u64) -> bool {
+        let room = self.room.try_acquire_many(self.clamped(bytes));
+        room.is_ok_and(|room| {
+            room.forget();
+            true
+        })
+    }
+
+    /// `bytes` were taken. Whoever says more than there was says all of it.
+    pub fn give(&self, bytes: u64) {
+        let owed = (self.bytes as usize).saturating_sub(self.room.available_permits());
+        self.room
+            .add_permits((self.clamped(bytes) as usize).min(owed));
+    }
+
+    fn clamped(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes).map_or(self.bytes, |bytes| bytes.min(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_taken_makes_room() {
+        let window = Window::new(10);
+        window.take(7).await;
+        let mut second = std::pin::pin!(window.take(4));
+        assert!(waits(second.as_mut()).await);
+
+        window.give(7);
+
+        second.await;
+    }
+
+    #[tokio::test]
+    async fn more_than_there_is_is_all_of_it() {
+        let window = Window::new(10);
+        window.take(1_000).await;
+
+        window.give(u64::MAX);
+        window.give(5);
+
+        assert_eq!(window.room.available_permits(), 10);
+    }
+
+    /// Whether `future` waits.
+    async fn waits(mut future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
+        std::future::poll_fn(|context| {
+            std::task::Poll::Ready(future.as_mut().poll(context).is_pending())
+        })
+        .await
+    }
+}

@@ -1,0 +1,128 @@
+//! Frames of a session with a command: JSON objects, each a text message of a websocket.
+//!
+//! Both directions skip fields they do not know. A frame without a field says only that the other side is there.
+
+use serde::{Deserialize, Serialize};
+
+/// A piece of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Piece {
+    /// Bytes, in base64.
+    #[serde(skip_serializing_if = "Vec::is_empty", with = "super::logs::text")]
+    pub data: Vec<u8>,
+    /// Nothing follows on this stream.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub close: bool,
+}
+
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TtySize {
+    /// Lines.
+    pub height: i32,
+    /// Columns.
+    pub width: i32,
+}
+
+/// From the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Input {
+    /// For the command's standard input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<Piece>,
+    /// The terminal has this size now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tty_size: Option<TtySize>,
+}
+
+/// To the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Output {
+    /// From the command's standard output, or its terminal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<Piece>,
+    /// From its standard error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<Piece>,
+    /// It ended; the last frame.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exited: bool,
+    /// How.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<ExitResult>,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExitResult {
+    /// Its exit code; 128 and the signal's number if a signal ended it.
+    pub exit_code: i32,
+    /// The signal that ended it; 0 is none. Ours, as what follows: other clients pass over it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub signal: i32,
+    /// What else is to be said of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Nomad's command line sends.
+    #[test]
+    fn frames_of_a_client_are_read() {
+        let read = |text| serde_json::from_str::<Input>(text).unwrap();
+
+        let typed = read(r#"{"stdin":{"data":"bHMK"}}"#).stdin.unwrap();
+        let closed = read(r#"{"stdin":{"close":true}}"#).stdin.unwrap();
+        let sized = read(r#"{"tty_size":{"height":24,"width":80}}"#).tty_size;
+
+        assert_eq!((typed.data.as_slice(), typed.close), (&b"ls\n"[..], false));
+        assert_eq!((closed.data.as_slice(), closed.close), (&b""[..], true));
+        let size = TtySize {
+            height: 24,
+            width: 80,
+        };
+        assert_eq!(sized, Some(size));
+        assert_eq!(read(r#"{"version":1,"auth_token":"x"}"#), Input::default());
+    }
+
+    /// What Nomad's command line reads.
+    #[test]
+    fn frames_to_a_client_have_its_names() {
+        let piece = Piece {
+            data: b"hi\n".to_vec(),
+            close: false,
+        };
+        let said = Output {
+            stdout: Some(piece),
+            ..Output::default()
+        };
+        let over = Output {
+            exited: true,
+            result: Some(ExitResult {
+                exit_code: 3,
+                ..ExitResult::default()
+            }),
+            ..Output::default()
+        };
+
+        let text = |frame| serde_json::to_string(frame).unwrap();
+        assert_eq!(text(&said), r#"{"stdout":{"data":"aGkK"}}"#);
+        assert_eq!(text(&over), r#"{"exited":true,"result":{"exit_code":3}}"#);
+    }
+}

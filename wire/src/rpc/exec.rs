@@ -1,0 +1,90 @@
+//! A command in a task, with input and output as streams.
+//!
+//! Frames of both directions go over one stream: [`ExecInput`] to the node, after the [`ExecSession`] that opened
+//! it, and [`NodeReply`](super::NodeReply) back. Each side may have [`EXEC_WINDOW_BYTES`] on their way that the
+//! other has not taken, so that a session that stands still holds up nothing else of the connection. The end of
+//! the frames to the node hangs up.
+//!
+//! [`EXEC_WINDOW_BYTES`]: crate::limits::EXEC_WINDOW_BYTES
+
+use muster_domain::id::AllocId;
+use serde::{Deserialize, Serialize};
+
+use super::LogStream;
+
+/// Which command, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecSession {
+    /// The allocation.
+    pub alloc_id: AllocId,
+    /// The task.
+    pub task: String,
+    /// Program and arguments; at most [`crate::limits::EXEC_COMMAND_BYTES_MAX`] together.
+    pub command: Vec<String>,
+    /// Give it a terminal.
+    pub tty: bool,
+}
+
+/// What goes into a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExecInput {
+    /// Bytes for the command's standard input; at most [`crate::limits::EXEC_CHUNK_BYTES_MAX`].
+    Stdin(Vec<u8>),
+    /// Its standard input ends.
+    StdinClosed,
+    /// The terminal changed its size, in characters.
+    Resize {
+        /// Lines.
+        height: u16,
+        /// Columns.
+        width: u16,
+    },
+    /// Output was passed on.
+    Taken {
+        /// Its [`ExecPiece::cost`], together.
+        bytes: u64,
+    },
+}
+
+/// What the rest of a message counts for.
+const REST_OF_MESSAGE_BYTES: u64 = 128;
+
+impl ExecInput {
+    /// What it counts for in the window.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        match self {
+            Self::Stdin(bytes) => bytes.len() as u64 + REST_OF_MESSAGE_BYTES,
+            Self::StdinClosed | Self::Resize { .. } => REST_OF_MESSAGE_BYTES,
+            Self::Taken { .. } => 0,
+        }
+    }
+}
+
+/// Bytes that a command wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecPiece {
+    /// Which output; with a terminal there is one, [`LogStream::Stdout`].
+    pub stream: LogStream,
+    /// The bytes; at most [`crate::limits::EXEC_CHUNK_BYTES_MAX`].
+    pub data: Vec<u8>,
+}
+
+impl ExecPiece {
+    /// What it counts for in the window.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.data.len() as u64 + REST_OF_MESSAGE_BYTES
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecExit {
+    /// Its exit code; 128 and the signal's number if a signal ended it.
+    pub code: i32,
+    /// The signal that ended it; 0 is none.
+    pub signal: i32,
+    /// What else the driver says of it.
+    pub note: Option<String>,
+}
