@@ -1,5 +1,8 @@
 //! Servers that are restarted, and one that comes back without its data.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use serde_json::json;
 
 use crate::client::{self, Clients, Http};
@@ -65,6 +68,28 @@ fn a_rolling_restart_is_not_noticed() {
     cluster.assert_well(&[]);
     assert!(cluster.nodes_ready());
     assert_eq!(cluster.tasks(), tasks);
+    commands_run_through_every_server(&tasks);
+}
+
+/// Whichever server the nodes hang on.
+fn commands_run_through_every_server(tasks: &[(String, String, String)]) {
+    for at in 0..SERVERS.len() {
+        for (_, alloc_id, _) in tasks {
+            let mut exec = Command::new(env!("CARGO_BIN_EXE_muster"))
+                .args(["--address", &format!("http://{}:4646", address(at))])
+                .args(["alloc", "exec", alloc_id, "cat"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut input = exec.stdin.take().unwrap();
+            input.write_all(&[b'm'; 300_000]).unwrap();
+            drop(input);
+            let output = exec.wait_with_output().unwrap();
+            assert!(output.status.success(), "through server {at}: {output:?}");
+            assert_eq!(output.stdout.len(), 300_000);
+        }
+    }
 }
 
 /// A follower that comes back without its data is refused under its old name, with the way back. Removed, it
