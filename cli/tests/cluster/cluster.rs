@@ -401,13 +401,15 @@ impl Drop for Cluster {
                 end(agent);
                 let mut clean = Command::new(env!("CARGO_BIN_EXE_muster"));
                 let data = self.dir.path().join(AGENTS[at]).join("data");
-                drop(
-                    clean
-                        .args(["agent", "clean", "--data-dir"])
-                        .arg(data)
-                        .stdout(Stdio::null())
-                        .stderr(Stdio::null())
-                        .status(),
+                let cleaned = clean
+                    .args(["agent", "clean", "--force", "--data-dir"])
+                    .arg(data)
+                    .output()
+                    .unwrap();
+                assert!(
+                    cleaned.status.success() || std::thread::panicking(),
+                    "{}",
+                    String::from_utf8_lossy(&cleaned.stderr)
                 );
             }
         }
