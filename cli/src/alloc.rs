@@ -1,11 +1,11 @@
-//! `muster alloc`: status, logs, exec and stop.
+//! `muster alloc`: status, logs, exec, signal and stop.
 
 mod exec;
 mod show;
 mod stop;
 
 use clap::{Args, Subcommand};
-use muster_wire::api::alloc::{AllocListStub, Allocation};
+use muster_wire::api::alloc::{AllocListStub, Allocation, SignalRequest};
 use muster_wire::api::stats::AllocStats;
 use serde_json::json;
 
@@ -34,6 +34,10 @@ pub enum AllocCommand {
     ///
     /// Ends with the command's exit code. Example: muster alloc exec web/web.0 sh
     Exec(ExecArgs),
+    /// Send a signal to the tasks of an allocation.
+    ///
+    /// Example: muster alloc signal -s SIGHUP web/web.0
+    Signal(SignalArgs),
     /// Stop an allocation; another takes its place, wherever that is best.
     ///
     /// Example: muster alloc stop web/web.0
@@ -77,6 +81,18 @@ pub struct ExecArgs {
     pub escape: String,
 }
 
+/// Arguments of `muster alloc signal`.
+#[derive(Debug, Args)]
+pub struct SignalArgs {
+    /// The allocation, as in `alloc status`.
+    pub alloc: String,
+    /// The task; every one that runs unless given.
+    pub task: Option<String>,
+    /// By name or number.
+    #[arg(short = 's', long, value_name = "SIGNAL", default_value = "SIGKILL")]
+    pub signal: String,
+}
+
 /// Arguments of `muster alloc logs`.
 #[derive(Debug, Args)]
 pub struct AllocLogsArgs {
@@ -103,6 +119,7 @@ pub fn run(client: &Client, json: bool, command: &AllocCommand) -> CliResult {
         AllocCommand::Status { alloc: Some(name) } => status(client, json, name),
         AllocCommand::Logs(args) => logs(client, args),
         AllocCommand::Exec(args) => exec::run(client, args),
+        AllocCommand::Signal(args) => signal(client, json, args),
         AllocCommand::Stop(args) => stop::run(client, json, args),
     }
 }
@@ -175,6 +192,28 @@ fn show_stats(stats: &AllocStats) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+fn signal(client: &Client, json: bool, args: &SignalArgs) -> CliResult {
+    let found = names::alloc(client, &args.alloc)?;
+    let path = format!("/v1/client/allocation/{}/signal", found.id);
+    let request = SignalRequest {
+        alloc_id: found.id.clone(),
+        signal: args.signal.clone(),
+        task: args.task.clone().unwrap_or_default(),
+    };
+    let answer: serde_json::Value = client.put(&path, &request)?;
+    if json {
+        output::print_json(&answer)?;
+    } else {
+        let whom = match &args.task {
+            Some(task) => format!("{task} of {}", found.name),
+            None => format!("every task of {} that runs", found.name),
+        };
+        let (signal, whom) = (output::clean(&args.signal), output::clean(&whom));
+        output::print(&format!("{signal} was sent to {whom}.\n"))?;
+    }
+    Ok(Exit::Done)
 }
 
 fn logs(client: &Client, args: &AllocLogsArgs) -> CliResult {

@@ -159,6 +159,15 @@ pub enum NodeRequest {
     ReadLogs(LogsRequest),
     /// Run a command in a task, with its input and output as streams.
     Exec(ExecSession),
+    /// Send a signal to tasks: [`NodeReply::Signaled`] when that is done.
+    Signal {
+        /// The allocation.
+        alloc_id: AllocId,
+        /// One task; every one that runs unless given.
+        task: Option<String>,
+        /// By name or number.
+        signal: String,
+    },
 }
 
 /// Which output of which task.
@@ -313,6 +322,11 @@ pub enum NodeReply {
     },
     /// It ended; nothing follows.
     ExecExited(ExecExit),
+    /// A signal was sent.
+    Signaled {
+        /// To these tasks.
+        tasks: Vec<String>,
+    },
 }
 
 /// What the network policies of an allocation's tasks let pass and refused.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use muster_agent_core::gc::KeptReason;
+use muster_agent_core::task::TaskInput;
+use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::rpc::{LogsRequest, NodeReply, NodeRequest};
 use quinn::{Connection, VarInt};
@@ -13,6 +15,7 @@ use super::{exec, logs};
 use crate::facilities::Facilities;
 use crate::gc;
 use crate::limits::{LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
+use crate::task::chain;
 use crate::{stats, verdicts};
 
 /// Answers questions until the connection ends.
@@ -75,6 +78,11 @@ async fn answer(
         Ok(Ok(Some(NodeRequest::Exec(session)))) => {
             return exec::run(facilities, session, sender, receiver, place).await;
         }
+        Ok(Ok(Some(NodeRequest::Signal {
+            alloc_id,
+            task,
+            signal,
+        }))) => signal_tasks(facilities, alloc_id, task.as_deref(), &signal).await,
         Ok(Ok(Some(NodeRequest::NodeStats))) => {
             NodeReply::NodeStats(Box::new(stats::node(facilities).await))
         }
@@ -106,6 +114,43 @@ async fn answer(
     sender.send(&reply).await?;
     sender.finish();
     Ok(())
+}
+
+/// Sends a signal to a task, or to every one of an allocation that runs.
+async fn signal_tasks(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+    task: Option<&str>,
+    signal: &str,
+) -> NodeReply {
+    let mut signaled = Vec::new();
+    for (_, name, live) in facilities.live.of(Some(alloc_id)) {
+        if task.is_some_and(|task| task != name) {
+            continue;
+        }
+        let task_id = &live.record.task_id;
+        if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
+            return NodeReply::Failed {
+                reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),
+                not_found: false,
+            };
+        }
+        if let Some(runner) = facilities.live.runner(alloc_id, &name, task_id) {
+            let message = format!("{signal} was sent to the task, as somebody asked");
+            runner.send(TaskInput::Told { message }).await;
+        }
+        signaled.push(name);
+    }
+    if signaled.is_empty() {
+        let what = task.map_or_else(|| "no task".to_owned(), |task| format!("no task `{task}`"));
+        return NodeReply::Failed {
+            reason: format!(
+                "{what} of allocation {alloc_id} runs: see `muster alloc status {alloc_id}`"
+            ),
+            not_found: true,
+        };
+    }
+    NodeReply::Signaled { tasks: signaled }
 }
 
 /// What a collection of everything that is over came to.

@@ -101,6 +101,16 @@ fn a_command_has_its_streams_and_its_exit_code() {
         .unwrap();
     assert_eq!(elsewhere.status.code(), Some(4), "{}", stderr(&elsewhere));
 
+    let signaled = |args: &[&str]| ask(&address, &[&["alloc", "signal"], args].concat());
+    assert!(signaled(&["-s", "SIGCONT", "idle"]).status.success());
+    until("the signal in the task's history", || {
+        let status = ask(&address, &["alloc", "status", "idle"]);
+        stdout(&status).contains("SIGCONT was sent").then_some(())
+    });
+    let unknown = signaled(&["-s", "SIGNONE", "idle", "t"]);
+    assert!(stderr(&unknown).contains("SIGNONE"), "{}", stderr(&unknown));
+    assert_eq!(signaled(&["idle", "nobody"]).status.code(), Some(4));
+
     let mut piped = exec(&address, &["sha256sum"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,18 +1,20 @@
-//! What nodes are asked through the server: statistics, logs and commands in tasks.
+//! What nodes are asked through the server: statistics, logs, commands in tasks and signals to them.
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, put};
 use muster_control_core::state::AllocView;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::node::Node;
+use muster_wire::api::alloc::{SignalRequest, read_signal};
 use muster_wire::api::network::AllocNetwork;
 use muster_wire::api::stats::{AllocStats, NodeStats};
 use muster_wire::rpc::{self, NodeReply, NodeRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table, alloc, exec, logs, metrics, path, usage};
@@ -28,6 +30,10 @@ pub(super) fn routes(table: Table) -> Table {
         )
         .on("/v1/client/allocation/{alloc_id}/checks", get(alloc_checks))
         .on("/v1/client/allocation/{alloc_id}/exec", get(exec::open))
+        .on(
+            "/v1/client/allocation/{alloc_id}/signal",
+            put(signal).post(signal),
+        )
         .on("/v1/client/fs/logs/{alloc_id}", get(logs::read))
 }
 
@@ -210,6 +216,25 @@ async fn alloc_network(
     };
     match ask(&http, alloc.node_id, request).await? {
         NodeReply::AllocNetwork(network) => query.json(&AllocNetwork::from(&*network)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn signal(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let SignalRequest { signal, task, .. } = read_signal(&body.0)?;
+    let alloc = find_alloc(&http, &query, &alloc_id).await?;
+    let request = NodeRequest::Signal {
+        alloc_id: alloc.id,
+        task: Some(task).filter(|task| !task.is_empty()),
+        signal,
+    };
+    match ask(&http, alloc.node_id, request).await? {
+        NodeReply::Signaled { .. } => query.json(&serde_json::json!({})),
         other => Err(unexpected(&other)),
     }
 }

@@ -124,17 +124,18 @@ impl End {
 
 /// Passes frames on in both directions until one of them ends.
 async fn carry(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
-    let (mut to_client, from_client) = socket.split();
+    let (mut to_client, mut from_client) = socket.split();
     let ExecLine { inputs, replies } = line;
     let window = Window::new(EXEC_WINDOW_BYTES);
     let end = tokio::select! {
         end = pass_output(&mut to_client, replies, &inputs, &window) => end,
-        end = take_input(from_client, &inputs, &window) => end,
+        end = take_input(&mut from_client, &inputs, &window) => end,
         () = shutdown.cancelled() => {
             Some(End::new(close_code::AWAY, "this server stops; the command is ended"))
         }
     };
-    // A client that does not read is not waited for.
+    // A client that does not read is not waited for long. What it still sends is read: a connection that is closed
+    // with something unread is reset, and the client may lose what it was told at last.
     let closing = async {
         if let Some(End { code, reason }) = end {
             let reason = Utf8Bytes::from(reason);
@@ -142,6 +143,7 @@ async fn carry(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
             drop(to_client.send(Message::Close(Some(frame))).await);
         }
         drop(to_client.close().await);
+        while let Some(Ok(_)) = from_client.next().await {}
     };
     drop(timeout(limits::HTTP_SHUTDOWN_WAIT, closing).await);
 }
@@ -225,7 +227,7 @@ fn text(output: &Output) -> Message {
 
 /// Passes input on; `None` if the client is gone.
 async fn take_input(
-    mut client: SplitStream<WebSocket>,
+    client: &mut SplitStream<WebSocket>,
     inputs: &mpsc::Sender<ExecInput>,
     window: &Window,
 ) -> Option<End> {

@@ -209,6 +209,7 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         | NodeReply::ExecOutput(_)
         | NodeReply::ExecTaken { .. }
         | NodeReply::ExecExited(_)
+        | NodeReply::Signaled { .. }
         | NodeReply::Collected { .. } => Err(misled()),
     }
 }
@@ -260,6 +261,7 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         | NodeReply::ExecOutput(_)
         | NodeReply::ExecTaken { .. }
         | NodeReply::ExecExited(_)
+        | NodeReply::Signaled { .. }
         | NodeReply::Collected { .. } => {
             return Err(misled());
         }

@@ -3,6 +3,7 @@
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
 mod metric;
+mod signal;
 mod task;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use crate::api::null::{self, Null};
 use crate::api::resources::{AllocatedResources, Resources};
 
 pub use metric::{Metric, NodeScoreMeta};
+pub use signal::{SignalRequest, read_signal};
 pub use task::{TaskEvent, TaskState};
 
 /// What of an allocation is about its node.

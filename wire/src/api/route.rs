@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 70] = [
+pub const ROUTES: [Route; 71] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -94,6 +94,7 @@ pub const ROUTES: [Route; 70] = [
     read("/v1/client/allocation/{alloc_id}/network"),
     read("/v1/client/allocation/{alloc_id}/checks"),
     read("/v1/client/allocation/{alloc_id}/exec"),
+    write("/v1/client/allocation/{alloc_id}/signal"),
     read("/v1/client/fs/logs/{alloc_id}"),
     read("/v1/agent/self"),
     read("/v1/agent/members"),

@@ -297,6 +297,14 @@ fn sessions(golden: &mut String) {
     ] {
         line(golden, name, &reply);
     }
+    let signal = NodeRequest::Signal {
+        alloc_id: AllocId::at(LogIndex(7), 0),
+        task: Some("main".to_owned()),
+        signal: "SIGHUP".to_owned(),
+    };
+    line(golden, "signal", &signal);
+    let tasks = vec!["main".to_owned()];
+    line(golden, "signaled", &NodeReply::Signaled { tasks });
 }
 
 fn questions(golden: &mut String) {
