@@ -78,8 +78,93 @@ fn take(order: &str) -> io::Result<()> {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(132)))?;
             send(socket, loopback, &[0; 16])
         }
+        "sctp6-by-hand" => {
+            let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::from(132)))?;
+            send(socket, SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), &[0; 16])
+        }
+        "udp6-by-hand" => send6(&[], port),
+        "udp6-behind-options" => send6(&[HOP_BY_HOP, DESTINATION_OPTIONS], port),
+        "udp6-behind-many" => send6(&[DESTINATION_OPTIONS; 12], port),
+        "udp6-first-fragment" => send6(&[FIRST_FRAGMENT], port),
+        "udp6-later-fragment" => send6(&[LATER_FRAGMENT], port),
+        "udp6-behind-unknown" => send6(&[UNKNOWN], port),
+        "broadcast" | "multicast" => {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, udp)?;
+            socket.set_broadcast(true)?;
+            socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST)?;
+            let to = if way == "broadcast" {
+                LOCAL_BROADCAST
+            } else {
+                ALL_HOSTS
+            };
+            send(socket, SocketAddr::from((to, port)), b"hello")
+        }
+        "bound-to-a-device" => {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, udp)?;
+            socket.bind_device(Some(b"lo"))?;
+            send(socket, loopback, b"hello")
+        }
+        "marked" => {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, udp)?;
+            socket.set_mark(7)?;
+            send(socket, loopback, b"hello")
+        }
+        "from-a-foreign-address" => {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, udp)?;
+            socket.set_ip_transparent_v4(true)?;
+            socket.bind(&SocketAddr::from((NOWHERE, 0)).into())?;
+            send(socket, loopback, b"hello")
+        }
+        "io-uring" => tokio_uring::start(async {
+            tokio_uring::net::TcpStream::connect(nowhere)
+                .await
+                .map(drop)
+        }),
         other => panic!("no such way: {other}"),
     }
+}
+
+/// The address of all on the loopback network.
+const LOCAL_BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
+/// All hosts of the link.
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+
+/// A header between that of IPv6 and the next one: its number, and what stands in it behind the number of the next.
+type Extension = (u8, [u8; 7]);
+
+/// Without options but padding.
+const HOP_BY_HOP: Extension = (0, [0, 1, 4, 0, 0, 0, 0]);
+const DESTINATION_OPTIONS: Extension = (60, [0, 1, 4, 0, 0, 0, 0]);
+/// More follow; they never do.
+const FIRST_FRAGMENT: Extension = (44, [0, 0, 1, 0, 0, 0, 9]);
+/// From the eighth byte on.
+const LATER_FRAGMENT: Extension = (44, [0, 0, 8, 0, 0, 0, 9]);
+/// A number that is nobody's (RFC 3692: for experiments).
+const UNKNOWN: Extension = (253, [0; 7]);
+
+/// Sends an IPv6 packet to loopback with these headers before a UDP header to `port`.
+fn send6(extensions: &[Extension], port: u16) -> io::Result<()> {
+    const UDP: u8 = 17;
+    let mut numbers = extensions.iter().map(|(number, _)| *number).chain([UDP]);
+    let first = numbers.next().unwrap();
+    let mut rest: Vec<u8> = Vec::new();
+    for ((_, body), next) in extensions.iter().zip(numbers) {
+        rest.push(next);
+        rest.extend(body);
+    }
+    rest.extend(9_u16.to_be_bytes());
+    rest.extend(port.to_be_bytes());
+    rest.extend([0, 13, 0, 0]);
+    rest.extend(b"hello");
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(u16::try_from(rest.len()).unwrap().to_be_bytes());
+    packet.extend([first, 64]);
+    packet.extend(Ipv6Addr::LOCALHOST.octets());
+    packet.extend(Ipv6Addr::LOCALHOST.octets());
+    packet.extend(rest);
+    let raw = Some(Protocol::from(libc::IPPROTO_RAW));
+    let socket = Socket::new(Domain::IPV6, Type::RAW, raw)?;
+    send(socket, SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), &packet)
 }
 
 fn send(socket: Socket, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
@@ -129,6 +214,18 @@ fn every_way_out_ends_at_the_wall() {
         ("udp-by-hand", port),
         ("fragment-by-hand", port),
         ("sctp-by-hand", 0),
+        ("sctp6-by-hand", 0),
+        ("udp6-by-hand", port6),
+        ("udp6-behind-options", port6),
+        ("udp6-behind-many", port6),
+        ("udp6-first-fragment", port6),
+        ("udp6-later-fragment", port6),
+        ("udp6-behind-unknown", port6),
+        ("broadcast", port),
+        ("multicast", port),
+        ("bound-to-a-device", port),
+        ("marked", port),
+        ("from-a-foreign-address", port),
     ];
 
     fence(&node, &bpf, &policies(open(), open()));
@@ -138,6 +235,9 @@ fn every_way_out_ends_at_the_wall() {
     fence(&node, &bpf, &policies(closed(), closed()));
     for (way, port) in local.into_iter().chain([("fast-open", 80), ("mptcp", 80)]) {
         assert_eq!(outcome(&mut node, way, port), "EPERM", "{way}");
+    }
+    if has_io_uring() {
+        assert_eq!(outcome(&mut node, "io-uring", 80), "EPERM");
     }
 
     // What shows no port is not let out by a rule for ports, nor by one for UDP.
@@ -152,7 +252,36 @@ fn every_way_out_ends_at_the_wall() {
         assert_eq!(outcome(&mut node, "fragment-by-hand", port), "EPERM");
         assert_eq!(outcome(&mut node, "sctp-by-hand", 0), "EPERM");
     }
+    let datagrams = |port| rule(PolicyAction::Allow, PolicyProtocol::Udp, "::1", port);
+    for rule in [datagrams(port6), datagrams(0)] {
+        fence(
+            &node,
+            &bpf,
+            &policies(direction(PolicyAction::Deny, vec![rule]), closed()),
+        );
+        for way in ["udp6-by-hand", "udp6-behind-options", "udp6-first-fragment"] {
+            assert_eq!(outcome(&mut node, way, port6), "ok", "{way}");
+        }
+        for way in [
+            "udp6-behind-many",
+            "udp6-later-fragment",
+            "udp6-behind-unknown",
+        ] {
+            assert_eq!(outcome(&mut node, way, port6), "EPERM", "{way}");
+        }
+    }
     received(&heard);
+    received(&heard6);
+}
+
+/// Says so if not.
+fn has_io_uring() -> bool {
+    let has = std::panic::catch_unwind(|| tokio_uring::start(async {})).is_ok();
+    if !has {
+        let reason = "the kernel of this machine gives no io_uring: its way was not tried";
+        crate::support::skipped("ways::every_way_out_ends_at_the_wall(io_uring)", reason);
+    }
+    has
 }
 
 /// Takes what was let through, so that nothing of it surprises.
