@@ -76,6 +76,14 @@ pub(crate) enum ApiError {
     /// A snapshot was not restored.
     #[error("{}", crate::chain(.0))]
     Restore(#[from] RestoreError),
+    /// A browser asks for a page that is not from here.
+    #[error(
+        "a page from {origin} may not open sessions here: only what comes from this server's own address may"
+    )]
+    ForeignOrigin {
+        /// Where the page is from.
+        origin: String,
+    },
     /// The node cannot be asked.
     #[error("{}", chain(.0))]
     Node(#[from] NodeRequestError),
@@ -176,6 +184,7 @@ impl ApiError {
                 not_found: true, ..
             } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::ForeignOrigin { .. } => StatusCode::FORBIDDEN,
             Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) | Self::Task { .. } => {
                 StatusCode::BAD_REQUEST
             }
