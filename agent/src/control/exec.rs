@@ -105,7 +105,7 @@ async fn carry(
     let (fed, acknowledged) = mpsc::channel(1);
     let feeding = async {
         feed(waiting, to_driver, fed, &windows).await;
-        std::future::pending::<()>().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         sent = pass_output(output, &mut sender, acknowledged, &windows) => sent,
