@@ -33,6 +33,10 @@ pub(crate) const LOG_READERS_MAX: usize = 1_024;
 pub(crate) const EXEC_SESSIONS_MAX: usize = 64;
 /// Inputs of a session that wait for its command: more than its window has room for, so that none is refused.
 pub(crate) const EXEC_INPUTS_MAX: usize = 1_024;
+/// Inputs of a session on their way to its driver, which has a queue of its own.
+pub(crate) const EXEC_DRIVER_INPUTS_MAX: usize = 1;
+/// Words that input was taken which wait to be sent; what they say adds up meanwhile.
+pub(crate) const EXEC_WORDS_MAX: usize = 1;
 /// Bytes of input that went to a command before its sender is told: an eighth of the window, so that it never waits
 /// for the word.
 pub(crate) const EXEC_TAKEN_BYTES: u64 = 16 << 10;

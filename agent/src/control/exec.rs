@@ -16,7 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::facilities::Facilities;
-use crate::limits::{EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES};
+use crate::limits::{
+    EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
+};
 use crate::task::chain;
 
 /// What a signal's number is added to in an exit code, as shells do.
@@ -45,7 +47,7 @@ pub(super) async fn run(
         );
         return fail(sender, reason, true).await;
     };
-    let (to_driver, inputs) = mpsc::channel(1);
+    let (to_driver, inputs) = mpsc::channel(EXEC_DRIVER_INPUTS_MAX);
     let request = ExecRequest {
         command: session.command,
         tty: session.tty,
@@ -102,7 +104,7 @@ async fn carry(
         output: Window::new(EXEC_WINDOW_BYTES),
     };
     let (to_feed, waiting) = mpsc::channel(EXEC_INPUTS_MAX);
-    let (fed, acknowledged) = mpsc::channel(1);
+    let (fed, acknowledged) = mpsc::channel(EXEC_WORDS_MAX);
     let feeding = async {
         feed(waiting, to_driver, fed, &windows).await;
         std::future::pending::<()>().await;

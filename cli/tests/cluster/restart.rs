@@ -83,7 +83,7 @@ fn commands_run_through_every_server(tasks: &[(String, String, String)]) {
                 .spawn()
                 .unwrap();
             let mut input = exec.stdin.take().unwrap();
-            input.write_all(&[b'm'; 300_000]).unwrap();
+            input.write_all(&vec![b'm'; 300_000]).unwrap();
             drop(input);
             let output = exec.wait_with_output().unwrap();
             assert!(output.status.success(), "through server {at}: {output:?}");
