@@ -150,6 +150,13 @@ pub(super) fn show_placement(
     elapsed: Duration,
 ) -> Result<(), CliError> {
     let total = placed.len() + eval.queued_allocations.values().sum::<u32>() as usize;
+    if total == 0 {
+        let (span, why) = (
+            output::span(elapsed),
+            "what runs stays, and takes what changes in place",
+        );
+        return output::print(&format!("{id}: nothing to place ({span}): {why}\n"));
+    }
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for alloc in placed {
         *nodes.entry(&alloc.node_name).or_default() += 1;
@@ -286,6 +293,11 @@ fn show_end(
         for place in places(alloc, args) {
             output::print(&format!("      {}\n", output::clean(&place)))?;
         }
+    }
+    if running.allocs.is_empty() && short == 0 {
+        return output::print(&format!(
+            "{id} is registered.   more: muster job status {id}   undo: muster job revert {id} VERSION\n"
+        ));
     }
     let state = match (running.failed, short) {
         (0, 0) => "is running",
