@@ -56,6 +56,7 @@ impl Streams {
                 name,
                 limits,
                 on_full: OnFull::default(),
+                rate: None,
             };
             match ring.attach(spec).await {
                 Ok(id) => streams.ids.push(id),

@@ -157,6 +157,7 @@ impl Place {
                 name,
                 limits: LIMITS,
                 on_full: OnFull::Block,
+                rate: None,
             };
             streams.push(runtime.block_on(ring.attach(spec))?);
         }
