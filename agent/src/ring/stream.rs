@@ -367,6 +367,8 @@ impl Stream {
             return 0;
         }
         self.file.drop_bytes(dropped);
+        #[cfg(test)]
+        crate::ring::tests::killed::before_a_discard();
         self.held = 0..0;
         let mut left = usize::try_from(waiting).unwrap_or(0);
         let mut scratch = [0; 4096];

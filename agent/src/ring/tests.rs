@@ -15,7 +15,7 @@ use crate::ring::{
 };
 
 mod full_disk;
-mod killed;
+pub(super) mod killed;
 mod limited;
 mod many;
 mod measure;

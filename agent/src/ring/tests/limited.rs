@@ -2,7 +2,9 @@
 
 use std::io::Write as _;
 
-use super::{ALL, Duration, Place, assert_same, detach, lines, raise_descriptors, until, write_lines};
+use super::{
+    ALL, Duration, Place, assert_same, detach, lines, raise_descriptors, until, write_lines,
+};
 use crate::logs::{Chunk, GapCause, LogReader};
 use crate::ring::{LogRing, OnFull, RateLimit, StreamSpec};
 
