@@ -511,11 +511,10 @@ impl LogReader {
         let mut length = open.data.metadata()?.len();
         open.gaps.look(&self.dir, &self.name)?;
         if !open.gaps.are_there() {
-            if open.data.metadata()?.nlink() > 0 {
-                open.whole_to = length;
-            } else if offsets::load(&self.dir, &self.name)?
-                .is_some_and(|known| open.is_followed(length, &known))
-            {
+            let is_whole = open.data.metadata()?.nlink() > 0
+                || offsets::load(&self.dir, &self.name)?
+                    .is_some_and(|known| open.is_followed(length, &known));
+            if is_whole {
                 open.whole_to = length;
             }
             length = length.min(open.whole_to);

@@ -328,12 +328,11 @@ fn check_logs(at: &str, logs: LogConfig, faults: &mut Vec<Fault>) {
             let reason = format!("{rate} is not from {min} to {max}");
             faults.push(Fault::new(format!("{at} → logs → rate"), reason));
         }
-        Some(_) => {}
         None if on_limit != LogOverflow::default() => faults.push(Fault::new(
             format!("{at} → logs → on_limit"),
             "says what happens above a `rate`, and there is none",
         )),
-        None => {}
+        Some(_) | None => {}
     }
 }
 

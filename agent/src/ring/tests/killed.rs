@@ -176,7 +176,7 @@ async fn killed_drainer_of_a_thousand_writers_neither_loses_nor_repeats() {
         }
         let places = places(dir.path());
         let mut tasks: Vec<_> = places.iter().map(|p| p.task_side("web.stdout")).collect();
-        let (go, rounds) = mpsc::channel();
+        let (go, rounds) = mpsc::sync_channel(ROUNDS as usize);
         let writer = std::thread::spawn(move || {
             for round in rounds {
                 for n in round * ROUND_LINES..(round + 1) * ROUND_LINES {
