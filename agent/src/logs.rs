@@ -2,7 +2,7 @@
 //!
 //! A stream's bytes have *offsets*: the first byte a task ever wrote is 0, whatever was rotated
 //! away or dropped since. [`RotatingFile`] is the only writer of a stream's files and of the small
-//! files of offsets and times beside them; [`LogReader`] only reads. Directories handled here lie outside
+//! files of offsets, gaps and times beside them; [`LogReader`] only reads. Directories handled here lie outside
 //! everything a task can write, and each name in them is opened relative to a directory
 //! descriptor, never through a symbolic link.
 //!
@@ -10,6 +10,7 @@
 
 mod dir;
 mod fifo;
+mod gaps;
 mod limits;
 mod offsets;
 mod reader;

@@ -14,6 +14,7 @@
 //!
 //! What is deliberately absent: reading logs, FIFOs, rotation (`logs`).
 
+mod bucket;
 mod limits;
 mod pace;
 mod readiness;
@@ -31,7 +32,8 @@ use crate::logs::{Fifo, OpenLogDirError, OpenLogError, RotateLimits};
 use crate::ring::limits::{COMMANDS_MAX, STARTS_MAX};
 use crate::ring::worker::Command;
 
-/// What a stream does with bytes that cannot be written because the disk is full.
+/// What a stream does with bytes that cannot be written, because the disk is full, or may not, because they are
+/// more than its rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
     /// Leaves them in the FIFO and tries again, so that the task blocks once that is full.
@@ -127,6 +129,17 @@ pub struct StreamSpec {
     pub limits: RotateLimits,
     /// What to do when the disk is full.
     pub on_full: OnFull,
+    /// How much is taken in a second; `None` for as much as comes.
+    pub rate: Option<RateLimit>,
+}
+
+/// How much of a stream is taken in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Bytes in a second, at least 1. As much may come at once after a pause of a second.
+    pub bytes_per_second: u64,
+    /// What becomes of more. What still waits in the FIFO when the stream is detached is taken in any case.
+    pub on_limit: OnFull,
 }
 
 /// What a stream did since it was attached.
@@ -134,8 +147,10 @@ pub struct StreamSpec {
 pub struct StreamStats {
     /// Bytes written to files.
     pub bytes: u64,
-    /// Bytes thrown away because they could not be written.
+    /// Bytes thrown away because they could not be written, or were more than the rate.
     pub dropped_bytes: u64,
+    /// Time in which there were bytes and the rate was used up.
+    pub limited: Duration,
     /// How often the next file was begun.
     pub rotations: u64,
     /// Offset behind the last byte taken from the FIFO, counted from the stream's begin.

@@ -56,6 +56,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         pid,
         log_bytes,
         log_dropped_bytes,
+        log_limited_nanos,
         absent,
     } = counters;
     let process = u64::from(*pid);
@@ -101,6 +102,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("disk latency", histogram(block_latency.as_ref())),
         ("log taken", output::bytes(*log_bytes)),
         ("log dropped", output::bytes(*log_dropped_bytes)),
+        ("log above rate", time(Some(*log_limited_nanos))),
     ];
     lines.extend(reasons(absent).map(|reason| ("–", reason)));
     lines

@@ -600,6 +600,9 @@ pub struct TaskStats {
     pub pid: u32,
     /// Bytes of stdout and stderr taken so far.
     pub log_bytes: u64,
-    /// Bytes of stdout and stderr dropped because the disk was full.
+    /// Bytes of stdout and stderr dropped, because the disk was full or they were more than the task's rate, since
+    /// the agent takes them.
     pub log_dropped_bytes: u64,
+    /// Time in which there was more of stdout and of stderr than the task's rate, since the agent takes them.
+    pub log_limited: Duration,
 }

@@ -227,10 +227,10 @@ fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) ->
             dropped: cause == GapCause::Dropped,
         },
         Chunk::Data { bytes: data, .. } => {
-            let (file, begin) = reader.file().unwrap_or_default();
+            let (file, offset) = reader.file().unwrap_or_default();
             NodeReply::LogPiece(LogPiece {
                 file: format!("{name}.{file}"),
-                offset: position - begin,
+                offset,
                 position,
                 at,
                 data,
@@ -251,13 +251,11 @@ fn lives(facilities: &Facilities, request: &LogsRequest) -> bool {
 fn reply(reader: &LogReader, name: &str, chunk: Chunk) -> NodeReply {
     match chunk {
         Chunk::Gap { bytes, .. } => NodeReply::LogGap { bytes },
-        Chunk::Data { offset, bytes } => {
-            let end = offset + bytes.len() as u64;
-            let files = reader.files().unwrap_or_default();
-            let file = files.iter().rev().find(|file| file.offset <= offset);
+        Chunk::Data { bytes, .. } => {
+            let (file, offset) = reader.file().unwrap_or_default();
             NodeReply::LogData {
-                file: file.map_or_else(|| name.to_owned(), |file| format!("{name}.{}", file.index)),
-                offset: end - file.map_or(0, |file| file.offset),
+                file: format!("{name}.{file}"),
+                offset,
                 data: bytes,
             }
         }

@@ -44,3 +44,8 @@ pub(crate) const TIME_BYTES_OF_LOG: u64 = 256;
 pub(crate) const TIME_RECORDS_MAX: u64 = 65_536;
 /// See [`TIME_RECORDS_MAX`].
 pub(crate) const TIME_RECORDS_MIN: u64 = 256;
+
+/// Room taken beforehand for records of gaps, in bytes, for a stream that may drop: one page, as less is not
+/// given. While a disk is full a log file's gap grows in one record, so 256 records outlast it. There are never
+/// more records of gaps beside a log file than of times; the next gap begins another log file.
+pub(crate) const GAPS_RESERVE_BYTES: u64 = 4096;

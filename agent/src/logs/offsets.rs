@@ -2,8 +2,7 @@
 //!
 //! `.<name>.offsets` has a line `<index> <offset>` for each log file. It is replaced atomically
 //! *before* a log file is made, so each file that can be seen has its line, whenever the writer
-//! was killed. Without it, offsets could not be told once the first file is rotated away, and
-//! bytes that were dropped while the disk was full would leave no trace.
+//! was killed. Without it, offsets could not be told once the first file is rotated away.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -63,17 +62,24 @@ fn parse(text: &str) -> Option<Offsets> {
 
 /// Fills in what is missing: the offset of each of `files` (index, length), ascending.
 ///
-/// A file without a line begins where the one before it ends. Where not even the first has one,
+/// A file without a line begins where the one before it ends, with the bytes that were `dropped` in it. Where not even the first has one,
 /// all files before it are taken to have had its length, which is what rotation makes of a stream
 /// whose limits never changed.
-pub(crate) fn complete(known: &Offsets, files: &[(u64, u64)]) -> Offsets {
+pub(crate) fn complete(
+    known: &Offsets,
+    files: &[(u64, u64)],
+    dropped: impl Fn(u64) -> u64,
+) -> Offsets {
     let mut offsets = Offsets::new();
-    let mut end = None;
+    let mut before: Option<(u64, u64)> = None;
     for &(index, bytes) in files {
-        let guess = || end.unwrap_or_else(|| index.saturating_mul(bytes));
+        let guess = || match before {
+            Some((before, end)) => end.saturating_add(dropped(before)),
+            None => index.saturating_mul(bytes),
+        };
         let offset = known.get(&index).copied().unwrap_or_else(guess);
         offsets.insert(index, offset);
-        end = Some(offset.saturating_add(bytes));
+        before = Some((index, offset.saturating_add(bytes)));
     }
     offsets
 }
@@ -109,15 +115,21 @@ mod tests {
     fn missing_offsets_follow_from_lengths() {
         let files = [(2, 10), (3, 4)];
 
+        let none = |_| 0;
         assert_eq!(
-            complete(&Offsets::new(), &files),
+            complete(&Offsets::new(), &files, none),
             Offsets::from([(2, 20), (3, 30)])
         );
         assert_eq!(
-            complete(&Offsets::from([(2, 7)]), &files),
+            complete(&Offsets::from([(2, 7)]), &files, none),
             Offsets::from([(2, 7), (3, 17)])
         );
         let gap = Offsets::from([(2, 7), (3, 99)]);
-        assert_eq!(complete(&gap, &files), gap);
+        assert_eq!(complete(&gap, &files, |_| 1_000), gap);
+        let five = |index: u64| if index == 2 { 5 } else { 0 };
+        assert_eq!(
+            complete(&Offsets::from([(2, 7)]), &files, five),
+            Offsets::from([(2, 7), (3, 22)])
+        );
     }
 }

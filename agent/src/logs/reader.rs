@@ -2,11 +2,13 @@
 //!
 //! A reader never holds the writer up: it opens the files for reading and looks again when it has
 //! come to the end. What was rotated away or dropped before it was read is announced as
-//! [`Chunk::Gap`]; a file that is removed while it is being read is still read to its end.
+//! [`Chunk::Gap`], where it is missing; a gap that still grows is announced as far as it is known. A file that is
+//! removed while it is being read is still read to its end.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,8 +18,9 @@ use tokio::time::Instant;
 
 use crate::logs::LogDir;
 use crate::logs::dir::OpenLogDirError;
+use crate::logs::gaps::{Gaps, Place};
 use crate::logs::limits::{FOLLOW_PAUSE_MAX, FOLLOW_PAUSE_MIN, READ_BYTES_MAX, RELIST_MAX};
-use crate::logs::offsets;
+use crate::logs::offsets::{self, Offsets};
 use crate::logs::times::{self, Since, Taken};
 
 /// One file of a stream.
@@ -29,12 +32,6 @@ pub struct LogFile {
     pub offset: u64,
     /// Its length.
     pub bytes: u64,
-}
-
-impl LogFile {
-    fn end(&self) -> u64 {
-        self.offset.saturating_add(self.bytes)
-    }
 }
 
 /// What stands at an offset.
@@ -103,7 +100,28 @@ pub struct LogReader {
     name: String,
     offset: u64,
     /// The file that `offset` was last found in.
-    open: Option<(LogFile, File)>,
+    open: Option<Open>,
+}
+
+/// A file that is read from, kept open so that it can be read to its end when it is rotated away.
+#[derive(Debug)]
+struct Open {
+    file: LogFile,
+    data: File,
+    gaps: Gaps,
+    /// Behind the last byte that was read from it.
+    position: u64,
+    /// Up to where there are no gaps if none are recorded: a file that was rotated away meanwhile took the record
+    /// of later ones with it.
+    whole_to: u64,
+}
+
+impl Open {
+    /// Whether the next file begins where this one of `length` bytes ends.
+    fn is_followed(&self, length: u64, known: &Offsets) -> bool {
+        let next = known.get(&(self.file.index + 1));
+        next == Some(&self.file.offset.saturating_add(length))
+    }
 }
 
 /// What one look at the files gave.
@@ -144,11 +162,12 @@ impl LogReader {
         self.list().map_err(|source| self.failed(source))
     }
 
-    /// The number and the first offset of the file that was read from last.
+    /// The number of the file that was read from last, and the position in it behind what was read. It is less
+    /// than the offset in the stream by what was dropped, too.
     pub fn file(&self) -> Option<(u64, u64)> {
         self.open
             .as_ref()
-            .map(|(file, _)| (file.index, file.offset))
+            .map(|open| (open.file.index, open.position))
     }
 
     /// Offset of the next byte that [`Self::read`] returns.
@@ -169,50 +188,105 @@ impl LogReader {
     /// [`ReadLogError::Io`].
     pub fn seek_from_end(&mut self, bytes: u64) -> Result<(), ReadLogError> {
         let files = self.files()?;
-        let end = files.last().map_or(0, LogFile::end);
+        let end = self.end(&files)?;
         let begin = files.first().map_or(0, |file| file.offset);
         self.seek(end.saturating_sub(bytes).max(begin));
         Ok(())
     }
 
     /// Goes on so that the last `lines` lines follow, or at the first byte that is kept. A last
-    /// line without its newline counts.
+    /// line without its newline counts, and so does each part of a line with a gap in it.
     ///
     /// # Errors
     ///
     /// [`ReadLogError::Io`].
     pub fn seek_last_lines(&mut self, lines: u64) -> Result<(), ReadLogError> {
         let files = self.files()?;
-        let (Some(first), Some(last)) = (files.first(), files.last()) else {
+        if lines == 0 {
+            let end = self.end(&files)?;
+            self.seek(end);
             return Ok(());
-        };
-        let (begin, end) = (first.offset, last.end());
-        let mut block_end = end;
+        }
         let mut found = 0;
-        while lines > 0 && block_end > begin {
-            let block = block_end.saturating_sub(READ_BYTES_MAX as u64).max(begin);
-            self.seek(block);
-            let mut bytes = self.read_span(block_end)?;
-            if block_end == end && bytes.last() == Some(&b'\n') {
-                // The newline that ends the last line begins no other.
-                bytes.pop();
-            }
-            for (at, _) in bytes
-                .iter()
-                .enumerate()
-                .rev()
-                .filter(|(_, byte)| **byte == b'\n')
-            {
-                found += 1;
-                if found == lines {
-                    self.seek(block + at as u64 + 1);
+        // What was looked through of the part that has no gap: its begin and its end.
+        let mut part: Option<Range<u64>> = None;
+        for file in files.iter().rev() {
+            for kept in self.kept(file)?.into_iter().rev() {
+                let end = match &part {
+                    Some(part) if part.start == kept.end => part.end,
+                    Some(part) => {
+                        found += 1;
+                        if found == lines {
+                            self.seek(part.start);
+                            return Ok(());
+                        }
+                        kept.end
+                    }
+                    None => kept.end,
+                };
+                if let Some(line) = self.last_lines(&kept, end, lines, &mut found)? {
+                    self.seek(line);
                     return Ok(());
+                }
+                part = Some(kept.start..end);
+            }
+        }
+        self.seek(files.first().map_or(0, |file| file.offset));
+        Ok(())
+    }
+
+    /// Counts the lines that begin in `kept`, but not at its begin, up to `lines`; says where that one begins.
+    /// Without a gap, bytes go on to `end`.
+    fn last_lines(
+        &mut self,
+        kept: &Range<u64>,
+        end: u64,
+        lines: u64,
+        found: &mut u64,
+    ) -> Result<Option<u64>, ReadLogError> {
+        let mut block_end = kept.end;
+        while block_end > kept.start {
+            let block = block_end
+                .saturating_sub(READ_BYTES_MAX as u64)
+                .max(kept.start);
+            self.seek(block);
+            let bytes = self.read_span(block_end)?;
+            for (at, byte) in bytes.iter().enumerate().rev() {
+                let next = block + at as u64 + 1;
+                // The newline that ends the last line begins no other.
+                if *byte == b'\n' && next < end {
+                    *found += 1;
+                    if *found == lines {
+                        return Ok(Some(next));
+                    }
                 }
             }
             block_end = block;
         }
-        self.seek(if lines == 0 { end } else { begin });
-        Ok(())
+        Ok(None)
+    }
+
+    /// The parts of a file that are kept, by their offsets; none if it was rotated away.
+    fn kept(&self, file: &LogFile) -> Result<Vec<Range<u64>>, ReadLogError> {
+        let kept = Gaps::open(&self.dir, &self.name, file.index)
+            .and_then(|gaps| gaps.kept(file.bytes))
+            .map_err(|source| self.failed(source))?;
+        let in_stream = |part: Range<u64>| {
+            file.offset.saturating_add(part.start)..file.offset.saturating_add(part.end)
+        };
+        Ok(kept.into_iter().map(in_stream).collect())
+    }
+
+    /// Offset behind the last of `files`, with what was dropped there.
+    fn end(&self, files: &[LogFile]) -> Result<u64, ReadLogError> {
+        let Some(last) = files.last() else {
+            return Ok(0);
+        };
+        let dropped = Gaps::open(&self.dir, &self.name, last.index)
+            .and_then(|gaps| gaps.total())
+            .map_err(|source| self.failed(source))?;
+        let end = last.offset.saturating_add(last.bytes);
+        Ok(end.saturating_add(dropped))
     }
 
     /// Goes on at the first line that was taken at `since` or later, as far as that is known: lines whose
@@ -223,7 +297,7 @@ impl LogReader {
     /// [`ReadLogError::Io`].
     pub fn seek_since(&mut self, since: Timestamp) -> Result<(), ReadLogError> {
         let files = self.files()?;
-        let mut found = files.last().map_or(0, LogFile::end);
+        let mut found = self.end(&files)?;
         for file in files.iter().rev() {
             let young = times::since(&self.dir, &self.name, file.index, file.offset, since);
             match young {
@@ -317,15 +391,24 @@ impl LogReader {
         // Looked up again: a time is written before its bytes, so that of all that was read is there by now.
         let Taken { at, until } = self.taken(*offset);
         let same = until.map_or(u64::MAX, |until| until - *offset);
+        let read = bytes.len();
         bytes.truncate(usize::try_from(same).unwrap_or(usize::MAX));
+        if let Some(open) = &mut self.open {
+            open.position -= (read - bytes.len()) as u64;
+        }
         self.offset = chunk.end();
         Ok(Some((chunk, at)))
     }
 
     /// When the byte at `offset` was taken, if it is in the file that is open.
     fn taken(&self, offset: u64) -> Taken {
-        self.open.as_ref().map_or_else(Taken::default, |(file, _)| {
-            times::taken(&self.dir, &self.name, file.index, file.offset, offset)
+        self.open.as_ref().map_or_else(Taken::default, |open| {
+            let LogFile {
+                index,
+                offset: begin,
+                ..
+            } = open.file;
+            times::taken(&self.dir, &self.name, index, begin, offset)
         })
     }
 
@@ -380,50 +463,84 @@ impl LogReader {
             return Ok(Look::Found(chunk));
         }
         let files = self.list()?;
-        let Some(file) = files.iter().find(|file| self.offset < file.end()) else {
-            return Ok(Look::End);
+        let behind = files.partition_point(|file| file.offset <= self.offset);
+        let next = files.get(behind);
+        let Some(at) = behind.checked_sub(1) else {
+            return Ok(next.map_or(Look::End, |next| self.gap(next, GapCause::Rotated)));
         };
-        if self.offset < file.offset {
-            let bytes = file.offset - self.offset;
-            // A file before the gap is kept, so none was removed from between.
-            let after_kept = files.first().is_some_and(|first| first.index < file.index);
-            return Ok(Look::Found(Chunk::Gap {
-                offset: self.offset,
-                bytes,
-                cause: if after_kept {
-                    GapCause::Dropped
-                } else {
-                    GapCause::Rotated
-                },
-            }));
-        }
-        match self
-            .dir
-            .open_file(&format!("{}.{}", self.name, file.index), OFlags::RDONLY)
-        {
-            Ok(open) => self.open = Some((*file, open)),
+        match self.open_file(&files[at]) {
+            Ok(open) => self.open = Some(open),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Again),
             Err(error) => return Err(error),
         }
-        Ok(self.read_open(limit)?.map_or(Look::Again, Look::Found))
+        if let Some(chunk) = self.read_open(limit)? {
+            return Ok(Look::Found(chunk));
+        }
+        // The file before the gap is kept, so none was removed from between.
+        Ok(next.map_or(Look::End, |next| self.gap(next, GapCause::Dropped)))
+    }
+
+    fn gap(&self, next: &LogFile, cause: GapCause) -> Look {
+        Look::Found(Chunk::Gap {
+            offset: self.offset,
+            bytes: next.offset - self.offset,
+            cause,
+        })
+    }
+
+    fn open_file(&self, file: &LogFile) -> io::Result<Open> {
+        let name = format!("{}.{}", self.name, file.index);
+        Ok(Open {
+            file: *file,
+            data: self.dir.open_file(&name, OFlags::RDONLY)?,
+            gaps: Gaps::open(&self.dir, &self.name, file.index)?,
+            position: 0,
+            whole_to: 0,
+        })
     }
 
     /// Reads from the file that is open, if the offset is in it.
     fn read_open(&mut self, limit: usize) -> io::Result<Option<Chunk>> {
-        let Some((file, open)) = &self.open else {
+        let Some(open) = &mut self.open else {
             return Ok(None);
         };
-        let Some(position) = self.offset.checked_sub(file.offset) else {
+        let Some(relative) = self.offset.checked_sub(open.file.offset) else {
             return Ok(None);
         };
-        let left = open.metadata()?.len().saturating_sub(position);
+        // In this order: all gaps in front of those bytes are recorded by now.
+        let mut length = open.data.metadata()?.len();
+        open.gaps.look(&self.dir, &self.name)?;
+        if !open.gaps.are_there() {
+            let is_whole = open.data.metadata()?.nlink() > 0
+                || offsets::load(&self.dir, &self.name)?
+                    .is_some_and(|known| open.is_followed(length, &known));
+            if is_whole {
+                open.whole_to = length;
+            }
+            length = length.min(open.whole_to);
+        }
+        let (position, until_gap) = match open.gaps.place(relative)? {
+            Place::Data {
+                position,
+                until_gap,
+            } => (position, until_gap.unwrap_or(u64::MAX)),
+            Place::Gap { left } => {
+                return Ok(Some(Chunk::Gap {
+                    offset: self.offset,
+                    bytes: left,
+                    cause: GapCause::Dropped,
+                }));
+            }
+        };
+        let left = length.saturating_sub(position).min(until_gap);
         let wanted = usize::try_from(left).unwrap_or(limit).min(limit);
         if wanted == 0 {
             return Ok(None);
         }
         let mut bytes = vec![0; wanted];
-        let read = open.read_at(&mut bytes, position)?;
+        let read = open.data.read_at(&mut bytes, position)?;
         bytes.truncate(read);
+        open.position = position + read as u64;
         Ok((read > 0).then_some(Chunk::Data {
             offset: self.offset,
             bytes,
@@ -445,7 +562,11 @@ impl LogReader {
             // A file that lost its line since it was listed is being rotated away.
             files.retain(|(index, _)| index >= oldest);
         }
-        let offsets = offsets::complete(&known, &files);
+        let dropped = |index| {
+            let total = Gaps::open(&self.dir, &self.name, index).and_then(|gaps| gaps.total());
+            total.unwrap_or(0)
+        };
+        let offsets = offsets::complete(&known, &files, dropped);
         let file = |(index, bytes)| LogFile {
             index,
             offset: offsets[&index],

@@ -15,6 +15,7 @@ use muster_domain::id::Timestamp;
 use rustix::fs::OFlags;
 
 use crate::logs::LogDir;
+use crate::logs::gaps::{self, Gaps, GapsWriter};
 use crate::logs::limits::FILES_MAX;
 use crate::logs::offsets::{self, Offsets};
 use crate::logs::times::{self, Record, TimesWriter};
@@ -71,6 +72,10 @@ pub struct RotatingFile {
     current: File,
     /// Length of the current file.
     position: u64,
+    /// Where bytes were dropped in the current file.
+    gaps: GapsWriter,
+    /// Whether room for gaps is taken before there are any.
+    reserves_gaps: bool,
     /// Bytes after the current file's end that were dropped and have no trace on disk yet.
     dropped: u64,
     rotations: u64,
@@ -113,13 +118,19 @@ impl RotatingFile {
         for index in dir.indexes(name)? {
             files.push((index, dir.file_bytes(&format!("{name}.{index}"))?));
         }
-        let mut offsets = offsets::complete(&known, &files);
+        let dropped = |index| dropped_in(&dir, name, index);
+        let mut offsets = offsets::complete(&known, &files, dropped);
         // A writer that was killed between the two steps of a rotation left a line and no file.
         let planned = known
             .last_key_value()
             .map(|(&index, &offset)| (index, offset));
         if let Some((index, offset)) = planned.filter(|(i, _)| Some(i) > offsets.keys().last()) {
-            offsets.insert(index, offset);
+            // More may have been dropped behind the last file since its line was written.
+            let last = offsets.last_key_value().zip(files.last());
+            let end = last.map_or(0, |((&last, &begin), (_, bytes))| {
+                begin.saturating_add(*bytes).saturating_add(dropped(last))
+            });
+            offsets.insert(index, offset.max(end));
         }
         let newest = offsets.keys().last().copied().unwrap_or(0);
         offsets.entry(newest).or_insert(0);
@@ -129,6 +140,12 @@ impl RotatingFile {
         let current =
             dir.open_file(&format!("{name}.{newest}"), OFlags::WRONLY | OFlags::CREATE)?;
         let position = current.metadata()?.len();
+        let gaps = GapsWriter::resume(&dir, name, newest, position)?;
+        if let Some(before) = offsets.keys().next().and_then(|first| first.checked_sub(1)) {
+            // A writer that was killed while it removed that file left these.
+            dir.remove(&gaps::file_name(name, before))?;
+            dir.remove(&times::file_name(name, before))?;
+        }
         let name = name.to_owned();
         let mut this = Self {
             dir,
@@ -137,6 +154,8 @@ impl RotatingFile {
             offsets,
             current,
             position,
+            gaps,
+            reserves_gaps: false,
             dropped: 0,
             rotations: 0,
             times: TimesWriter::default(),
@@ -147,12 +166,13 @@ impl RotatingFile {
     }
 
     /// The file to write to and the position in it, with how many bytes fit there, at least 1.
-    /// Rotates first when the file is full or bytes were dropped after it.
+    /// Rotates first when the file is full, or bytes were dropped after it and that cannot be told beside it.
     ///
     /// # Errors
     ///
     /// What the kernel said; calling again continues where it failed.
     pub fn room(&mut self) -> io::Result<(BorrowedFd<'_>, u64, u64)> {
+        self.note_gap();
         if self.rotates_next() {
             self.rotate()?;
         }
@@ -197,9 +217,20 @@ impl RotatingFile {
         Ok(wrote)
     }
 
-    /// Records that the task wrote `bytes` that are kept nowhere: readers are told of a gap.
+    /// Records that the task wrote `bytes` that are kept nowhere: readers are told of a gap. Called before they
+    /// are thrown away, see `gaps`. What cannot be recorded yet is counted, and tried again at the next byte.
     pub fn drop_bytes(&mut self, bytes: u64) {
         self.dropped += bytes;
+        self.note_gap();
+    }
+
+    /// Takes room for the records of gaps, of this file and of those to come: for a stream that drops bytes
+    /// when the disk is full. Without any, a gap is only counted until there is room for it.
+    pub fn reserve_gaps(&mut self) {
+        self.reserves_gaps = true;
+        if let Err(error) = self.gaps.reserve(&self.dir, &self.name) {
+            tracing::debug!(%error, name = self.name, "no room for gaps of a log can be taken");
+        }
     }
 
     /// Offset behind the last byte the task wrote, dropped ones included.
@@ -210,6 +241,20 @@ impl RotatingFile {
     /// How often the next file was begun since this was opened.
     pub fn rotations(&self) -> u64 {
         self.rotations
+    }
+
+    fn note_gap(&mut self) {
+        if self.dropped == 0 {
+            return;
+        }
+        let gap = (self.position, self.dropped);
+        let records_max = times::records_max(self.limits.max_file_bytes);
+        match self.gaps.note(&self.dir, &self.name, gap, records_max) {
+            Ok(true) => self.dropped = 0,
+            // The next file begins behind the gap.
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, name = self.name, "a gap cannot be recorded"),
+        }
     }
 
     /// Before the bytes: see `times`.
@@ -227,7 +272,7 @@ impl RotatingFile {
             .offsets
             .last_key_value()
             .expect("there is always a current file");
-        offset + self.position
+        offset + self.position + self.gaps.total()
     }
 
     fn newest(&self) -> u64 {
@@ -240,7 +285,7 @@ impl RotatingFile {
 
     fn rotate(&mut self) -> io::Result<()> {
         let begin = self.end();
-        if self.position == 0 {
+        if self.position == 0 && self.gaps.total() == 0 {
             // An empty file needs no successor, only a later offset.
             return self.begin(self.newest(), begin);
         }
@@ -265,6 +310,10 @@ impl RotatingFile {
         self.position = self.current.metadata()?.len();
         self.offsets = offsets;
         self.dropped = 0;
+        self.gaps = GapsWriter::none(index);
+        if self.reserves_gaps {
+            self.reserve_gaps();
+        }
         Ok(())
     }
 
@@ -274,6 +323,8 @@ impl RotatingFile {
         let oldest: Vec<u64> = self.offsets.keys().copied().take(surplus).collect();
         for index in oldest {
             self.dir.remove(&format!("{}.{index}", self.name))?;
+            // Behind the file, see `Gaps::look`.
+            self.dir.remove(&gaps::file_name(&self.name, index))?;
             self.dir.remove(&times::file_name(&self.name, index))?;
             if index != self.newest() {
                 self.offsets.remove(&index);
@@ -281,4 +332,13 @@ impl RotatingFile {
         }
         Ok(())
     }
+}
+
+/// Bytes that are recorded as dropped within the log file `index`; 0 where that cannot be read.
+fn dropped_in(dir: &LogDir, name: &str, index: u64) -> u64 {
+    let total = Gaps::open(dir, name, index).and_then(|gaps| gaps.total());
+    total.unwrap_or_else(|error| {
+        tracing::warn!(%error, name, index, "where log bytes were dropped cannot be read");
+        0
+    })
 }

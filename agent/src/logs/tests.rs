@@ -332,12 +332,258 @@ fn gaps_say_why() {
     let mut reader = reader(dir.path());
     assert_eq!(timed(&mut reader), "1:a/?[5 Dropped]2:b/");
 
-    put(&mut file, &[b'x'; 16]);
+    put(&mut file, &[b'x'; 26]);
     let late = timed(&mut reader);
 
     assert!(late.ends_with("xx"), "{late}");
     reader.seek(3);
-    assert!(timed(&mut reader).starts_with("?[4 Rotated]"));
+    assert!(timed(&mut reader).starts_with("?[12 Rotated]"));
+}
+
+/// A thousand drops leave one file: nothing is pushed out by them.
+#[test]
+fn dropping_often_rotates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(2, 1 << 20));
+
+    let mut expected = String::new();
+    for n in 1..=200 {
+        put(&mut file, b"x");
+        file.drop_bytes(n);
+        write!(expected, "x[{n}]").unwrap();
+    }
+
+    assert_eq!(
+        names(dir.path()),
+        [".web.stdout.0.gaps", ".web.stdout.offsets", "web.stdout.0"]
+    );
+    assert_eq!(rest(&mut reader(dir.path())), expected);
+    assert_eq!((file.end(), file.rotations()), (200 + 200 * 201 / 2, 0));
+}
+
+/// 256 records are the fewest that fit beside a file; the next gap begins another file, as it does where
+/// none can be recorded.
+#[test]
+fn more_gaps_than_are_kept_begin_the_next_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 1_000));
+
+    for _ in 0..300 {
+        put(&mut file, b"x");
+        file.drop_bytes(1);
+    }
+
+    assert_eq!(file.rotations(), 1);
+    let record = fs::metadata(dir.path().join(".web.stdout.0.gaps")).unwrap();
+    assert_eq!(record.len(), 256 * 16);
+    assert_eq!(rest(&mut reader(dir.path())), "x[1]".repeat(300));
+}
+
+#[test]
+fn gap_without_a_record_begins_the_next_file() {
+    let dir = tempfile::tempdir().unwrap();
+    // Stands for a disk that has no room for a record.
+    let taken = dir.path().join(".web.stdout.1.gaps");
+    fs::create_dir(&taken).unwrap();
+    let mut file = writer(dir.path(), limits(9, 4));
+
+    put(&mut file, b"0123ab");
+    file.drop_bytes(7);
+    file.drop_bytes(1);
+    put(&mut file, b"cd");
+    fs::remove_dir(taken).unwrap();
+
+    assert_eq!(rest(&mut reader(dir.path())), "0123ab[8]cd");
+    assert_eq!(file.rotations(), 2);
+}
+
+/// Whatever was written when the writer was killed, the next one goes on at the same offset, and the gap is told
+/// once; with bytes behind it or without.
+#[test]
+fn gaps_outlive_their_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || writer(dir.path(), limits(5, 10));
+
+    open().drop_bytes(3);
+    assert_eq!(open().end(), 3);
+    put(&mut open(), b"abc");
+    open().drop_bytes(4);
+    open().drop_bytes(5);
+    assert_eq!(open().end(), 15);
+    put(&mut open(), b"defghij");
+    open().drop_bytes(6);
+    put(&mut open(), b"klm");
+
+    assert_eq!(open().end(), 31);
+    assert_eq!(rest(&mut reader(dir.path())), "[3]abc[9]defghij[6]klm");
+    let files = reader(dir.path()).files().unwrap();
+    let spans: Vec<_> = files.iter().map(|file| (file.offset, file.bytes)).collect();
+    assert_eq!(spans, [(0, 10), (28, 3)]);
+}
+
+/// Killed in a rotation that a full disk held up, with bytes dropped since: the line says 4, but it is 9.
+#[test]
+fn half_made_rotation_begins_behind_the_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(3, 4));
+    put(&mut file, b"0123");
+    file.drop_bytes(5);
+    fs::write(dir.path().join(".web.stdout.offsets"), "0 0\n1 4\n").unwrap();
+
+    put(&mut writer(dir.path(), limits(3, 9)), b"4567");
+
+    assert_eq!(rest(&mut reader(dir.path())), "0123[5]4567");
+}
+
+#[test]
+fn lost_offsets_follow_from_gaps_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(3, 4));
+    put(&mut file, b"01");
+    file.drop_bytes(10);
+    put(&mut file, b"23ab");
+    fs::remove_file(dir.path().join(".web.stdout.offsets")).unwrap();
+
+    let file = writer(dir.path(), limits(3, 4));
+
+    assert_eq!(file.end(), 16);
+    assert_eq!(rest(&mut reader(dir.path())), "01[10]23ab");
+}
+
+#[test]
+fn any_offset_is_found_among_gaps() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 5));
+    put(&mut file, b"ab");
+    file.drop_bytes(3);
+    put(&mut file, b"cde");
+    file.drop_bytes(2);
+    put(&mut file, b"f");
+    let mut reader = reader(dir.path());
+
+    for (offset, text) in [
+        (0, "ab[3]cde[2]f"),
+        (1, "b[3]cde[2]f"),
+        (2, "[3]cde[2]f"),
+        (4, "[1]cde[2]f"),
+        (5, "cde[2]f"),
+        (8, "[2]f"),
+        (9, "[1]f"),
+        (10, "f"),
+        (11, ""),
+    ] {
+        reader.seek(offset);
+        assert_eq!(rest(&mut reader), text, "{offset}");
+    }
+    reader.seek_from_end(4).unwrap();
+    assert_eq!(rest(&mut reader), "e[2]f");
+}
+
+/// The last word is a gap: it is told, and told on as it grows.
+#[test]
+fn gap_at_the_end_is_told_as_it_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 100));
+    put(&mut file, b"last");
+    let mut reader = reader(dir.path());
+
+    file.drop_bytes(3);
+    assert_eq!(rest(&mut reader), "last[3]");
+    file.drop_bytes(4);
+    assert_eq!(rest(&mut reader), "[4]");
+    put(&mut file, b"more");
+    assert_eq!(rest(&mut reader), "more");
+    reader.seek(0);
+    assert_eq!(rest(&mut reader), "last[7]more");
+    reader.seek_from_end(0).unwrap();
+    assert_eq!(reader.offset(), file.end());
+}
+
+/// The parts of a line with a gap in it are two lines.
+#[test]
+fn last_lines_are_counted_around_gaps() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 9));
+    put(&mut file, b"one\ntw");
+    file.drop_bytes(1_000);
+    put(&mut file, b"o\nthree\n");
+    let mut reader = reader(dir.path());
+
+    for (lines, text) in [
+        (0, ""),
+        (1, "three\n"),
+        (2, "o\nthree\n"),
+        (3, "tw[1000]o\nthree\n"),
+        (4, "one\ntw[1000]o\nthree\n"),
+        (9, "one\ntw[1000]o\nthree\n"),
+    ] {
+        reader.seek_last_lines(lines).unwrap();
+        assert_eq!(rest(&mut reader), text, "{lines}");
+    }
+}
+
+#[test]
+fn times_and_gaps_go_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(9, 100));
+    put_at(&mut file, &[(1, "one\n")]);
+    file.drop_bytes(5);
+    put_at(&mut file, &[(3, "three\n")]);
+    let mut reader = reader(dir.path());
+
+    assert_eq!(timed(&mut reader), "1:one/?[5 Dropped]3:three/");
+    reader.seek_since(Timestamp(2 * SECOND)).unwrap();
+    reader.read_timed(3).unwrap();
+    assert_eq!((reader.file(), reader.offset()), (Some((0, 7)), 12));
+    assert_eq!(rest(&mut reader), "ee\n");
+}
+
+#[test]
+fn gaps_go_with_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(1, 4));
+    file.reserve_gaps();
+    put(&mut file, b"01");
+    file.drop_bytes(3);
+
+    put(&mut file, b"23abcdef");
+
+    let gaps = ".web.stdout.2.gaps";
+    assert_eq!(
+        names(dir.path()),
+        [gaps, ".web.stdout.offsets", "web.stdout.2"]
+    );
+    assert_eq!(fs::metadata(dir.path().join(gaps)).unwrap().len(), 0);
+}
+
+/// The reader has read two bytes of a file that is then filled, with a gap, and rotated away; or without one.
+#[test]
+fn slow_reader_is_not_misled_by_gaps_that_are_gone() {
+    for (dropped, text) in [(5, "23[7]cdef"), (0, "23ab[0]cdef")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = writer(dir.path(), limits(1, 6));
+        put(&mut file, b"0123");
+        let mut reader = reader(dir.path());
+        reader.read(2).unwrap();
+
+        file.drop_bytes(dropped);
+        put(&mut file, b"abcdef");
+
+        assert_eq!(rest(&mut reader), text.replace("[0]", ""), "{dropped}");
+    }
+}
+
+/// A kill between removing a log file and what stands beside it.
+#[test]
+fn what_a_killed_rotation_left_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&mut writer(dir.path(), limits(1, 4)), b"0123ab");
+    fs::write(dir.path().join(".web.stdout.0.gaps"), [1; 16]).unwrap();
+    fs::write(dir.path().join(".web.stdout.0.times"), [1; 16]).unwrap();
+
+    drop(writer(dir.path(), limits(1, 4)));
+
+    assert_eq!(names(dir.path()), [".web.stdout.offsets", "web.stdout.1"]);
 }
 
 #[tokio::test]

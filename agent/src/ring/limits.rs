@@ -36,6 +36,18 @@ pub(crate) const DELAY_GRID: Duration = Duration::from_millis(10);
 /// A stream silent for this long is drained at once when it speaks again.
 pub(crate) const IDLE_AFTER: Duration = Duration::from_millis(200);
 
+/// Time for which a rate's bytes are saved up once it is used up, before any are taken again: a limited stream is
+/// woken four times a second, so a thousand of them cost less than a thousand that speak. Twice as
+/// much would make a follower wait for half a second, half as much would double the wake-ups.
+pub(crate) const LIMIT_QUANTUM: Duration = Duration::from_millis(250);
+
+/// Time for which a rate's bytes are saved up at most: what may come at once after a pause.
+pub(crate) const LIMIT_BURST: Duration = Duration::from_secs(1);
+
+/// Fewest bytes that are saved up before any are taken again, so that a gap is followed by as many: no more gaps
+/// than there are records for in a log file.
+pub(crate) const LIMIT_BYTES_MIN: u64 = 256;
+
 /// First and longest pause before a failed write is tried again.
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(20);
 /// See [`RETRY_MIN`].

@@ -14,10 +14,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::logs::RotatingFile;
+use crate::ring::bucket::{Allowance, Bucket};
 use crate::ring::limits::{COPY_BYTES, DELAY_GRID, DRAIN_BYTES_MAX, RETRY_MAX, RETRY_MIN};
 use crate::ring::pace::{Next, Pace};
 use crate::ring::readiness::Readiness;
-use crate::ring::{DetachReport, OnFull, StreamStats, Transfer};
+use crate::ring::{DetachReport, OnFull, RateLimit, StreamStats, Transfer};
 
 /// What the loop wants of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,7 @@ pub(crate) struct Stream {
     fifo: Readiness,
     file: RotatingFile,
     on_full: OnFull,
+    limit: Option<Limit>,
     pace: Pace,
     stats: Rc<RefCell<StreamStats>>,
     /// Empty unless bytes are moved by [`Transfer::Copy`].
@@ -48,6 +50,21 @@ pub(crate) struct Stream {
     retry: Duration,
 }
 
+/// How much is taken, and since when it was too much.
+struct Limit {
+    bucket: Bucket,
+    on_limit: OnFull,
+    /// When bytes were last found that might not be taken.
+    held_at: Option<Instant>,
+}
+
+/// What [`Stream::new`] is told of how bytes are taken.
+pub(crate) struct Rules {
+    pub(crate) on_full: OnFull,
+    pub(crate) rate: Option<RateLimit>,
+    pub(crate) transfer: Transfer,
+}
+
 /// How a drain ended.
 enum Drained {
     /// Took bytes; the FIFO may hold more.
@@ -56,16 +73,33 @@ enum Drained {
     Nothing,
     /// They cannot be written, and stay where they are.
     Blocked,
+    /// They are more than the rate, and stay where they are until then.
+    Held(Instant),
+    /// So many could not be written or were more than the rate, and were thrown away.
+    Dropped(u64),
 }
 
 impl Stream {
     pub(crate) fn new(
         fifo: Readiness,
-        file: RotatingFile,
-        (on_full, transfer): (OnFull, Transfer),
+        mut file: RotatingFile,
+        rules: Rules,
         capacity: usize,
         epoch: Instant,
     ) -> Self {
+        let Rules {
+            on_full,
+            rate,
+            transfer,
+        } = rules;
+        if on_full == OnFull::Drop {
+            file.reserve_gaps();
+        }
+        let limit = rate.map(|rate| Limit {
+            bucket: Bucket::new(rate.bytes_per_second, epoch.elapsed()),
+            on_limit: rate.on_limit,
+            held_at: None,
+        });
         let stats = StreamStats {
             offset: file.end(),
             transfer,
@@ -75,6 +109,7 @@ impl Stream {
             fifo,
             file,
             on_full,
+            limit,
             pace: Pace::new(capacity as u64),
             stats: Rc::new(RefCell::new(stats)),
             buffer: Vec::new(),
@@ -100,6 +135,9 @@ impl Stream {
             if order == Order::Halt || late || alone {
                 break;
             }
+            if order != Order::Run {
+                self.lift_limit();
+            }
             let pause = match self.drain() {
                 Drained::Some(bytes) => self.pause_after(bytes),
                 Drained::Nothing if order != Order::Run => break,
@@ -110,6 +148,12 @@ impl Stream {
                 Drained::Blocked => {
                     self.retry = (self.retry * 2).min(RETRY_MAX);
                     Some(Instant::now() + self.retry)
+                }
+                Drained::Held(until) => Some(until),
+                Drained::Dropped(bytes) => {
+                    // Even the fastest writer is looked at no oftener than others.
+                    let soon = Instant::now() + DELAY_GRID;
+                    Some(self.pause_after(bytes).map_or(soon, |wake| wake.max(soon)))
                 }
             };
             match (pause, order) {
@@ -150,30 +194,40 @@ impl Stream {
         match self.pace.drained(bytes, since) {
             Next::Again => None,
             Next::Pause(pause) if pause < DELAY_GRID => Some(now + pause),
-            Next::Pause(pause) => {
-                // Rounded down to the grid, and never to the past: a pause spans at least one line.
-                let wake = (now + pause).duration_since(self.epoch).as_millis();
-                let grid = DELAY_GRID.as_millis();
-                let rounded = u64::try_from(wake - wake % grid).unwrap_or(u64::MAX);
-                Some(self.epoch + Duration::from_millis(rounded))
-            }
+            // Never to the past: a pause spans at least one line.
+            Next::Pause(pause) => Some(self.on_grid(now + pause)),
         }
     }
 
-    /// Takes what is there, at most [`DRAIN_BYTES_MAX`].
+    /// `wake` rounded down to the grid.
+    fn on_grid(&self, wake: Instant) -> Instant {
+        let wake = wake.duration_since(self.epoch).as_millis();
+        let grid = DELAY_GRID.as_millis();
+        let rounded = u64::try_from(wake - wake % grid).unwrap_or(u64::MAX);
+        self.epoch + Duration::from_millis(rounded)
+    }
+
+    /// Takes what is there, at most [`DRAIN_BYTES_MAX`] and what the rate allows.
     fn drain(&mut self) -> Drained {
+        let most = match self.allowed() {
+            Allowance::Bytes(bytes) => bytes.min(DRAIN_BYTES_MAX),
+            Allowance::NoneUntil(until) => return self.too_much(self.epoch + until),
+        };
         let mut taken = 0;
         self.file.set_time(now());
-        while taken < DRAIN_BYTES_MAX {
+        while taken < most {
             let transfer = self.stats.borrow().transfer;
             let moved = match transfer {
-                Transfer::Splice => self.splice(DRAIN_BYTES_MAX - taken),
-                Transfer::Copy => self.copy(),
+                Transfer::Splice => self.splice(most - taken),
+                Transfer::Copy => self.copy(most - taken),
             };
             match moved {
                 Ok(Some((moved, wanted))) => {
                     taken += moved;
                     self.count(moved);
+                    if let Some(limit) = &mut self.limit {
+                        limit.bucket.took(moved);
+                    }
                     if moved < wanted {
                         return Drained::Some(taken);
                     }
@@ -184,7 +238,52 @@ impl Stream {
                 Err(error) => return self.cannot_write(&error),
             }
         }
-        Drained::Some(taken)
+        if taken == DRAIN_BYTES_MAX {
+            return Drained::Some(taken);
+        }
+        // The rate is used up: what else there is, is held at once and not looked at before.
+        match self.allowed() {
+            Allowance::Bytes(_) => Drained::Some(taken),
+            Allowance::NoneUntil(until) => match self.too_much(self.epoch + until) {
+                Drained::Nothing => Drained::Some(taken),
+                held => held,
+            },
+        }
+    }
+
+    /// What may be taken. Counts how long bytes waited for it.
+    fn allowed(&mut self) -> Allowance {
+        let Some(limit) = &mut self.limit else {
+            return Allowance::Bytes(u64::MAX);
+        };
+        if let Some(since) = limit.held_at.take() {
+            self.stats.borrow_mut().limited += since.elapsed();
+        }
+        limit.bucket.allowance(self.epoch.elapsed())
+    }
+
+    /// Last words are taken at any rate: they are at most what the FIFO holds.
+    fn lift_limit(&mut self) {
+        let held_at = self.limit.take().and_then(|limit| limit.held_at);
+        if let Some(since) = held_at {
+            self.stats.borrow_mut().limited += since.elapsed();
+        }
+    }
+
+    /// What becomes of bytes that may not be taken until `until`.
+    fn too_much(&mut self, until: Instant) -> Drained {
+        let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
+        if waiting == 0 && self.held.is_empty() {
+            return Drained::Nothing;
+        }
+        let Some(limit) = &mut self.limit else {
+            return Drained::Nothing;
+        };
+        limit.held_at = Some(Instant::now());
+        match limit.on_limit {
+            OnFull::Block => Drained::Held(self.on_grid(until + DELAY_GRID)),
+            OnFull::Drop => Drained::Dropped(self.discard()),
+        }
     }
 
     /// One splice: bytes moved and bytes asked for, `None` when the FIFO is empty.
@@ -207,17 +306,18 @@ impl Stream {
             Err(Errno::INVAL) => {
                 tracing::warn!("the log file system takes no splice: a kill may lose log bytes");
                 self.stats.borrow_mut().transfer = Transfer::Copy;
-                self.copy()
+                self.copy(most)
             }
             Err(errno) => Err(errno.into()),
         }
     }
 
     /// One read and the write of it; what could not be written is held for the next.
-    fn copy(&mut self) -> io::Result<Option<(u64, u64)>> {
+    fn copy(&mut self, most: u64) -> io::Result<Option<(u64, u64)>> {
+        let wanted = usize::try_from(most).map_or(COPY_BYTES, |most| most.min(COPY_BYTES));
         if self.held.is_empty() {
             self.buffer.resize(COPY_BYTES, 0);
-            match rustix::io::read(&self.fifo, &mut self.buffer[..]) {
+            match rustix::io::read(&self.fifo, &mut self.buffer[..wanted]) {
                 Ok(read) => self.held = 0..read,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
@@ -232,7 +332,7 @@ impl Stream {
             }
         }
         let moved = before - self.held.len();
-        Ok(Some((moved as u64, COPY_BYTES as u64)))
+        Ok(Some((moved as u64, wanted as u64)))
     }
 
     fn count(&self, moved: u64) {
@@ -253,23 +353,35 @@ impl Stream {
             OnFull::Block => Drained::Blocked,
             OnFull::Drop => match self.discard() {
                 0 => Drained::Nothing,
-                dropped => Drained::Some(dropped),
+                dropped => Drained::Dropped(dropped),
             },
         }
     }
 
-    /// Throws away what waits, and counts it.
+    /// Throws away what waits, and counts it: first on disk, see `logs::gaps`.
     fn discard(&mut self) -> u64 {
-        let mut dropped = self.held.len() as u64;
-        self.held = 0..0;
-        let mut scratch = [0; 4096];
-        while dropped < DRAIN_BYTES_MAX {
-            match rustix::io::read(&self.fifo, &mut scratch) {
-                Ok(0) | Err(_) => break,
-                Ok(read) => dropped += read as u64,
-            }
+        let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
+        let waiting = waiting.min(DRAIN_BYTES_MAX);
+        let dropped = waiting + self.held.len() as u64;
+        if dropped == 0 {
+            return 0;
         }
         self.file.drop_bytes(dropped);
+        #[cfg(test)]
+        crate::ring::tests::killed::before_a_discard();
+        self.held = 0..0;
+        let mut left = usize::try_from(waiting).unwrap_or(0);
+        let mut scratch = [0; 4096];
+        while left > 0 {
+            let wanted = left.min(scratch.len());
+            match rustix::io::read(&self.fifo, &mut scratch[..wanted]) {
+                Ok(0) => break,
+                Ok(read) => left -= read,
+                Err(Errno::INTR) => {}
+                // Whoever else reads a FIFO takes what is counted here.
+                Err(_) => break,
+            }
+        }
         let mut stats = self.stats.borrow_mut();
         stats.dropped_bytes += dropped;
         stats.offset = self.file.end();

@@ -15,7 +15,8 @@ use crate::ring::{
 };
 
 mod full_disk;
-mod killed;
+pub(super) mod killed;
+mod limited;
 mod many;
 mod measure;
 
@@ -84,6 +85,7 @@ impl Place {
                 max_file_bytes: 30_011,
             },
             on_full: OnFull::Block,
+            rate: None,
         }
     }
 

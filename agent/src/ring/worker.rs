@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::logs::{LogDir, RotatingFile};
 use crate::ring::limits::{RING_ENTRIES, STREAMS_MAX};
 use crate::ring::readiness::Readiness;
-use crate::ring::stream::{Order, Stream};
+use crate::ring::stream::{Order, Rules, Stream};
 use crate::ring::{
     AttachError, DetachReport, Engine, EngineChoice, RingConfig, StreamId, StreamSpec, StreamStats,
     Transfer,
@@ -170,6 +170,7 @@ impl Worker {
             name,
             limits,
             on_full,
+            rate,
         } = spec;
         let key = (dir, name);
         if self.streams.len() >= STREAMS_MAX {
@@ -192,7 +193,12 @@ impl Worker {
                 name: key.1.clone(),
                 source,
             })?;
-        let stream = Stream::new(fifo, file, (on_full, self.transfer), capacity, self.epoch);
+        let rules = Rules {
+            on_full,
+            rate,
+            transfer: self.transfer,
+        };
+        let stream = Stream::new(fifo, file, rules, capacity, self.epoch);
         let (orders, inbox) = watch::channel(Order::Run);
         let stats = stream.stats();
         let task = tokio::task::spawn_local(stream.run(inbox));

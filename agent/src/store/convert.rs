@@ -6,6 +6,7 @@
 //! | 2 | the ends of one-off tasks, in the records of tasks and in snapshots |
 //! | 3 | the network policies of jobs, in desired allocations |
 //! | 4 | their rates |
+//! | 5 | the rates of tasks' logs, and what becomes of more |
 
 mod desired;
 
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::gc::Leftover;
 
-pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4};
+pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5};
 
 /// A leftover in format 1.
 #[derive(Debug, Deserialize)]
@@ -175,10 +176,10 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
         convert_rows::<AllocSnapshotOf2, AllocSnapshot>(transaction.open_table(SNAPSHOTS)?)?;
     }
     let desired = transaction.open_table(DESIRED)?;
-    if found < 4 {
-        convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?;
-    } else {
-        convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?;
+    match found {
+        ..4 => convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?,
+        4 => convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?,
+        _ => convert_rows::<DesiredAllocOf5, DesiredAlloc>(desired)?,
     }
     transaction
         .open_table(META)?

@@ -4,7 +4,9 @@ use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::resources::Holding;
 
-use super::convert::{AllocSnapshotOf2, DesiredAllocOf3, DesiredAllocOf4, TaskRecordOf2};
+use super::convert::{
+    AllocSnapshotOf2, DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5, TaskRecordOf2,
+};
 use super::*;
 
 fn desired(name: u32) -> DesiredAlloc {
@@ -264,20 +266,22 @@ async fn a_database_of_format_2_is_converted() {
     }
 }
 
-/// Jobs of format 3 have no network policies.
+/// Jobs of format 3 have no network policies, those of format 4 none with rates, those of format 5 logs without.
 #[tokio::test]
-async fn a_database_of_format_3_is_converted() {
-    let dir = tempfile::tempdir().unwrap();
-    filled(dir.path()).await;
-    let alloc_id = AllocId::at(LogIndex(1), 1);
-    become_format(3, dir.path(), alloc_id, Some("leftover"));
+async fn databases_of_formats_3_to_5_are_converted() {
+    for format in 3..=5 {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path()).await;
+        let alloc_id = AllocId::at(LogIndex(1), 1);
+        become_format(format, dir.path(), alloc_id, Some("leftover"));
 
-    for _opening in 0..2 {
-        let (_store, loaded) = open(dir.path()).unwrap();
+        for _opening in 0..2 {
+            let (_store, loaded) = open(dir.path()).unwrap();
 
-        assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], record());
-        assert_eq!(loaded.allocs[&alloc_id].0, desired(1));
-        assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
+            assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], record());
+            assert_eq!(loaded.allocs[&alloc_id].0, desired(1), "{format}");
+            assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
+        }
     }
 }
 
@@ -325,7 +329,7 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_5_keep_their_bytes() {
+fn records_of_format_6_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -335,7 +339,7 @@ fn records_of_format_5_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-5.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-6.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -355,16 +359,18 @@ fn records_of_each_format_are_read() {
     assert_eq!(found, desired(1));
     let found: DesiredAlloc = decode::<DesiredAllocOf4>(&bytes_of(&golden(4), "desired")).into();
     assert_eq!(found, desired(1));
+    let found: DesiredAlloc = decode::<DesiredAllocOf5>(&bytes_of(&golden(5), "desired")).into();
+    assert_eq!(found, desired(1));
     assert_eq!(
         decode::<DesiredAlloc>(&bytes_of(&golden(SCHEMA), "desired")),
         desired(1)
     );
-    for format in [3, 4, SCHEMA] {
+    for format in [3, 4, 5, SCHEMA] {
         let bytes = |name| bytes_of(&golden(format), name);
         assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
         assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
     }
-    for format in [2, 3, 4, SCHEMA] {
+    for format in [2, 3, 4, 5, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

@@ -1,12 +1,12 @@
 //! A task's stdout and stderr: two FIFOs, drained into its log files.
 
-use muster_domain::job::LogConfig;
+use muster_domain::job::{ByteRate, LogConfig, LogOverflow};
 use muster_wire::rpc::LogStream;
 
 use crate::allocdir::AllocDirs;
 use crate::limits::LOG_DRAIN_DEADLINE;
 use crate::logs::{Fifo, LogDir, OpenFifoError, OpenLogDirError, Owner, RotateLimits};
-use crate::ring::{AttachError, LogRing, OnFull, StreamId, StreamSpec, StreamStats};
+use crate::ring::{AttachError, LogRing, OnFull, RateLimit, StreamId, StreamSpec, StreamStats};
 
 const BOTH: [LogStream; 2] = [LogStream::Stdout, LogStream::Stderr];
 
@@ -46,6 +46,10 @@ impl Streams {
             max_files: config.max_files,
             max_file_bytes: config.max_file_size.bytes(),
         };
+        let rate = config.rate.map(|ByteRate(bytes_per_second)| RateLimit {
+            bytes_per_second,
+            on_limit: overflow(config.on_limit),
+        });
         let mut streams = Self::default();
         for stream in BOTH {
             let name = stream_name(task, stream);
@@ -55,7 +59,8 @@ impl Streams {
                 dir: dirs.logs.clone(),
                 name,
                 limits,
-                on_full: OnFull::default(),
+                on_full: overflow(config.on_full),
+                rate,
             };
             match ring.attach(spec).await {
                 Ok(id) => streams.ids.push(id),
@@ -87,9 +92,17 @@ impl Streams {
             if let Ok(stats) = ring.stats(*id).await {
                 sum.bytes += stats.offset;
                 sum.dropped_bytes += stats.dropped_bytes;
+                sum.limited += stats.limited;
             }
         }
         sum
+    }
+}
+
+fn overflow(overflow: LogOverflow) -> OnFull {
+    match overflow {
+        LogOverflow::Block => OnFull::Block,
+        LogOverflow::Drop => OnFull::Drop,
     }
 }
 

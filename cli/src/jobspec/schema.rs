@@ -553,6 +553,9 @@ const LOGS: Block = Block {
         attr("enabled", "Enabled", Kind::Bool),
         attr("max_file_size", "MaxFileSizeMB", Kind::Int),
         attr("max_files", "MaxFiles", Kind::Int),
+        attr("on_full", "OnFull", Kind::Word(&["block", "drop"])),
+        attr("on_limit", "OnLimit", Kind::Word(&["block", "drop"])),
+        attr("rate", "Rate", Kind::Text),
     ],
     ..EMPTY
 };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::dev::dev;
 use crate::support::{Left, Process, ask, job_file, muster, skipped, stderr, stdout, until};
 use crate::tasks::Pair;
 
@@ -181,4 +182,73 @@ fn parts_of_it_can_be_had(address: &str) {
     assert_eq!(stdout(&young), "", "{}", stderr(&young));
     let old = ask(address, &["job", "logs", "--all", "--since", "1h", "count"]);
     assert!(numbers(&stdout(&old)).len() == 2, "{}", stderr(&old));
+}
+
+/// A task that says 20 000 lines at once and then nothing, with `logs`.
+fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
+    let text = format!(
+        r#"
+        job "chatty" {{
+          group "g" {{
+            task "t" {{
+              driver = "native"
+              config {{
+                command = "/bin/bash"
+                args    = ["-c", "seq -f 'line %g' 20000; exec sleep 1000"]
+              }}
+              logs {{
+                {logs}
+              }}
+              resources {{ memory = 32 }}
+            }}
+          }}
+        }}
+        "#
+    );
+    job_file(dir, &text)
+}
+
+/// What is above the rate is a gap where it is missing, is counted, and pushes nothing out; a changed rate replaces
+/// nothing.
+#[test]
+fn output_above_its_rate_is_a_gap_that_is_told() {
+    if !needs_root("output_above_its_rate_is_a_gap_that_is_told") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let run = |logs: &str| {
+        let file = chatty(dir.path(), logs);
+        ask(&address, &["job", "run", file.to_str().unwrap()])
+    };
+
+    let refused = run("rate = \"5 parsec\"");
+    let said = stderr(&refused);
+    assert_ne!(refused.status.code(), Some(0));
+    assert!(said.contains("`5 parsec` is no rate such as 1mb"), "{said}");
+
+    let limited = "rate = \"1kb\"\n on_limit = \"drop\"\n on_full = \"drop\"";
+    let ran = run(limited);
+    assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+    until("bytes to be dropped", || {
+        let shown = stdout(&ask(&address, &["alloc", "status", "chatty"]));
+        let dropped = shown.lines().find(|line| line.contains("log dropped"))?;
+        let limited = shown.lines().find(|line| line.contains("log above rate"))?;
+        let some = |line: &str| {
+            line.split_whitespace()
+                .any(|word| word.starts_with(|first: char| first.is_ascii_digit() && first != '0'))
+        };
+        (some(dropped) && some(limited)).then_some(())
+    });
+    let logs = ask(&address, &["alloc", "logs", "chatty"]);
+    let (kept, said) = (stdout(&logs), stderr(&logs));
+    assert!(kept.starts_with("line 1\nline 2\n"), "{kept}");
+    assert!(!kept.contains("line 10000\n"), "{kept}");
+    assert!(said.contains("bytes were dropped and not kept"), "{said}");
+
+    let faster = chatty(dir.path(), "rate = \"2mb\"");
+    let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));
+    assert!(plan.contains("1kb") && plan.contains("2mb"), "{plan}");
+    assert!(plan.contains("in-place update"), "{plan}");
+    assert!(!plan.contains("create/destroy"), "{plan}");
 }

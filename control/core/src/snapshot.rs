@@ -74,7 +74,7 @@ impl Record {
     /// the one it writes. In the order of the variants.
     pub const KINDS: [(&'static str, u32); 14] = [
         ("header", 2),
-        ("job versions", 3),
+        ("job versions", 4),
         ("placement metrics", 1),
         ("cohorts", 1),
         ("nodes", 1),

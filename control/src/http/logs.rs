@@ -273,7 +273,9 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
 
 fn missing(bytes: u64, dropped: bool) -> String {
     if dropped {
-        format!("{bytes} bytes were dropped and not kept: the disk was full")
+        format!(
+            "{bytes} bytes were dropped and not kept: the disk was full, or they were above the task's rate"
+        )
     } else {
         format!("{bytes} bytes were rotated away before they were read")
     }

@@ -259,8 +259,13 @@ const FAMILIES: &[Family] = &[
     ),
     counter(
         "muster_task_log_dropped_bytes_total",
-        "Bytes of output dropped because the disk was full.",
+        "Bytes of output dropped because the disk was full or they were more than the task's rate.",
         |task| number(Some(task.log_dropped_bytes)),
+    ),
+    counter(
+        "muster_task_log_limited_seconds_total",
+        "Time in which there was more output than the task's rate.",
+        |task| seconds(Some(task.log_limited)),
     ),
 ];
 

@@ -59,13 +59,19 @@ impl Task {
     pub const DEFAULT_KILL_SIGNAL: &'static str = "SIGTERM";
 }
 
-/// Rotation of a task's output. Each of stdout and stderr has its own files.
+/// How a task's output is taken. Each of stdout and stderr has its own files and its own rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogConfig {
     /// Files kept; 10 unless said.
     pub max_files: u32,
     /// Size of each; 10 MiB unless said.
     pub max_file_size: Mb,
+    /// How much is taken in a second; as much may come at once after a pause. `None` for as much as comes.
+    pub rate: Option<ByteRate>,
+    /// What becomes of output above the rate.
+    pub on_limit: LogOverflow,
+    /// What becomes of output while the node's disk is full.
+    pub on_full: LogOverflow,
 }
 
 impl Default for LogConfig {
@@ -73,6 +79,76 @@ impl Default for LogConfig {
         Self {
             max_files: 10,
             max_file_size: Mb(10),
+            rate: None,
+            on_limit: LogOverflow::Block,
+            on_full: LogOverflow::Block,
+        }
+    }
+}
+
+/// What becomes of output that cannot be kept now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogOverflow {
+    /// It waits, and the task with it once its FIFO is full.
+    #[default]
+    Block,
+    /// It is thrown away and counted; readers are told of a gap.
+    Drop,
+}
+
+impl LogOverflow {
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Drop => "drop",
+        }
+    }
+
+    /// What `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Block, Self::Drop]
+            .into_iter()
+            .find(|overflow| overflow.word() == word)
+    }
+}
+
+/// Bytes in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ByteRate(pub u64);
+
+impl ByteRate {
+    /// The least that is of use: some lines in a second.
+    pub const MIN: Self = Self(1024);
+    /// The most: what one stream comes to without a limit.
+    pub const MAX: Self = Self(1024 * 1024 * 1024);
+
+    /// The megabyte is that of `max_file_size`.
+    const UNITS: [(&'static str, u64); 3] = [
+        ("gb", 1024 * 1024 * 1024),
+        ("mb", 1024 * 1024),
+        ("kb", 1024),
+    ];
+
+    /// Reads `1mb`; units are kb, mb and gb, 1 024, 1 024² and 1 024³ bytes in a second.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let text = text.trim();
+        Self::UNITS.iter().find_map(|(unit, bytes)| {
+            let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+            number.checked_mul(*bytes).map(Self)
+        })
+    }
+}
+
+impl std::fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let whole = |(_, bytes): &&(&str, u64)| self.0.is_multiple_of(*bytes);
+        match Self::UNITS.iter().find(whole) {
+            Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
+            None => write!(f, "{}b", self.0),
         }
     }
 }
@@ -123,5 +199,37 @@ impl Lifecycle {
     #[must_use]
     pub fn is_always(this: Option<Self>) -> bool {
         this.is_some_and(|it| it.hook == LifecycleHook::Prestart && it.sidecar)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ByteRate;
+
+    #[test]
+    fn rates_are_read_and_written_with_their_unit() {
+        for (text, bytes) in [
+            ("1kb", 1_024),
+            ("64 kb", 65_536),
+            (" 1mb ", 1_048_576),
+            ("1gb", 1_073_741_824),
+        ] {
+            let rate = ByteRate::read(text).unwrap();
+            assert_eq!(rate, ByteRate(bytes), "{text}");
+            assert_eq!(ByteRate::read(&rate.to_string()), Some(rate));
+        }
+        assert_eq!(ByteRate::read("2048kb").unwrap().to_string(), "2mb");
+        for text in [
+            "",
+            "1",
+            "mb",
+            "1mbit",
+            "1 MB",
+            "-1kb",
+            "1.5mb",
+            "99999999999999999gb",
+        ] {
+            assert_eq!(ByteRate::read(text), None, "{text}");
+        }
     }
 }

@@ -10,8 +10,9 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::{
-    Affinity, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType, Lifecycle, LifecycleHook,
-    NetworkMode, NetworkPolicy, Operand, RestartPolicy, Spread, Task, TaskGroup,
+    Affinity, ByteRate, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType, Lifecycle,
+    LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, RestartPolicy,
+    Spread, Task, TaskGroup,
 };
 use crate::fault::Fault;
 use crate::limits;
@@ -303,13 +304,36 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
             format!("`{kill_signal}` is not a signal: write it as SIGTERM or SIGINT"),
         ));
     }
-    if logs.max_files == 0 || logs.max_file_size.0 == 0 {
+    check_logs(&at, *logs, faults);
+    check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
+}
+
+fn check_logs(at: &str, logs: LogConfig, faults: &mut Vec<Fault>) {
+    let LogConfig {
+        max_files,
+        max_file_size,
+        rate,
+        on_limit,
+        on_full: _,
+    } = logs;
+    if max_files == 0 || max_file_size.0 == 0 {
         faults.push(Fault::new(
             format!("{at} → logs"),
             "max_files and max_file_size must be at least 1",
         ));
     }
-    check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
+    let (min, max) = (ByteRate::MIN, ByteRate::MAX);
+    match rate {
+        Some(rate) if !(min..=max).contains(&rate) => {
+            let reason = format!("{rate} is not from {min} to {max}");
+            faults.push(Fault::new(format!("{at} → logs → rate"), reason));
+        }
+        None if on_limit != LogOverflow::default() => faults.push(Fault::new(
+            format!("{at} → logs → on_limit"),
+            "says what happens above a `rate`, and there is none",
+        )),
+        Some(_) | None => {}
+    }
 }
 
 fn check_lifecycle(at: &str, lifecycle: Option<Lifecycle>, leader: bool, faults: &mut Vec<Fault>) {

@@ -2,12 +2,15 @@
 //!
 //! A child process holds the FIFOs as tasks do, open read-write, and writes numbered lines of 128 bytes,
 //! 4 KiB at a time, as fast as they are taken; so this process's CPU time is the reader's alone.
-//! `paced_1000` is the common case: 1 000 FIFOs with 100 lines/s each, one line a write.
+//! `paced_1000` is the common case: 1 000 FIFOs with 100 lines/s each, one line a write; the writing process also
+//! sees how long lines take to be in their files ([`delay`]).
 //!
-//! The rivals are the loop with its epoll engine, and a bare epoll loop that reads and writes
-//! ([`bare`]). Lines are counted afterwards in the files, so that a fast loop that loses is seen.
+//! The rivals are the loop with its epoll engine, a bare epoll loop that reads and writes or that splices
+//! ([`bare`]), and a `cat` for each FIFO ([`cat`]). Lines are counted afterwards in the files, so that a fast loop that loses is seen.
 
 mod bare;
+mod cat;
+mod delay;
 mod lines;
 mod writer;
 
@@ -20,6 +23,7 @@ use muster_agent::logs::{Fifo, LogDir, RotateLimits};
 use muster_agent::ring::{Engine, EngineChoice, LogRing, OnFull, RingConfig, StreamSpec, Transfer};
 
 use crate::harness::{Context, CpuClock, Metric, Tally};
+use cat::Cats;
 use writer::{Load, Writer};
 
 pub(crate) use writer::{CHILD, child};
@@ -27,6 +31,11 @@ pub(crate) use writer::{CHILD, child};
 /// The rivals' names, as `budgets.toml` knows them.
 const EPOLL: &str = "the same loop on epoll";
 const BARE: &str = "bare epoll read and write";
+const SPLICE: &str = "bare epoll and splice";
+const CAT: &str = "a cat for each";
+
+/// The directory of logs, beside that of FIFOs.
+const LOGS: &str = "logs";
 
 /// What is kept of a stream: the default of a task.
 const LIMITS: RotateLimits = RotateLimits {
@@ -62,11 +71,13 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 fn round(context: &Context, load: Load, case: &str, tally: &mut Tally) -> anyhow::Result<()> {
     let ours = Place::new(context, load)?.with_ring(EngineChoice::Auto)?;
     let epoll = Place::new(context, load)?.with_ring(EngineChoice::Epoll)?;
-    let bare = Place::new(context, load)?.bare()?;
+    let bare = Place::new(context, load)?.bare(bare::Move::ReadWrite)?;
+    let splice = Place::new(context, load)?.bare(bare::Move::Splice)?;
+    let cat = Place::new(context, load)?.cat()?;
     for (name, unit, value) in ours.values(load, case) {
         tally.ours(&name, unit, value);
     }
-    for (rival, drained) in [(BARE, bare), (EPOLL, epoll)] {
+    for (rival, drained) in [(BARE, bare), (SPLICE, splice), (CAT, cat), (EPOLL, epoll)] {
         for (name, unit, value) in drained.values(load, case) {
             tally.rival(&name, unit, rival, value);
         }
@@ -79,6 +90,8 @@ struct Drained {
     wall: Duration,
     cpu: Duration,
     lost: u64,
+    /// From a paced line's write to the file, at the 99th of a hundred.
+    delay: Option<Duration>,
 }
 
 impl Drained {
@@ -87,7 +100,9 @@ impl Drained {
         let lost = (format!("lines_lost_{case}"), "lines", self.lost as f64);
         if !load.pace.is_zero() {
             let lines = (load.fifos * load.lines) as f64;
+            let delay = self.delay.map_or(f64::NAN, |delay| delay.as_secs_f64());
             return vec![
+                (format!("delay_ms_p99_{case}"), "ms", delay * 1e3),
                 (
                     format!("us_per_line_{case}"),
                     "µs of CPU",
@@ -99,6 +114,11 @@ impl Drained {
         let bytes = load.bytes() as f64;
         vec![
             (format!("mb_s_{case}"), "MB/s", bytes / 1e6 / wall),
+            (
+                format!("lines_s_{case}"),
+                "lines/s",
+                bytes / lines::LINE_BYTES as f64 / wall,
+            ),
             (format!("cpu_s_per_gb_{case}"), "s", cpu * 1e9 / bytes),
             (format!("mb_per_cpu_s_{case}"), "MB/s", bytes / 1e6 / cpu),
             lost,
@@ -117,7 +137,7 @@ impl Place {
     fn new(context: &Context, load: Load) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
         let fifo_dir = LogDir::create(&dir.path().join("fifos"))?;
-        LogDir::create(&dir.path().join("logs"))?;
+        LogDir::create(&dir.path().join(LOGS))?;
         let fifos = (0..load.fifos)
             .map(|number| Ok(Fifo::create(&fifo_dir, &lines::stream_name(number), None)?))
             .collect::<anyhow::Result<Vec<_>>>()?;
@@ -125,11 +145,15 @@ impl Place {
     }
 
     fn logs(&self) -> PathBuf {
-        self.dir.path().join("logs")
+        self.dir.path().join(LOGS)
+    }
+
+    fn fifo_dir(&self) -> PathBuf {
+        self.dir.path().join("fifos")
     }
 
     fn writer(&self) -> anyhow::Result<Writer> {
-        Writer::start(&self.dir.path().join("fifos"), self.load)
+        Writer::start(&self.fifo_dir(), self.load)
     }
 
     /// Drained by the agent's loop.
@@ -157,12 +181,13 @@ impl Place {
                 name,
                 limits: LIMITS,
                 on_full: OnFull::Block,
+                rate: None,
             };
             streams.push(runtime.block_on(ring.attach(spec))?);
         }
         let writer = self.writer()?;
         let (begun, clock) = (Instant::now(), CpuClock::of_process()?);
-        writer.run()?;
+        let delay = writer.run()?;
         let detached = streams
             .iter()
             .map(|&stream| ring.detach(stream, DETACH_WAIT));
@@ -170,32 +195,50 @@ impl Place {
         let (wall, cpu) = (begun.elapsed(), clock.elapsed()?);
         ring.stop();
         let bytes: u64 = reports.iter().map(|report| report.stats.bytes).sum();
-        self.judge(wall, cpu, bytes)
+        self.judge((wall, cpu, delay), bytes)
     }
 
     /// Drained by the bare loop.
-    fn bare(self) -> anyhow::Result<Drained> {
+    fn bare(self, by: bare::Move) -> anyhow::Result<Drained> {
         let writer = self.writer()?;
         let (begun, clock) = (Instant::now(), CpuClock::of_process()?);
         let (fifos, logs, expected) = (&self.fifos, self.logs(), self.load.bytes());
-        let bytes = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| bare::drain(fifos, &logs, LIMITS, expected));
-            writer.run()?;
-            reader
+        let (bytes, delay) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| bare::drain(fifos, &logs, LIMITS, expected, by));
+            let delay = writer.run()?;
+            let bytes = reader
                 .join()
-                .map_err(|_panic| anyhow::anyhow!("the bare loop panicked"))?
+                .map_err(|_panic| anyhow::anyhow!("the bare loop panicked"))??;
+            anyhow::Ok((bytes, delay))
         })?;
         let (wall, cpu) = (begun.elapsed(), clock.elapsed()?);
-        self.judge(wall, cpu, bytes)
+        self.judge((wall, cpu, delay), bytes)
     }
 
-    fn judge(&self, wall: Duration, cpu: Duration, bytes: u64) -> anyhow::Result<Drained> {
+    /// Drained by a process for each FIFO.
+    fn cat(mut self) -> anyhow::Result<Drained> {
+        let cats = Cats::start(&self.fifo_dir(), &self.logs(), self.load.fifos)?;
+        let writer = self.writer()?;
+        let begun = Instant::now();
+        // The processes end when nobody has their FIFOs open for writing.
+        drop(std::mem::take(&mut self.fifos));
+        let delay = writer.run()?;
+        let cpu = cats.finish()?;
+        self.judge((begun.elapsed(), cpu, delay), self.load.bytes())
+    }
+
+    fn judge(
+        &self,
+        (wall, cpu, delay): (Duration, Duration, Option<Duration>),
+        bytes: u64,
+    ) -> anyhow::Result<Drained> {
         let missing = self.load.bytes().saturating_sub(bytes) / lines::LINE_BYTES;
         let broken = lines::lost(&self.logs(), self.load)?;
         Ok(Drained {
             wall,
             cpu,
             lost: missing.max(broken),
+            delay,
         })
     }
 }

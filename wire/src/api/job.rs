@@ -460,10 +460,7 @@ impl From<&domain::Task> for Task {
             shutdown_delay: nanos(*shutdown_delay),
             meta: meta.clone(),
             kill_timeout: nanos(*kill_timeout),
-            log_config: Some(LogConfig {
-                max_files: logs.max_files,
-                max_file_size_mb: logs.max_file_size.0,
-            }),
+            log_config: Some(LogConfig::from(*logs)),
             policy: policy.as_ref().map(NetworkPolicy::from),
             // Nomad leaves it to the driver unless somebody said.
             kill_signal: if kill_signal == domain::Task::DEFAULT_KILL_SIGNAL {
@@ -476,13 +473,45 @@ impl From<&domain::Task> for Task {
     }
 }
 
-/// Rotation of a task's output.
+/// How a task's output is taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LogConfig {
     pub max_files: u32,
     #[serde(rename = "MaxFileSizeMB")]
     pub max_file_size_mb: u32,
+    /// What is taken in a second, such as `1mb`: a number and kb, mb or gb, 1 024, 1 024² and 1 024³ bytes.
+    /// Absent for as much as comes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// What becomes of more: `drop`; absent for `block`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_limit: Option<String>,
+    /// What becomes of output while the disk is full: `drop`; absent for `block`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<String>,
+}
+
+impl From<domain::LogConfig> for LogConfig {
+    fn from(logs: domain::LogConfig) -> Self {
+        let domain::LogConfig {
+            max_files,
+            max_file_size,
+            rate,
+            on_limit,
+            on_full,
+        } = logs;
+        let said = |overflow: domain::LogOverflow| {
+            (overflow != domain::LogOverflow::default()).then(|| overflow.word().to_owned())
+        };
+        Self {
+            max_files,
+            max_file_size_mb: max_file_size.0,
+            rate: rate.map(|rate| rate.to_string()),
+            on_limit: said(on_limit),
+            on_full: said(on_full),
+        }
+    }
 }
 
 /// What `PUT /v1/jobs` takes.

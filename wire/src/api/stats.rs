@@ -325,6 +325,8 @@ pub struct TaskCounters {
     pub pid: u32,
     pub log_bytes: u64,
     pub log_dropped_bytes: u64,
+    /// Time in which there was more of the output than the task's rate.
+    pub log_limited_nanos: u64,
     /// Name of the value and why it is absent.
     pub absent: BTreeMap<String, String>,
 }
@@ -453,6 +455,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
             pid,
             log_bytes,
             log_dropped_bytes,
+            log_limited,
         } = stats;
         Self {
             cpu_nanos: cpu.map(nanos),
@@ -496,6 +499,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
             pid: *pid,
             log_bytes: *log_bytes,
             log_dropped_bytes: *log_dropped_bytes,
+            log_limited_nanos: nanos(*log_limited),
             absent: absent.clone(),
         }
     }

@@ -1,5 +1,5 @@
-//! Desired allocations of formats 1 to 4: the jobs of the first three have no network policies, those of the fourth
-//! none with rates.
+//! Desired allocations of formats 1 to 5: the jobs of the first three have no network policies, those of the fourth
+//! none with rates, and the logs of all of them are taken at any rate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
 use muster_domain::job::{
     Affinity, Constraint, DirectionPolicy, Disconnect, EphemeralDisk, GroupNetwork, JobSpec,
-    JobType, JobVersion, Launched, Lifecycle, LogConfig, MigrateStrategy, NetworkMode,
+    JobType, JobVersion, Launched, Lifecycle, LogConfig, LogOverflow, MigrateStrategy, NetworkMode,
     NetworkPolicy, Parameterized, Periodic, PolicyAction, PolicyRule, PortAsk, ReschedulePolicy,
     RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy, VolumeAsks, VolumeMount,
 };
-use muster_domain::resources::{Holding, TaskResources};
+use muster_domain::resources::{Holding, Mb, TaskResources};
 use serde::Deserialize;
 
 /// Of formats 1 to 3.
@@ -23,6 +23,9 @@ pub(in crate::store) type DesiredAllocOf3 =
 /// Of format 4.
 pub(in crate::store) type DesiredAllocOf4 =
     DesiredAllocWith<TaskGroupWith<GroupNetworkOf4, TaskOf4>>;
+
+/// Of format 5.
+pub(in crate::store) type DesiredAllocOf5 = DesiredAllocWith<TaskGroupWith<GroupNetwork, TaskOf5>>;
 
 /// A desired allocation.
 #[derive(Debug, Deserialize)]
@@ -267,7 +270,7 @@ pub(in crate::store) struct TaskOf3 {
     shutdown_delay: Duration,
     kill_timeout: Duration,
     kill_signal: String,
-    logs: LogConfig,
+    logs: LogConfigOf5,
     meta: BTreeMap<String, String>,
 }
 
@@ -310,7 +313,7 @@ impl From<TaskOf3> for Task {
             shutdown_delay,
             kill_timeout,
             kill_signal,
-            logs,
+            logs: logs.into(),
             meta,
             policy: None,
         }
@@ -334,18 +337,47 @@ impl From<GroupNetworkOf4> for GroupNetwork {
     }
 }
 
-/// A task in format 4: what was there before comes first.
+/// How its output is taken, up to format 5.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct TaskOf4 {
-    before: TaskOf3,
-    policy: Option<NetworkPolicyOf4>,
+struct LogConfigOf5 {
+    max_files: u32,
+    max_file_size: Mb,
 }
 
-impl From<TaskOf4> for Task {
-    fn from(old: TaskOf4) -> Self {
-        let TaskOf4 { before, policy } = old;
+impl From<LogConfigOf5> for LogConfig {
+    fn from(old: LogConfigOf5) -> Self {
+        let LogConfigOf5 {
+            max_files,
+            max_file_size,
+        } = old;
         Self {
-            policy: policy.map(NetworkPolicy::from),
+            max_files,
+            max_file_size,
+            rate: None,
+            on_limit: LogOverflow::Block,
+            on_full: LogOverflow::Block,
+        }
+    }
+}
+
+/// A task in format 4.
+pub(in crate::store) type TaskOf4 = TaskWith<NetworkPolicyOf4>;
+
+/// A task in format 5.
+pub(in crate::store) type TaskOf5 = TaskWith<NetworkPolicy>;
+
+/// A task in formats 4 and 5: what was there before comes first.
+#[derive(Debug, Deserialize)]
+pub(in crate::store) struct TaskWith<Policy> {
+    before: TaskOf3,
+    policy: Option<Policy>,
+}
+
+impl<Policy: Into<NetworkPolicy>> From<TaskWith<Policy>> for Task {
+    fn from(old: TaskWith<Policy>) -> Self {
+        let TaskWith { before, policy } = old;
+        Self {
+            policy: policy.map(Into::into),
             ..before.into()
         }
     }
@@ -353,7 +385,7 @@ impl From<TaskOf4> for Task {
 
 /// A network policy in format 4.
 #[derive(Debug, Deserialize)]
-struct NetworkPolicyOf4 {
+pub(in crate::store) struct NetworkPolicyOf4 {
     egress: DirectionPolicyOf4,
     ingress: DirectionPolicyOf4,
 }

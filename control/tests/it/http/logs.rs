@@ -135,7 +135,7 @@ async fn pieces_of_a_log_say_where_and_when() {
         text,
         concat!(
             r#"{"Offset":3,"Data":"aGkK","File":"alloc/logs/main.stdout.2","Position":1003,"Time":77}"#,
-            r#"{"FileEvent":"7 bytes were dropped and not kept: the disk was full","Missing":7,"Position":1010}"#,
+            r#"{"FileEvent":"7 bytes were dropped and not kept: the disk was full, or they were above the task's rate","Missing":7,"Position":1010}"#,
             r#"{"Position":1010,"Ended":true}"#,
         )
     );

@@ -35,6 +35,31 @@ fn every_fault_is_reported_with_its_path() {
 }
 
 #[test]
+fn a_log_rate_is_in_its_bounds_and_its_overflow_has_a_rate() {
+    let with = |rate: Option<u64>, on_limit| {
+        let mut spec = job("web").build();
+        let logs = &mut spec.groups[0].tasks[0].logs;
+        logs.rate = rate.map(ByteRate);
+        logs.on_limit = on_limit;
+        logs.on_full = LogOverflow::Drop;
+        spec
+    };
+
+    for rate in [1_024, 1 << 30] {
+        assert!(validate(with(Some(rate), LogOverflow::Drop)).is_ok());
+    }
+    for rate in [0, 1_023, (1 << 30) + 1] {
+        let reasons = reasons(with(Some(rate), LogOverflow::Drop));
+        assert!(
+            reasons[0].ends_with("is not from 1kb to 1gb"),
+            "{reasons:?}"
+        );
+    }
+    let reasons = reasons(with(None, LogOverflow::Drop));
+    assert!(reasons[0].contains("logs → on_limit"), "{reasons:?}");
+}
+
+#[test]
 fn a_task_cannot_be_named_like_a_directory_of_its_allocation() {
     for name in ["alloc", "..", "a/b", "secrets"] {
         let mut spec = job("web").build();

@@ -1,11 +1,13 @@
-//! The plain loop: epoll says which FIFOs have bytes; they are read and written.
+//! The plain loop: epoll says which FIFOs have bytes; they are read and written, or spliced.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use muster_agent::logs::{Fifo, RotateLimits};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rustix::pipe::SpliceFlags;
 
 use super::lines;
 
@@ -14,12 +16,20 @@ const READ_BYTES: usize = 64 * 1024;
 /// FIFOs told of by one call.
 const EVENTS_MAX: usize = 256;
 
+/// How bytes get from a FIFO to its file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Move {
+    ReadWrite,
+    Splice,
+}
+
 /// Drains `fifos` into files below `logs` until `expected` bytes have come.
 pub(super) fn drain(
     fifos: &[Fifo],
     logs: &Path,
     limits: RotateLimits,
     expected: u64,
+    by: Move,
 ) -> anyhow::Result<u64> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut files = Vec::new();
@@ -37,9 +47,15 @@ pub(super) fn drain(
         let ready = epoll.wait(&mut events, EpollTimeout::NONE)?;
         for event in &events[..ready] {
             let at = usize::try_from(event.data())?;
-            let read = nix::unistd::read(&fifos[at], &mut buffer)?;
-            files[at].write(&buffer[..read])?;
-            bytes += read as u64;
+            let moved = match by {
+                Move::ReadWrite => {
+                    let read = nix::unistd::read(&fifos[at], &mut buffer)?;
+                    files[at].write(&buffer[..read])?;
+                    read
+                }
+                Move::Splice => files[at].splice(&fifos[at])?,
+            };
+            bytes += moved as u64;
         }
     }
     Ok(bytes)
@@ -68,19 +84,34 @@ impl Rotated {
 
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            if self.room == 0 {
-                self.index += 1;
-                if let Some(oldest) = self.index.checked_sub(self.limits.max_files) {
-                    fs::remove_file(numbered(&self.name, oldest))?;
-                }
-                self.file = File::create(numbered(&self.name, self.index))?;
-                self.room = usize::try_from(self.limits.max_file_bytes).unwrap_or(usize::MAX);
-            }
+            self.rotate()?;
             let (now, later) = bytes.split_at(bytes.len().min(self.room));
             self.file.write_all(now)?;
             self.room -= now.len();
             bytes = later;
         }
+        Ok(())
+    }
+
+    /// What waits in `fifo`, at most what fits into the file.
+    fn splice(&mut self, fifo: impl AsFd) -> io::Result<usize> {
+        self.rotate()?;
+        let flags = SpliceFlags::NONBLOCK;
+        let moved = rustix::pipe::splice(fifo, None, &self.file, None, self.room, flags)?;
+        self.room -= moved;
+        Ok(moved)
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        if self.room > 0 {
+            return Ok(());
+        }
+        self.index += 1;
+        if let Some(oldest) = self.index.checked_sub(self.limits.max_files) {
+            fs::remove_file(numbered(&self.name, oldest))?;
+        }
+        self.file = File::create(numbered(&self.name, self.index))?;
+        self.room = usize::try_from(self.limits.max_file_bytes).unwrap_or(usize::MAX);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Numbered lines: what the writer writes and what must be found in the files.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -11,6 +12,9 @@ use super::Load;
 pub(super) const LINE_BYTES: u64 = WIDTH as u64 + 1;
 /// The same without its end.
 const WIDTH: usize = 127;
+
+/// Bytes of a file that are gone through at once: whole lines.
+const SCAN_BYTES: u64 = 8192 * LINE_BYTES;
 
 /// The name of a FIFO and of its log.
 pub(super) fn stream_name(number: u64) -> String {
@@ -54,14 +58,26 @@ pub(super) fn lost(logs: &Path, load: Load) -> anyhow::Result<u64> {
         stream.sort();
         let mut next = None;
         for (_, path) in stream {
-            lost += scan(&fs::read(path)?, &mut next)?;
+            lost += scan_file(&path, &mut next)?;
         }
         lost += load.lines.abs_diff(next.unwrap_or(0));
     }
     Ok(lost)
 }
 
-/// Goes through a file from the line after `next`, and counts what is skipped.
+/// Goes through a file, which may be as large as all that was written.
+fn scan_file(path: &Path, next: &mut Option<u64>) -> anyhow::Result<u64> {
+    let mut file = fs::File::open(path)?;
+    let mut lost = 0;
+    let mut part = Vec::new();
+    while (&mut file).take(SCAN_BYTES).read_to_end(&mut part)? > 0 {
+        lost += scan(&part, next)?;
+        part.clear();
+    }
+    Ok(lost)
+}
+
+/// Goes through lines from the line after `next`, and counts what is skipped.
 fn scan(bytes: &[u8], next: &mut Option<u64>) -> anyhow::Result<u64> {
     let mut lost = 0;
     for line in bytes.chunks(WIDTH + 1) {

@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use super::delay::Written;
 use super::lines;
 use crate::subject;
 
@@ -41,6 +42,7 @@ impl Load {
 pub(super) struct Writer {
     child: Child,
     stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
 }
 
 impl Writer {
@@ -60,24 +62,37 @@ impl Writer {
             .stdout(Stdio::piped())
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let writer = Self { child, stdin };
+        let mut writer = Self {
+            child,
+            stdin,
+            stdout,
+        };
         let mut ready = [0];
-        stdout
+        writer
+            .stdout
+            .as_mut()
             .context("its output is piped")?
             .read_exact(&mut ready)
             .context("the writer is ready")?;
         Ok(writer)
     }
 
-    /// Lets it write everything, and returns when it has.
-    pub(super) fn run(mut self) -> anyhow::Result<()> {
+    /// Lets it write everything, and returns when it has: the delay of lines that were paced, at the 99th of
+    /// a hundred.
+    pub(super) fn run(mut self) -> anyhow::Result<Option<Duration>> {
         self.stdin
             .take()
             .context("its input is piped")?
             .write_all(b"g")?;
+        let mut told = String::new();
+        let mut stdout = self.stdout.take().context("its output is piped")?;
+        stdout.read_to_string(&mut told)?;
         let status = self.child.wait()?;
         ensure!(status.success(), "the writer ended with {status}");
-        Ok(())
+        if told.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Duration::from_micros(told.parse()?)))
     }
 }
 
@@ -115,7 +130,7 @@ pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
     std::io::stdout().flush()?;
     std::io::stdin().read_exact(&mut [0])?;
     if !load.pace.is_zero() {
-        return write_paced(&mut files, load);
+        return write_paced(&mut files, load, Path::new(OsStr::new(dir)));
     }
     let share = files.len().div_ceil(THREADS);
     std::thread::scope(|scope| {
@@ -150,15 +165,31 @@ fn write_all(files: &mut [File], load: Load) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line to each FIFO in turn, then a rest until the next is due.
-fn write_paced(files: &mut [File], load: Load) -> anyhow::Result<()> {
+/// A line to each FIFO in turn, then a rest until the next is due; meanwhile it is watched when they are in the
+/// files, which are beside the FIFOs. Says the delay in microseconds.
+fn write_paced(files: &mut [File], load: Load, fifos: &Path) -> anyhow::Result<()> {
+    let logs = fifos.with_file_name(super::LOGS);
+    let written = Written::new(load.fifos, load.lines);
+    let delays = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| written.watch(&logs));
+        write_in_turn(files, load, &written)?;
+        watch
+            .join()
+            .map_err(|_panic| anyhow::anyhow!("the watching thread panicked"))?
+    })?;
+    write!(std::io::stdout(), "{:.0}", delays.micros(0.99))?;
+    Ok(())
+}
+
+fn write_in_turn(files: &mut [File], load: Load, written: &Written) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut due = Duration::ZERO;
     let mut buffer = Vec::new();
     for line in 0..load.lines {
         buffer.clear();
         lines::append(&mut buffer, line);
-        for file in &mut *files {
+        for (stream, file) in (0..).zip(&mut *files) {
+            written.note(stream, line);
             file.write_all(&buffer)?;
         }
         due += load.pace;

@@ -8,10 +8,10 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    Affinity, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
+    Affinity, ByteRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
     DEFAULT_PRIORITY, DEFAULT_REGION, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    Lifecycle, LifecycleHook, LogConfig, NetworkMode, Operand, PortAsk, RestartMode, RestartPolicy,
-    Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
+    RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
 use muster_domain::resources::{CpuMhz, DeviceAsk, Mb, TaskResources};
@@ -674,7 +674,30 @@ fn read_logs(task: &mut Block<'_>) -> LogConfig {
         max_file_size: block
             .number("MaxFileSizeMB", u32::MAX)
             .map_or(default.max_file_size, Mb),
+        rate: read_log_rate(&mut block),
+        on_limit: read_overflow(&mut block, "OnLimit"),
+        on_full: read_overflow(&mut block, "OnFull"),
     };
     block.finish(&LOGS);
     read
+}
+
+fn read_log_rate(logs: &mut Block<'_>) -> Option<ByteRate> {
+    let text = logs.word("Rate")?;
+    let rate = ByteRate::read(&text);
+    if rate.is_none() {
+        let reason = format!("`{text}` is no rate such as 1mb: give a number and kb, mb or gb");
+        logs.fault("Rate", reason);
+    }
+    rate
+}
+
+fn read_overflow(logs: &mut Block<'_>, name: &'static str) -> LogOverflow {
+    let Some(word) = logs.word(name) else {
+        return LogOverflow::default();
+    };
+    LogOverflow::from_word(&word).unwrap_or_else(|| {
+        logs.fault(name, format!("`{word}` is neither `block` nor `drop`"));
+        LogOverflow::default()
+    })
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use muster_domain::fixture;
 use muster_domain::id::LogIndex;
 use muster_domain::job::{
-    self as domain, Affinity, JobSpec, JobType, Lifecycle, LifecycleHook, MigrateStrategy, Operand,
-    Parameterized, PayloadUse, Periodic, ReschedulePolicy, RestartMode, RestartPolicy, Scaling,
-    Spread, SpreadTarget, UpdateStrategy, VolumeAsk, VolumeMount,
+    self as domain, Affinity, ByteRate, JobSpec, JobType, Lifecycle, LifecycleHook, LogOverflow,
+    MigrateStrategy, Operand, Parameterized, PayloadUse, Periodic, ReschedulePolicy, RestartMode,
+    RestartPolicy, Scaling, Spread, SpreadTarget, UpdateStrategy, VolumeAsk, VolumeMount,
 };
 use muster_domain::resources::{CpuMhz, DeviceAsk, Mb};
 use serde_json::{Value, json};
@@ -64,6 +64,9 @@ fn full() -> JobSpec {
     task.kill_signal = "SIGINT".to_owned();
     task.logs.max_files = 3;
     task.logs.max_file_size = Mb(2);
+    task.logs.rate = Some(ByteRate(64 * 1024));
+    task.logs.on_limit = LogOverflow::Drop;
+    task.logs.on_full = LogOverflow::Drop;
     task.meta = BTreeMap::from([("x".to_owned(), "y".to_owned())]);
     everything_else(&mut spec);
     spec
@@ -218,6 +221,35 @@ fn nomads_defaults_are_filled_in() {
     assert_eq!(task.kill_timeout, Duration::from_secs(5));
     assert_eq!((task.logs.max_files, task.logs.max_file_size), (10, Mb(10)));
     domain::validate(spec).unwrap();
+}
+
+#[test]
+fn a_log_rate_without_a_unit_is_refused() {
+    let body = |logs: Value| {
+        let task = json!({"Name": "t", "Driver": "mock", "LogConfig": logs});
+        json!({"Job": {"ID": "web", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}})
+    };
+
+    let faults = faults(&body(json!({"Rate": "5", "OnFull": "wait"})));
+    let read = read_value(&body(json!({"Rate": "5kb", "OnLimit": "drop"}))).unwrap();
+
+    assert!(
+        faults[0].contains("`5` is no rate such as 1mb"),
+        "{faults:?}"
+    );
+    assert!(
+        faults[1].contains("neither `block` nor `drop`"),
+        "{faults:?}"
+    );
+    let logs = read.spec.groups[0].tasks[0].logs;
+    assert_eq!(
+        (logs.rate, logs.on_limit, logs.on_full),
+        (
+            Some(ByteRate(5 * 1024)),
+            LogOverflow::Drop,
+            LogOverflow::Block
+        )
+    );
 }
 
 /// What a running Nomad 1.1.2 answered for a job is a job file here, but for its driver. What it filled in

@@ -1,0 +1,324 @@
+//! Where bytes were dropped within a log file: the small file `.<name>.<N>.gaps` beside it, if there are any.
+//!
+//! A log file holds the task's bytes and nothing else, so what is missing between them is told here, in
+//! records of 16 bytes, little-endian: a position in the log file and how many bytes were dropped in that
+//! file up to there. Both ascend; so a position follows from an offset in the stream and back.
+//!
+//! A record is written *before* its bytes are thrown away, and so before any byte behind the gap. Whoever is
+//! killed between the two has announced a gap whose bytes, at most what the FIFO held, come after all or
+//! were dropped: nothing is ever missing without a word. While nothing follows a gap, its record is
+//! written over as it grows. A stream that may drop takes room for its records beforehand, because a full
+//! disk is what makes it drop. Where no record can be written, the gap begins another log file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{FallocateFlags, OFlags};
+
+use crate::logs::LogDir;
+use crate::logs::limits::{GAPS_RESERVE_BYTES, TIME_RECORDS_MAX};
+
+/// Bytes of a record.
+const RECORD_BYTES: u64 = 16;
+
+/// At `position` of a log file, so many bytes were dropped that it is `total` in this file up to there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) position: u64,
+    pub(crate) total: u64,
+}
+
+impl Gap {
+    /// Bytes from the begin of the log file to the gap's end, dropped ones included.
+    fn end(self) -> u64 {
+        self.position.saturating_add(self.total)
+    }
+
+    fn encode(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.position.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.total.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: [u8; 16]) -> Self {
+        let (position, total) = bytes.split_at(8);
+        let number = |part: &[u8]| u64::from_le_bytes(part.try_into().expect("half of 16 bytes"));
+        Self {
+            position: number(position),
+            total: number(total),
+        }
+    }
+
+    fn read(file: &File, number: u64) -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        file.read_exact_at(&mut bytes, number * RECORD_BYTES)?;
+        Ok(Self::decode(bytes))
+    }
+}
+
+pub(crate) fn file_name(name: &str, index: u64) -> String {
+    format!(".{name}.{index}.gaps")
+}
+
+/// The writing side, for one log file.
+#[derive(Debug)]
+pub(crate) struct GapsWriter {
+    index: u64,
+    /// `None` until there is a gap, or room is taken for some.
+    file: Option<File>,
+    /// Whole records in it.
+    records: u64,
+    last: Option<Gap>,
+}
+
+impl GapsWriter {
+    /// For log file `index`, which has no gaps.
+    pub(crate) fn none(index: u64) -> Self {
+        Self {
+            index,
+            file: None,
+            records: 0,
+            last: None,
+        }
+    }
+
+    /// Goes on behind the records that are there. Those behind the `bytes` that the log file has, as a
+    /// power cut leaves them, are moved to its end, so that offsets still ascend; damaged ones are cut off.
+    pub(crate) fn resume(dir: &LogDir, name: &str, index: u64, bytes: u64) -> io::Result<Self> {
+        let file = match dir.open_file(&file_name(name, index), OFlags::RDWR) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::none(index)),
+            Err(error) => return Err(error),
+        };
+        let found = all(&file)?;
+        let sound = found.partition_point(|gap| gap.position <= bytes);
+        let moved = found[sound..].last().map(|gap| Gap {
+            position: bytes,
+            total: gap.total,
+        });
+        let mut records = sound as u64;
+        let mut last = found[..sound].last().copied();
+        if let Some(moved) = moved {
+            if last.is_some_and(|last| last.position == bytes) {
+                records -= 1;
+            }
+            file.write_all_at(&moved.encode(), records * RECORD_BYTES)?;
+            records += 1;
+            last = Some(moved);
+        }
+        if file.metadata()?.len() != records * RECORD_BYTES {
+            file.set_len(records * RECORD_BYTES)?;
+        }
+        Ok(Self {
+            index,
+            file: Some(file),
+            records,
+            last,
+        })
+    }
+
+    /// Bytes dropped in the log file, as far as that is recorded.
+    pub(crate) fn total(&self) -> u64 {
+        self.last.map_or(0, |last| last.total)
+    }
+
+    /// Takes room for records, so that a full disk leaves some.
+    pub(crate) fn reserve(&mut self, dir: &LogDir, name: &str) -> io::Result<()> {
+        let file = self.opened(dir, name)?;
+        rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, GAPS_RESERVE_BYTES)?;
+        Ok(())
+    }
+
+    /// Records that `bytes` more are dropped at `position`; `false` if there are `records_max` already.
+    pub(crate) fn note(
+        &mut self,
+        dir: &LogDir,
+        name: &str,
+        (position, bytes): (u64, u64),
+        records_max: u64,
+    ) -> io::Result<bool> {
+        let grows = self.last.is_some_and(|last| last.position == position);
+        let number = if grows {
+            self.records - 1
+        } else {
+            self.records
+        };
+        if number >= records_max {
+            return Ok(false);
+        }
+        let gap = Gap {
+            position,
+            total: self.total().saturating_add(bytes),
+        };
+        self.opened(dir, name)?
+            .write_all_at(&gap.encode(), number * RECORD_BYTES)?;
+        self.records = number + 1;
+        self.last = Some(gap);
+        Ok(true)
+    }
+
+    fn opened(&mut self, dir: &LogDir, name: &str) -> io::Result<&File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => dir.open_file(
+                &file_name(name, self.index),
+                OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            )?,
+        };
+        Ok(self.file.insert(file))
+    }
+}
+
+/// All sound records: the longest begin in which both numbers ascend.
+fn all(file: &File) -> io::Result<Vec<Gap>> {
+    let length = file.metadata()?.len().min(TIME_RECORDS_MAX * RECORD_BYTES);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    let read = file.read_at(&mut bytes, 0)?;
+    let (whole, _torn) = bytes.as_chunks::<16>();
+    let mut gaps: Vec<Gap> = Vec::new();
+    for gap in whole
+        .iter()
+        .take(read / 16)
+        .map(|bytes| Gap::decode(*bytes))
+    {
+        let ascends = gaps.last().map_or(gap.total > 0, |last| {
+            last.position < gap.position && last.total < gap.total
+        });
+        if !ascends {
+            break;
+        }
+        gaps.push(gap);
+    }
+    Ok(gaps)
+}
+
+/// The reading side, for one log file. It stays readable when the log file is rotated away.
+#[derive(Debug)]
+pub(crate) struct Gaps {
+    index: u64,
+    file: Option<File>,
+}
+
+/// What stands at an offset, counted from the begin of a log file, dropped bytes included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Bytes, or the end.
+    Data {
+        /// Where in the log file.
+        position: u64,
+        /// How many bytes there are at most up to the next gap; `None` if there is none.
+        until_gap: Option<u64>,
+    },
+    /// A gap.
+    Gap {
+        /// Bytes up to its end.
+        left: u64,
+    },
+}
+
+impl Gaps {
+    /// Of log file `index`.
+    pub(crate) fn open(dir: &LogDir, name: &str, index: u64) -> io::Result<Self> {
+        let mut this = Self { index, file: None };
+        this.look(dir, name)?;
+        Ok(this)
+    }
+
+    /// Looks again whether there are any. A log file is removed before its gaps: if there were none and the log
+    /// file is still there, there are none in the bytes read before.
+    pub(crate) fn look(&mut self, dir: &LogDir, name: &str) -> io::Result<()> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        match dir.open_file(&file_name(name, self.index), OFlags::RDONLY) {
+            Ok(file) => self.file = Some(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Whether any were found.
+    pub(crate) fn are_there(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// What stands at `relative`.
+    pub(crate) fn place(&self, relative: u64) -> io::Result<Place> {
+        let Some(file) = &self.file else {
+            return find(0, relative, |_none| Err(io::ErrorKind::NotFound.into()));
+        };
+        let count = file.metadata()?.len() / RECORD_BYTES;
+        find(count, relative, |number| Gap::read(file, number))
+    }
+
+    /// Bytes dropped in the log file.
+    pub(crate) fn total(&self) -> io::Result<u64> {
+        let Some(file) = &self.file else {
+            return Ok(0);
+        };
+        match (file.metadata()?.len() / RECORD_BYTES).checked_sub(1) {
+            Some(last) => Ok(Gap::read(file, last)?.total),
+            None => Ok(0),
+        }
+    }
+
+    /// The parts of a log file of `bytes` between the gaps, as offsets from its begin, dropped bytes included.
+    pub(crate) fn kept(&self, bytes: u64) -> io::Result<Vec<std::ops::Range<u64>>> {
+        let gaps = match &self.file {
+            Some(file) => all(file)?,
+            None => Vec::new(),
+        };
+        let mut kept = Vec::new();
+        let (mut position, mut total) = (0, 0_u64);
+        let ends = gaps.iter().map(|gap| (gap.position, gap.total));
+        for (end, dropped) in ends.chain([(bytes, 0)]) {
+            let end = end.min(bytes);
+            if position < end {
+                kept.push(position.saturating_add(total)..end.saturating_add(total));
+            }
+            (position, total) = (end, dropped);
+        }
+        Ok(kept)
+    }
+}
+
+/// What stands at `relative`, with `count` gaps that ascend.
+fn find(count: u64, relative: u64, gap: impl Fn(u64) -> io::Result<Gap>) -> io::Result<Place> {
+    // Gaps before `low` end at or before the offset, those from `high` on behind it.
+    let (mut low, mut high) = (0, count);
+    let (mut before, mut next) = (0, None);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let met = gap(middle)?;
+        if met.end() <= relative {
+            low = middle + 1;
+            before = met.total;
+        } else {
+            high = middle;
+            next = Some(met);
+        }
+    }
+    let position = relative.saturating_sub(before);
+    let Some(next) = next else {
+        return Ok(Place::Data {
+            position,
+            until_gap: None,
+        });
+    };
+    let begin = next.position.saturating_add(before);
+    if relative < begin {
+        let until_gap = Some(begin - relative);
+        return Ok(Place::Data {
+            position,
+            until_gap,
+        });
+    }
+    let left = next.end() - relative;
+    Ok(Place::Gap { left })
+}
+
+#[cfg(test)]
+mod tests;

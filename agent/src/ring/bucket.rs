@@ -1,0 +1,162 @@
+//! How many bytes of a stream may be taken, at a rate. Pure.
+//!
+//! Bytes are saved up at the rate for at most [`LIMIT_BURST`]. Once they are used up, none may be taken until
+//! those of [`LIMIT_QUANTUM`] are saved: so a stream above its rate is looked at a few times a second and
+//! not for each line, and gaps come apart by as many bytes.
+
+use std::time::Duration;
+
+use crate::ring::limits::{LIMIT_BURST, LIMIT_BYTES_MIN, LIMIT_QUANTUM};
+
+/// What may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowance {
+    /// So many bytes, at least one.
+    Bytes(u64),
+    /// None until then.
+    NoneUntil(Duration),
+}
+
+/// Bytes saved up. Times are counted from any begin that stays the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    bytes_per_second: u64,
+    /// Most that are saved up.
+    bytes_max: u64,
+    /// As many must be saved once they were used up.
+    quantum: u64,
+    saved: u64,
+    /// Up to when bytes were saved up.
+    at: Duration,
+    used_up: bool,
+}
+
+impl Bucket {
+    /// A full one.
+    pub(crate) fn new(bytes_per_second: u64, now: Duration) -> Self {
+        let bytes_per_second = bytes_per_second.max(1);
+        let quantum = bytes_in(bytes_per_second, LIMIT_QUANTUM).max(LIMIT_BYTES_MIN);
+        let bytes_max = bytes_in(bytes_per_second, LIMIT_BURST).max(quantum);
+        Self {
+            bytes_per_second,
+            bytes_max,
+            quantum,
+            saved: bytes_max,
+            at: now,
+            used_up: false,
+        }
+    }
+
+    /// What may be taken at `now`.
+    pub(crate) fn allowance(&mut self, now: Duration) -> Allowance {
+        self.save(now);
+        let enough = if self.used_up { self.quantum } else { 1 };
+        if self.saved >= enough {
+            self.used_up = false;
+            return Allowance::Bytes(self.saved);
+        }
+        self.used_up = true;
+        Allowance::NoneUntil(self.at + time_for(self.bytes_per_second, self.quantum - self.saved))
+    }
+
+    /// `bytes` were taken; more than were allowed are owed by nobody.
+    pub(crate) fn took(&mut self, bytes: u64) {
+        self.saved = self.saved.saturating_sub(bytes);
+        self.used_up = self.used_up || self.saved == 0;
+    }
+
+    fn save(&mut self, now: Duration) {
+        let since = now.saturating_sub(self.at);
+        let more = bytes_in(self.bytes_per_second, since);
+        self.saved = self.saved.saturating_add(more).min(self.bytes_max);
+        if self.saved == self.bytes_max {
+            self.at = self.at.max(now);
+        } else {
+            // Parts of a byte stay saved up.
+            self.at += time_for(self.bytes_per_second, more).min(since);
+        }
+    }
+}
+
+/// Whole bytes that come at a rate in `time`.
+fn bytes_in(bytes_per_second: u64, time: Duration) -> u64 {
+    let bytes = u128::from(bytes_per_second).saturating_mul(time.as_nanos()) / NANOS;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Time in which `bytes` come at a rate, rounded up.
+fn time_for(bytes_per_second: u64, bytes: u64) -> Duration {
+    let nanos = (u128::from(bytes) * NANOS).div_ceil(u128::from(bytes_per_second));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+const NANOS: u128 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Allowance, Bucket};
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_second_of_bytes_may_come_at_once() {
+        let mut bucket = Bucket::new(4_000, ms(5));
+        assert_eq!(bucket.allowance(ms(5)), Allowance::Bytes(4_000));
+
+        bucket.took(3_000);
+
+        assert_eq!(bucket.allowance(ms(5)), Allowance::Bytes(1_000));
+        assert_eq!(bucket.allowance(ms(105)), Allowance::Bytes(1_400));
+        assert_eq!(bucket.allowance(ms(60_000)), Allowance::Bytes(4_000));
+    }
+
+    /// A quarter of a second is saved up before any are taken, however often it is asked.
+    #[test]
+    fn what_is_used_up_is_saved_for_a_quantum() {
+        let mut bucket = Bucket::new(4_000, ms(0));
+        bucket.took(4_000);
+
+        let asked = [0, 1, 100, 249].map(|at| bucket.allowance(ms(at)));
+
+        assert_eq!(asked, [Allowance::NoneUntil(ms(250)); 4]);
+        assert_eq!(bucket.allowance(ms(250)), Allowance::Bytes(1_000));
+        bucket.took(1_000);
+        assert_eq!(bucket.allowance(ms(250)), Allowance::NoneUntil(ms(500)));
+    }
+
+    /// Asked at odd times, it gives what a rate of three bytes a millisecond and a burst make.
+    #[test]
+    fn parts_of_bytes_are_not_lost() {
+        for rate in [1_024, 3_000, 777_777_777] {
+            let mut bucket = Bucket::new(rate, ms(0));
+            let mut taken = 0;
+            let mut now = Duration::ZERO;
+            while now < ms(10_000) {
+                if let Allowance::Bytes(bytes) = bucket.allowance(now) {
+                    bucket.took(bytes);
+                    taken += bytes;
+                }
+                now += Duration::from_nanos(9_999_991);
+            }
+            let due = 11 * rate;
+            assert!(
+                taken <= due && taken >= due - rate * 26 / 100 - 256,
+                "{taken} of {due}"
+            );
+        }
+    }
+
+    /// At 1 KiB/s, a quantum is 256 bytes; at less, it takes longer.
+    #[test]
+    fn few_bytes_are_saved_up_longer() {
+        let mut bucket = Bucket::new(64, ms(0));
+        bucket.took(1_000);
+
+        assert_eq!(bucket.allowance(ms(0)), Allowance::NoneUntil(ms(4_000)));
+        assert_eq!(bucket.allowance(ms(4_000)), Allowance::Bytes(256));
+    }
+}
