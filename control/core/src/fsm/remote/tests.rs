@@ -258,6 +258,28 @@ fn a_handle_waits_for_room_as_long_as_its_node_is_gone() {
     }
 }
 
+/// What finds room after an update that changes its task is another task, and starts anew.
+#[test]
+fn a_task_that_was_changed_meanwhile_is_not_taken_over() {
+    for is_changed in [false, true] {
+        let mut scene = Scene::new(|_| {});
+        scene.take_work_elsewhere(false);
+        scene.node_status(NodeStatus::Down);
+        scene.update(|spec| {
+            let task = &mut spec.groups[0].tasks[0];
+            if is_changed {
+                task.config_json = r#"{"a":1}"#.to_owned();
+            }
+            spec.priority += 1;
+        });
+        scene.take_work_elsewhere(true);
+
+        let second = scene.replacement().unwrap();
+        let expected = usize::from(!is_changed);
+        assert_eq!(scene.remote(&second).0.len(), expected, "{is_changed}");
+    }
+}
+
 /// Of an instance that was out of reach and its replacement, which manage the same task, one is stopped: it leaves
 /// the task, and the other one goes on with it.
 #[test]
