@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_agent_core::alloc::{AllocRunner, Effect, Event};
 use muster_agent_core::task::{TaskEffect, TaskInput};
-use muster_domain::alloc::{DesiredAlloc, DesiredStatus};
+use muster_domain::alloc::{DesiredAlloc, DesiredStatus, RemoteAlloc};
 use muster_domain::id::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -26,7 +26,7 @@ use crate::task::{self, Inputs, TaskAt, Unrecorded};
 #[derive(Debug)]
 pub(crate) enum Input {
     /// The control plane changed its mind, or the job.
-    Desired(Box<DesiredAlloc>),
+    Desired(Box<DesiredAlloc>, Box<RemoteAlloc>),
     /// Stop, and remove everything.
     Destroy,
     /// Stop, because the agent stops with its tasks.
@@ -52,6 +52,8 @@ pub(crate) struct AllocTask {
     pub(crate) unrecorded: Unrecorded,
     /// It was read from the store.
     pub(crate) restored: bool,
+    /// There may be something of its remote tasks in the store.
+    pub(crate) has_remote_stored: bool,
     /// What was last handed to the store, unless it is known to be on disk.
     pub(crate) unstored: Option<Pending>,
 }
@@ -104,7 +106,10 @@ impl AllocTask {
             Input::Destroy => Event::DestroyAsked,
             Input::Disconnected => Event::Disconnected,
             Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
-            Input::Desired(desired) => self.desired(desired, inbox).await,
+            Input::Desired(desired, remote) => {
+                self.runner.handle_remote(&remote);
+                self.desired(desired, inbox).await
+            }
         }
     }
 
@@ -165,7 +170,13 @@ impl AllocTask {
         match effect {
             Effect::Persist => {
                 let snapshot = Box::new(self.runner.snapshot());
-                self.submit(vec![Write::Snapshot(alloc_id, snapshot)]).await;
+                let mut writes = vec![Write::Snapshot(alloc_id, snapshot)];
+                let remote = self.runner.remote_tasks();
+                if self.has_remote_stored || !remote.is_empty() {
+                    self.has_remote_stored = !remote.is_empty();
+                    writes.push(Write::Remote(alloc_id, remote));
+                }
+                self.submit(writes).await;
             }
             Effect::PrepareAlloc => {
                 let (facilities, desired) =
@@ -223,14 +234,15 @@ impl AllocTask {
         let live = facilities.live.get(task.alloc_id(), task.name());
         match effect {
             TaskEffect::Start { attempt } => {
-                jobs.spawn(task::run(facilities, task, attempt, inputs));
+                jobs.spawn(task::run(facilities, task, attempt, None, inputs));
+            }
+            TaskEffect::TakeOver { attempt, handle } => {
+                jobs.spawn(task::run(facilities, task, attempt, Some(handle), inputs));
             }
             TaskEffect::Recover { attempt } => {
                 let record = self.records.remove(task.name());
-                let unrecorded = self.unrecorded;
-                jobs.spawn(task::find(
-                    facilities, task, attempt, record, unrecorded, inputs,
-                ));
+                let known = (self.unrecorded, self.runner.runs_elsewhere(task_at));
+                jobs.spawn(task::find(facilities, task, attempt, record, known, inputs));
             }
             TaskEffect::Stop { signal, timeout } => {
                 let Some(live) = live else { return };
@@ -243,6 +255,11 @@ impl AllocTask {
                             .await;
                     }
                 });
+            }
+            TaskEffect::Detach => {
+                if let Some(live) = live {
+                    live.leave();
+                }
             }
             TaskEffect::Force => {
                 if let Some(live) = live {

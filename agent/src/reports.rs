@@ -195,6 +195,7 @@ mod tests {
             task_states: Vec::new(),
             healthy: None,
             end: None,
+            remote: Vec::new(),
         }
     }
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use muster_agent_core::alloc::AllocSnapshot;
+use muster_agent_core::task::RemoteTask;
 use muster_domain::alloc::{DesiredAlloc, Exit};
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::one_off::End;
@@ -43,6 +44,9 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
+/// What agents know of remote tasks, by allocation. Only allocations that have any are in it, and a database without it
+/// has none.
+const REMOTE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("remote");
 /// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
 const META_SCHEMA: &str = "schema";
@@ -87,6 +91,8 @@ pub(crate) struct Loaded {
     pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
     /// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
     pub(crate) leftovers: BTreeMap<AllocId, BTreeMap<String, Leftover>>,
+    /// Remote tasks of allocations that have any, in the order of the group.
+    pub(crate) remote: BTreeMap<AllocId, Vec<RemoteTask>>,
     /// Where the control plane's servers were.
     pub(crate) servers: Vec<SocketAddr>,
     /// There was no database.
@@ -305,6 +311,16 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
         let (alloc_id, task_id) = parse_task_key(key.value())?;
         let of_alloc = loaded.leftovers.entry(alloc_id).or_default();
         of_alloc.insert(task_id, decoded(value.value())?);
+    }
+    let remote = match transaction.open_table(REMOTE) {
+        Ok(remote) => remote,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
+        Err(error) => return Err(error.into()),
+    };
+    for row in remote.iter()? {
+        let (key, value) = row?;
+        let (alloc_id, _) = parse_task_key(key.value())?;
+        loaded.remote.insert(alloc_id, decoded(value.value())?);
     }
     Ok(loaded)
 }

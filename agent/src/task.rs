@@ -11,6 +11,7 @@ mod end;
 mod fence;
 mod one_off;
 mod recover;
+mod remote;
 mod streams;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use muster_domain::job::{Task, TaskGroup};
 use muster_domain::resources::HeldCores;
 use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::alloc::Input;
 use crate::cgroup::{TaskCgroup, TaskName};
@@ -35,6 +37,7 @@ pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
 pub(crate) use fence::fence_again;
 pub(crate) use recover::Unrecorded;
+pub(crate) use remote::end_unknown;
 pub(crate) use streams::stream_name;
 
 /// Which task.
@@ -140,6 +143,10 @@ pub(crate) struct LiveTask {
     pub(crate) cgroup: Option<TaskCgroup>,
     /// Its output.
     pub(crate) streams: Streams,
+    /// It was started, or taken over, on another system: this finds it there.
+    pub(crate) elsewhere: Option<Vec<u8>>,
+    /// It is not to be managed here any more.
+    pub(crate) leaving: CancellationToken,
 }
 
 impl LiveTask {
@@ -168,6 +175,11 @@ impl LiveTask {
         }
     }
 
+    /// Has whoever waits for its end leave it instead.
+    pub(crate) fn leave(&self) {
+        self.leaving.cancel();
+    }
+
     /// Kills everything in its cgroup; of a task that is elsewhere, what its driver reaches.
     pub(crate) async fn force(&self) {
         let here = self
@@ -189,9 +201,15 @@ impl LiveTask {
 /// What no task ignores.
 const FORCE_SIGNAL: &str = "SIGKILL";
 
-/// Starts a task, waits for its end and cleans up after it.
-pub(crate) async fn run(facilities: Arc<Facilities>, task: TaskAt, attempt: u32, inputs: Inputs) {
-    match begin::begin(&facilities, &task, attempt).await {
+/// Starts a task, or takes over the one that `take` finds, waits for its end and cleans up after it.
+pub(crate) async fn run(
+    facilities: Arc<Facilities>,
+    task: TaskAt,
+    attempt: u32,
+    take: Option<Vec<u8>>,
+    inputs: Inputs,
+) {
+    match begin::begin(&facilities, &task, attempt, take).await {
         Ok((live, note)) => {
             let live = Arc::new(live);
             facilities.live.insert(
@@ -200,29 +218,43 @@ pub(crate) async fn run(facilities: Arc<Facilities>, task: TaskAt, attempt: u32,
                 Arc::clone(&live),
                 inputs.clone(),
             );
+            if let Some(handle) = live.elsewhere.clone() {
+                inputs.send(TaskInput::RunsElsewhere { handle }).await;
+            }
             inputs.send(TaskInput::Started { note }).await;
             end::end(&facilities, &task, &live, end::Known::Told, &inputs).await;
         }
         Err(failure) => {
-            let begin::StartFailure { reason, retryable } = failure;
+            let begin::StartFailure { reason, next } = failure;
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
             inputs
-                .send(TaskInput::StartFailed { reason, retryable })
+                .send(match next {
+                    begin::Next::Retry => TaskInput::StartFailed {
+                        reason,
+                        retryable: true,
+                    },
+                    begin::Next::GiveUp => TaskInput::StartFailed {
+                        reason,
+                        retryable: false,
+                    },
+                    begin::Next::StartAnew => TaskInput::NothingToTake { reason },
+                })
                 .await;
         }
     }
 }
 
-/// Finds a task that an earlier agent started, waits for its end and cleans up after it.
+/// Finds a task that an earlier agent started, perhaps on another system, waits for its end and cleans up after it.
 pub(crate) async fn find(
     facilities: Arc<Facilities>,
     task: TaskAt,
     attempt: u32,
     record: Option<TaskRecord>,
-    unrecorded: Unrecorded,
+    (unrecorded, elsewhere): (Unrecorded, bool),
     inputs: Inputs,
 ) {
-    match recover::recover(&facilities, &task, attempt, record, unrecorded).await {
+    let found = recover::recover(&facilities, &task, attempt, record, unrecorded, elsewhere);
+    match found.await {
         recover::Found::Nothing(input) => {
             task.release_cores(&facilities);
             inputs.send(input).await;

@@ -1,6 +1,7 @@
 //! Allocations: a task group placed on a node.
 
 pub mod phrase;
+mod remote;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use crate::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timesta
 use crate::job::{JobVersion, TaskGroup};
 use crate::limits;
 use crate::resources::Holding;
+
+pub use remote::{RemoteAlloc, RemoteHandle};
 
 /// What the control plane wants of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -438,6 +441,8 @@ pub struct AllocReport {
     pub healthy: Option<bool>,
     /// How the work of a one-off task ended, once it has; `None` of everything else.
     pub end: Option<Box<crate::one_off::End>>,
+    /// Of its tasks that run on another system, as far as the agent knows that they do: what finds each again.
+    pub remote: Vec<RemoteHandle>,
 }
 
 /// What an agent must run or stop: one allocation of its node as the control plane wants it.

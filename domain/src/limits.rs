@@ -53,3 +53,7 @@ pub const CORES_MAX: u16 = 4096;
 pub const DELAY_MAX: std::time::Duration = std::time::Duration::from_hours(24);
 /// Bytes of why a deployment or a node is what it is.
 pub const REASON_BYTES_MAX: usize = 1024;
+/// Bytes of the handle of a remote task that are kept by the servers. Drivers' own are a few hundred bytes; it lies in
+/// the memory of every server and in each report that follows a change of its allocation. One that is larger stays with
+/// its agent, which says so: the task is not taken over.
+pub const REMOTE_HANDLE_BYTES_MAX: usize = 8 * 1024;

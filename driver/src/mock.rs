@@ -36,7 +36,7 @@ mod exec;
 /// The name of the driver.
 pub const NAME: &str = "mock";
 
-/// Version of the handles.
+/// Version of the handles, unless another is asked for.
 const HANDLE_VERSION: i32 = 1;
 
 /// How often the fingerprint is said again when nothing changes.
@@ -288,6 +288,7 @@ struct Managed {
 pub struct MockDriver {
     host: MockHost,
     remote: bool,
+    handle_version: i32,
     /// By allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
     tasks: Mutex<HashMap<String, Managed>>,
@@ -312,6 +313,7 @@ impl MockDriver {
         Self {
             host,
             remote: false,
+            handle_version: HANDLE_VERSION,
             networks: None,
             tasks: Mutex::default(),
             events: broadcast::Sender::new(limits::TASK_EVENTS_MAX),
@@ -330,6 +332,13 @@ impl MockDriver {
             remote: true,
             ..Self::on(host)
         }
+    }
+
+    /// Another version of the driver: its handles are of `version`, and it reads no others.
+    #[must_use]
+    pub fn of_version(mut self, version: i32) -> Self {
+        self.handle_version = version;
+        self
     }
 
     /// A driver that makes the network of each allocation itself.
@@ -428,7 +437,7 @@ impl MockDriver {
         let network = network_of(&task);
         let (pid, process) = self.host.spawn(task);
         let handle = TaskHandle {
-            version: HANDLE_VERSION,
+            version: self.handle_version,
             driver: NAME.to_owned(),
             config: config.clone(),
             state: TaskState::Running,
@@ -453,10 +462,10 @@ impl MockDriver {
         if tasks.contains_key(&task_id) {
             return Ok(());
         }
-        if handle.version != HANDLE_VERSION {
+        if handle.version != self.handle_version {
             return Err(RecoverTaskError::HandleVersion {
                 found: handle.version,
-                supported: HANDLE_VERSION,
+                supported: self.handle_version,
             });
         }
         let pid = <[u8; 8]>::try_from(handle.driver_state.as_slice())

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, DesiredAlloc};
+use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,10 @@ pub fn report_bytes(report: &AllocReport) -> usize {
         ];
         PART + texts.iter().map(|text| text.len()).sum::<usize>()
     });
-    (1 + report.task_states.len()) * PART + report.client_description.len() + messages + end
+    let remote = report.remote.iter();
+    let remote: usize = remote.map(|remote| PART + remote.handle.len()).sum();
+    let texts = report.client_description.len() + messages;
+    (1 + report.task_states.len()) * PART + texts + end + remote
 }
 
 /// To an agent, on its session stream.
@@ -113,6 +116,9 @@ pub enum ToAgent {
         /// If this message ends a set: how many allocations the node has at `index`. An agent that has
         /// heard of as many knows everything up to `index`.
         complete: Option<u32>,
+        /// Of those `allocs` that have remote tasks which another agent started or manages. Of all others there
+        /// are none.
+        remote: Vec<RemoteAlloc>,
     },
     /// Destroy every terminal allocation now, whatever the thresholds say.
     CollectGarbage,

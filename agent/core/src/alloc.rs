@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use muster_domain::alloc::{
-    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskEventKind, TaskPhase, TaskState,
+    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, RemoteAlloc, RemoteHandle,
+    TaskEventKind, TaskPhase, TaskState,
 };
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::one_off;
@@ -24,7 +25,7 @@ use crate::health::{Condition, Health, HealthSnapshot};
 use crate::lifecycle::{self, Role, Sibling};
 use crate::limits;
 use crate::task::{
-    StopCause, TaskEffect, TaskInput, TaskPolicy, TaskRunner, TaskSnapshot, shortened,
+    RemoteTask, StopCause, TaskEffect, TaskInput, TaskPolicy, TaskRunner, TaskSnapshot, shortened,
 };
 
 /// Something that happened to an allocation.
@@ -198,12 +199,26 @@ impl AllocRunner {
     ///
     /// [`MalformedAllocError::Group`].
     pub fn new(desired: &DesiredAlloc, now: Timestamp) -> Result<Self, MalformedAllocError> {
+        Self::taking(desired, &RemoteAlloc::none(desired.alloc_id), now)
+    }
+
+    /// The same, with remote tasks that run already.
+    ///
+    /// # Errors
+    ///
+    /// [`MalformedAllocError::Group`].
+    pub fn taking(
+        desired: &DesiredAlloc,
+        remote: &RemoteAlloc,
+        now: Timestamp,
+    ) -> Result<Self, MalformedAllocError> {
         let tasks = policies(desired)?
             .into_iter()
             .map(|(name, policy)| TaskRunner::new(&name, policy, now))
             .collect();
         let health = Health::new(desired, now);
         let mut runner = Self::with_tasks(desired, tasks, health, Stage::Received);
+        runner.handle_remote(remote);
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
     }
@@ -216,6 +231,20 @@ impl AllocRunner {
     pub fn restore(
         desired: &DesiredAlloc,
         snapshot: AllocSnapshot,
+        now: Timestamp,
+    ) -> Result<Self, MalformedAllocError> {
+        Self::restore_with(desired, snapshot, Vec::new(), now)
+    }
+
+    /// The same, with what [`Self::remote_tasks`] said.
+    ///
+    /// # Errors
+    ///
+    /// [`MalformedAllocError`] if job and record do not fit.
+    pub fn restore_with(
+        desired: &DesiredAlloc,
+        snapshot: AllocSnapshot,
+        remote: Vec<RemoteTask>,
         now: Timestamp,
     ) -> Result<Self, MalformedAllocError> {
         let policies = policies(desired)?;
@@ -247,6 +276,9 @@ impl AllocRunner {
         let mut runner = Self::with_tasks(desired, tasks, health, stage);
         runner.destroy_asked = destroying;
         runner.stopping = stopping;
+        for (task, remote) in runner.tasks.iter_mut().zip(remote) {
+            task.restore_remote(remote);
+        }
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
     }
@@ -309,6 +341,9 @@ impl AllocRunner {
             Event::DestroyAsked => {
                 self.unsaved |= !self.destroy_asked;
                 self.destroy_asked = true;
+                for task in &mut self.tasks {
+                    task.handle_forgotten();
+                }
                 self.stop_what_comes_last(now);
                 self.stop(StopCause::Asked, now);
             }
@@ -345,6 +380,19 @@ impl AllocRunner {
         self.unsaved |= anew;
         self.untold |= anew;
         Ok(())
+    }
+
+    /// What the control plane says of remote tasks. The event that comes with it is to be handled after this.
+    pub fn handle_remote(&mut self, remote: &RemoteAlloc) {
+        let of = |handles: &[RemoteHandle], task: &TaskRunner| {
+            let mut handles = handles.iter();
+            let found = handles.find(|handle| handle.task == task.state().name);
+            found.map(|found| found.handle.clone())
+        };
+        for task in &mut self.tasks {
+            let (take, leave) = (of(&remote.take, task), of(&remote.leave, task));
+            task.handle_remote(take, leave);
+        }
     }
 
     /// The next thing to do.
@@ -440,7 +488,34 @@ impl AllocRunner {
             task_states: self.task_states().cloned().collect(),
             healthy: self.health.healthy(),
             end: self.end(),
+            remote: self.remote_handles(),
         }
+    }
+
+    /// Of remote tasks that run, what finds each.
+    fn remote_handles(&self) -> Vec<RemoteHandle> {
+        let held = |task: &TaskRunner| {
+            Some(RemoteHandle {
+                task: task.state().name.clone(),
+                handle: task.remote().held()?.to_vec(),
+            })
+        };
+        self.tasks.iter().filter_map(held).collect()
+    }
+
+    /// Whether the task at this position of the group runs on another system, as far as is known.
+    #[must_use]
+    pub fn runs_elsewhere(&self, task_at: usize) -> bool {
+        let task = self.tasks.get(task_at);
+        task.is_some_and(|task| task.remote().running.is_some())
+    }
+
+    /// What must survive the agent besides the snapshot, in the order of the group; empty if there is nothing.
+    #[must_use]
+    pub fn remote_tasks(&self) -> Vec<RemoteTask> {
+        let tasks: Vec<_> = self.tasks.iter().map(|it| it.remote().clone()).collect();
+        let is_any = tasks.iter().any(|task| *task != RemoteTask::default());
+        if is_any { tasks } else { Vec::new() }
     }
 
     /// How the work of a one-off task ended, once nothing of it runs.
@@ -645,11 +720,14 @@ impl AllocRunner {
             return;
         };
         // Without a process that ran, there is nothing for those that come last to follow.
+        let is_ready = self.stage == Stage::Ready;
         let nothing_ran = !self.siblings().iter().any(|task| task.attempted);
         let mut tasks: Vec<&mut TaskRunner> = self
             .tasks
             .iter_mut()
             .filter(|task| nothing_ran || cause.fails() || task.sibling().role != Role::Poststop)
+            // Without directories nothing can be taken over, and so not be stopped yet.
+            .filter(|task| is_ready || !task.must_be_taken())
             .collect();
         for task in tasks.iter_mut().filter(|task| task.is_idle()) {
             task.handle_stop(cause, now);

@@ -12,6 +12,10 @@ pub const STOP_GRACE: Duration = Duration::from_secs(5);
 /// kernel. Killing again is cheap, but each attempt leaves an event if it is the first.
 pub const FORCE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Time between two attempts to leave a remote task, if the first was never answered. Longer than a call of a driver
+/// may take, so that the second is not made while the first is under way.
+pub const DETACH_INTERVAL: Duration = Duration::from_mins(2);
+
 /// Longest kill timeout that is honoured, whatever the job asks: a day. It keeps sums of timeouts
 /// away from overflow and a forgotten zero from keeping a node busy for ever.
 pub const KILL_TIMEOUT_MAX: Duration = Duration::from_hours(24);

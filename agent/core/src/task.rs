@@ -5,6 +5,7 @@
 //! processes for one task. Directories, cgroups and logs are the shell's; other tasks of the
 //! allocation are [`crate::alloc`]'s.
 
+mod remote;
 mod restart;
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::{Role, Sibling};
 use crate::limits;
+pub use remote::RemoteTask;
 use restart::Decision;
 pub use restart::RestartTracker;
 
@@ -105,6 +107,21 @@ pub enum TaskInput {
         /// Whether the same start may succeed later.
         retryable: bool,
     },
+    /// It runs on another system, with this handle: said before `Started` or `Recovered`.
+    RunsElsewhere {
+        /// The handle, as it may be given to another agent.
+        handle: Vec<u8>,
+    },
+    /// The task that was to be taken over is gone.
+    NothingToTake {
+        /// What shows that.
+        reason: String,
+    },
+    /// The agent manages the task no longer, which runs on.
+    Detached {
+        /// What an operator should know; may be empty.
+        note: String,
+    },
     /// Its process ended, and everything of that attempt was removed.
     Exited {
         /// How.
@@ -143,6 +160,13 @@ pub enum TaskEffect {
         /// Counts the starts of this task on this node, from 1.
         attempt: u32,
     },
+    /// Take it over: it runs on another system. Answered as a start, or by `NothingToTake`.
+    TakeOver {
+        /// Counts as a start.
+        attempt: u32,
+        /// What finds it.
+        handle: Vec<u8>,
+    },
     /// Find its process. Answered by `Recovered` (and later `Exited`), `Exited`, `NeverStarted` or
     /// `Lost`.
     Recover {
@@ -156,6 +180,8 @@ pub enum TaskEffect {
         /// The driver forces after this.
         timeout: Duration,
     },
+    /// Let the driver manage it no longer, and remove what is of it here. `Detached` follows, or `Exited`.
+    Detach,
     /// Kill everything in its cgroup, without the driver. `Exited` follows.
     Force,
 }
@@ -239,6 +265,8 @@ pub struct TaskRunner {
     stop: Option<StopCause>,
     running_since: Option<Timestamp>,
     end: Option<Box<End>>,
+    /// Saved by itself.
+    remote: RemoteTask,
     /// It waits for others of its allocation; follows from their states, and is not saved.
     held: bool,
     effects: VecDeque<TaskEffect>,
@@ -259,6 +287,7 @@ impl TaskRunner {
             stop: None,
             running_since: None,
             end: None,
+            remote: RemoteTask::default(),
             held: false,
             effects: VecDeque::new(),
             changes: 0,
@@ -288,6 +317,7 @@ impl TaskRunner {
             stop,
             running_since,
             end,
+            remote: RemoteTask::default(),
             held: false,
             effects: VecDeque::new(),
             changes: 0,
@@ -317,6 +347,39 @@ impl TaskRunner {
         runner.life = Life::Recovering;
         runner.effects.push_back(TaskEffect::Recover { attempt: 1 });
         runner
+    }
+
+    /// What an earlier agent knew of it as a remote task.
+    pub fn restore_remote(&mut self, remote: RemoteTask) {
+        self.remote = remote;
+    }
+
+    /// The control plane says that it runs already, with the handle `take`, and that another allocation was given the
+    /// task of the handle `leave`.
+    pub fn handle_remote(&mut self, take: Option<Vec<u8>>, leave: Option<Vec<u8>>) {
+        let is_untouched = match self.life {
+            Life::Waiting { .. } => self.attempt == 0,
+            Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. }
+            | Life::Dead => false,
+        };
+        let before = self.remote.clone();
+        if take.is_some() && is_untouched {
+            self.remote.take = take;
+        }
+        self.remote.leave = leave;
+        self.changes += u64::from(self.remote != before);
+    }
+
+    /// The control plane has forgotten its allocation.
+    pub fn handle_forgotten(&mut self) {
+        if self.remote.held().is_some() && !self.remote.forgotten {
+            self.remote.forgotten = true;
+            self.changes += 1;
+        }
     }
 
     /// The job changed in a way that needs no new process: the next decision follows `policy`.
@@ -359,6 +422,9 @@ impl TaskRunner {
             TaskInput::StartFailed { reason, retryable } => {
                 self.start_failed(&reason, retryable, now);
             }
+            TaskInput::RunsElsewhere { handle } => self.runs_elsewhere(handle),
+            TaskInput::NothingToTake { reason } => self.nothing_to_take(&reason, now),
+            TaskInput::Detached { note } => self.detached(&note, now),
             TaskInput::Exited { exit, detail, end } => self.exited(exit, &detail, end, now),
             TaskInput::Recovered => self.recovered(now),
             TaskInput::NeverStarted => self.never_started(now),
@@ -379,7 +445,9 @@ impl TaskRunner {
             self.event(kind, message, now);
         }
         match self.life {
+            Life::Waiting { .. } if self.must_be_taken() => self.start(now),
             Life::Waiting { .. } => {
+                self.remote.take = None;
                 self.event(TaskEventKind::Killed, "stopped while no process ran", now);
                 let why = self
                     .disk_words()
@@ -440,6 +508,18 @@ impl TaskRunner {
     #[must_use]
     pub fn end(&self) -> Option<&End> {
         self.end.as_deref()
+    }
+
+    /// What is known of it as a remote task.
+    #[must_use]
+    pub fn remote(&self) -> &RemoteTask {
+        &self.remote
+    }
+
+    /// Whether it runs on another system, and must be taken over even if it is to stop.
+    pub(crate) fn must_be_taken(&self) -> bool {
+        let is_over = self.life == Life::Dead;
+        self.remote.must_be_taken() && !is_over
     }
 
     /// Where it is in its life.
@@ -508,9 +588,60 @@ impl TaskRunner {
             now,
         );
         self.set_life(Life::Starting);
+        let attempt = self.attempt;
+        self.effects.push_back(match self.remote.take.clone() {
+            Some(handle) => TaskEffect::TakeOver { attempt, handle },
+            None => TaskEffect::Start { attempt },
+        });
+    }
+
+    fn runs_elsewhere(&mut self, handle: Vec<u8>) {
+        match self.life {
+            Life::Starting | Life::Recovering => {
+                self.remote.running = Some(handle);
+                self.changes += 1;
+            }
+            Life::Waiting { .. }
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. }
+            | Life::Dead => {}
+        }
+    }
+
+    fn nothing_to_take(&mut self, reason: &str, now: Timestamp) {
+        if self.life != Life::Starting {
+            return;
+        }
+        self.remote.take = None;
+        if let Some(cause) = self.stop {
+            self.event(TaskEventKind::Killed, reason, now);
+            self.die(cause.fails(), STOPPED_EARLY, now);
+            return;
+        }
+        let message = format!("it cannot be taken over, so it is started anew: {reason}");
+        self.event(TaskEventKind::Driver, &message, now);
         self.effects.push_back(TaskEffect::Start {
             attempt: self.attempt,
         });
+    }
+
+    fn detached(&mut self, note: &str, now: Timestamp) {
+        match self.life {
+            Life::Stopping { .. } => {}
+            Life::Waiting { .. }
+            | Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Dead => return,
+        }
+        if !note.is_empty() {
+            self.event(TaskEventKind::DriverFailure, note, now);
+        }
+        self.remote = RemoteTask::default();
+        self.event(TaskEventKind::Killed, DETACHED, now);
+        self.die(false, DETACHED, now);
     }
 
     fn started(&mut self, note: &str, now: Timestamp) {
@@ -520,7 +651,10 @@ impl TaskRunner {
         if !note.is_empty() {
             self.event(TaskEventKind::Setup, note, now);
         }
-        self.event(TaskEventKind::Started, "the process runs", now);
+        match self.remote.take.take() {
+            Some(_) => self.event(TaskEventKind::Recovered, TAKEN_OVER, now),
+            None => self.event(TaskEventKind::Started, "the process runs", now),
+        }
         self.running_since = Some(now);
         self.runs(now);
     }
@@ -534,6 +668,9 @@ impl TaskRunner {
             "found running after a restart of the agent",
             now,
         );
+        // The agent died between taking it over and writing that down.
+        let taken = self.remote.take.take();
+        self.remote.running = self.remote.running.take().or(taken);
         self.runs(now);
     }
 
@@ -552,7 +689,7 @@ impl TaskRunner {
         if self.life != Life::Recovering {
             return;
         }
-        if let Some(cause) = self.stop {
+        if let Some(cause) = self.stop.filter(|_| !self.remote.must_be_taken()) {
             self.die(cause.fails(), STOPPED_EARLY, now);
             return;
         }
@@ -567,7 +704,11 @@ impl TaskRunner {
         }
         self.attempt = self.attempt.saturating_sub(1);
         self.set_life(Life::Waiting { at: now });
-        self.handle_timeout(now);
+        if self.stop.is_some() {
+            self.start(now);
+        } else {
+            self.handle_timeout(now);
+        }
     }
 
     fn start_failed(&mut self, reason: &str, retryable: bool, now: Timestamp) {
@@ -599,6 +740,7 @@ impl TaskRunner {
             | Life::Starting => {}
             Life::Waiting { .. } | Life::Dead => return,
         }
+        (self.remote.take, self.remote.running) = (None, None);
         // The clock of the report: a process that was found ended did run once.
         self.state.started_at.get_or_insert(now);
         let message = exit_message(exit, detail);
@@ -664,7 +806,7 @@ impl TaskRunner {
     fn close(&mut self, now: Timestamp) {
         let delay = self.policy.shutdown_delay;
         // Whoever fills a disk is not left to it for longer.
-        if delay.is_zero() || self.stop.is_some_and(StopCause::fails) {
+        if delay.is_zero() || self.is_leaving() || self.stop.is_some_and(StopCause::fails) {
             self.ask_to_stop(now);
             return;
         }
@@ -675,7 +817,17 @@ impl TaskRunner {
         });
     }
 
+    /// Whether its stop leaves it running: it is another allocation's.
+    fn is_leaving(&self) -> bool {
+        self.stop == Some(StopCause::Asked) && self.remote.is_left()
+    }
+
     fn ask_to_stop(&mut self, now: Timestamp) {
+        if self.is_leaving() {
+            self.event(TaskEventKind::Killing, LEAVING, now);
+            self.detach(now);
+            return;
+        }
         let timeout = self.policy.kill_timeout;
         let signal = self.policy.kill_signal.clone();
         self.event(
@@ -691,7 +843,20 @@ impl TaskRunner {
         self.effects.push_back(TaskEffect::Stop { signal, timeout });
     }
 
+    /// Asks for it once, and again if nobody answered: a task that is another's is never forced.
+    fn detach(&mut self, now: Timestamp) {
+        self.set_life(Life::Stopping {
+            force_at: now.plus(limits::DETACH_INTERVAL),
+            forced: false,
+        });
+        self.effects.push_back(TaskEffect::Detach);
+    }
+
     fn force(&mut self, forced: bool, now: Timestamp) {
+        if self.is_leaving() {
+            self.detach(now);
+            return;
+        }
         if !forced {
             self.event(
                 TaskEventKind::Killing,
@@ -771,6 +936,14 @@ impl TaskRunner {
 
 /// Why the work of a one-off task failed that was stopped before anything of it ran.
 const STOPPED_EARLY: &str = "stopped-before-running";
+
+/// What is told of a remote task that an earlier agent or another allocation had started.
+const TAKEN_OVER: &str =
+    "taken over from the allocation before: it runs on elsewhere and was not started anew";
+/// What is told of a remote task that is to be left.
+const LEAVING: &str = "DETACH sent: the task runs on, managed by another allocation";
+/// What is told of a remote task that was left.
+const DETACHED: &str = "detached: the task runs on";
 
 /// Why the work of a one-off task failed that could not be started.
 fn not_created(reason: &str) -> String {

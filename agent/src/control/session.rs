@@ -240,6 +240,7 @@ impl<'a> Session<'a> {
                 unchanged,
                 gone,
                 complete,
+                remote,
             } => {
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
                 let news = News {
@@ -249,7 +250,7 @@ impl<'a> Session<'a> {
                     gone,
                     complete,
                 };
-                tell(self.link, Event::Desired(news)).await
+                tell(self.link, Event::Desired { news, remote }).await
             }
             ToAgent::CollectGarbage => tell(self.link, Event::CollectGarbage).await,
         }

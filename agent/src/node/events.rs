@@ -9,7 +9,7 @@ use muster_agent_core::contact::Contact;
 use muster_agent_core::gc::{Collector, GcConfig, GcSpace};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
-use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc};
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
 use tokio::sync::{mpsc, oneshot};
@@ -31,7 +31,12 @@ pub(crate) enum Event {
     /// A session with a server begins.
     SessionBegan,
     /// The control plane says what it wants.
-    Desired(News),
+    Desired {
+        /// What.
+        news: News,
+        /// What it says of remote tasks of those allocations.
+        remote: Vec<RemoteAlloc>,
+    },
     /// What belongs to no allocation is to be removed.
     SweepDue,
     /// Destroy everything that has finished, and try at once to delete what could not be deleted.
@@ -191,6 +196,7 @@ impl Node {
             mut tasks,
             servers: _,
             leftovers: _,
+            mut remote,
             fresh,
         } = loaded;
         self.store_lost = fresh && !self.found.is_empty();
@@ -201,7 +207,10 @@ impl Node {
         }
         for (alloc_id, (desired, snapshot)) in allocs {
             let runner = match snapshot {
-                Some(snapshot) => AllocRunner::restore(&desired, snapshot, now()),
+                Some(snapshot) => {
+                    let remote = remote.remove(&alloc_id).unwrap_or_default();
+                    AllocRunner::restore_with(&desired, snapshot, remote, now())
+                }
                 None => AllocRunner::new(&desired, now()),
             };
             let later = tasks.split_off(&(AllocId(next_bytes(alloc_id.0)), String::new()));
@@ -217,10 +226,10 @@ impl Node {
     fn handle(&mut self, event: Event) {
         match event {
             Event::SessionBegan => self.desired.begin_session(),
-            Event::Desired(news) => {
+            Event::Desired { news, remote } => {
                 let merged = self.desired.apply(news);
                 for change in merged.changes {
-                    self.change(change);
+                    self.change(change, &remote);
                 }
                 if merged.ask_again {
                     tracing::warn!(
@@ -270,14 +279,19 @@ impl Node {
         }
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: Change, remote: &[RemoteAlloc]) {
+        let of = |alloc_id| {
+            let mut remote = remote.iter();
+            let found = remote.find(|remote| remote.alloc_id == alloc_id).cloned();
+            found.unwrap_or_else(|| RemoteAlloc::none(alloc_id))
+        };
         match change {
             // One that was found here runs already: its start was recorded in a store that is lost, and
             // its first report has not been committed.
             Change::Start(desired)
                 if !self.found.contains(&desired.alloc_id) && !self.may_have_run(&desired) =>
             {
-                let runner = AllocRunner::new(&desired, now());
+                let runner = AllocRunner::taking(&desired, &of(desired.alloc_id), now());
                 self.run_alloc(
                     *desired,
                     runner,
@@ -296,7 +310,10 @@ impl Node {
                 let runner = AllocRunner::adopt(&desired, now());
                 self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
             }
-            Change::Update(desired) => self.tell(desired.alloc_id, Input::Desired(desired)),
+            Change::Update(desired) => {
+                let (alloc_id, remote) = (desired.alloc_id, of(desired.alloc_id));
+                self.tell(alloc_id, Input::Desired(desired, Box::new(remote)));
+            }
             Change::Gone(alloc_id) => {
                 if self.allocs.contains_key(&alloc_id) {
                     self.collector.handle_removed(alloc_id);
@@ -369,6 +386,7 @@ impl Node {
             records,
             unrecorded,
             restored,
+            has_remote_stored: restored,
             unstored: None,
         };
         let runner = if let Some(at) = finished {
@@ -543,7 +561,7 @@ async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {
     for (_, slot) in facilities.drivers.iter() {
         for handle in slot.driver.list_tasks().await.unwrap_or_default() {
             if handle.config.alloc_id == alloc && handle.config.task_name == task {
-                drop(slot.driver.destroy_task(&handle.config.id, true).await);
+                crate::task::end_unknown(slot, &handle.config.id).await;
             }
         }
     }
@@ -558,6 +576,7 @@ fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {
         task_states: Vec::new(),
         healthy: None,
         end: None,
+        remote: Vec::new(),
     }
 }
 

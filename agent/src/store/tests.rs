@@ -54,6 +54,15 @@ fn leftover() -> Leftover {
     }
 }
 
+fn remote() -> Vec<RemoteTask> {
+    vec![RemoteTask {
+        take: Some(vec![1]),
+        running: Some(vec![2, 3]),
+        leave: Some(vec![4]),
+        forgotten: true,
+    }]
+}
+
 fn snapshot() -> AllocSnapshot {
     let mut runner = AllocRunner::new(&desired(1), Timestamp(1_000)).unwrap();
     runner.handle_event(muster_agent_core::alloc::Event::Prepared, Timestamp(2_000));
@@ -71,6 +80,7 @@ async fn filled(dir: &Path) -> Vec<Write> {
             Write::Snapshot(alloc_id, Box::new(runner.snapshot())),
             Write::Task(alloc_id, "main".into(), Box::new(record())),
             Write::Leftover(alloc_id, Box::new(leftover())),
+            Write::Remote(alloc_id, remote()),
             Write::Desired(Box::new(desired(2))),
         ]
     };
@@ -91,6 +101,7 @@ async fn what_was_written_is_read_back() {
     assert!(loaded.allocs[&first].1.is_some());
     assert_eq!(loaded.tasks[&(first, "main".to_owned())], record());
     assert_eq!(loaded.leftovers[&first]["a/b/00000002"], leftover());
+    assert_eq!(loaded.remote[&first], remote());
     assert!(!loaded.fresh);
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
@@ -111,6 +122,31 @@ async fn a_removed_allocation_takes_its_tasks_along() {
     assert_eq!(loaded.allocs.len(), 1);
     assert!(loaded.tasks.is_empty());
     assert!(loaded.leftovers.is_empty());
+    assert!(loaded.remote.is_empty());
+}
+
+#[tokio::test]
+async fn an_allocation_may_have_no_remote_tasks_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let (store, _) = open(dir.path()).unwrap();
+
+    store
+        .write(vec![Write::Remote(AllocId::at(LogIndex(1), 1), Vec::new())])
+        .await
+        .unwrap();
+    drop(store);
+
+    let (_store, loaded) = open(dir.path()).unwrap();
+    assert_eq!((loaded.allocs.len(), loaded.remote.len()), (2, 0));
+}
+
+/// The bytes of what is stored of remote tasks, in a table that agents before did not know.
+#[test]
+fn records_of_remote_tasks_keep_their_bytes() {
+    let text = format!("remote {}\n", hex(&codec::encode(&remote()).unwrap()));
+
+    expect_test::expect_file!["../../testdata/store-remote-1.txt"].assert_eq(&text);
 }
 
 /// A database cut at any block is set aside or read; the agent starts in each case.

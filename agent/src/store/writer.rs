@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 
 use muster_agent_core::alloc::AllocSnapshot;
+use muster_agent_core::task::RemoteTask;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_wire::codec;
 use redb::{Database, ReadableTable as _};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{DESIRED, LEFTOVERS, META, META_SERVERS, SNAPSHOTS, TASKS, TaskRecord, task_key};
+use super::{
+    DESIRED, LEFTOVERS, META, META_SERVERS, REMOTE, SNAPSHOTS, TASKS, TaskRecord, task_key,
+};
 use crate::gc::Leftover;
 use crate::limits::STORE_QUEUE_MAX;
 
@@ -21,6 +24,8 @@ pub(crate) enum Write {
     Desired(Box<DesiredAlloc>),
     /// Where an allocation's runner is.
     Snapshot(AllocId, Box<AllocSnapshot>),
+    /// Its remote tasks; none forgets what is there.
+    Remote(AllocId, Vec<RemoteTask>),
     /// A start of a task.
     Task(AllocId, String, Box<TaskRecord>),
     /// What its driver or the kernel did not let go of.
@@ -155,6 +160,14 @@ fn commit<'a>(
                 Write::Snapshot(alloc_id, snapshot) => {
                     snapshots.insert(alloc_id.0.as_slice(), codec::encode(snapshot)?.as_slice())?;
                 }
+                Write::Remote(alloc_id, remote) if remote.is_empty() => {
+                    let mut table = transaction.open_table(REMOTE)?;
+                    table.remove(alloc_id.0.as_slice())?;
+                }
+                Write::Remote(alloc_id, remote) => {
+                    let mut table = transaction.open_table(REMOTE)?;
+                    table.insert(alloc_id.0.as_slice(), codec::encode(remote)?.as_slice())?;
+                }
                 Write::Task(alloc_id, task, record) => {
                     let key = task_key(*alloc_id, task);
                     tasks.insert(key.as_slice(), codec::encode(record)?.as_slice())?;
@@ -175,6 +188,8 @@ fn commit<'a>(
                 Write::Remove(alloc_id) => {
                     desired.remove(alloc_id.0.as_slice())?;
                     snapshots.remove(alloc_id.0.as_slice())?;
+                    let mut remote = transaction.open_table(REMOTE)?;
+                    remote.remove(alloc_id.0.as_slice())?;
                     remove_all(&mut tasks, *alloc_id)?;
                     remove_all(&mut leftovers, *alloc_id)?;
                 }

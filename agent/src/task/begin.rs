@@ -9,7 +9,7 @@ use muster_driver::{
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskAt, store_record};
+use super::{LiveTask, TaskAt, remote, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::bridge::AllocNetwork;
 use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup, core_list};
@@ -24,6 +24,7 @@ use crate::task_env::{TaskEnv, host_address};
 use crate::volumes;
 use muster_wire::codec;
 use muster_wire::rpc::LogStream;
+use tokio_util::sync::CancellationToken;
 
 /// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
 /// kernel did not let go of is told in the log.
@@ -31,31 +32,44 @@ use muster_wire::rpc::LogStream;
 pub(crate) struct StartFailure {
     /// Why, for people.
     pub(crate) reason: String,
-    /// Whether the same start may succeed later.
-    pub(crate) retryable: bool,
+    /// What to do next.
+    pub(crate) next: Next,
+}
+
+/// What a failed start is followed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The same start may succeed later.
+    Retry,
+    /// It will not.
+    GiveUp,
+    /// There is nothing to take over.
+    StartAnew,
 }
 
 impl StartFailure {
-    fn fatal(reason: impl ToString) -> Self {
+    pub(super) fn fatal(reason: impl ToString) -> Self {
         Self {
             reason: reason.to_string(),
-            retryable: false,
+            next: Next::GiveUp,
         }
     }
 
-    fn retryable(reason: impl ToString) -> Self {
+    pub(super) fn retryable(reason: impl ToString) -> Self {
         Self {
             reason: reason.to_string(),
-            retryable: true,
+            next: Next::Retry,
         }
     }
 }
 
-/// Starts the task. Answers with the running task and what an operator should know of it.
+/// Starts the task, or takes over the one that `take` finds. Answers with the running task and what an operator should
+/// know of it.
 pub(crate) async fn begin(
     facilities: &Facilities,
     task: &TaskAt,
     attempt: u32,
+    take: Option<Vec<u8>>,
 ) -> Result<(LiveTask, String), StartFailure> {
     let slot = driver(facilities, task)?;
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
@@ -82,8 +96,10 @@ pub(crate) async fn begin(
             return Err(StartFailure::fatal(reason));
         }
     }
-    match start(facilities, task, &slot, config, &cgroup).await {
+    match start(facilities, task, &slot, config, take, &cgroup).await {
         Ok((started, streams)) => {
+            let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
+            notes.extend(note);
             let record = TaskRecord {
                 attempt,
                 driver: task.task().driver.clone(),
@@ -101,6 +117,8 @@ pub(crate) async fn begin(
                 handle: started.handle,
                 cgroup: Some(cgroup),
                 streams,
+                elsewhere,
+                leaving: CancellationToken::new(),
             };
             Ok((live, notes.join("; ")))
         }
@@ -235,6 +253,7 @@ async fn start(
     task: &TaskAt,
     slot: &DriverSlot,
     mut config: TaskConfig,
+    take: Option<Vec<u8>>,
     cgroup: &TaskCgroup,
 ) -> Result<(StartedTask, Streams), StartFailure> {
     let dirs = facilities.data.alloc(task.alloc_id());
@@ -253,7 +272,11 @@ async fn start(
         dir: cgroup.dir().to_owned(),
         joins: cgroup.joins(),
     });
-    match with_driver(facilities, task, slot, config, cgroup.id()).await {
+    let asked = match take {
+        Some(handle) => remote::take_over(slot, config, &handle).await,
+        None => with_driver(facilities, task, slot, config, cgroup.id()).await,
+    };
+    match asked {
         Ok(started) => Ok((started, streams)),
         Err(failure) => {
             // Nobody writes any more once the cgroup is empty.
@@ -285,6 +308,16 @@ async fn write_payload(
     }
 }
 
+/// Waits until the driver answers.
+pub(super) async fn ready(slot: &DriverSlot) -> Result<(), StartFailure> {
+    let ready = tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready()).await;
+    ready.map_err(|_elapsed| {
+        StartFailure::retryable(format!(
+            "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
+        ))
+    })
+}
+
 async fn with_driver(
     facilities: &Facilities,
     task: &TaskAt,
@@ -292,14 +325,7 @@ async fn with_driver(
     mut config: TaskConfig,
     cgroup_id: u64,
 ) -> Result<StartedTask, StartFailure> {
-    if tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready())
-        .await
-        .is_err()
-    {
-        return Err(StartFailure::retryable(format!(
-            "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
-        )));
-    }
+    ready(slot).await?;
     let joins = config.network.as_ref().map(|network| network.mode) == Some(NetworkMode::Group);
     if joins || !config.mounts.is_empty() {
         let learned = slot.learned().await;

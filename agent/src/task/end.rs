@@ -14,7 +14,7 @@ use muster_driver::{ExitResult, RecoverTaskError};
 use super::begin::{RETRY_PAUSE, chain, kill};
 use super::one_off::{self, Seen};
 use super::streams::remove_fifos;
-use super::{Inputs, LiveTask, TaskAt, store_record};
+use super::{Inputs, LiveTask, TaskAt, remote, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::DriverSlot;
@@ -42,7 +42,25 @@ pub(super) async fn end(
     known: Known,
     inputs: &Inputs,
 ) {
-    let seen = wait(facilities, live, known, inputs).await;
+    let seen = tokio::select! {
+        biased;
+        () = live.leaving.cancelled() => {
+            let note = remote::leave(facilities, task, live).await;
+            facilities.live.remove(task.alloc_id(), task.name());
+            inputs.send(TaskInput::Detached { note }).await;
+            return;
+        }
+        seen = wait(facilities, live, known, inputs) => seen,
+    };
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(OutOfReach { reason }) => {
+            remote::let_go(facilities, task, live).await;
+            facilities.live.remove(task.alloc_id(), task.name());
+            inputs.send(TaskInput::Lost { reason }).await;
+            return;
+        }
+    };
     let (exit, mut detail, oom) = with_memory(facilities, task, live, seen.exit);
     if !exit.success()
         && let Some(full) = facilities.disks.full(task.alloc_id())
@@ -100,7 +118,7 @@ pub(crate) async fn clean_up_stray(facilities: &Facilities, cgroup: &TaskCgroup)
     remove_cgroup(cgroup).await;
 }
 
-fn forget_counters(facilities: &Facilities, cgroup_id: u64) {
+pub(super) fn forget_counters(facilities: &Facilities, cgroup_id: u64) {
     if let Some(bpf) = facilities.bpf()
         && let Err(error) = bpf.forget(cgroup_id)
     {
@@ -108,7 +126,7 @@ fn forget_counters(facilities: &Facilities, cgroup_id: u64) {
     }
 }
 
-async fn remove_cgroup(cgroup: &TaskCgroup) {
+pub(super) async fn remove_cgroup(cgroup: &TaskCgroup) {
     if let Err(error) = cgroup.remove().await {
         tracing::warn!(
             error = chain(&error),
@@ -140,8 +158,19 @@ async fn clean_up(
     }
 }
 
+/// A task runs elsewhere, and its driver cannot take it back.
+#[derive(Debug)]
+struct OutOfReach {
+    reason: String,
+}
+
 /// Waits until the task has ended, through any number of deaths of its driver.
-async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs: &Inputs) -> Seen {
+async fn wait(
+    facilities: &Facilities,
+    live: &LiveTask,
+    mut known: Known,
+    inputs: &Inputs,
+) -> Result<Seen, OutOfReach> {
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
     loop {
@@ -152,20 +181,31 @@ async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs
                     pause = RETRY_PAUSE;
                     if known == Known::No {
                         // A task without a process of ours, or one that has just ended.
+                        let (elsewhere, _) = remote::handle(&live.slot, &live.handle).await;
+                        if let Some(handle) = elsewhere {
+                            inputs.send(TaskInput::RunsElsewhere { handle }).await;
+                        }
                         inputs.send(TaskInput::Recovered).await;
                     }
                 }
-                Err(RecoverTaskError::Gone { .. }) => return from_ledger(facilities, live).await,
+                Err(RecoverTaskError::Gone { .. }) => {
+                    return Ok(from_ledger(facilities, live).await);
+                }
                 Err(
                     error @ (RecoverTaskError::HandleVersion { .. }
                     | RecoverTaskError::InvalidHandle { .. }),
                 ) => {
+                    if remote::is_remote(&live.slot).await {
+                        // Started anew it would run twice.
+                        let reason = remote::not_taken(&chain(&error));
+                        return Err(OutOfReach { reason });
+                    }
                     tracing::error!(
                         task_id = live.record.task_id,
                         error = chain(&error),
                         "the driver cannot take the task back, so it is ended"
                     );
-                    return from_ledger(facilities, live).await;
+                    return Ok(from_ledger(facilities, live).await);
                 }
                 Err(RecoverTaskError::Driver(_)) => {
                     tokio::time::sleep(pause).await;
@@ -175,8 +215,8 @@ async fn wait(facilities: &Facilities, live: &LiveTask, mut known: Known, inputs
             }
         }
         match driver.wait_task(&live.record.task_id).await {
-            Ok(result) if result.status_known => return seen_by_driver(result),
-            Ok(_unknown) => return from_ledger(facilities, live).await,
+            Ok(result) if result.status_known => return Ok(seen_by_driver(result)),
+            Ok(_unknown) => return Ok(from_ledger(facilities, live).await),
             Err(error) => {
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
                 known = Known::ToRunner;

@@ -4,6 +4,7 @@ use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
 use muster_driver::{DriverError, TaskHandle};
 use muster_wire::codec;
+use tokio_util::sync::CancellationToken;
 
 use super::fence::fence_again;
 use super::streams::{Streams, remove_fifos};
@@ -34,13 +35,14 @@ pub(super) enum Found {
     Nothing(TaskInput),
 }
 
-/// Looks for the start `attempt` of the task.
+/// Looks for the start `attempt` of the task, which may run on another system.
 pub(super) async fn recover(
     facilities: &Facilities,
     task: &TaskAt,
     attempt: u32,
     record: Option<TaskRecord>,
     unrecorded: Unrecorded,
+    elsewhere: bool,
 ) -> Found {
     let Some(slot) = facilities.drivers.named(&task.task().driver).cloned() else {
         let reason = format!("this node has no driver `{}` any more", task.task().driver);
@@ -54,7 +56,8 @@ pub(super) async fn recover(
         end::clean_up_ended(facilities, task, &slot, &record).await;
         return Found::Nothing(TaskInput::Exited { exit, detail, end });
     }
-    if record.boot_id != facilities.boot_id {
+    let is_rebooted = record.boot_id != facilities.boot_id;
+    if is_rebooted && !elsewhere {
         remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
         let reason = "the machine was rebooted while the task ran".to_owned();
         return Found::Nothing(TaskInput::Lost { reason });
@@ -190,7 +193,10 @@ async fn live(
         }
     };
     task.hold_cores(facilities);
-    fence_again(facilities, task, record.cgroup_id);
+    // After a reboot the number may be another group's.
+    if record.boot_id == facilities.boot_id {
+        fence_again(facilities, task, record.cgroup_id);
+    }
     let streams = reopen_streams(facilities, task).await;
     Found::Live(Box::new(LiveTask {
         slot,
@@ -198,6 +204,8 @@ async fn live(
         handle,
         cgroup,
         streams,
+        elsewhere: None,
+        leaving: CancellationToken::new(),
     }))
 }
 

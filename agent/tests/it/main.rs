@@ -21,6 +21,8 @@ mod plugin;
 #[cfg(test)]
 mod pressure;
 #[cfg(test)]
+mod remote;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod session;

@@ -19,6 +19,8 @@ mod operator;
 #[cfg(test)]
 mod plugin;
 #[cfg(test)]
+mod remote;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tasks;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::alloc::{AllocReport, Allocation, ClientStatus, RemoteHandle};
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::JobSpec;
 use muster_domain::node::{NodeSpec, NodeStatus};
@@ -147,6 +147,20 @@ impl Cluster {
     ///
     /// If there is no such allocation.
     pub fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) -> Response {
+        self.report_remote(alloc_id, client_status, Vec::new())
+    }
+
+    /// The same, with remote tasks that run.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such allocation.
+    pub fn report_remote(
+        &mut self,
+        alloc_id: AllocId,
+        client_status: ClientStatus,
+        remote: Vec<RemoteHandle>,
+    ) -> Response {
         let node_id = self
             .state
             .allocs()
@@ -160,6 +174,7 @@ impl Cluster {
             task_states: Vec::new(),
             healthy: None,
             end: None,
+            remote,
         };
         self.apply(Command::ReportAllocs {
             node_id,

@@ -20,6 +20,7 @@ mod launch;
 mod node;
 mod one_off;
 mod plan;
+mod remote;
 mod report;
 
 use std::collections::BTreeMap;

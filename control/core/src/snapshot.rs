@@ -81,7 +81,7 @@ impl Record {
         ("nodes gone", 1),
         ("jobs", 1),
         ("evaluations", 1),
-        ("allocations", 1),
+        ("allocations", 2),
         ("deployments", 1),
         ("settings", 1),
         ("answers", 1),

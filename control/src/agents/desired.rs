@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use muster_control_core::state::{AllocView, State};
-use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::JobVersion;
 use muster_wire::codec;
@@ -72,7 +71,7 @@ impl Told {
         }
         let mut messages: Vec<ToAgent> = unchanged
             .chunks(UNCHANGED_BATCH_MAX)
-            .map(|ids| message(state.applied(), Vec::new(), ids.to_vec()))
+            .map(|ids| message(state.applied(), &[], ids.to_vec()))
             .chain(
                 batches(&changed)
                     .into_iter()
@@ -80,7 +79,7 @@ impl Told {
             )
             .collect();
         if messages.is_empty() {
-            messages.push(message(state.applied(), Vec::new(), Vec::new()));
+            messages.push(message(state.applied(), &[], Vec::new()));
         }
         if let Some(ToAgent::Desired {
             gone: last_gone,
@@ -100,41 +99,45 @@ fn is_older(one: &AllocId, other: &AllocId) -> bool {
     one.origin() < other.origin()
 }
 
-fn message(index: LogIndex, allocs: Vec<DesiredAlloc>, unchanged: Vec<AllocId>) -> ToAgent {
+fn message(index: LogIndex, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -> ToAgent {
     ToAgent::Desired {
         index,
-        allocs,
+        allocs: allocs.iter().map(|alloc| alloc.to_desired()).collect(),
         unchanged,
         gone: Vec::new(),
         complete: None,
+        remote: allocs
+            .iter()
+            .filter_map(|alloc| alloc.to_remote())
+            .collect(),
     }
 }
 
 /// Cuts `allocs` into what fits a message.
-fn batches(allocs: &[AllocView<'_>]) -> Vec<Vec<DesiredAlloc>> {
+fn batches<'a, 's>(allocs: &'a [AllocView<'s>]) -> Vec<&'a [AllocView<'s>]> {
     let mut job_bytes: HashMap<*const JobVersion, usize> = HashMap::new();
-    let mut batches: Vec<Vec<DesiredAlloc>> = Vec::new();
-    let mut bytes = 0;
+    let mut batches = Vec::new();
+    let (mut begin, mut bytes) = (0, 0);
     // One goes alone, however large its job is.
-    if let [alloc] = allocs {
-        return vec![vec![alloc.to_desired()]];
+    if let [_] = allocs {
+        return vec![allocs];
     }
-    for alloc in allocs {
+    for (at, alloc) in allocs.iter().enumerate() {
         let job = *job_bytes
             .entry(Arc::as_ptr(alloc.job()))
             .or_insert_with(|| {
                 codec::encode(alloc.job()).map_or(JOB_BYTES_MAX, |encoded| encoded.len())
             });
-        match batches.last_mut() {
-            Some(batch) if batch.len() < DESIRED_BATCH_MAX && bytes + job <= JOB_BYTES_MAX => {
-                bytes += job;
-                batch.push(alloc.to_desired());
-            }
-            _ => {
-                bytes = job;
-                batches.push(vec![alloc.to_desired()]);
-            }
+        let remote = alloc.to_remote();
+        let more = job + remote.map_or(0, |remote| remote.handle_bytes());
+        if at > begin && (at - begin >= DESIRED_BATCH_MAX || bytes + more > JOB_BYTES_MAX) {
+            batches.push(&allocs[begin..at]);
+            (begin, bytes) = (at, 0);
         }
+        bytes += more;
+    }
+    if begin < allocs.len() {
+        batches.push(&allocs[begin..]);
     }
     batches
 }

@@ -307,6 +307,7 @@ impl FakeAgent {
             task_states: Vec::new(),
             healthy: None,
             end,
+            remote: Vec::new(),
         };
         let message = FromAgent::Report {
             sequence: self.sequence,

@@ -72,6 +72,7 @@ impl Request {
         }
         let seat = Seat {
             streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
+            terminal: false,
             work_dir: WorkDir::Open(self.work_dir.as_fd()),
             keeps_files: false,
         };

@@ -296,6 +296,7 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
                 task_states: Vec::new(),
                 healthy: None,
                 end: None,
+                remote: Vec::new(),
             })
             .collect();
         count += of_node.len();

@@ -325,6 +325,7 @@ fn report(alloc_id: AllocId) -> AllocReport {
         task_states: vec![task],
         healthy: None,
         end: None,
+        remote: Vec::new(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use expect_test::expect_file;
 use muster_domain::alloc::{
-    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, Exit, TaskEvent, TaskEventKind,
-    TaskPhase, TaskState,
+    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, Exit, RemoteAlloc, RemoteHandle,
+    TaskEvent, TaskEventKind, TaskPhase, TaskState,
 };
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
@@ -81,6 +81,14 @@ fn report() -> AllocReport {
         task_states: vec![state],
         healthy: Some(false),
         end: Some(Box::new(end())),
+        remote: vec![handle()],
+    }
+}
+
+fn handle() -> RemoteHandle {
+    RemoteHandle {
+        task: "main".to_owned(),
+        handle: vec![1, 2, 3],
     }
 }
 
@@ -217,6 +225,11 @@ fn to_agent(golden: &mut String) {
         unchanged: vec![AllocId::at(LogIndex(4), 2)],
         gone,
         complete: Some(2),
+        remote: vec![RemoteAlloc {
+            alloc_id: AllocId::at(LogIndex(7), 0),
+            take: vec![handle()],
+            leave: vec![handle()],
+        }],
     };
     line(golden, "desired", &desired);
     line(golden, "collect_garbage", &ToAgent::CollectGarbage);

@@ -113,6 +113,18 @@ fn event(desired: &DesiredAlloc, words: &[&str]) -> Event {
                 note: String::new(),
             },
         ),
+        [name, "elsewhere", handle] => task(
+            name,
+            TaskInput::RunsElsewhere {
+                handle: vec![handle.parse().unwrap()],
+            },
+        ),
+        [name, "detached"] => task(
+            name,
+            TaskInput::Detached {
+                note: String::new(),
+            },
+        ),
         [name, "recovered"] => task(name, TaskInput::Recovered),
         [name, "gone"] => task(
             name,
@@ -159,9 +171,13 @@ fn drain(runner: &mut AllocRunner, desired: &DesiredAlloc) -> String {
                     Some(true) => " healthy",
                     Some(false) => " unhealthy",
                 };
+                let mut remote = String::new();
+                for it in &report.remote {
+                    write!(remote, " {}={}", it.task, it.handle[0]).unwrap();
+                }
                 write!(
                     text,
-                    " report{urgent}({status}{health}: {})",
+                    " report{urgent}({status}{health}: {}{remote})",
                     report.client_description
                 )
                 .unwrap();
@@ -172,6 +188,8 @@ fn drain(runner: &mut AllocRunner, desired: &DesiredAlloc) -> String {
                     TaskEffect::Start { .. } => "start",
                     TaskEffect::Recover { .. } => "recover",
                     TaskEffect::Stop { .. } => "stop",
+                    TaskEffect::TakeOver { .. } => "take-over",
+                    TaskEffect::Detach => "detach",
                     TaskEffect::Force => "force",
                 };
                 write!(text, " {word}:{name}").unwrap();
@@ -201,12 +219,27 @@ fn play(mut runner: AllocRunner, desired: &DesiredAlloc, script: &str) -> String
         let words: Vec<_> = rest.split(' ').collect();
         match words.as_slice() {
             ["reload"] => {
-                runner = AllocRunner::restore(&desired, runner.snapshot(), now).unwrap();
+                let (saved, remote) = (runner.snapshot(), runner.remote_tasks());
+                runner = AllocRunner::restore_with(&desired, saved, remote, now).unwrap();
             }
             ["deployment", name] => {
                 desired.deployment = Some(DeploymentId::at(LogIndex(1), name.parse().unwrap()));
                 runner.handle_update(&desired, now).unwrap();
                 runner.handle_event(Event::DesiredChanged(desired.desired), now);
+            }
+            ["told", name, take, leave] => {
+                let handles = |number: &str| match number {
+                    "0" => Vec::new(),
+                    number => vec![RemoteHandle {
+                        task: (*name).to_owned(),
+                        handle: vec![number.parse().unwrap()],
+                    }],
+                };
+                runner.handle_remote(&RemoteAlloc {
+                    alloc_id: desired.alloc_id,
+                    take: handles(take),
+                    leave: handles(leave),
+                });
             }
             ["look"] => text.push_str(&timer(&runner)),
             words => runner.handle_event(event(&desired, words), now),
@@ -578,4 +611,71 @@ fn an_update_with_other_tasks_is_refused() {
             "{tasks:?}"
         );
     }
+}
+
+/// A task of another system is among others: its handle is reported, and it is left, while they are stopped.
+#[test]
+fn a_remote_task_is_left_beside_others() {
+    check(
+        &service(&["far", "near"]),
+        "1 prepared\n2 far elsewhere 1\n2 far started\n2 near started\n3 told far 0 1\n3 stop\n4 reload\n5 far recovered\n5 near recovered\n6 far detached\n6 near exit 0",
+        expect![[r"
+            begin => persist report!(pending: no task has started) prepare
+            1 prepared => persist start:far start:near report(pending: no task has started)
+            2 far elsewhere 1 => persist report(pending: no task has started far=1)
+            2 far started => persist report!(running: tasks are running far=1)
+            2 near started => persist report(running: tasks are running far=1)
+            3 told far 0 1 =>
+            3 stop => persist detach:far stop:near report(running: tasks are running far=1)
+            4 reload => recover:far recover:near
+            5 far recovered => persist detach:far report!(running: tasks are running far=1)
+            5 near recovered => persist stop:near report(running: tasks are running far=1)
+            6 far detached => persist report(running: tasks are running)
+            6 near exit 0 => persist report!(complete: all tasks have ended)
+        "]],
+    );
+}
+
+/// Without directories it cannot be taken over, and not be stopped either.
+#[test]
+fn a_remote_task_is_stopped_once_it_is_taken_over() {
+    let desired = service(&["far", "near"]);
+    let remote = RemoteAlloc {
+        alloc_id: desired.alloc_id,
+        take: vec![RemoteHandle {
+            task: "far".to_owned(),
+            handle: vec![1],
+        }],
+        leave: Vec::new(),
+    };
+    let runner = AllocRunner::taking(&desired, &remote, at(0)).unwrap();
+
+    let script = "0 stop\n1 prepared\n2 far elsewhere 1\n2 far started\n3 far exit 0";
+
+    expect![[r"
+        begin => persist report!(pending: no task has started far=1) prepare
+        0 stop => persist report(pending: no task has started far=1)
+        1 prepared => persist take-over:far report(pending: no task has started far=1)
+        2 far elsewhere 1 => persist report(pending: no task has started far=1)
+        2 far started => persist stop:far report!(running: tasks are running far=1)
+        3 far exit 0 => persist report!(complete: all tasks have ended)
+    "]]
+    .assert_eq(&play(runner, &desired, script));
+}
+
+/// What the control plane has forgotten is destroyed here, and the task runs on.
+#[test]
+fn a_forgotten_allocation_leaves_its_remote_task() {
+    check(
+        &service(&["far"]),
+        "1 prepared\n2 far elsewhere 1\n2 far started\n3 destroy\n4 far detached",
+        expect![[r"
+            begin => persist report!(pending: no task has started) prepare
+            1 prepared => persist start:far report(pending: no task has started)
+            2 far elsewhere 1 => persist report(pending: no task has started far=1)
+            2 far started => persist report!(running: tasks are running far=1)
+            3 destroy => persist detach:far report(running: tasks are running far=1)
+            4 far detached => persist report!(complete: all tasks have ended) destroy
+        "]],
+    );
 }

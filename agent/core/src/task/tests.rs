@@ -8,6 +8,8 @@ use muster_domain::job::RestartMode;
 
 use super::*;
 
+mod remote;
+
 fn policy(job_type: JobType, attempts: u32, mode: RestartMode) -> TaskPolicy {
     let mut task = fixture::task("main");
     task.restart = RestartPolicy {
@@ -69,6 +71,15 @@ fn input(words: &[&str]) -> TaskInput {
             signal: signal.parse().unwrap(),
             ..Exit::default()
         }),
+        ["elsewhere", handle] => TaskInput::RunsElsewhere {
+            handle: vec![handle.parse().unwrap()],
+        },
+        ["nothing-to-take"] => TaskInput::NothingToTake {
+            reason: "the host has no process 1".into(),
+        },
+        ["detached"] => TaskInput::Detached {
+            note: String::new(),
+        },
         ["recovered"] => TaskInput::Recovered,
         ["never-started"] => TaskInput::NeverStarted,
         ["lost"] => TaskInput::Lost {
@@ -90,10 +101,24 @@ fn drain(runner: &mut TaskRunner) -> String {
             TaskEffect::Stop { signal, timeout } => {
                 write!(text, " stop({signal},{timeout:?})").unwrap();
             }
+            TaskEffect::TakeOver { attempt, handle } => {
+                write!(text, " take-over#{attempt}({})", number(Some(&handle))).unwrap();
+            }
+            TaskEffect::Detach => text.push_str(" detach"),
             TaskEffect::Force => text.push_str(" force"),
         }
     }
     text
+}
+
+/// A handle in scripts; 0 is none.
+fn number(handle: Option<&[u8]>) -> u8 {
+    handle.map_or(0, |handle| handle[0])
+}
+
+fn handle(number: &str) -> Option<Vec<u8>> {
+    let number: u8 = number.parse().unwrap();
+    (number > 0).then(|| vec![number])
 }
 
 fn shown(runner: &TaskRunner) -> String {
@@ -105,8 +130,14 @@ fn shown(runner: &TaskRunner) -> String {
     let event = state.events.last().map_or(String::new(), |event| {
         format!("{}: {}", event.kind.word(), event.message)
     });
+    let held = number(runner.remote().held());
+    let held = if held > 0 {
+        format!(" holds {held}")
+    } else {
+        String::new()
+    };
     format!(
-        "{}{failed} restarts={}{timer} | {event}",
+        "{}{failed} restarts={}{timer}{held} | {event}",
         state.phase.word(),
         state.restarts
     )
@@ -126,7 +157,13 @@ fn play(mut runner: TaskRunner, script: &str) -> String {
             ["stop"] => runner.handle_stop(StopCause::Asked, now),
             ["sibling"] => runner.handle_stop(StopCause::SiblingFailed, now),
             ["unrunnable"] => runner.handle_unrunnable("no space left", now),
-            ["reload"] => runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot()),
+            ["reload"] => {
+                let remote = runner.remote().clone();
+                runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot());
+                runner.restore_remote(remote);
+            }
+            ["told", take, leave] => runner.handle_remote(handle(take), handle(leave)),
+            ["forgotten"] => runner.handle_forgotten(),
             words => runner.handle_input(input(words), now),
         }
         writeln!(text, "{line} =>{} {}", drain(&mut runner), shown(&runner)).unwrap();

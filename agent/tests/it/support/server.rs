@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskState};
+use muster_domain::alloc::{
+    AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, RemoteAlloc, TaskState,
+};
 use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::node::NodeSpec;
 use muster_link::endpoint;
@@ -28,6 +30,7 @@ const TTL: Duration = Duration::from_secs(1);
 struct State {
     index: u64,
     wanted: BTreeMap<AllocId, DesiredAlloc>,
+    remote: BTreeMap<AllocId, RemoteAlloc>,
     reports: BTreeMap<AllocId, AllocReport>,
     /// Every report message: sequence and the allocations in it.
     messages: Vec<(u64, Vec<AllocId>)>,
@@ -129,6 +132,7 @@ impl FakeServer {
                 unchanged: Vec::new(),
                 gone,
                 complete: None,
+                remote: Vec::new(),
             },
         )
         .await;
@@ -329,6 +333,13 @@ impl FakeServer {
         .await
     }
 
+    /// Says from now on of the allocation's remote tasks which run already and which are another's; with what is wanted
+    /// of it next.
+    pub(crate) fn say(&self, remote: RemoteAlloc) {
+        let mut state = self.state.lock().unwrap();
+        state.remote.insert(remote.alloc_id, remote);
+    }
+
     async fn want(&self, mut alloc: DesiredAlloc) {
         let (message, push) = {
             let mut state = self.state.lock().unwrap();
@@ -337,6 +348,12 @@ impl FakeServer {
             state.wanted.insert(alloc.alloc_id, alloc.clone());
             let message = ToAgent::Desired {
                 index: LogIndex(state.index),
+                remote: state
+                    .remote
+                    .get(&alloc.alloc_id)
+                    .cloned()
+                    .into_iter()
+                    .collect(),
                 allocs: vec![alloc],
                 unchanged: Vec::new(),
                 gone: Vec::new(),
@@ -374,6 +391,7 @@ async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()>
             unchanged: Vec::new(),
             gone: Vec::new(),
             complete: Some(u32::try_from(state.wanted.len()).unwrap()),
+            remote: state.remote.values().cloned().collect(),
         }
     };
     let registered = ToAgent::Registered {

@@ -33,6 +33,9 @@ pub(super) fn migrate(
                 migrate: true,
                 ..transition
             });
+            if trigger == Trigger::AllocStop {
+                row.ask_to_stop();
+            }
         });
     }
     match alloc_ids.first() {

@@ -15,7 +15,7 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{End, OneOff};
 use muster_domain::plan::PlacementRun;
 
-use super::{Changed, Effect, one_off};
+use super::{Changed, Effect, one_off, remote};
 use crate::limits;
 use crate::state::{
     Cohort, JobRow, ORDINALS, RemovedAllocs, Row, State, Tasks, id_of, key_at, key_of,
@@ -119,6 +119,11 @@ impl<'a> Change<'a> {
             if let Some(previous) = detail.previous {
                 let reschedules = self.reschedules_after(&previous, detail.reschedule);
                 row = row.replacing(previous, reschedules);
+                let handles = remote::inherited(self.state, &previous, cohort);
+                if !handles.is_empty() {
+                    remote::hand_over(self, &previous, &handles);
+                    row = row.taking(handles);
+                }
             }
             row.set_canary(detail.canary);
         }

@@ -10,7 +10,7 @@ use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey};
 use muster_domain::job::JobVersion;
 use muster_domain::plan::{GroupPlacements, Plan};
 
-use super::{Change, EvalUpdate, PlanOutcome, Response, admit, deployment, eval};
+use super::{Change, EvalUpdate, PlanOutcome, Response, admit, deployment, eval, remote};
 use crate::state::{AllocView, Cohort, Room, key_of};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
@@ -54,6 +54,7 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
                 .follow_up
                 .and_then(|at| follow_ups.get(usize::from(at)).copied().flatten());
             let at = change.at;
+            remote::part(change, plan, key);
             change.stop(key, &stop.description, stop.client_status);
             if stop.client_status.is_some() || follow_up.is_some() {
                 change.decide(key, |row| {

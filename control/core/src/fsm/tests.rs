@@ -318,6 +318,7 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
         task_states: Vec::new(),
         healthy: None,
         end: None,
+        remote: Vec::new(),
     };
 
     cluster.apply(Command::ReportAllocs {
@@ -346,6 +347,7 @@ fn reports_of_many_nodes_share_an_entry() {
         task_states: Vec::new(),
         healthy: None,
         end: None,
+        remote: Vec::new(),
     };
     let mut reports: Vec<_> = lost
         .iter()

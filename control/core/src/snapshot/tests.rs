@@ -3,7 +3,7 @@ mod golden;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use muster_domain::alloc::ClientStatus;
+use muster_domain::alloc::{ClientStatus, RemoteHandle};
 use muster_domain::fixture::{job, node};
 use muster_domain::job::{JobType, UpdateStrategy};
 use muster_domain::scheduling::SchedulerConfig;
@@ -11,6 +11,13 @@ use muster_domain::scheduling::SchedulerConfig;
 use super::*;
 use crate::fixture::Cluster;
 use crate::state::State;
+
+fn handle() -> RemoteHandle {
+    RemoteHandle {
+        task: "main".to_owned(),
+        handle: vec![1, 2, 3],
+    }
+}
 
 /// A state with something in every table, gaps among the columns, and versions that only an allocation
 /// knows.
@@ -22,7 +29,7 @@ fn populated() -> State {
     cluster.run(job("web").count(3).dynamic_port("http").build());
     // Told to stop by the next version, it is kept until it has.
     let alloc_id = cluster.live("web")[0].id;
-    cluster.report(alloc_id, ClientStatus::Running);
+    cluster.report_remote(alloc_id, ClientStatus::Running, vec![handle()]);
     cluster.run(
         job("web")
             .count(3)

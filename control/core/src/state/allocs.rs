@@ -12,6 +12,7 @@
 //! What a node uses is kept in [`super::Nodes`]; `State` moves both.
 
 mod marks;
+mod remote;
 mod row;
 mod tasks;
 mod view;
@@ -29,6 +30,7 @@ use super::paged::Paged;
 use super::prefix;
 use super::runs::Runs;
 
+use remote::Remote;
 pub(crate) use row::{Cohort, Row, RowRecord};
 pub(crate) use tasks::Tasks;
 pub use view::{AllocView, SavedAlloc};

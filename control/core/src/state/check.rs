@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::alloc::{ClientStatus, DesiredStatus, RemoteHandle};
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey, NodeNumber};
 use muster_domain::job::JobStatus;
@@ -20,6 +20,7 @@ pub fn broken(state: &State) -> Vec<String> {
     let mut broken = Vec::new();
     allocs_refer_to_what_exists(state, &mut broken);
     instances_run_once(state, &mut broken);
+    remote_tasks_have_one_manager(state, &mut broken);
     nodes_are_not_overbooked(state, &mut broken);
     jobs_say_what_became_of_them(state, &mut broken);
     evals_refer_to_what_exists(state, &mut broken);
@@ -91,6 +92,37 @@ fn instances_run_once(state: &State, broken: &mut Vec<String>) {
                 alloc.name(),
                 alloc.id()
             ));
+        }
+    }
+}
+
+/// A remote task is to be managed by one allocation; one that is out of reach may do so too. What is kept of them is
+/// what an agent may say.
+fn remote_tasks_have_one_manager(state: &State, broken: &mut Vec<String>) {
+    let mut seen = BTreeMap::new();
+    for alloc in state.allocs.iter() {
+        let (remote, group) = (alloc.remote(), alloc.group());
+        for handle in remote.running().iter().chain(remote.handed()) {
+            let is_of_group = group.tasks.iter().any(|task| task.name == handle.task);
+            if !is_of_group || !handle.fits() {
+                let id = alloc.id();
+                broken.push(format!("{id} has a malformed handle of {}", handle.task));
+            }
+        }
+        if alloc.is_terminal() || alloc.client_status() == ClientStatus::Unknown {
+            continue;
+        }
+        let is_wanted = |handle: &&RemoteHandle| !remote.handed().contains(handle);
+        for handle in remote.running().iter().filter(is_wanted) {
+            let name = (&**alloc.job_key(), group.name.as_str(), alloc.name_index());
+            if let Some(other) = seen.insert((name, handle), alloc.id()) {
+                broken.push(format!(
+                    "remote task {} of {} is managed twice: {other} and {}",
+                    handle.task,
+                    alloc.name(),
+                    alloc.id()
+                ));
+            }
         }
     }
 }

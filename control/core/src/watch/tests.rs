@@ -41,6 +41,7 @@ fn say(
         task_states: Vec::new(),
         healthy,
         end: None,
+        remote: Vec::new(),
     };
     cluster.apply(Command::ReportAllocs {
         node_id: alloc.node_id,

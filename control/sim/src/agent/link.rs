@@ -212,6 +212,8 @@ impl Host {
                 unchanged,
                 gone,
                 complete,
+                // Its tasks are its own.
+                remote: _,
             } => {
                 let news = News {
                     index,

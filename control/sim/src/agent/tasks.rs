@@ -99,7 +99,8 @@ impl Host {
     fn carry_out_task(&mut self, task: TaskKey, effect: TaskEffect, env: &mut Env) {
         let (host, life) = (self.at, self.life);
         match effect {
-            TaskEffect::Start { attempt } => {
+            // Its tasks are its own: none is another's to take over, or to be left.
+            TaskEffect::Start { attempt } | TaskEffect::TakeOver { attempt, .. } => {
                 let what = HostEvent::Start {
                     life,
                     task,
@@ -115,7 +116,7 @@ impl Host {
                 };
                 env.after(1, 200, Event::Host { host, what });
             }
-            TaskEffect::Stop { .. } => self.signal(task, env),
+            TaskEffect::Stop { .. } | TaskEffect::Detach => self.signal(task, env),
             TaskEffect::Force => self.force(task, env),
         }
     }

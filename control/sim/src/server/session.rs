@@ -69,6 +69,7 @@ fn messages(
         unchanged: Vec::new(),
         gone: Vec::new(),
         complete: None,
+        remote: Vec::new(),
     };
     let mut messages: Vec<ToAgent> = changed
         .chunks(limits::DESIRED_BATCH_MAX)
@@ -80,6 +81,7 @@ fn messages(
         unchanged,
         gone,
         complete: Some(u32::try_from(count).unwrap_or(u32::MAX)),
+        remote: Vec::new(),
     });
     messages
 }

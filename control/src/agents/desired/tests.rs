@@ -114,3 +114,31 @@ fn what_vanished_is_gone_wherever_it_stood() {
     assert_eq!(gone, &[before, between, after]);
     assert_eq!(told.catch_up(&cluster.state), []);
 }
+
+/// A node is told of remote tasks with the allocations they belong to, and of those only that it is told of.
+#[test]
+fn handles_go_with_their_allocations() {
+    let (mut cluster, node_id) = running(2);
+    let mut told = Told::up_to(node_id, LogIndex(0));
+    told.catch_up(&cluster.state);
+    let alloc_id = cluster.live("web")[0].id;
+    let handle = muster_domain::alloc::RemoteHandle {
+        task: cluster.live("web")[0].group().tasks[0].name.clone(),
+        handle: vec![1],
+    };
+    let running = muster_domain::alloc::ClientStatus::Running;
+    cluster.report_remote(alloc_id, running, vec![handle.clone()]);
+
+    assert_eq!(told.catch_up(&cluster.state), [], "its agent knows");
+    let mut anew = Told::up_to(node_id, LogIndex(0));
+    let messages = anew.catch_up(&cluster.state);
+
+    let [ToAgent::Desired { allocs, remote, .. }] = messages.as_slice() else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(allocs.len(), 2);
+    let [remote] = remote.as_slice() else {
+        panic!("{remote:?}")
+    };
+    assert_eq!((remote.alloc_id, &remote.take), (alloc_id, &vec![handle]));
+}

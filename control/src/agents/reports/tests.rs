@@ -16,6 +16,7 @@ fn report(name: u32, words: &str) -> AllocReport {
         task_states: Vec::new(),
         healthy: None,
         end: None,
+        remote: Vec::new(),
     }
 }
 

@@ -101,6 +101,7 @@ impl Spoken {
             task_states: Vec::new(),
             healthy: None,
             end: None,
+            remote: Vec::new(),
         };
         let message = FromAgent::Report {
             sequence: wanted,

@@ -231,6 +231,7 @@ fn running(alloc: &DesiredAlloc) -> AllocReport {
         task_states: vec![task],
         healthy: None,
         end: None,
+        remote: Vec::new(),
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_domain::alloc::{
-    AllocReport, ClientStatus, Exit, NodeScore, PlacementMetrics, Score, TaskEvent, TaskEventKind,
-    TaskPhase, TaskState,
+    AllocReport, ClientStatus, Exit, NodeScore, PlacementMetrics, RemoteHandle, Score, TaskEvent,
+    TaskEventKind, TaskPhase, TaskState,
 };
 
 use muster_domain::deployment::DeploymentStatus;
@@ -145,6 +145,10 @@ fn report() -> AllocReport {
         task_states: vec![task],
         healthy: None,
         end: None,
+        remote: vec![RemoteHandle {
+            task: "main".to_owned(),
+            handle: vec![1, 2, 3],
+        }],
     }
 }
 

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use muster_domain::alloc::{Allocation, Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
+use muster_domain::alloc::{
+    Allocation, Exit, RemoteHandle, TaskEvent, TaskEventKind, TaskPhase, TaskState,
+};
 use muster_domain::fixture::definition;
 use proptest::prelude::*;
 
@@ -313,6 +315,10 @@ impl History {
             task_states: vec![task],
             healthy: None,
             end: None,
+            remote: vec![RemoteHandle {
+                task: "main".to_owned(),
+                handle: alloc_id.0.to_vec(),
+            }],
         };
         self.apply(Command::ReportAllocs {
             node_id,

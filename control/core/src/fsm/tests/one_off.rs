@@ -81,6 +81,7 @@ impl Fixture {
             task_states: Vec::new(),
             healthy: None,
             end: end.map(Box::new),
+            remote: Vec::new(),
         };
         self.cluster.apply(Command::ReportAllocs {
             node_id: self.node_id,
@@ -495,6 +496,7 @@ fn a_guid_can_be_used_again_and_no_report_of_the_former_task_counts() {
             task_states: Vec::new(),
             healthy: None,
             end: Some(Box::new(End::failure("former", Timestamp(0)))),
+            remote: Vec::new(),
         }],
         at: fixture.cluster.now,
     });

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::alloc::{AllocReport, Allocation, ClientStatus, RemoteHandle};
 use muster_domain::eval::Trigger;
 use muster_domain::fixture;
 use muster_domain::id::{JobKey, NodeId};
@@ -192,12 +192,29 @@ impl Life {
             task_states: Vec::new(),
             healthy,
             end: None,
+            remote: self.remote(alloc, client_status),
         };
         self.cluster.apply(Command::ReportAllocs {
             node_id: alloc.node_id,
             reports: vec![report],
             at: self.cluster.now,
         });
+    }
+
+    /// Every task runs on another system: what was taken over runs on, everything else is its own.
+    fn remote(&self, alloc: &Allocation, client_status: ClientStatus) -> Vec<RemoteHandle> {
+        let found = self.cluster.state.allocs().get(&alloc.id);
+        let known = found.map_or(&[][..], |alloc| alloc.remote().running());
+        if client_status.is_terminal() || !known.is_empty() {
+            return known.to_vec();
+        }
+        let tasks = alloc.group().tasks.iter();
+        tasks
+            .map(|task| RemoteHandle {
+                task: task.name.clone(),
+                handle: alloc.id.0.to_vec(),
+            })
+            .collect()
     }
 
     fn allocs(&self) -> Vec<Allocation> {

@@ -7,14 +7,15 @@
 use std::sync::Arc;
 
 use muster_domain::alloc::{
-    AllocReport, ClientStatus, DesiredStatus, PlacementMetrics, Reschedule, Score, TaskState,
-    Transition, phrase,
+    AllocReport, ClientStatus, DesiredStatus, PlacementMetrics, RemoteHandle, Reschedule, Score,
+    TaskState, Transition, phrase,
 };
 use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{Amount, Holding};
 
 use super::marks::Marks;
+use super::remote::Remote;
 use super::tasks::Tasks;
 use crate::state::digest::Digest;
 
@@ -117,7 +118,7 @@ impl Cohort {
     }
 
     /// The group they run.
-    pub(super) fn group(&self) -> &TaskGroup {
+    pub(crate) fn group(&self) -> &TaskGroup {
         &self.job.spec.groups[usize::from(self.group_at)]
     }
 }
@@ -146,6 +147,8 @@ pub(crate) struct Extra {
     pub(super) desired_text: String,
     /// What its agent says, where that is no phrase.
     pub(super) client_text: String,
+    /// Its tasks that run on another system.
+    pub(super) remote: Option<Box<Remote>>,
 }
 
 /// In place of a phrase's number: the text is in the [`Extra`].
@@ -223,6 +226,12 @@ impl Row {
         self
     }
 
+    /// Gives it remote tasks that run already.
+    pub(crate) fn taking(mut self, running: Vec<RemoteHandle>) -> Self {
+        self.change_remote(|remote| remote.running = running);
+        self
+    }
+
     pub(crate) fn set_canary(&mut self, canary: bool) {
         self.marks.set_canary(canary);
     }
@@ -237,6 +246,26 @@ impl Row {
 
     pub(crate) fn transition(&self) -> Transition {
         self.marks.transition()
+    }
+
+    /// Another allocation was given those of its remote tasks. They are `kept` if it may go on with them.
+    pub(crate) fn hand_over(&mut self, handed: &[RemoteHandle], kept: bool) {
+        self.change_remote(|remote| {
+            remote.running.retain(|it| kept || !handed.contains(it));
+            handed.clone_into(&mut remote.handed);
+        });
+    }
+
+    /// It goes on with those of its remote tasks that another allocation was given.
+    pub(crate) fn take_back(&mut self, handed: &[RemoteHandle]) {
+        self.change_remote(|remote| remote.handed.retain(|it| !handed.contains(it)));
+    }
+
+    /// Somebody asks for this very allocation to be stopped.
+    pub(crate) fn ask_to_stop(&mut self) {
+        if self.remote() != Remote::NONE {
+            self.change_remote(|remote| remote.stop_asked = true);
+        }
     }
 
     /// Sets which evaluation goes on with it.
@@ -288,6 +317,10 @@ impl Row {
     pub(crate) fn set_reported(&mut self, report: &AllocReport, tasks: Tasks) {
         self.set_client(report.client_status, &report.client_description);
         self.tasks = tasks;
+        let remote = self.remote().reported(report, self.cohort.group());
+        if *self.remote() != remote {
+            self.change_remote(|known| *known = remote);
+        }
         if report.healthy.is_some() {
             self.marks.set_healthy(report.healthy);
         }
@@ -329,7 +362,8 @@ impl Row {
         let is_known = self.client_status == report.client_status
             && self.client_description() == report.client_description
             && self.tasks == tasks
-            && (report.healthy.is_none() || report.healthy == self.marks.healthy());
+            && (report.healthy.is_none() || report.healthy == self.marks.healthy())
+            && *self.remote() == self.remote().reported(report, self.cohort.group());
         (!is_known).then_some(tasks)
     }
 
@@ -352,6 +386,18 @@ impl Row {
         let mut extra = self.extra().cloned().unwrap_or_default();
         change(&mut extra);
         self.extra = (extra != Extra::default()).then(|| Arc::new(extra));
+    }
+
+    fn change_remote(&mut self, change: impl FnOnce(&mut Remote)) {
+        let mut remote = self.remote().clone();
+        change(&mut remote);
+        let remote = (remote != *Remote::NONE).then(|| Box::new(remote));
+        self.change_extra(|extra| extra.remote = remote);
+    }
+
+    pub(super) fn remote(&self) -> &Remote {
+        let remote = self.extra().and_then(|extra| extra.remote.as_deref());
+        remote.unwrap_or(Remote::NONE)
     }
 
     pub(super) fn desired_description(&self) -> &str {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_domain::alloc::{
     AllocReport, Allocation, ClientStatus, DesiredAlloc, DesiredStatus, PlacementMetrics,
-    Reschedule, Score, TaskState, Transition, alloc_name,
+    RemoteAlloc, Reschedule, Score, TaskState, Transition, alloc_name,
 };
 use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
@@ -12,7 +12,7 @@ use muster_domain::id::{
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{Amount, Holding};
 
-use super::{Allocs, Cohort, Row, Tasks, created, id_of};
+use super::{Allocs, Cohort, Remote, Row, Tasks, created, id_of};
 
 /// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
 /// state. See [`Allocation`] for what each field means.
@@ -135,6 +135,11 @@ impl<'a> AllocView<'a> {
         self.row.extra().and_then(|extra| extra.unreachable_at)
     }
 
+    /// Its tasks that run on another system.
+    pub(crate) fn remote(self) -> &'a Remote {
+        self.row.remote()
+    }
+
     pub fn metrics(self) -> &'a Arc<PlacementMetrics> {
         &self.row.cohort.metrics
     }
@@ -236,6 +241,16 @@ impl<'a> AllocView<'a> {
             client_status: self.client_status(),
             job: Arc::clone(self.job()),
         }
+    }
+
+    /// What to tell its agent of its remote tasks, besides; `None`: it has none that matter to another agent.
+    pub fn to_remote(self) -> Option<RemoteAlloc> {
+        let remote = RemoteAlloc {
+            alloc_id: self.id(),
+            take: self.remote().running().to_vec(),
+            leave: self.remote().handed().to_vec(),
+        };
+        (!remote.is_empty()).then_some(remote)
     }
 }
 

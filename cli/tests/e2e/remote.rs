@@ -1,0 +1,283 @@
+//! Tasks that run on another system outlive the node that started them: one server, two agents with a driver of remote
+//! tasks in their plugin directories, and a third process that is the system where the tasks run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{Left, Process, ask, job_file, muster, skipped, stderr, stdout, until};
+
+/// The driver and its host, which `cli/examples/remote` is. `None` where it cannot be built, which was said then.
+fn program(name: &str) -> Option<PathBuf> {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(name, "agents and drivers need root");
+        return None;
+    }
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--package", "muster-cli"])
+        .args(["--example", "remote", "--message-format", "json"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    let built = match built {
+        Ok(built) => built,
+        Err(error) => {
+            skipped(name, &format!("cargo builds the driver: {error}"));
+            return None;
+        }
+    };
+    assert!(built.status.success(), "{}", stderr(&built));
+    let messages = stdout(&built);
+    let messages = messages.lines().map(serde_json::from_str::<Value>);
+    let mut programs = messages.filter_map(|it| Some(it.ok()?["executable"].as_str()?.to_owned()));
+    let program = programs.find(|path| path.ends_with("/remote"));
+    Some(PathBuf::from(program.unwrap()))
+}
+
+/// What is under test, in one directory.
+struct Scene {
+    dir: PathBuf,
+    address: String,
+    host: PathBuf,
+}
+
+impl Scene {
+    /// An agent called `name`.
+    fn agent(&self, name: &str) -> Process {
+        let info = fs::read(self.dir.join("server/server.json")).unwrap();
+        let info: Value = serde_json::from_slice(&info).unwrap();
+        let process = Process::start(
+            muster()
+                .args(["agent", "--name", name, "--servers"])
+                .arg(info["quic"].as_str().unwrap())
+                .arg("--data-dir")
+                .arg(self.dir.join(name))
+                .arg("--tls-dir")
+                .arg(self.dir.join("server/tls"))
+                .arg("--plugin-dir")
+                .arg(self.dir.join("plugins")),
+            &self.dir.join(format!("{name}.log")),
+        );
+        until("the node with its driver", || {
+            let node = self.node(name)?;
+            let healthy = node["Drivers"]["remote"]["Healthy"] == true;
+            (healthy && node["Status"] == "ready").then_some(())
+        });
+        process
+    }
+
+    fn json(&self, args: &[&str]) -> Option<Value> {
+        let output = ask(&self.address, &[&["--json"], args].concat());
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    fn done(&self, args: &[&str]) -> String {
+        let output = ask(&self.address, args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    fn node(&self, name: &str) -> Option<Value> {
+        let found = self.json(&["node", "status", name])?;
+        Some(found["Node"].clone())
+    }
+
+    /// The allocation that the servers want to run and that runs.
+    fn running(&self) -> Option<Alloc> {
+        let job = self.json(&["job", "status", "far"])?;
+        let allocs = job["Allocations"].as_array()?;
+        let runs = |it: &&Value| it["DesiredStatus"] == "run" && it["ClientStatus"] == "running";
+        let found = allocs.iter().find(runs)?;
+        let text = |name: &str| found[name].as_str().map(str::to_owned);
+        Some(Alloc {
+            id: text("ID")?,
+            node: text("NodeName")?,
+        })
+    }
+
+    /// What happened on the host.
+    fn journal(&self) -> String {
+        fs::read_to_string(self.host.with_extension("journal")).unwrap_or_default()
+    }
+
+    fn count(&self, line: &str) -> usize {
+        self.journal().lines().filter(|it| *it == line).count()
+    }
+
+    /// The process of the first task.
+    fn pid(&self) -> Option<u32> {
+        let journal = self.journal();
+        let mut lines = journal.lines();
+        let pid = lines.find_map(|line| line.strip_prefix("start 1 pid "))?;
+        pid.parse().ok()
+    }
+}
+
+/// When a process began, in ticks since boot; `None` if there is none.
+fn began(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything; field 22 is the 20th after it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn server(dir: &Path) -> (Process, String) {
+    let data = dir.join("server");
+    let process = Process::start(
+        muster()
+            .args(["server", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"])
+            .args(["--heartbeat-ttl", "2", "--data-dir"])
+            .arg(&data),
+        &dir.join("server.log"),
+    );
+    let address = until("the server's address", || {
+        let text = fs::read_to_string(data.join("server.json")).ok()?;
+        let info: Value = serde_json::from_str(&text).ok()?;
+        Some(format!("http://{}", info["http"].as_str()?))
+    });
+    (process, address)
+}
+
+fn job(host: &Path) -> String {
+    format!(
+        r#"
+job "far" {{
+  type = "service"
+  group "g" {{
+    task "t" {{
+      driver = "remote"
+      config {{
+        host    = {host:?}
+        command = "exec sleep 3600"
+      }}
+      resources {{ memory = 32 }}
+    }}
+  }}
+}}
+"#
+    )
+}
+
+/// The one allocation that the servers want.
+#[derive(Clone, Debug, PartialEq)]
+struct Alloc {
+    id: String,
+    node: String,
+}
+
+/// The one process of the task.
+#[derive(Clone, Copy, Debug)]
+struct Far {
+    pid: u32,
+    since: u64,
+}
+
+impl Scene {
+    /// The allocation that replaces `old` runs, and the agent of `old` has left its task: the `leaves`-th one that was
+    /// left.
+    fn goes_over(&self, old: &Alloc, leaves: usize) -> Alloc {
+        let new = until("the task on another node", || {
+            self.running().filter(|new| new.id != old.id)
+        });
+        until("the former agent to leave it", || {
+            (self.count("detach 1") == leaves).then_some(())
+        });
+        assert_ne!(new.node, old.node);
+        let taken = self.done(&["alloc", "status", &new.id]);
+        assert!(
+            taken.contains("taken over from the allocation before"),
+            "{taken}"
+        );
+        new
+    }
+
+    fn is_untouched(&self, far: Far) {
+        let journal = self.journal();
+        assert_eq!(began(far.pid), Some(far.since), "{journal}");
+        let touches = |it: &&str| it.starts_with("signal") || it.starts_with("start");
+        let touched: Vec<&str> = journal.lines().filter(touches).collect();
+        assert_eq!(touched, [format!("start 1 pid {}", far.pid)]);
+    }
+
+    fn drain(&self, first: &Alloc, far: Far) -> Alloc {
+        self.done(&[
+            "node",
+            "drain",
+            "--enable",
+            "--yes",
+            "--detach",
+            &first.node,
+        ]);
+        let second = self.goes_over(first, 1);
+        until("the drained allocation to end", || {
+            let alloc = self.json(&["alloc", "status", &first.id])?;
+            (alloc["Allocation"]["ClientStatus"] == "complete").then_some(())
+        });
+        let drained = self.done(&["alloc", "status", &first.id]);
+        assert!(drained.contains("DETACH sent"), "{drained}");
+        assert_eq!(self.count("recover 1"), 1, "{}", self.journal());
+        self.is_untouched(far);
+        self.done(&["node", "drain", "--disable", &first.node]);
+        self.done(&["node", "eligibility", "--enable", &first.node]);
+        second
+    }
+
+    fn kill(&self, agent: &mut Process, second: &Alloc, far: Far) {
+        agent.end(Signal::SIGKILL);
+        let third = until("the task on another node", || {
+            self.running().filter(|new| new.id != second.id)
+        });
+        self.is_untouched(far);
+        *agent = self.agent(&second.node);
+        assert_eq!(self.goes_over(second, 2), third);
+        self.is_untouched(far);
+    }
+}
+
+/// One process, one start time, through a drain and through a killed agent that comes back; and its end when the job is
+/// stopped.
+#[test]
+fn a_remote_task_outlives_its_nodes() {
+    let Some(program) = program("a_remote_task_outlives_its_nodes") else {
+        return;
+    };
+    // Short, for the sake of the drivers' sockets.
+    let dir = tempfile::Builder::new().prefix("mr").tempdir_in("/tmp");
+    let dir = dir.unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("plugins")).unwrap();
+    std::os::unix::fs::symlink(&program, dir.join("plugins/remote")).unwrap();
+    let host = dir.join("host.sock");
+    let _host = Process::start(
+        Command::new(&program).arg("host").arg(&host),
+        &dir.join("host.log"),
+    );
+    let (_server, address) = server(dir);
+    let scene = Scene {
+        dir: dir.to_owned(),
+        address,
+        host,
+    };
+    let _left = (Left(dir.join("one")), Left(dir.join("two")));
+    let mut agents =
+        BTreeMap::from(["one", "two"].map(|name| (name.to_owned(), scene.agent(name))));
+    let file = job_file(dir, &job(&scene.host));
+    scene.done(&["job", "run", "--detach", file.to_str().unwrap()]);
+    let first = until("the task", || scene.running());
+    let pid = until("its process", || scene.pid());
+    let since = began(pid).unwrap();
+    let far = Far { pid, since };
+
+    let second = scene.drain(&first, far);
+    scene.kill(agents.get_mut(&second.node).unwrap(), &second, far);
+    scene.done(&["job", "stop", "--detach", "far"]);
+    until("the process to end", || began(pid).is_none().then_some(()));
+
+    assert_eq!(scene.count("signal 1 TERM"), 1, "{}", scene.journal());
+    let journal = scene.journal();
+    let starts = journal.lines().filter(|it| it.starts_with("start"));
+    assert_eq!(starts.count(), 1, "{journal}");
+}

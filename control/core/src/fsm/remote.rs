@@ -1,0 +1,140 @@
+//! Remote tasks go over from one allocation to another.
+//!
+//! A task that runs on another system is left running by the agent that managed it only when its handle was given
+//! to another allocation, in the entry that placed that: so one allocation at least is to manage it at any time, and a
+//! stop that nobody follows is a stop. That two do for a time is no harm: a driver that manages a task watches it,
+//! and only who is told to stop it does; which of the two leaves it, the row says.
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus, RemoteHandle};
+use muster_domain::id::AllocId;
+use muster_domain::job::TaskGroup;
+use muster_domain::node::NodeStatus;
+use muster_domain::plan::Plan;
+
+use super::Change;
+use crate::state::{AllocView, Cohort, State};
+
+/// Why another allocation takes the place of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Its node is being emptied.
+    Drained,
+    /// Its node was lost and has not come back.
+    Lost,
+    /// Its node was lost, but is back: its agent is told to stop it.
+    Returned,
+    /// Its node is out of reach, and may come back with it.
+    OutOfReach,
+    /// It failed. What it could not take over runs on.
+    Failed,
+    /// All of it ended well.
+    Ended,
+    /// Somebody asked for it to be stopped.
+    Asked,
+    /// It makes room for a more important one.
+    Preempted,
+    /// Its job was updated, asks for fewer instances or is stopped.
+    Unwanted,
+}
+
+impl Leaving {
+    fn of(state: &State, alloc: AllocView<'_>) -> Self {
+        let node = state.nodes().get(&alloc.node_id());
+        let is_gone = node.is_none_or(|node| match node.status {
+            NodeStatus::Down | NodeStatus::Disconnected => true,
+            NodeStatus::Ready | NodeStatus::Initializing => false,
+        });
+        match alloc.client_status() {
+            ClientStatus::Lost if is_gone => return Self::Lost,
+            ClientStatus::Lost => return Self::Returned,
+            ClientStatus::Unknown => return Self::OutOfReach,
+            ClientStatus::Failed => return Self::Failed,
+            ClientStatus::Complete => return Self::Ended,
+            ClientStatus::Pending | ClientStatus::Running => {}
+        }
+        match alloc.desired() {
+            DesiredStatus::Evict => Self::Preempted,
+            DesiredStatus::Run | DesiredStatus::Stop if is_gone => Self::OutOfReach,
+            DesiredStatus::Run | DesiredStatus::Stop if !alloc.transition().migrate => {
+                Self::Unwanted
+            }
+            DesiredStatus::Run | DesiredStatus::Stop if alloc.remote().is_stop_asked() => {
+                Self::Asked
+            }
+            DesiredStatus::Run | DesiredStatus::Stop => Self::Drained,
+        }
+    }
+
+    /// Whether its remote tasks run on, managed by the allocation that takes its place.
+    fn hands_over(self) -> bool {
+        match self {
+            Self::Drained | Self::Lost | Self::OutOfReach | Self::Failed => true,
+            Self::Returned | Self::Ended | Self::Asked | Self::Preempted | Self::Unwanted => false,
+        }
+    }
+}
+
+/// What the replacement of `previous` in `cohort` takes over: remote tasks that are the same in its job's version.
+pub(super) fn inherited(state: &State, previous: &AllocId, cohort: &Cohort) -> Vec<RemoteHandle> {
+    let Some(previous) = state.allocs().get(previous) else {
+        return Vec::new();
+    };
+    let running = previous.remote().running();
+    if running.is_empty() || !Leaving::of(state, previous).hands_over() {
+        return Vec::new();
+    }
+    let is_same = |handle: &&RemoteHandle| {
+        let old = task(previous.group(), &handle.task);
+        old.is_some() && old == task(cohort.group(), &handle.task)
+    };
+    running.iter().filter(is_same).cloned().collect()
+}
+
+fn task<'a>(group: &'a TaskGroup, name: &str) -> Option<&'a muster_domain::job::Task> {
+    group.tasks.iter().find(|task| task.name == name)
+}
+
+/// Records that the replacement of `previous` was given `handles`: its agent leaves them.
+pub(super) fn hand_over(change: &mut Change<'_>, previous: &AllocId, handles: &[RemoteHandle]) {
+    let Some(alloc) = change.state.allocs().get(previous) else {
+        return;
+    };
+    let kept = alloc.client_status() == ClientStatus::Unknown;
+    let key = alloc.key();
+    change.decide(key, |row| row.hand_over(handles, kept));
+}
+
+/// An allocation that the plan stops while another one, which it does not stop, manages the same tasks: one of the two
+/// had been out of reach. Its agent leaves them, and the other's does not any more.
+pub(super) fn part(change: &mut Change<'_>, plan: &Plan, key: u64) {
+    let state = &*change.state;
+    let Some(alloc) = state.allocs().at(key) else {
+        return;
+    };
+    let running = alloc.remote().running();
+    let is_stopped = state.jobs().get(&plan.job).is_none_or(|job| job.stop);
+    if running.is_empty() || is_stopped {
+        return;
+    }
+    let stays = |other: &AllocView<'_>| {
+        let id = other.id();
+        id != alloc.id() && !other.is_terminal() && plan.stops.iter().all(|it| it.alloc_id != id)
+    };
+    let is_twin = |other: &AllocView<'_>| {
+        other.name_index() == alloc.name_index() && other.group().name == alloc.group().name
+    };
+    let twins = state.allocs().of_job(alloc.job_key());
+    let twin = twins.filter(is_twin).filter(stays).find(|other| {
+        let theirs = other.remote().running();
+        theirs.iter().any(|handle| running.contains(handle))
+    });
+    let Some(twin) = twin else { return };
+    let theirs = twin.remote().running();
+    let shared = theirs.iter().filter(|handle| running.contains(handle));
+    let (twin, shared) = (twin.key(), shared.cloned().collect::<Vec<_>>());
+    change.decide(twin, |row| row.take_back(&shared));
+    change.decide(key, |row| row.hand_over(&shared, false));
+}
+
+#[cfg(test)]
+mod tests;

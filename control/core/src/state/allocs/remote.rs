@@ -1,0 +1,131 @@
+//! Tasks of an allocation that run on another system, and who manages them.
+
+use muster_domain::alloc::{AllocReport, ClientStatus, RemoteHandle};
+use muster_domain::job::TaskGroup;
+
+/// What is known of an allocation's remote tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Remote {
+    /// Handles of those that run: as its agent reported, or as another allocation handed them over.
+    pub(super) running: Vec<RemoteHandle>,
+    /// Those that another allocation was given. Its own agent leaves them.
+    pub(super) handed: Vec<RemoteHandle>,
+    /// Somebody asked for this very allocation to be stopped, so nothing of it is handed over.
+    pub(super) stop_asked: bool,
+}
+
+impl Remote {
+    pub(super) const NONE: &Self = &Self {
+        running: Vec::new(),
+        handed: Vec::new(),
+        stop_asked: false,
+    };
+
+    /// Handles of the tasks that run.
+    pub(crate) fn running(&self) -> &[RemoteHandle] {
+        &self.running
+    }
+
+    /// Handles of the tasks that another allocation was given.
+    pub(crate) fn handed(&self) -> &[RemoteHandle] {
+        &self.handed
+    }
+
+    pub(crate) fn is_stop_asked(&self) -> bool {
+        self.stop_asked
+    }
+
+    /// What a report makes of it. An allocation that has ended, as its agent says, leaves nothing any more.
+    pub(super) fn reported(&self, report: &AllocReport, group: &TaskGroup) -> Self {
+        let has_ended = match report.client_status {
+            ClientStatus::Complete | ClientStatus::Failed => true,
+            ClientStatus::Pending
+            | ClientStatus::Running
+            | ClientStatus::Lost
+            | ClientStatus::Unknown => false,
+        };
+        let handed = if has_ended { &[] } else { self.handed() };
+        let running = told(report, group);
+        Self {
+            stop_asked: self.stop_asked && !running.is_empty(),
+            running,
+            handed: handed.to_vec(),
+        }
+    }
+}
+
+/// The handles of a report as far as they are what an agent may say: one for each task, none too large.
+fn told(report: &AllocReport, group: &TaskGroup) -> Vec<RemoteHandle> {
+    let of_task = |name: &str| {
+        let mut told = report.remote.iter().filter(|told| told.fits());
+        told.find(|told| told.task == name).cloned()
+    };
+    let names = group.tasks.iter().map(|task| task.name.as_str());
+    names.filter_map(of_task).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::fixture::job;
+    use muster_domain::id::{AllocId, LogIndex};
+    use muster_domain::limits::REMOTE_HANDLE_BYTES_MAX;
+
+    use super::*;
+
+    fn handle(task: &str, bytes: usize) -> RemoteHandle {
+        RemoteHandle {
+            task: task.to_owned(),
+            handle: vec![7; bytes],
+        }
+    }
+
+    fn report(client_status: ClientStatus, remote: Vec<RemoteHandle>) -> AllocReport {
+        AllocReport {
+            alloc_id: AllocId::at(LogIndex(1), 0),
+            client_status,
+            client_description: String::new(),
+            task_states: Vec::new(),
+            healthy: None,
+            end: None,
+            remote,
+        }
+    }
+
+    #[test]
+    fn a_report_is_taken_as_far_as_an_agent_may_say_it() {
+        let spec = job("web").build();
+        let group = &spec.groups[0];
+        let name = group.tasks[0].name.as_str();
+        let told = vec![
+            handle("stranger", 1),
+            handle(name, REMOTE_HANDLE_BYTES_MAX + 1),
+            handle(name, REMOTE_HANDLE_BYTES_MAX),
+            handle(name, 1),
+        ];
+
+        let remote = Remote::NONE.reported(&report(ClientStatus::Running, told), group);
+
+        assert_eq!(remote.running(), [handle(name, REMOTE_HANDLE_BYTES_MAX)]);
+    }
+
+    #[test]
+    fn what_was_handed_over_is_left_until_its_agent_says_that_nothing_runs() {
+        let spec = job("web").build();
+        let group = &spec.groups[0];
+        let remote = Remote {
+            running: Vec::new(),
+            handed: vec![handle("main", 1)],
+            stop_asked: false,
+        };
+        for (status, left) in [
+            (ClientStatus::Pending, 1),
+            (ClientStatus::Running, 1),
+            (ClientStatus::Complete, 0),
+            (ClientStatus::Failed, 0),
+        ] {
+            let after = remote.reported(&report(status, Vec::new()), group);
+
+            assert_eq!(after.handed().len(), left, "{status:?}");
+        }
+    }
+}
