@@ -168,11 +168,21 @@ struct Alloc {
     node: String,
 }
 
-/// The one process of the task.
-#[derive(Clone, Copy, Debug)]
+/// The one process of the task, which a failed test does not leave behind.
+#[derive(Debug)]
 struct Far {
     pid: u32,
     since: u64,
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        if began(self.pid) == Some(self.since) {
+            let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid).unwrap_or(0));
+            // An error means that it has just ended.
+            nix::sys::signal::kill(pid, Signal::SIGKILL).ok();
+        }
+    }
 }
 
 impl Scene {
@@ -194,7 +204,7 @@ impl Scene {
         new
     }
 
-    fn is_untouched(&self, far: Far) {
+    fn is_untouched(&self, far: &Far) {
         let journal = self.journal();
         assert_eq!(began(far.pid), Some(far.since), "{journal}");
         let touches = |it: &&str| it.starts_with("signal") || it.starts_with("start");
@@ -202,7 +212,7 @@ impl Scene {
         assert_eq!(touched, [format!("start 1 pid {}", far.pid)]);
     }
 
-    fn drain(&self, first: &Alloc, far: Far) -> Alloc {
+    fn drain(&self, first: &Alloc, far: &Far) -> Alloc {
         self.done(&[
             "node",
             "drain",
@@ -225,7 +235,7 @@ impl Scene {
         second
     }
 
-    fn kill(&self, agent: &mut Process, second: &Alloc, far: Far) {
+    fn kill(&self, agent: &mut Process, second: &Alloc, far: &Far) {
         agent.end(Signal::SIGKILL);
         let third = until("the task on another node", || {
             self.running().filter(|new| new.id != second.id)
@@ -271,8 +281,8 @@ fn a_remote_task_outlives_its_nodes() {
     let since = began(pid).unwrap();
     let far = Far { pid, since };
 
-    let second = scene.drain(&first, far);
-    scene.kill(agents.get_mut(&second.node).unwrap(), &second, far);
+    let second = scene.drain(&first, &far);
+    scene.kill(agents.get_mut(&second.node).unwrap(), &second, &far);
     scene.done(&["job", "stop", "--detach", "far"]);
     until("the process to end", || began(pid).is_none().then_some(()));
 
