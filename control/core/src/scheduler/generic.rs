@@ -167,7 +167,8 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
         .allocs()
         .of_job(key)
         .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary())
-        .filter(|alloc| !stopped.contains(&alloc.id()) && !is_away(*alloc))
+        .filter(|alloc| !stopped.contains(&alloc.id()))
+        .filter(|alloc| !is_away(*alloc) && !work.unreachable.contains(&alloc.id()))
         .count();
     let counts = |place: &&Placement| !place.reschedule && !place.canary;
     let others = work.place.iter().filter(counts).count();
@@ -743,7 +744,7 @@ impl Placing<'_, '_, '_> {
         let is_stopped_already =
             |alloc: AllocView<'_>| self.placer.fleet.is_freed(alloc) || alloc.server_terminal();
         match previous.filter(|alloc| !is_stopped_already(*alloc) && !place.lost) {
-            Some(previous) if !is_away(previous) => {
+            Some(previous) if !is_away(previous) && !plan.unreachable.contains(&previous.id()) => {
                 let description = if place.reschedule {
                     RESCHEDULED
                 } else {

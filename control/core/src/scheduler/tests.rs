@@ -6,6 +6,7 @@
 )]
 
 mod alike;
+mod disconnect;
 mod laws;
 pub(super) mod life;
 mod preempting;

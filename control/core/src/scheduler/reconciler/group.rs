@@ -607,7 +607,11 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let waited_for = if is_replaced { 0 } else { away.len() };
         let existing = untainted.len() + migrate.len() + now.len() + waited_for;
         let mut missing = (self.spec.count as usize).saturating_sub(existing);
-        for instance in by_name(lost).into_iter().take(missing) {
+        // What was replaced while it was out of reach is not replaced again when it counts as lost.
+        let replaced =
+            |instance: &&Instance| instance.client == ClientStatus::Unknown && instance.has_next;
+        let unreplaced = by_name(lost).into_iter().filter(|it| !replaced(it));
+        for instance in unreplaced.take(missing) {
             missing -= 1;
             place.push(Placement {
                 lost: true,

@@ -1,0 +1,160 @@
+//! Nodes that go out of reach and come back, with jobs that let them.
+
+use std::time::Duration;
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::fixture;
+use muster_domain::id::{AllocId, NodeId};
+use muster_domain::job::{Disconnect, ReconcileStrategy};
+use muster_domain::node::NodeStatus;
+
+use crate::fixture::Cluster;
+
+const LOST_AFTER: Duration = Duration::from_mins(10);
+
+/// Two nodes, and an instance that runs on one of them.
+struct Pair {
+    cluster: Cluster,
+    node_id: NodeId,
+    original: AllocId,
+}
+
+impl Pair {
+    fn new(disconnect: Disconnect) -> Self {
+        let mut cluster = Cluster::new();
+        for name in ["a", "b"] {
+            cluster.node(fixture::node(name).build());
+        }
+        let mut spec = fixture::job("web").count(1).build();
+        spec.groups[0].disconnect = disconnect;
+        cluster.run(spec);
+        let alloc = cluster.live("web").remove(0);
+        cluster.report(alloc.id, ClientStatus::Running);
+        Self {
+            cluster,
+            node_id: alloc.node_id,
+            original: alloc.id,
+        }
+    }
+
+    fn goes(&mut self, status: NodeStatus) {
+        self.cluster.node_status(self.node_id, status);
+        self.cluster.settle();
+    }
+
+    /// Its status, as wanted and as reported.
+    fn state(&self, alloc_id: AllocId) -> (DesiredStatus, ClientStatus) {
+        let alloc = self.cluster.state.allocs().get(&alloc_id).unwrap();
+        (alloc.desired(), alloc.client_status())
+    }
+
+    /// What took the place of the original.
+    fn replacement(&self) -> Option<AllocId> {
+        let original = self.cluster.state.allocs().get(&self.original).unwrap();
+        original.next()
+    }
+
+    fn count(&self) -> usize {
+        self.cluster.state.allocs().iter().count()
+    }
+}
+
+fn replaced(reconcile: ReconcileStrategy) -> Disconnect {
+    Disconnect {
+        lost_after: Some(LOST_AFTER),
+        reconcile,
+        ..Disconnect::default()
+    }
+}
+
+/// It may come back: nobody stops it, and another one takes its place meanwhile.
+#[test]
+fn one_out_of_reach_is_replaced_and_not_stopped() {
+    let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
+
+    pair.goes(NodeStatus::Down);
+
+    let away = (DesiredStatus::Run, ClientStatus::Unknown);
+    assert_eq!(pair.state(pair.original), away);
+    let replacement = pair.replacement().unwrap();
+    let placed = (DesiredStatus::Run, ClientStatus::Pending);
+    assert_eq!(pair.state(replacement), placed);
+}
+
+/// Without `replace` it is waited for.
+#[test]
+fn one_out_of_reach_is_waited_for() {
+    let mut pair = Pair::new(Disconnect {
+        replace: false,
+        ..replaced(ReconcileStrategy::BestScore)
+    });
+
+    pair.goes(NodeStatus::Down);
+
+    let away = (DesiredStatus::Run, ClientStatus::Unknown);
+    assert_eq!(pair.state(pair.original), away);
+    assert_eq!((pair.replacement(), pair.count()), (None, 1));
+}
+
+#[test]
+fn of_one_that_came_back_and_its_replacement_one_goes_on() {
+    for (strategy, keeps_original) in [
+        (ReconcileStrategy::KeepOriginal, true),
+        (ReconcileStrategy::KeepReplacement, false),
+    ] {
+        let mut pair = Pair::new(replaced(strategy));
+        pair.goes(NodeStatus::Down);
+        let replacement = pair.replacement().unwrap();
+        pair.cluster.report(replacement, ClientStatus::Running);
+
+        pair.goes(NodeStatus::Ready);
+        pair.cluster.report(pair.original, ClientStatus::Running);
+        pair.cluster.settle();
+
+        let (kept, left) = if keeps_original {
+            (pair.original, replacement)
+        } else {
+            (replacement, pair.original)
+        };
+        let desired = |alloc_id| pair.state(alloc_id).0;
+        assert_eq!(desired(kept), DesiredStatus::Run, "{strategy:?}");
+        assert_eq!(desired(left), DesiredStatus::Stop, "{strategy:?}");
+        assert_eq!(pair.count(), 2, "{strategy:?}");
+    }
+}
+
+/// What was replaced when it went out of reach is not replaced again.
+#[test]
+fn one_that_does_not_come_back_in_time_is_lost_once() {
+    let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
+    pair.goes(NodeStatus::Down);
+    let replacement = pair.replacement().unwrap();
+    pair.cluster.report(replacement, ClientStatus::Running);
+
+    pair.cluster.advance(LOST_AFTER);
+    pair.cluster.settle();
+
+    let lost = (DesiredStatus::Stop, ClientStatus::Lost);
+    assert_eq!(pair.state(pair.original), lost);
+    let runs = (DesiredStatus::Run, ClientStatus::Running);
+    assert_eq!(pair.state(replacement), runs);
+    assert_eq!(pair.count(), 2);
+}
+
+/// With more instances wanted than before, so that there is room for one that nobody has.
+#[test]
+fn one_that_is_lost_leaves_its_name_to_its_replacement() {
+    let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
+    pair.goes(NodeStatus::Down);
+    let mut spec = fixture::job("web").count(3).build();
+    spec.groups[0].disconnect = replaced(ReconcileStrategy::BestScore);
+    pair.cluster.run(spec);
+
+    pair.cluster.advance(LOST_AFTER);
+    pair.cluster.settle();
+
+    let live = pair.cluster.live("web");
+    let mut names: Vec<u32> = live.iter().map(|alloc| alloc.name_index).collect();
+    names.sort_unstable();
+    assert_eq!(names, [0, 1, 2]);
+}
