@@ -4,16 +4,16 @@
 //! the instance's index, never by its allocation. A job that another one launched goes by that one's id. Of
 //! allocations that share a place, the newest is told, so that a counter begins again instead of jumping; how many
 //! share it is `muster_task_instances`. One-off tasks are left out: nothing bounds their names. A value that cannot be
-//! had has no sample.
+//! had has no sample. Ephemeral disks are an allocation's, so their samples have no task.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use muster_control_core::state::{AllocView, State};
+use muster_control_core::state::State;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::LogIndex;
-use muster_wire::rpc::{Histogram, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeStats, TaskStats};
 
 /// One number of a task.
 struct Family {
@@ -23,7 +23,37 @@ struct Family {
     value: fn(&TaskStats) -> Option<f64>,
 }
 
-/// What is known of a task in the labels; in their order.
+/// One number of an allocation's ephemeral disk.
+struct DiskFamily {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&AllocDisk) -> Option<u64>,
+}
+
+const DISK_FAMILIES: [DiskFamily; 4] = [
+    DiskFamily {
+        name: "muster_alloc_disk_used_bytes",
+        help: "Bytes of the ephemeral disk in use.",
+        value: |disk| disk.used_bytes,
+    },
+    DiskFamily {
+        name: "muster_alloc_disk_limit_bytes",
+        help: "Most bytes of the ephemeral disk.",
+        value: |disk| Some(disk.limit_bytes),
+    },
+    DiskFamily {
+        name: "muster_alloc_disk_used_inodes",
+        help: "Files and directories of the ephemeral disk.",
+        value: |disk| disk.used_inodes,
+    },
+    DiskFamily {
+        name: "muster_alloc_disk_limit_inodes",
+        help: "Most files and directories of the ephemeral disk.",
+        value: |disk| Some(disk.limit_inodes),
+    },
+];
+
+/// What is known of a task in the labels; in their order. That of an allocation names no task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     namespace: String,
@@ -340,7 +370,35 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
             buckets(&mut text, spread.name, &labels(place), histogram);
         }
     }
+    add_disks(&mut text, state, stats);
     text
+}
+
+/// The newest allocation of a place is told, as of tasks.
+fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
+    let mut disks: BTreeMap<Place, (LogIndex, &AllocDisk)> = BTreeMap::new();
+    for on_node in &stats.allocs {
+        let (Some(alloc), Some(disk)) = (told_of(state, on_node), &on_node.disk) else {
+            continue;
+        };
+        let told = (alloc.create_index, disk);
+        let newest = disks.entry(place(&alloc, "")).or_insert(told);
+        if told.0 > newest.0 {
+            *newest = told;
+        }
+    }
+    for family in DISK_FAMILIES {
+        let mut samples = disks
+            .iter()
+            .filter_map(|(place, (_, disk))| Some((place, (family.value)(disk)?)))
+            .peekable();
+        if samples.peek().is_some() {
+            header(text, family.name, "gauge", family.help);
+        }
+        for (place, value) in samples {
+            line(text, family.name, &labels(place), value as f64);
+        }
+    }
 }
 
 /// A histogram's lines: each bucket holds what the shorter ones hold.
@@ -360,10 +418,16 @@ fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
     line(text, &format!("{name}_count"), labels, below as f64);
 }
 
+/// The allocation, if it has a place.
+fn told_of(state: &State, on_node: &AllocStats) -> Option<Allocation> {
+    let alloc = state.allocs().get(&on_node.alloc_id)?;
+    (!alloc.job().spec.is_one_off()).then(|| alloc.unpack())
+}
+
 fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {
     let mut tasks: BTreeMap<Place, Told<'a>> = BTreeMap::new();
     for on_node in &stats.allocs {
-        let Some(alloc) = state.allocs().get(&on_node.alloc_id).map(AllocView::unpack) else {
+        let Some(alloc) = told_of(state, on_node) else {
             continue;
         };
         for (name, stats) in &on_node.tasks {
@@ -403,9 +467,12 @@ fn labels(place: &Place) -> String {
         index,
     } = place;
     let [namespace, job, group, task] = [namespace, job, group, task].map(|text| escape(text));
-    format!(
-        "namespace=\"{namespace}\",job=\"{job}\",group=\"{group}\",task=\"{task}\",index=\"{index}\""
-    )
+    let task = if task.is_empty() {
+        task
+    } else {
+        format!("task=\"{task}\",")
+    };
+    format!("namespace=\"{namespace}\",job=\"{job}\",group=\"{group}\",{task}index=\"{index}\"")
 }
 
 /// A label's value in the text format: what would end it is written with a backslash.

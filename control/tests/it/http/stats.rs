@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
 use muster_wire::rpc::{
-    AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, Pressure, TaskStats,
+    AllocDisk, AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, Pressure, TaskStats,
 };
 use serde_json::json;
 
@@ -84,12 +84,26 @@ async fn counters_take_one_sample() {
     test.server.shutdown().await;
 }
 
+/// The allocation of a one-off task.
+async fn placed_one_off(client: &Client, agent: &mut FakeAgent) -> AllocId {
+    let desired = client
+        .put("/v1/tasks", &super::tasks::body("unbounded"))
+        .await;
+    assert_eq!(desired.status, 200, "{}", desired.text);
+    loop {
+        let alloc = agent.next_to_run().await;
+        if alloc.job.spec.is_one_off() {
+            return alloc.alloc_id;
+        }
+    }
+}
+
 /// What is known is told under the task's place; what is not has no sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_a_node_are_told_to_prometheus() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
-    let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    let mut agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
     client.register("web").await;
     let placed = placed(&client, "web").await;
     let alloc_id: AllocId = placed["ID"].as_str().unwrap().parse().unwrap();
@@ -114,10 +128,20 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         alloc_id,
         at: Timestamp(9),
         tasks: BTreeMap::from([("main".to_owned(), task)]),
-        disk: None,
+        disk: Some(AllocDisk {
+            limit_bytes: 300 << 20,
+            used_bytes: Some(4_096),
+            limit_inodes: 5_000,
+            used_inodes: None,
+            ..AllocDisk::default()
+        }),
+    };
+    let one_off = AllocStats {
+        alloc_id: placed_one_off(&client, &mut agent).await,
+        ..alloc.clone()
     };
     let stats = NodeStats {
-        allocs: vec![alloc],
+        allocs: vec![alloc, one_off],
         ebpf_lost: Some(3),
         ..NodeStats::default()
     };
@@ -129,6 +153,7 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
     let group = placed["TaskGroup"].as_str().unwrap();
     let labels =
         format!(r#"{{namespace="default",job="web",group="{group}",task="main",index="0"}}"#);
+    let of_alloc = labels.replace(r#"task="main","#, "");
     let bucket = |bound: &str, count: u64| {
         let labels = labels.replace('}', &format!(",le=\"{bound}\"}}"));
         format!("muster_task_run_delay_seconds_bucket{labels} {count}")
@@ -139,6 +164,10 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         format!("muster_task_network_sent_denied_packets_total{labels} 7"),
         format!("muster_task_instances{labels} 1"),
         "muster_node_ebpf_lost_total 3".to_owned(),
+        "# TYPE muster_alloc_disk_used_bytes gauge".to_owned(),
+        format!("muster_alloc_disk_used_bytes{of_alloc} 4096"),
+        format!("muster_alloc_disk_limit_bytes{of_alloc} 314572800"),
+        format!("muster_alloc_disk_limit_inodes{of_alloc} 5000"),
         bucket("0.000001024", 5),
         bucket("0.000002048", 7),
         format!("muster_task_pressure_io_some_seconds_total{labels} 0.25"),
@@ -147,7 +176,9 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
     ] {
         assert!(text.lines().any(|it| it == line), "{line} in:\n{text}");
     }
+    assert!(!text.contains("unbounded"), "{text}");
     assert!(!text.contains("muster_task_forks_total"), "{text}");
+    assert!(!text.contains("muster_alloc_disk_used_inodes"), "{text}");
     assert!(!text.contains("pressure_io_full"), "{text}");
     test.server.shutdown().await;
 }
