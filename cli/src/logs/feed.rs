@@ -15,6 +15,9 @@ use crate::output;
 
 /// How long a log that broke off is looked for: an agent that is started again, a server that is elected.
 const SEARCH_WAIT: Duration = Duration::from_mins(2);
+/// How long a log that is said to have begun and is not there yet is asked for: what was reported may be ahead of
+/// what the server that is asked knows.
+const BEGIN_WAIT: Duration = Duration::from_secs(15);
 /// Pause between two tries.
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 
@@ -53,6 +56,8 @@ pub(super) struct Feed<'a> {
     /// Where it goes on after it broke off.
     position: Option<u64>,
     follow: bool,
+    /// It is known to be there, so it is looked for from the first time on.
+    known: bool,
     frames: Option<Frames>,
     lost_since: Option<Instant>,
     ended: bool,
@@ -73,15 +78,19 @@ impl<'a> Feed<'a> {
             from,
             position: None,
             follow,
+            known: false,
             frames: None,
             lost_since: None,
             ended: false,
         }
     }
 
-    /// The same from `position` on.
+    /// The same from `position` on, of a log that is known to be there.
     pub(super) fn at(client: &'a Client, source: Source, position: u64, follow: bool) -> Self {
-        Self::new(client, source, format!("&position={position}"), follow)
+        Self {
+            known: true,
+            ..Self::new(client, source, format!("&position={position}"), follow)
+        }
     }
 
     /// The source and where it ended; `None` if it has nothing.
@@ -139,7 +148,9 @@ impl<'a> Feed<'a> {
             }
             // What was there and is gone was collected.
             Err(error) if error.exit == Exit::NotFound && self.position.is_some() => Ok(Look::End),
+            Err(error) if self.known && error.exit == Exit::NotFound => self.not_yet(error),
             Err(error) if matches!(error.exit, Exit::NotFound | Exit::Usage) => Err(error),
+            Err(error) if self.known => self.lost(error),
             // A log that never was read may be asked for in vain: that is said at once.
             Err(error) if self.position.is_none() && self.lost_since.is_none() => Err(error),
             Err(error) => self.lost(error),
@@ -173,6 +184,17 @@ impl<'a> Feed<'a> {
         })
     }
 
+    /// Tries again later, for some time.
+    fn not_yet(&mut self, error: CliError) -> Result<Look, CliError> {
+        let begun = *self.lost_since.get_or_insert_with(Instant::now);
+        if begun.elapsed() > BEGIN_WAIT {
+            return Err(error);
+        }
+        std::thread::sleep(SEARCH_PAUSE);
+        self.client.turn();
+        Ok(Look::Again)
+    }
+
     /// Says so once, and tries again later.
     fn lost(&mut self, error: CliError) -> Result<Look, CliError> {
         let since = self.lost_since;
@@ -194,5 +216,65 @@ impl<'a> Feed<'a> {
             output::clean(&error.message)
         );
         Ok(Look::Item(Item::Note(note)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const ABSENT: &str =
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnone";
+    /// "hi" and the end.
+    const LOG: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"Data\":\"aGk=\",\"Position\":2}{\"Position\":2,\"Ended\":true}";
+
+    /// A server that answers each connection with the next of `answers`.
+    fn server(answers: &'static [&'static str]) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = Client::new(&listener.local_addr().unwrap().to_string());
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                lines.map_while(Result::ok).find(String::is_empty);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        client
+    }
+
+    fn source() -> Source {
+        Source {
+            alloc_id: "a".to_owned(),
+            task: "t".to_owned(),
+            stream: "stdout",
+            label: String::new(),
+            runs: true,
+        }
+    }
+
+    /// Whoever follows a job was told by one server and asks another.
+    #[test]
+    fn what_is_known_to_be_there_is_asked_for_again() {
+        let client = server(&[ABSENT, ABSENT, LOG]);
+        let mut feed = Feed::at(&client, source(), 0, true);
+
+        let first = feed.next().unwrap();
+
+        let at = None;
+        let data = b"hi".to_vec();
+        assert_eq!(first, Some(Item::Bytes { at, data }));
+        assert_eq!(feed.next().unwrap(), None);
+    }
+
+    #[test]
+    fn what_somebody_asks_for_by_name_is_said_to_be_absent_at_once() {
+        let client = server(&[ABSENT]);
+        let mut feed = Feed::new(&client, source(), String::new(), true);
+
+        assert_eq!(feed.next().unwrap_err().exit, Exit::NotFound);
     }
 }
