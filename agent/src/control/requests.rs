@@ -129,13 +129,15 @@ async fn signal_tasks(
             continue;
         }
         let task_id = &live.record.task_id;
+        // It may end by the signal, and its history is to say why.
+        let runner = facilities.live.runner(alloc_id, &name, task_id);
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
             return NodeReply::Failed {
                 reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),
                 not_found: false,
             };
         }
-        if let Some(runner) = facilities.live.runner(alloc_id, &name, task_id) {
+        if let Some(runner) = runner {
             let message = format!("{signal} was sent to the task, as somebody asked");
             runner.send(TaskInput::Told { message }).await;
         }

@@ -107,6 +107,15 @@ fn a_command_has_its_streams_and_its_exit_code() {
         let status = ask(&address, &["alloc", "status", "idle"]);
         stdout(&status).contains("SIGCONT was sent").then_some(())
     });
+    assert!(signaled(&["-s", "SIGHUP", "idle"]).status.success());
+    until("why the task ended, in its history", || {
+        let status = ask(&address, &["alloc", "status", "idle"]);
+        stdout(&status).contains("SIGHUP was sent").then_some(())
+    });
+    until("the task to run again", || {
+        let ran = done(&address, &["true"]);
+        ran.status.success().then_some(())
+    });
     let unknown = signaled(&["-s", "SIGNONE", "idle", "t"]);
     assert!(stderr(&unknown).contains("SIGNONE"), "{}", stderr(&unknown));
     assert_eq!(signaled(&["idle", "nobody"]).status.code(), Some(4));
