@@ -163,12 +163,13 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     work.place
         .retain(|place| place.previous.is_none_or(|id| replaced.insert(id)));
     let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
+    let unreachable: BTreeSet<AllocId> = work.unreachable.iter().copied().collect();
     let staying = state
         .allocs()
         .of_job(key)
         .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary())
         .filter(|alloc| !stopped.contains(&alloc.id()))
-        .filter(|alloc| !is_away(*alloc) && !work.unreachable.contains(&alloc.id()))
+        .filter(|alloc| !is_away(*alloc) && !unreachable.contains(&alloc.id()))
         .count();
     let counts = |place: &&Placement| !place.reschedule && !place.canary;
     let others = work.place.iter().filter(counts).count();
@@ -192,6 +193,7 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
                 previous: Some(alloc.id()),
                 reschedule: false,
                 lost: true,
+                beside: false,
                 last_stable,
                 version_min: alloc.job().version,
             });
@@ -744,7 +746,7 @@ impl Placing<'_, '_, '_> {
         let is_stopped_already =
             |alloc: AllocView<'_>| self.placer.fleet.is_freed(alloc) || alloc.server_terminal();
         match previous.filter(|alloc| !is_stopped_already(*alloc) && !place.lost) {
-            Some(previous) if !is_away(previous) && !plan.unreachable.contains(&previous.id()) => {
+            Some(previous) if !is_away(previous) && !place.beside => {
                 let description = if place.reschedule {
                     RESCHEDULED
                 } else {

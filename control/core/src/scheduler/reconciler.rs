@@ -142,6 +142,8 @@ pub(super) struct Placement {
     pub(super) reschedule: bool,
     /// That one was lost.
     pub(super) lost: bool,
+    /// That one is out of reach and is left as it is.
+    pub(super) beside: bool,
     /// Not of the current version but of the last stable one: canaries wait.
     pub(super) last_stable: bool,
     /// Not of an older version than this.

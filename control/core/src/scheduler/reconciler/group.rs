@@ -623,7 +623,10 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             .filter(|instance| is_replaced && !instance.has_next);
         for instance in unreplaced.take(missing) {
             missing -= 1;
-            place.push(after(instance));
+            place.push(Placement {
+                beside: true,
+                ..after(instance)
+            });
         }
         place.extend(
             names
@@ -797,6 +800,7 @@ fn fresh(name_index: u32) -> Placement {
         previous: None,
         reschedule: false,
         lost: false,
+        beside: false,
         last_stable: false,
         version_min: 0,
     }
