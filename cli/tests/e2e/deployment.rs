@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::dev::dev;
-use crate::support::{ask, job_file, server, skipped, stderr, stdout, until};
+use crate::support::{ask, job_file, needs_root, server, stderr, stdout, until};
 
 /// A service whose instances are healthy as soon as they run a moment.
 fn job(env: &str, update: &str) -> String {
@@ -55,11 +55,7 @@ fn run(address: &str, dir: &Path, env: &str, update: &str, flags: &[&str]) -> Ou
 /// A first version, a second one that waits for its promotion, and a third that is given up.
 #[test]
 fn a_version_is_deployed_promoted_and_given_up() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped(
-            "a_version_is_deployed_promoted_and_given_up",
-            "the agent needs root",
-        );
+    if !needs_root("a_version_is_deployed_promoted_and_given_up") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -102,11 +98,7 @@ fn a_version_is_deployed_promoted_and_given_up() {
 /// It ran when it was placed, so only its deployment knows.
 #[test]
 fn a_version_that_fails_later_is_exit_1() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped(
-            "a_version_that_fails_later_is_exit_1",
-            "the agent needs root",
-        );
+    if !needs_root("a_version_that_fails_later_is_exit_1") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -128,8 +120,7 @@ fn a_version_that_fails_later_is_exit_1() {
 
 #[test]
 fn a_stopped_allocation_is_replaced() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped("a_stopped_allocation_is_replaced", "the agent needs root");
+    if !needs_root("a_stopped_allocation_is_replaced") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -148,11 +139,7 @@ fn a_stopped_allocation_is_replaced() {
 /// A job without deployments ends its command as soon as it runs.
 #[test]
 fn a_batch_job_is_not_waited_for_as_a_deployment() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped(
-            "a_batch_job_is_not_waited_for_as_a_deployment",
-            "the agent needs root",
-        );
+    if !needs_root("a_batch_job_is_not_waited_for_as_a_deployment") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -173,8 +160,7 @@ fn a_batch_job_is_not_waited_for_as_a_deployment() {
 
 #[test]
 fn a_node_shows_that_it_is_drained() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped("a_node_shows_that_it_is_drained", "the agent needs root");
+    if !needs_root("a_node_shows_that_it_is_drained") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -208,8 +194,7 @@ fn a_node_shows_that_it_is_drained() {
 
 #[test]
 fn a_node_takes_new_work_or_none() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped("a_node_takes_new_work_or_none", "the agent needs root");
+    if !needs_root("a_node_takes_new_work_or_none") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{PATIENCE, Process, ask, job_file, muster, skipped, stderr, stdout, until};
+use crate::support::{PATIENCE, Process, ask, job_file, muster, needs_root, stderr, stdout, until};
 
 const JOB: &str = r#"
 job "talk" {
@@ -50,11 +50,7 @@ pub(crate) fn dev_with(dir: &Path, args: &[&str]) -> (Process, String) {
 
 #[test]
 fn a_job_runs_talks_stops_and_leaves_nothing() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped(
-            "a_job_runs_talks_stops_and_leaves_nothing",
-            "the agent needs root",
-        );
+    if !needs_root("a_job_runs_talks_stops_and_leaves_nothing") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -125,8 +121,7 @@ fn a_job_runs_talks_stops_and_leaves_nothing() {
 /// Ctrl-C while a task runs: `dev` stops it.
 #[test]
 fn ending_dev_ends_its_tasks() {
-    if !nix::unistd::geteuid().is_root() {
-        skipped("ending_dev_ends_its_tasks", "the agent needs root");
+    if !needs_root("ending_dev_ends_its_tasks") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use crate::dev::dev;
-use crate::support::{Left, PATIENCE, ask, job_file, muster, skipped, stderr, stdout, until};
+use crate::support::{Left, PATIENCE, ask, job_file, muster, needs_root, stderr, stdout, until};
 use crate::tasks::Pair;
 
 const JOB: &str = r#"
@@ -30,14 +30,6 @@ job "idle" {
   }
 }
 "#;
-
-fn needs_root(name: &str) -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        skipped(name, "the agent needs root");
-    }
-    is_root
-}
 
 fn run_idle(address: &str, dir: &Path) {
     let file = job_file(dir, JOB);

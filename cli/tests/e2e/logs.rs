@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::dev::dev;
-use crate::support::{Left, Process, ask, job_file, muster, skipped, stderr, stdout, until};
+use crate::support::{Left, Process, ask, job_file, muster, needs_root, stderr, stdout, until};
 use crate::tasks::Pair;
 
 /// A task that writes numbered lines of 10 kB, fails every fifty of them, and goes on where it was. Its log
@@ -46,14 +46,6 @@ EOT
   }
 }
 "#;
-
-fn needs_root(name: &str) -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        skipped(name, "the agent needs root");
-    }
-    is_root
-}
 
 /// The numbers of the lines of each allocation, in the order they were printed.
 fn numbers(text: &str) -> BTreeMap<String, Vec<u64>> {

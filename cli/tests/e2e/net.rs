@@ -6,15 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::dev::dev;
-use crate::support::{ask, skipped, stderr, stdout, until};
-
-fn needs_root(name: &str) -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        skipped(name, "the agent needs root");
-    }
-    is_root
-}
+use crate::support::{ask, needs_root, stderr, stdout, until};
 
 /// A job whose task says every moment whether it can connect to `port`.
 fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {

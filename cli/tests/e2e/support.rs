@@ -153,6 +153,15 @@ pub(crate) fn job_file(dir: &Path, text: &str) -> PathBuf {
     path
 }
 
+/// Whether the tests run as root, as an agent must; says so if not.
+pub(crate) fn needs_root(name: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        skipped(name, "the agent needs root");
+    }
+    is_root
+}
+
 /// Says that `name` cannot run here.
 pub(crate) fn skipped(name: &str, reason: &str) {
     eprintln!("skipped: {name}: {reason}");

@@ -12,15 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::dev::dev;
-use crate::support::{Left, PATIENCE, Process, ask, muster, skipped, stderr, stdout, until};
-
-fn needs_root(name: &str) -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        skipped(name, "the agent needs root");
-    }
-    is_root
-}
+use crate::support::{Left, PATIENCE, Process, ask, muster, needs_root, stderr, stdout, until};
 
 fn file(dir: &Path, definition: &Value) -> PathBuf {
     let path = dir.join("task.json");
