@@ -15,6 +15,7 @@ use muster_wire::rpc::{ExecExit, ExecInput, ExecPiece, ExecSession, LogStream, N
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::requests::fail;
 use crate::facilities::Facilities;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
@@ -37,7 +38,7 @@ pub(super) async fn run(
         let reason = format!(
             "this node has {EXEC_SESSIONS_MAX} sessions with commands, the most it takes; end one, or try again later"
         );
-        return fail(sender, reason, false).await;
+        return fail(&mut sender, reason, false).await;
     };
     drop(place);
     let Some(live) = facilities.live.get(session.alloc_id, &session.task) else {
@@ -45,7 +46,7 @@ pub(super) async fn run(
             "task `{}` of allocation {} does not run: see `muster alloc status {}`",
             session.task, session.alloc_id, session.alloc_id
         );
-        return fail(sender, reason, true).await;
+        return fail(&mut sender, reason, true).await;
     };
     let (to_driver, inputs) = mpsc::channel(EXEC_DRIVER_INPUTS_MAX);
     let request = ExecRequest {
@@ -59,7 +60,7 @@ pub(super) async fn run(
         Ok(output) => output,
         Err(error) => {
             let reason = refusal(&error, &live.handle.driver);
-            return fail(sender, reason, false).await;
+            return fail(&mut sender, reason, false).await;
         }
     };
     sender.send(&NodeReply::ExecOpened).await?;
@@ -73,18 +74,6 @@ fn refusal(error: &TaskError, driver: &str) -> String {
         }
         error => chain(error),
     }
-}
-
-async fn fail(
-    mut sender: FrameSender,
-    reason: String,
-    not_found: bool,
-) -> Result<(), SendFrameError> {
-    sender
-        .send(&NodeReply::Failed { reason, not_found })
-        .await?;
-    sender.finish();
-    Ok(())
 }
 
 /// What is on its way in both directions.

@@ -7,6 +7,7 @@ use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
 use muster_wire::rpc::{LogOrigin, LogPiece, LogTaken, LogsRequest, NodeReply};
 
+use super::requests::fail;
 use crate::facilities::Facilities;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
@@ -260,18 +261,6 @@ fn reply(reader: &LogReader, name: &str, chunk: Chunk) -> NodeReply {
             }
         }
     }
-}
-
-async fn fail(
-    sender: &mut FrameSender,
-    reason: String,
-    not_found: bool,
-) -> Result<(), SendFrameError> {
-    sender
-        .send(&NodeReply::Failed { reason, not_found })
-        .await?;
-    sender.finish();
-    Ok(())
 }
 
 #[cfg(test)]

@@ -50,15 +50,23 @@ async fn read_log(
         let reason = format!(
             "this node serves {LOG_READERS_MAX} readers of logs, the most it takes; end some that follow, or try again later"
         );
-        let not_found = false;
-        sender
-            .send(&NodeReply::Failed { reason, not_found })
-            .await?;
-        sender.finish();
-        return Ok(());
+        return fail(&mut sender, reason, false).await;
     };
     drop(place);
     logs::stream(facilities, request, &mut sender, taken).await
+}
+
+/// Says why a question is not answered, and nothing more.
+pub(super) async fn fail(
+    sender: &mut FrameSender,
+    reason: String,
+    not_found: bool,
+) -> Result<(), SendFrameError> {
+    sender
+        .send(&NodeReply::Failed { reason, not_found })
+        .await?;
+    sender.finish();
+    Ok(())
 }
 
 async fn answer(
