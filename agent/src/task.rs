@@ -229,13 +229,9 @@ pub(crate) async fn run(
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
             inputs
                 .send(match next {
-                    begin::Next::Retry => TaskInput::StartFailed {
+                    begin::Next::Retry | begin::Next::GiveUp => TaskInput::StartFailed {
                         reason,
-                        retryable: true,
-                    },
-                    begin::Next::GiveUp => TaskInput::StartFailed {
-                        reason,
-                        retryable: false,
+                        retryable: next == begin::Next::Retry,
                     },
                     begin::Next::StartAnew => TaskInput::NothingToTake { reason },
                 })

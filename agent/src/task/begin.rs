@@ -318,6 +318,18 @@ pub(super) async fn ready(slot: &DriverSlot) -> Result<(), StartFailure> {
     })
 }
 
+/// The `config` block of a task, checked against its driver's schema.
+pub(super) async fn decoded(
+    slot: &DriverSlot,
+    config: &TaskConfig,
+) -> Result<serde_json::Value, StartFailure> {
+    let decoded = slot.task_config(&config.config).await;
+    decoded.map_err(|error| match error {
+        TaskConfigError::Wrong(_) => StartFailure::fatal(error),
+        TaskConfigError::Driver(_) => StartFailure::retryable(chain(&error)),
+    })
+}
+
 async fn with_driver(
     facilities: &Facilities,
     task: &TaskAt,
@@ -343,13 +355,7 @@ async fn with_driver(
             ));
         }
     }
-    config.config = match slot.task_config(&config.config).await {
-        Ok(decoded) => decoded,
-        Err(error @ TaskConfigError::Wrong(_)) => return Err(StartFailure::fatal(error)),
-        Err(error @ TaskConfigError::Driver(_)) => {
-            return Err(StartFailure::retryable(chain(&error)));
-        }
-    };
+    config.config = decoded(slot, &config).await?;
     let task_id = config.id.clone();
     let error = match slot.driver.start_task(config).await {
         Ok(started) => return Ok(started),

@@ -10,11 +10,11 @@ use muster_driver::{
     DETACH_SIGNAL, RecoverTaskError, Retry, StartedTask, TaskConfig, TaskError, TaskHandle,
 };
 
-use super::begin::{Next, StartFailure, chain, kill, ready};
+use super::begin::{Next, StartFailure, chain, decoded, kill, ready};
 use super::end::{forget_counters, remove_cgroup};
 use super::streams::remove_fifos;
 use super::{LiveTask, TaskAt};
-use crate::drivers::{DriverSlot, TaskConfigError};
+use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 
 /// Of a task of a driver of remote tasks the handle that may be given away, if it is small enough; and what an
@@ -65,13 +65,7 @@ pub(super) async fn take_over(
     handle: &[u8],
 ) -> Result<StartedTask, StartFailure> {
     ready(slot).await?;
-    config.config = match slot.task_config(&config.config).await {
-        Ok(decoded) => decoded,
-        Err(error @ TaskConfigError::Wrong(_)) => return Err(StartFailure::fatal(error)),
-        Err(error @ TaskConfigError::Driver(_)) => {
-            return Err(StartFailure::retryable(chain(&error)));
-        }
-    };
+    config.config = decoded(slot, &config).await?;
     let given = TaskHandle::decode(handle)
         .map_err(|error| StartFailure::fatal(not_taken(&chain(&error))))?;
     let handle = TaskHandle { config, ..given };
