@@ -149,6 +149,7 @@ fn commit<'a>(
         let mut snapshots = transaction.open_table(SNAPSHOTS)?;
         let mut tasks = transaction.open_table(TASKS)?;
         let mut leftovers = transaction.open_table(LEFTOVERS)?;
+        let mut remotes = transaction.open_table(REMOTE)?;
         for write in writes {
             match write {
                 Write::Desired(alloc) => {
@@ -161,12 +162,10 @@ fn commit<'a>(
                     snapshots.insert(alloc_id.0.as_slice(), codec::encode(snapshot)?.as_slice())?;
                 }
                 Write::Remote(alloc_id, remote) if remote.is_empty() => {
-                    let mut table = transaction.open_table(REMOTE)?;
-                    table.remove(alloc_id.0.as_slice())?;
+                    remotes.remove(alloc_id.0.as_slice())?;
                 }
                 Write::Remote(alloc_id, remote) => {
-                    let mut table = transaction.open_table(REMOTE)?;
-                    table.insert(alloc_id.0.as_slice(), codec::encode(remote)?.as_slice())?;
+                    remotes.insert(alloc_id.0.as_slice(), codec::encode(remote)?.as_slice())?;
                 }
                 Write::Task(alloc_id, task, record) => {
                     let key = task_key(*alloc_id, task);
@@ -188,8 +187,7 @@ fn commit<'a>(
                 Write::Remove(alloc_id) => {
                     desired.remove(alloc_id.0.as_slice())?;
                     snapshots.remove(alloc_id.0.as_slice())?;
-                    let mut remote = transaction.open_table(REMOTE)?;
-                    remote.remove(alloc_id.0.as_slice())?;
+                    remotes.remove(alloc_id.0.as_slice())?;
                     remove_all(&mut tasks, *alloc_id)?;
                     remove_all(&mut leftovers, *alloc_id)?;
                 }
