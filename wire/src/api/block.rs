@@ -15,6 +15,7 @@ use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::api::duration;
+use crate::api::job::request::ReadJobError;
 use crate::limits;
 
 /// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
@@ -81,6 +82,27 @@ pub enum SyntaxError {
         /// Why.
         reason: String,
     },
+}
+
+/// What `fields` reads from the block that `body` is; `None` of it goes with a fault. Fields that are neither read
+/// nor `known` are faults, too.
+pub(super) fn read<T>(
+    body: &[u8],
+    known: &Known,
+    fields: impl FnOnce(&mut Block<'_>) -> Option<T>,
+) -> Result<T, ReadJobError> {
+    let value = parse(body)?;
+    let found = RefCell::new(Findings::default());
+    let read = Block::new(String::new(), &value, &found).and_then(|mut block| {
+        let read = fields(&mut block);
+        block.finish(known);
+        read
+    });
+    let (faults, _) = found.into_inner().into_parts();
+    match read {
+        Some(read) if faults.is_empty() => Ok(read),
+        Some(_) | None => Err(ReadJobError::Faults(faults)),
+    }
 }
 
 /// The value in `body`. A key that appears twice is an error, because it has no one meaning.

@@ -2,14 +2,13 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use muster_domain::deployment as domain;
 use muster_domain::id::AllocId;
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Block, Findings, Known};
+use crate::api::block::{self, Block, Known};
 use crate::api::job::request::ReadJobError;
 use crate::api::null;
 use crate::api::time::Rfc3339;
@@ -188,10 +187,7 @@ fn read<T>(
     id: &str,
     fields: impl FnOnce(&mut Block<'_>) -> T,
 ) -> Result<T, ReadJobError> {
-    let value = block::parse(body)?;
-    let found = RefCell::new(Findings::default());
-    let mut read = None;
-    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+    block::read(body, &KNOWN, |block| {
         let named = block.word("DeploymentID");
         if let Some(other) = named.filter(|named| named != id) {
             block.fault(
@@ -199,14 +195,8 @@ fn read<T>(
                 format!("does not match: the path names {id}, not {other}"),
             );
         }
-        read = Some(fields(&mut block));
-        block.finish(&KNOWN);
-    }
-    let (faults, _) = found.into_inner().into_parts();
-    match read {
-        Some(read) if faults.is_empty() => Ok(read),
-        _ => Err(ReadJobError::Faults(faults)),
-    }
+        Some(fields(block))
+    })
 }
 
 /// The groups that the body of `PUT /v1/deployment/promote/:id` names; `None` for all.

@@ -2,7 +2,6 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use muster_domain::resources::Amount;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alloc::NodeRef;
-use crate::api::block::{self, Block, Findings, Known};
+use crate::api::block::{self, Known};
 use crate::api::duration;
 use crate::api::job::request::ReadJobError;
 use crate::api::null::{self, Null};
@@ -502,10 +501,7 @@ pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
         harmless: &[],
         unsupported: &[],
     };
-    let value = block::parse(body)?;
-    let found = RefCell::new(Findings::default());
-    let mut order = None;
-    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+    block::read(body, &KNOWN, |block| {
         let spec = block.block("DrainSpec").map(|mut block| {
             let deadline = block.signed("Deadline", i64::MIN..=i64::MAX);
             let ignore_system_jobs = block.boolean("IgnoreSystemJobs").unwrap_or_default();
@@ -520,17 +516,11 @@ pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
         });
         // Nomad's command line says it with every drain it begins, where it means nothing.
         let mark_eligible = block.boolean("MarkEligible").unwrap_or_default() && spec.is_none();
-        block.finish(&KNOWN);
-        order = Some(DrainOrder {
+        Some(DrainOrder {
             spec,
             mark_eligible,
-        });
-    }
-    let (faults, _) = found.into_inner().into_parts();
-    match order {
-        Some(order) if faults.is_empty() => Ok(order),
-        _ => Err(ReadJobError::Faults(faults)),
-    }
+        })
+    })
 }
 
 /// What the body of `PUT /v1/node/:id/eligibility` asks for.
@@ -544,12 +534,9 @@ pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
         harmless: &[],
         unsupported: &[],
     };
-    let value = block::parse(body)?;
-    let found = RefCell::new(Findings::default());
-    let mut asked = None;
-    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+    block::read(body, &KNOWN, |block| {
         let word = block.string("Eligibility").unwrap_or_default();
-        asked = [Eligibility::Eligible, Eligibility::Ineligible]
+        let asked = [Eligibility::Eligible, Eligibility::Ineligible]
             .into_iter()
             .find(|asked| asked.word() == word);
         if asked.is_none() {
@@ -558,13 +545,8 @@ pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
                 format!("`{word}` is neither `eligible` nor `ineligible`"),
             );
         }
-        block.finish(&KNOWN);
-    }
-    let (faults, _) = found.into_inner().into_parts();
-    match asked {
-        Some(asked) if faults.is_empty() => Ok(asked),
-        _ => Err(ReadJobError::Faults(faults)),
-    }
+        asked
+    })
 }
 
 #[cfg(test)]

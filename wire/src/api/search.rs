@@ -2,12 +2,11 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Block, Findings, Known};
+use crate::api::block::{self, Known};
 use crate::api::job::request::ReadJobError;
 
 /// What `PUT /v1/search` takes.
@@ -51,17 +50,12 @@ impl SearchRequest {
             harmless: &[],
             unsupported: &[],
         };
-        let value = block::parse(body)?;
-        let found = RefCell::new(Findings::default());
-        let mut request = Self::default();
-        if let Some(mut block) = Block::new(String::new(), &value, &found) {
-            request.prefix = block.string("Prefix").unwrap_or_default();
-            request.context = block.word("Context").unwrap_or_else(|| "all".to_owned());
-            let context = request.context.as_str();
-            if context != "all"
-                && !Self::CONTEXTS.contains(&context)
-                && !Self::EMPTY_CONTEXTS.contains(&context)
-            {
+        block::read(body, &KNOWN, |block| {
+            let prefix = block.string("Prefix").unwrap_or_default();
+            let context = block.word("Context").unwrap_or_else(|| "all".to_owned());
+            let is_known = Self::CONTEXTS.contains(&context.as_str())
+                || Self::EMPTY_CONTEXTS.contains(&context.as_str());
+            if context != "all" && !is_known {
                 block.fault(
                     "Context",
                     format!(
@@ -70,14 +64,8 @@ impl SearchRequest {
                     ),
                 );
             }
-            block.finish(&KNOWN);
-        }
-        let (faults, _) = found.into_inner().into_parts();
-        if faults.is_empty() {
-            Ok(request)
-        } else {
-            Err(ReadJobError::Faults(faults))
-        }
+            Some(Self { prefix, context })
+        })
     }
 }
 

@@ -1,10 +1,8 @@
 //! A signal to the tasks of an allocation.
 
-use std::cell::RefCell;
-
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Block, Findings, Known};
+use crate::api::block::{self, Known};
 use crate::api::job::request::ReadJobError;
 
 /// The body of `PUT /v1/client/allocation/:id/signal`.
@@ -30,28 +28,18 @@ pub fn read_signal(body: &[u8]) -> Result<SignalRequest, ReadJobError> {
         harmless: &[],
         unsupported: &[],
     };
-    let value = block::parse(body)?;
-    let found = RefCell::new(Findings::default());
-    let mut asked = None;
-    if let Some(mut block) = Block::new(String::new(), &value, &found) {
+    block::read(body, &KNOWN, |block| {
         let signal = block.string("Signal").unwrap_or_default();
         if signal.is_empty() {
             let reason = "name a signal, such as `SIGHUP`".to_owned();
             block.fault("Signal", reason);
         }
-        let task = block.string("Task").unwrap_or_default();
-        block.finish(&KNOWN);
-        asked = Some(SignalRequest {
+        Some(SignalRequest {
             alloc_id: String::new(),
             signal,
-            task,
-        });
-    }
-    let (faults, _) = found.into_inner().into_parts();
-    match asked {
-        Some(asked) if faults.is_empty() => Ok(asked),
-        _ => Err(ReadJobError::Faults(faults)),
-    }
+            task: block.string("Task").unwrap_or_default(),
+        })
+    })
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
 //! Settings of the scheduler.
 
-use std::cell::RefCell;
-
 use muster_domain::id::LogIndex;
 use muster_domain::scheduling as domain;
 use muster_domain::scheduling::Algorithm;
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Block, Findings, Known};
+use crate::api::block::{self, Block, Known};
 use crate::api::job::request::ReadJobError;
 
 /// The answer to `GET /v1/operator/scheduler/configuration`.
@@ -103,27 +101,18 @@ pub fn read_scheduler(body: &[u8]) -> Result<domain::SchedulerConfig, ReadJobErr
         harmless: &[],
         unsupported: &[],
     };
-    let value = block::parse(body)?;
-    let found = RefCell::new(Findings::default());
-    let mut config = None;
-    if let Some(mut block) = Block::new(String::new(), &value, &found) {
-        let algorithm = algorithm(&mut block);
+    block::read(body, &KNOWN, |block| {
+        let algorithm = algorithm(block);
         let preemption = block.block("PreemptionConfig").map(preemption);
         let mut flag = |name| block.boolean(name).unwrap_or_default();
-        config = Some(domain::SchedulerConfig {
+        Some(domain::SchedulerConfig {
             algorithm,
             preemption: preemption.unwrap_or(NO_PREEMPTION),
             memory_oversubscription: flag("MemoryOversubscriptionEnabled"),
             reject_job_registration: flag("RejectJobRegistration"),
             pause_broker: flag("PauseEvalBroker"),
-        });
-        block.finish(&KNOWN);
-    }
-    let (faults, _) = found.into_inner().into_parts();
-    match config {
-        Some(config) if faults.is_empty() => Ok(config),
-        _ => Err(ReadJobError::Faults(faults)),
-    }
+        })
+    })
 }
 
 const NO_PREEMPTION: domain::PreemptionConfig = domain::PreemptionConfig {
