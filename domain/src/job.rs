@@ -8,6 +8,7 @@ mod constraint;
 mod group;
 mod launch;
 mod policy;
+mod rate;
 mod task;
 mod update;
 mod validate;

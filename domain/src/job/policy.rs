@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::rate;
+
 /// Where clouds tell their machines secrets: link-local IPv4 of nearly all, the one that AWS gives containers,
 /// Alibaba's, Oracle's, and AWS's over IPv6. No task speaks to them, nor anybody in its name.
 pub const METADATA_ADDRESSES: [IpAddr; 5] = [
@@ -50,7 +52,7 @@ impl BitRate {
     /// The most: what no device of a machine has.
     pub const MAX: Self = Self(1_000_000_000_000);
 
-    const UNITS: [(&'static str, u64); 3] = [
+    const UNITS: rate::Units = [
         ("gbit", 1_000_000_000),
         ("mbit", 1_000_000),
         ("kbit", 1_000),
@@ -59,21 +61,13 @@ impl BitRate {
     /// Reads `100mbit`; units are kbit, mbit and gbit, a thousand, a million and a milliard of bits in a second.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
-        let text = text.trim();
-        Self::UNITS.iter().find_map(|(unit, bits)| {
-            let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
-            number.checked_mul(*bits).map(Self)
-        })
+        rate::read(text, &Self::UNITS).map(Self)
     }
 }
 
 impl std::fmt::Display for BitRate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let whole = |(_, bits): &&(&str, u64)| self.0.is_multiple_of(*bits);
-        match Self::UNITS.iter().find(whole) {
-            Some((unit, bits)) => write!(f, "{}{unit}", self.0 / bits),
-            None => write!(f, "{}bit", self.0),
-        }
+        rate::write(f, self.0, &Self::UNITS, "bit")
     }
 }
 

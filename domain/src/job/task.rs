@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Affinity, Constraint, NetworkPolicy, RestartPolicy, VolumeMount};
+use super::{Affinity, Constraint, NetworkPolicy, RestartPolicy, VolumeMount, rate};
 use crate::resources::{Mb, TaskResources};
 
 /// One process tree, run by a driver.
@@ -126,7 +126,7 @@ impl ByteRate {
     pub const MAX: Self = Self(1024 * 1024 * 1024);
 
     /// The megabyte is that of `max_file_size`.
-    const UNITS: [(&'static str, u64); 3] = [
+    const UNITS: rate::Units = [
         ("gb", 1024 * 1024 * 1024),
         ("mb", 1024 * 1024),
         ("kb", 1024),
@@ -135,21 +135,13 @@ impl ByteRate {
     /// Reads `1mb`; units are kb, mb and gb, 1 024, 1 024² and 1 024³ bytes in a second.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
-        let text = text.trim();
-        Self::UNITS.iter().find_map(|(unit, bytes)| {
-            let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
-            number.checked_mul(*bytes).map(Self)
-        })
+        rate::read(text, &Self::UNITS).map(Self)
     }
 }
 
 impl std::fmt::Display for ByteRate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let whole = |(_, bytes): &&(&str, u64)| self.0.is_multiple_of(*bytes);
-        match Self::UNITS.iter().find(whole) {
-            Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
-            None => write!(f, "{}b", self.0),
-        }
+        rate::write(f, self.0, &Self::UNITS, "b")
     }
 }
 
