@@ -9,6 +9,8 @@ mod dev;
 #[cfg(test)]
 mod exec;
 #[cfg(test)]
+mod gap;
+#[cfg(test)]
 mod logs;
 #[cfg(test)]
 mod mistakes;

@@ -9,7 +9,9 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Left, Process, ask, job_file, muster, skipped, stderr, stdout, until};
+use crate::support::{
+    Left, Process, agent, ask, began, job_file, server_with, skipped, stderr, stdout, until,
+};
 
 /// The driver and its host, which `cli/examples/remote` is. `None` where it cannot be built, which was said then.
 fn program(name: &str) -> Option<PathBuf> {
@@ -47,26 +49,9 @@ struct Scene {
 impl Scene {
     /// An agent called `name`.
     fn agent(&self, name: &str) -> Process {
-        let info = fs::read(self.dir.join("server/server.json")).unwrap();
-        let info: Value = serde_json::from_slice(&info).unwrap();
-        let process = Process::start(
-            muster()
-                .args(["agent", "--name", name, "--servers"])
-                .arg(info["quic"].as_str().unwrap())
-                .arg("--data-dir")
-                .arg(self.dir.join(name))
-                .arg("--tls-dir")
-                .arg(self.dir.join("server/tls"))
-                .arg("--plugin-dir")
-                .arg(self.dir.join("plugins")),
-            &self.dir.join(format!("{name}.log")),
-        );
-        until("the node with its driver", || {
-            let node = self.node(name)?;
-            let healthy = node["Drivers"]["remote"]["Healthy"] == true;
-            (healthy && node["Status"] == "ready").then_some(())
-        });
-        process
+        let plugins = self.dir.join("plugins");
+        let args = ["--plugin-dir".as_ref(), plugins.as_os_str()];
+        agent(&self.dir, &self.address, (name, "remote"), &args)
     }
 
     fn json(&self, args: &[&str]) -> Option<Value> {
@@ -78,11 +63,6 @@ impl Scene {
         let output = ask(&self.address, args);
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         stdout(&output)
-    }
-
-    fn node(&self, name: &str) -> Option<Value> {
-        let found = self.json(&["node", "status", name])?;
-        Some(found["Node"].clone())
     }
 
     /// The allocation that the servers want to run and that runs.
@@ -114,31 +94,6 @@ impl Scene {
         let pid = lines.find_map(|line| line.strip_prefix("start 1 pid "))?;
         pid.parse().ok()
     }
-}
-
-/// When a process began, in ticks since boot; `None` if there is none.
-fn began(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything; field 22 is the 20th after it.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-fn server(dir: &Path) -> (Process, String) {
-    let data = dir.join("server");
-    let process = Process::start(
-        muster()
-            .args(["server", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"])
-            .args(["--heartbeat-ttl", "2", "--data-dir"])
-            .arg(&data),
-        &dir.join("server.log"),
-    );
-    let address = until("the server's address", || {
-        let text = fs::read_to_string(data.join("server.json")).ok()?;
-        let info: Value = serde_json::from_str(&text).ok()?;
-        Some(format!("http://{}", info["http"].as_str()?))
-    });
-    (process, address)
 }
 
 fn job(host: &Path) -> String {
@@ -265,7 +220,7 @@ fn a_remote_task_outlives_its_nodes() {
         Command::new(&program).arg("host").arg(&host),
         &dir.join("host.log"),
     );
-    let (_server, address) = server(dir);
+    let (_server, address) = server_with(dir, &["--heartbeat-ttl", "2"]);
     let scene = Scene {
         dir: dir.to_owned(),
         address,

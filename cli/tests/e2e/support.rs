@@ -1,5 +1,6 @@
 //! Running the binary, and servers that end with their test.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -102,18 +103,18 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// A server alone, on free ports.
 pub(crate) fn server(dir: &Path) -> (Process, String) {
+    server_with(dir, &[])
+}
+
+/// The same with more arguments.
+pub(crate) fn server_with(dir: &Path, args: &[&str]) -> (Process, String) {
     let data = dir.join("server");
     let process = Process::start(
         muster()
-            .args([
-                "server",
-                "--http",
-                "127.0.0.1:0",
-                "--quic",
-                "127.0.0.1:0",
-                "--data-dir",
-            ])
-            .arg(&data),
+            .args(["server", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"])
+            .arg("--data-dir")
+            .arg(&data)
+            .args(args),
         &dir.join("server.log"),
     );
     let address = until("the server's address", || {
@@ -122,6 +123,45 @@ pub(crate) fn server(dir: &Path) -> (Process, String) {
         Some(format!("http://{}", info["http"].as_str()?))
     });
     (process, address)
+}
+
+/// An agent called `name`, with its data in `dir/name`, of the server in `dir`, which is at `address`; once its `driver`
+/// is healthy.
+pub(crate) fn agent(
+    dir: &Path,
+    address: &str,
+    (name, driver): (&str, &str),
+    args: &[&OsStr],
+) -> Process {
+    let info = std::fs::read(dir.join("server/server.json")).unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+    let process = Process::start(
+        muster()
+            .args(["agent", "--name", name, "--servers"])
+            .arg(info["quic"].as_str().unwrap())
+            .arg("--data-dir")
+            .arg(dir.join(name))
+            .arg("--tls-dir")
+            .arg(dir.join("server/tls"))
+            .args(args),
+        &dir.join(format!("{name}.log")),
+    );
+    until("the node with its driver", || {
+        let shown = ask(address, &["--json", "node", "status", name]);
+        let found: serde_json::Value = serde_json::from_slice(&shown.stdout).ok()?;
+        let node = &found["Node"];
+        let healthy = node["Drivers"][driver]["Healthy"] == true;
+        (healthy && node["Status"] == "ready").then_some(())
+    });
+    process
+}
+
+/// When a process began, in ticks since boot; `None` if there is none.
+pub(crate) fn began(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything; field 22 is the 20th after it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// What an agent leaves running, which its data directory knows.
