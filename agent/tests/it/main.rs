@@ -27,6 +27,8 @@ mod run;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
+mod stuck;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod survival;

@@ -8,7 +8,7 @@ use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::ClientStatus;
 use rustix::fs::{Mode, OFlags};
 
-use crate::support::{FakeServer, Machine, batch, eventually, privileged, skipped};
+use crate::support::{FakeServer, Machine, batch, eventually, make_ext4, mount, privileged};
 
 /// Allocations that fill the file system, one after the other.
 const ALLOCS: u32 = 12;
@@ -42,22 +42,8 @@ impl Mounted {
         let machine = Machine::new();
         std::fs::create_dir(machine.data()).unwrap();
         let image = machine.data().with_extension("ext4");
-        let file = std::fs::File::create(&image).unwrap();
-        file.set_len(megabytes << 20).unwrap();
-        let made = Command::new("mkfs.ext4")
-            .args(["-q", "-m", "0", "-N", &inodes.to_string()])
-            .arg(&image)
-            .output();
-        match made {
-            Ok(made) if made.status.success() => {}
-            Ok(made) => {
-                skipped(test, &String::from_utf8_lossy(&made.stderr));
-                return None;
-            }
-            Err(error) => {
-                skipped(test, &format!("mkfs.ext4: {error}"));
-                return None;
-            }
+        if !make_ext4(test, &image, megabytes, inodes) {
+            return None;
         }
         let loops = mount(
             test,
@@ -79,18 +65,6 @@ impl Mounted {
             percent(stat.f_ffree, stat.f_files),
         )
     }
-}
-
-/// Mounts with `mount(8)`; says why the test cannot run if that fails.
-fn mount(test: &str, args: &[&str], at: &Path) -> bool {
-    let mounted = Command::new("mount").args(args).arg(at).output();
-    let reason = match mounted {
-        Ok(mounted) if mounted.status.success() => return true,
-        Ok(mounted) => String::from_utf8_lossy(&mounted.stderr).into_owned(),
-        Err(error) => format!("mount: {error}"),
-    };
-    skipped(test, reason.trim());
-    false
 }
 
 impl Drop for Mounted {

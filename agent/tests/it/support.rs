@@ -3,6 +3,7 @@
 mod agent;
 mod alloc;
 mod server;
+mod volume;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) use agent::{KilledAgent, Machine, ended, kill, start_ticks};
 pub(crate) use alloc::{AllocBuilder, batch, one_off, service};
 pub(crate) use server::FakeServer;
+pub(crate) use volume::{make_ext4, mount};
 
 /// Longest wait for something that takes milliseconds on an idle machine.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
