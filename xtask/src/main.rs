@@ -1,6 +1,7 @@
 //! `cargo xtask`: the commands a developer and the CI run.
 //!
 //! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
+//! - [`judges`] makes the tools of others that look at a task from inside
 //! - [`demo`] shows the system on this machine; [`perf`] measures it
 //! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
 //!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
@@ -21,6 +22,7 @@ mod ci;
 mod demo;
 mod ebpf;
 mod fix;
+mod judges;
 mod perf;
 mod setup;
 mod shell;

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{ebpf, shell};
+use crate::{ebpf, judges, shell};
 
 /// The version of bpf-linker that was tried with the compilers `build-ebpf` uses.
 const BPF_LINKER_VERSION: &str = "0.13.0";
@@ -41,9 +41,11 @@ struct Need {
 const EBPF: &str = "building the eBPF programs";
 const GUEST: &str = "tests in a guest (cargo xtask vm)";
 const TESTS: &str = "tests";
+const JUDGES: &str = "the judges of isolation";
+const LINKER: &str = "bpf-linker";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 10] = [
+const NEEDS: [Need; 12] = [
     Need {
         name: "a C compiler",
         purpose: "building",
@@ -95,6 +97,18 @@ const NEEDS: [Need; 10] = [
         present: || has("go") && has("protoc") && go_libraries(),
     },
     Need {
+        name: "what the judges of isolation are made with",
+        purpose: TESTS,
+        packages: &judges::PACKAGES,
+        present: || judges::present() || judges::can_be_made(),
+    },
+    Need {
+        name: JUDGES,
+        purpose: TESTS,
+        packages: &[],
+        present: judges::present,
+    },
+    Need {
         name: "qemu-system-x86_64",
         purpose: GUEST,
         packages: &["qemu-system-x86"],
@@ -107,7 +121,7 @@ const NEEDS: [Need; 10] = [
         present: static_busybox,
     },
     Need {
-        name: "bpf-linker",
+        name: LINKER,
         purpose: EBPF,
         packages: &[],
         present: || ebpf::linker().is_some(),
@@ -153,6 +167,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 ebpf::LLVM_MAJOR
             ));
         }
+    }
+    if !judges::present() && judges::can_be_made() {
+        judges::make().unwrap_or_else(|error| problems.push(format!("{error:#}")));
     }
     report(&self::missing(), &problems)
 }
@@ -347,7 +364,11 @@ fn confirmed() -> anyhow::Result<bool> {
 /// Where a need comes from, for a reader.
 fn source(need: &Need) -> String {
     if need.packages.is_empty() {
-        ": built from crates.io".to_owned()
+        match need.name {
+            LINKER => ": built from crates.io",
+            _ => ": made from sources of Debian and PyPI",
+        }
+        .to_owned()
     } else {
         format!(": Debian's {}", need.packages.join(", "))
     }
@@ -376,7 +397,7 @@ mod tests {
     /// bpf-linker is built with what the needs before it install.
     #[test]
     fn bpf_linker_comes_last() {
-        assert_eq!(NEEDS.last().map(|need| need.name), Some("bpf-linker"));
+        assert_eq!(NEEDS.last().map(|need| need.name), Some(LINKER));
     }
 
     #[test]

@@ -82,7 +82,11 @@ pub(crate) fn write(
         become_user(script, identity);
     }
     if contained {
-        keep(script, confinement.capabilities);
+        let is_root = confinement
+            .identity
+            .as_ref()
+            .is_some_and(|user| user.uid == 0);
+        keep(script, confinement.capabilities, is_root);
     }
     enter(script, seat);
     if confinement.no_new_privs {
@@ -145,26 +149,28 @@ fn become_user(script: &mut Script, identity: &Identity) {
     script.call(Step::User, "become the user", libc::SYS_setresuid, uid);
 }
 
-/// Sets what is left. Root gets its set again from the bounding set when the program is loaded; others
-/// only by the ambient set, which holds what the job named and is empty otherwise.
-fn keep(script: &mut Script, kept: Capabilities) {
+/// Sets what is left. Root gets its set again from the bounding set when the program is loaded, and nothing that could
+/// be handed on to a program of another user; others get theirs only by the ambient set, which holds what the job named
+/// and is empty otherwise.
+fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
     let header: Vec<u8> = CAPABILITY_HEADER
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .collect();
-    let mask = kept.mask();
-    let halves = [mask & u64::from(u32::MAX), mask >> 32];
+    let handed_on = if is_root { Capabilities::EMPTY } else { kept };
+    let halves = |set: Capabilities| [set.mask() & u64::from(u32::MAX), set.mask() >> 32];
     // Effective, permitted, inheritable, for the lower and the upper 32: a capability is ambient only
     // if it is inheritable.
-    let data: Vec<u8> = halves
+    let data: Vec<u8> = halves(kept)
         .into_iter()
-        .flat_map(|half| [half; 3])
+        .zip(halves(handed_on))
+        .flat_map(|(kept, handed_on)| [kept, kept, handed_on])
         .flat_map(|half| u32::try_from(half).unwrap_or_default().to_ne_bytes())
         .collect();
     let args = [script.bytes(header), script.bytes(data)];
     let about = "set the capabilities";
     script.call(Step::Capabilities, about, libc::SYS_capset, args);
-    for (number, _) in kept.numbers().filter(|(_, held)| *held) {
+    for (number, _) in handed_on.numbers().filter(|(_, held)| *held) {
         let args = [
             libc::PR_CAP_AMBIENT.into(),
             libc::PR_CAP_AMBIENT_RAISE.into(),

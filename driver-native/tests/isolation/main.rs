@@ -17,6 +17,7 @@ mod fixture;
 
 mod boundary;
 mod init;
+mod judges;
 mod probe;
 mod programs;
 mod roots;

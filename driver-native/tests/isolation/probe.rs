@@ -113,6 +113,32 @@ pub(crate) fn written(path: &Path) -> String {
     text
 }
 
+/// Devices and sockets that lead to the machine, where there are any.
+pub(crate) const HOST_ONLY: [&str; 14] = [
+    "/dev/console",
+    "/dev/cpu/0/msr",
+    "/dev/fuse",
+    "/dev/kvm",
+    "/dev/loop-control",
+    "/dev/mapper/control",
+    "/dev/net/tun",
+    "/dev/port",
+    "/dev/snapshot",
+    "/dev/tty0",
+    "/dev/vda",
+    "/dev/vhost-net",
+    "/run/containerd/containerd.sock",
+    "/var/run/docker.sock",
+];
+/// Trees of the kernel that are empty unless something is mounted there.
+pub(crate) const HOST_TREES: [&str; 5] = [
+    "/sys/fs/bpf",
+    "/sys/fs/pstore",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/sys/kernel/tracing",
+];
+
 const NAMESPACES: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 
 fn namespaces() -> BTreeMap<&'static str, String> {
@@ -161,8 +187,18 @@ fn all(host: &Value) -> Outcomes {
     for (name, outcome) in calls().into_iter().chain(more_calls()) {
         add(name, outcome);
     }
+    let processes = processes_of_the_host(host);
+    for (name, outcome) in mounting().into_iter().chain(processes) {
+        add(name, outcome);
+    }
     for (name, outcome) in files(host) {
         add(name, outcome);
+    }
+    for path in HOST_ONLY {
+        add(&format!("open {path}"), outcome(fs::File::open(path)));
+    }
+    for path in HOST_TREES {
+        add(&format!("see {path}"), names(path));
     }
     for (name, outcome) in network(host) {
         add(name, outcome);
@@ -339,6 +375,52 @@ fn more_calls() -> Vec<(&'static str, String)> {
         ),
         ("socket_tcp", family(libc::AF_INET, libc::SOCK_STREAM)),
         ("socket_unix", family(libc::AF_UNIX, libc::SOCK_STREAM)),
+    ]
+}
+
+/// The newer ways to mount, each a call of its own.
+fn mounting() -> Vec<(&'static str, String)> {
+    [
+        ("fsconfig", libc::SYS_fsconfig),
+        ("fsmount", libc::SYS_fsmount),
+        ("fspick", libc::SYS_fspick),
+        ("mount_setattr", libc::SYS_mount_setattr),
+        ("move_mount", libc::SYS_move_mount),
+    ]
+    .map(|(name, number)| (name, call(number, [0; 5])))
+    .into()
+}
+
+/// What can be done to a process whose number is known: this one's own, on the host.
+fn processes_of_the_host(host: &Value) -> Vec<(&'static str, String)> {
+    let id = host["pid"].as_u64().unwrap();
+    let pid = usize::try_from(id).unwrap();
+    let open = |name: &str| outcome(fs::File::open(format!("/proc/{id}/{name}")));
+    vec![
+        ("host_tgkill", call(libc::SYS_tgkill, [pid, pid, 0, 0, 0])),
+        (
+            "host_pidfd_open",
+            call(libc::SYS_pidfd_open, [pid, 0, 0, 0, 0]),
+        ),
+        (
+            "host_ptrace",
+            call(libc::SYS_ptrace, [0x4206, pid, 0, 0, 0]),
+        ),
+        ("host_prlimit", call(libc::SYS_prlimit64, [pid, 0, 0, 0, 0])),
+        (
+            "host_setpriority",
+            call(libc::SYS_setpriority, [0, pid, 0, 0, 0]),
+        ),
+        ("host_group", call(libc::SYS_getpgid, [pid, 0, 0, 0, 0])),
+        (
+            "host_scheduler",
+            call(libc::SYS_sched_getscheduler, [pid, 0, 0, 0, 0]),
+        ),
+        ("host_compare", call(libc::SYS_kcmp, [pid, pid, 0, 0, 0])),
+        ("host_environ", open("environ")),
+        ("host_root", open("root")),
+        ("host_mem", open("mem")),
+        ("host_namespace", open("ns/mnt")),
     ]
 }
 

@@ -10,7 +10,7 @@ if [ -z "$MUSTER_GUEST" ]; then
     mount -o bind / /mnt
     cd /mnt || exit 1
     mount -o move . /
-    export MUSTER_GUEST=1 MUSTER_BIN=/usr/bin/muster RUST_BACKTRACE=1
+    export MUSTER_GUEST=1 MUSTER_BIN=/usr/bin/muster MUSTER_JUDGES=/judges RUST_BACKTRACE=1
     exec chroot . /init
 fi
 

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 
 use super::cpio::Archive;
 use super::kernel::{Kernel, MODULES};
+use crate::judges;
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
@@ -22,6 +23,10 @@ const DIRECTORIES: [&str; 12] = [
 
 /// Programs of this machine that tests of file systems start; without one they say that they cannot run.
 const PROGRAMS: [&str; 2] = ["mkfs.ext4", "chattr"];
+
+/// The test that takes judges along, and which. The engine of the third needs Python, which is not here.
+const JUDGED: &str = "isolation";
+const JUDGES: [&str; 3] = ["runtimetest", "procenv", "cepheus-enum.sh"];
 
 /// Small files in `/etc`. `nobody` is the user that tests drop their rights to.
 const ETC: [(&str, &str); 4] = [
@@ -72,6 +77,13 @@ pub(crate) fn write(
         if let Some(program) = shell::find_program(name) {
             libraries.extend(shared_libraries(&program)?);
             tree.program(&format!("bin/{name}"), &program)?;
+        }
+    }
+    if binaries.iter().any(|artifact| artifact.target == JUDGED) && judges::present() {
+        for name in JUDGES {
+            let judge = judges::folder().join(name);
+            libraries.extend(shared_libraries(&judge)?);
+            tree.program(&format!("judges/{name}"), &judge)?;
         }
     }
     for (number, module) in MODULES.iter().enumerate() {

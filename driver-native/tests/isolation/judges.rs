@@ -1,0 +1,118 @@
+//! Judges that are not ours, run as tasks: what they say of a task is held against a statement of what a task
+//! is promised, written down by hand and not read from the driver.
+//!
+//! - [`oci`]: `runtimetest`, the in-container checks of the OCI runtime specification
+//! - [`introspection`]: `procenv`, which shows a process's capabilities, filter and namespaces
+//! - [`escape`]: Cepheus, which enumerates from inside what could lead out
+//!
+//! `cargo xtask setup` puts them into `judges` of the target folder, `cargo xtask vm` into the guest. Where one is
+//! not there, its tests say so by name. The fourth judge is our own `probe`.
+
+mod escape;
+mod introspection;
+mod oci;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use muster_driver::{ExitResult, TaskDriver};
+use muster_driver_native::NativeDriver;
+use serde_json::{Value, json};
+
+use crate::fixture::{Task, skipped};
+
+/// Where a task sees the judges.
+const PLACE: &str = "/opt/judges";
+/// What `judged` tasks are called.
+const HOST_NAME: &str = "judged";
+
+/// As whom, and how far from its node, a task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Setting {
+    /// The default: `contained`, nobody.
+    Nobody,
+    /// `contained`, uid 0, on a node that allows it.
+    Root,
+    /// `strict`, nobody.
+    Strict,
+}
+
+impl Setting {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::Root => "root",
+            Self::Strict => "strict",
+        }
+    }
+
+    fn config(self) -> Value {
+        let level = match self {
+            Self::Nobody | Self::Root => "contained",
+            Self::Strict => "strict",
+        };
+        json!({"isolation": level, "hostname": HOST_NAME})
+    }
+
+    fn user(self) -> &'static str {
+        match self {
+            Self::Nobody | Self::Strict => "nobody",
+            Self::Root => "root",
+        }
+    }
+}
+
+/// What a judge said, and how it ended.
+#[derive(Debug)]
+struct Said {
+    text: String,
+    result: ExitResult,
+}
+
+/// The folder of the judges, if `needed` is there and tasks can be contained; else the reason is said.
+fn judge(test: &str, needed: &str) -> Option<PathBuf> {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(test, "only root can contain a task; run the tests as root");
+        return None;
+    }
+    let folder = std::env::var_os("MUSTER_JUDGES").map_or_else(beside, PathBuf::from);
+    if !folder.join(needed).exists() {
+        let reason = format!("the judge {needed} is not in {}", folder.display());
+        skipped(test, &format!("{reason}; run: cargo xtask setup"));
+        return None;
+    }
+    Some(folder)
+}
+
+/// `judges` in the target folder that this binary lies in.
+fn beside() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    this.ancestors().nth(3).unwrap().join("judges")
+}
+
+/// Runs `script` as a task of `setting` that sees the judges' `folder`, and returns what it wrote.
+async fn run(setting: Setting, folder: &PathBuf, script: &str, files: &[(&str, &str)]) -> Said {
+    let mut config = setting.config();
+    config["command"] = json!("/bin/sh");
+    config["args"] = json!(["-c", format!("exec >/local/said 2>&1; {script}")]);
+    config["mounts"] = json!([{"source": folder, "target": PLACE}]);
+    let mut task = Task::with(config);
+    // The same name every time, so that a strict task has the same ids.
+    task.config.id = format!("00000000-0000-4000-8000-000000000001/{}/0", setting.name());
+    setting.user().clone_into(&mut task.config.user);
+    let local = task.dir.path().join("local");
+    fs::create_dir_all(&local).unwrap();
+    fs::set_permissions(task.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, content) in files {
+        fs::write(local.join(name), content).unwrap();
+    }
+    let driver = NativeDriver::new();
+    let policy = json!({"allow_uid0": true, "allow_paths": [folder]});
+    driver.set_config(policy).await.unwrap();
+    driver.start_task(task.config.clone()).await.unwrap();
+    let result = driver.wait_task(task.id()).await.unwrap();
+    driver.destroy_task(task.id(), true).await.unwrap();
+    let text = fs::read_to_string(local.join("said")).unwrap();
+    Said { text, result }
+}

@@ -1,0 +1,234 @@
+//! Cepheus (PyPI, `cepheus-engine`): a shell script that enumerates from inside a container what could lead out, and an
+//! engine that knows which of 75 ways out fit what it found.
+//!
+//! Everything that either finds in a task stands in `testdata/escape-findings.md`, with why it is there and why it
+//! is no way out. A finding that is not listed fails, and so does one that is listed and not found, unless the list
+//! says that only some machines have it. The engine is third-party code, so it runs in a task, too.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fixture::skipped;
+use crate::judges::{PLACE, Setting, judge, run};
+
+const LIST: &str = include_str!("../../../testdata/escape-findings.md");
+
+/// Reads a posture from its input and prints what fits.
+const ENGINE: &str = "import sys
+from cepheus.models.posture import ContainerPosture
+from cepheus.engine.analyzer import analyze
+posture = ContainerPosture.model_validate_json(open('/local/posture.json').read())
+result = analyze(posture)
+assert result.total_techniques_checked >= 75
+for item in result.remediations:
+    print('technique', item.technique_id)
+";
+
+/// What says who and when, and nothing of a way out.
+const NO_FINDINGS: [&str; 7] = [
+    "enumeration_version",
+    "timestamp",
+    "hostname",
+    "kernel",
+    "cgroup_version",
+    "mounts",
+    "runtime.pid_one",
+];
+/// Lists of which each entry is a finding of its own; of others, that they are not empty. The sets of capabilities
+/// are told apart by the other judges.
+const BY_ENTRY: [(&str, &str); 4] = [
+    ("capabilities.bounding", "capability"),
+    ("capabilities.effective", "capability"),
+    ("capabilities.permitted", "capability"),
+    ("writable_paths", "writable path"),
+];
+
+/// A row of the list.
+#[derive(Debug)]
+struct Listed {
+    finding: String,
+    settings: BTreeSet<String>,
+    sometimes: bool,
+}
+
+/// The rows: finding, where, why it is there, why it is no way out.
+fn listed() -> Vec<Listed> {
+    let rows = LIST.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [finding, place, reason, no_way_out] = cells[..] else {
+            panic!("four cells: {row}");
+        };
+        assert!(!reason.is_empty() && !no_way_out.is_empty(), "{row}");
+        let words = place.split([',', ' ']).filter(|word| !word.is_empty());
+        let (sometimes, settings) =
+            words.partition::<BTreeSet<&str>, _>(|word| *word == "sometimes");
+        Listed {
+            finding: finding.trim_matches('`').to_owned(),
+            settings: settings.into_iter().map(str::to_owned).collect(),
+            sometimes: !sometimes.is_empty(),
+        }
+    })
+    .collect()
+}
+
+/// What the script said, as findings.
+fn findings(posture: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    flatten("", posture, &mut found);
+    let mounts = posture["mounts"].as_array().unwrap();
+    let writable = mounts.iter().filter(|mount| mount["options"][0] == "rw");
+    found.extend(
+        writable.map(|mount| format!("writable mount {}", mount["destination"].as_str().unwrap())),
+    );
+    found
+}
+
+fn flatten(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+    if NO_FINDINGS.contains(&path) {
+        return;
+    }
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                flatten(&path, value, found);
+            }
+        }
+        Value::Array(entries) if BY_ENTRY.iter().any(|(list, _)| *list == path) => {
+            let words = BY_ENTRY.iter().find(|(list, _)| *list == path).unwrap().1;
+            found.extend(
+                entries
+                    .iter()
+                    .map(|entry| format!("{words} {}", entry.as_str().unwrap())),
+            );
+        }
+        Value::Array(entries) => {
+            if !(entries.is_empty() || entries == &[Value::from("lo")]) {
+                found.insert(path.to_owned());
+            }
+        }
+        // A namespace of its own and a security module's profile are good; that they are not there is found.
+        Value::Bool(own) if path.starts_with("namespaces.") => {
+            if !own {
+                found.insert(format!("{path} shared"));
+            }
+        }
+        Value::String(profile) if path == "security.apparmor" || path == "security.selinux" => {
+            found.insert(format!("{path} {profile}"));
+        }
+        Value::Null if path.starts_with("security.") => {
+            found.insert(format!("{path} none"));
+        }
+        Value::String(text) if text == "unknown" || text == "filtering" => {}
+        Value::Bool(false) | Value::Null => {}
+        Value::Bool(true) | Value::Number(_) | Value::String(_) => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+/// Findings against the rows of the list that `concern` what was looked for.
+fn compare(setting: Setting, found: &BTreeSet<String>, concern: impl Fn(&str) -> bool) {
+    let rows: Vec<Listed> = listed()
+        .into_iter()
+        .filter(|row| concern(&row.finding) && row.settings.contains(setting.name()))
+        .collect();
+    let known: BTreeSet<String> = rows.iter().map(|row| row.finding.clone()).collect();
+    let unlisted: Vec<_> = found.difference(&known).collect();
+    let absent: Vec<_> = rows
+        .iter()
+        .filter(|row| !row.sometimes && !found.contains(&row.finding))
+        .map(|row| &row.finding)
+        .collect();
+    assert!(unlisted.is_empty(), "found and not listed: {unlisted:#?}");
+    assert!(absent.is_empty(), "listed and not found: {absent:#?}");
+}
+
+fn is_technique(finding: &str) -> bool {
+    finding.starts_with("technique ")
+}
+
+/// What the script writes in a task.
+async fn posture(test: &str, setting: Setting) -> Option<String> {
+    let folder = judge(test, "cepheus-enum.sh")?;
+    let script = format!("exec /bin/sh {PLACE}/cepheus-enum.sh 2>/dev/null");
+    let said = run(setting, &folder, &script, &[]).await;
+    assert!(said.result.successful(), "{said:?}");
+    Some(said.text)
+}
+
+async fn enumerate(test: &str, setting: Setting) {
+    let Some(posture) = posture(test, setting).await else {
+        return;
+    };
+
+    let found = findings(&serde_json::from_str(&posture).unwrap());
+
+    compare(setting, &found, |finding| !is_technique(finding));
+}
+
+async fn match_techniques(test: &str, setting: Setting) {
+    if !Path::new("/usr/bin/python3").exists() {
+        let reason =
+            "the engine needs /usr/bin/python3, which a guest has not; run: cargo xtask setup";
+        skipped(test, reason);
+        return;
+    }
+    let Some(folder) = judge(test, "python/cepheus") else {
+        return;
+    };
+    let Some(posture) = posture(test, setting).await else {
+        return;
+    };
+
+    let script = format!("PYTHONPATH={PLACE}/python exec /usr/bin/python3 -S -B /local/engine.py");
+    let files = [("engine.py", ENGINE), ("posture.json", &posture)];
+    let said = run(Setting::Nobody, &folder, &script, &files).await;
+
+    assert!(said.result.successful(), "{said:?}");
+    let found = said.text.lines().map(str::to_owned).collect();
+    compare(setting, &found, is_technique);
+}
+
+#[tokio::test]
+async fn script_finds_what_is_listed_in_a_contained_task() {
+    let test = "judges::escape::script_finds_what_is_listed_in_a_contained_task";
+    enumerate(test, Setting::Nobody).await;
+}
+
+#[tokio::test]
+async fn script_finds_what_is_listed_in_a_contained_roots_task() {
+    let test = "judges::escape::script_finds_what_is_listed_in_a_contained_roots_task";
+    enumerate(test, Setting::Root).await;
+}
+
+#[tokio::test]
+async fn script_finds_what_is_listed_in_a_strict_task() {
+    let test = "judges::escape::script_finds_what_is_listed_in_a_strict_task";
+    enumerate(test, Setting::Strict).await;
+}
+
+#[tokio::test]
+async fn engine_knows_no_way_out_of_a_contained_task() {
+    let test = "judges::escape::engine_knows_no_way_out_of_a_contained_task";
+    match_techniques(test, Setting::Nobody).await;
+}
+
+#[tokio::test]
+async fn engine_knows_no_way_out_of_a_contained_roots_task() {
+    let test = "judges::escape::engine_knows_no_way_out_of_a_contained_roots_task";
+    match_techniques(test, Setting::Root).await;
+}
+
+#[tokio::test]
+async fn engine_knows_no_way_out_of_a_strict_task() {
+    let test = "judges::escape::engine_knows_no_way_out_of_a_strict_task";
+    match_techniques(test, Setting::Strict).await;
+}

@@ -1,0 +1,96 @@
+//! What `procenv` shows of a task, against the golden answer of its level.
+//!
+//! `procenv` (Debian) says most of the tools that can be had: each capability in each set, the secure bits, the
+//! filter ("secure computing"), `no_new_privs`, every namespace. `capsh`, `setpriv` and `lsns` know a part each.
+//! `MUSTER_BLESS=1` (`cargo xtask bless`) rewrites the answers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use crate::judges::{Setting, judge, run};
+
+const ARGUMENTS: &str = "/opt/judges/procenv --format=crumb --capabilities --namespaces --misc";
+
+/// What differs from machine to machine, or from run to run, and says nothing of isolation.
+const OF_THE_MACHINE: [&str; 4] = [
+    "misc:vm",
+    "misc:prctl:clear child tid address",
+    "misc:prctl:timer slack",
+    "misc:kernel headers version",
+];
+
+/// The answer with the machine taken out: namespaces are `own` or `host`.
+fn normalised(text: &str) -> String {
+    let host = namespaces();
+    let mut out = String::new();
+    for line in text.lines() {
+        let (name, value) = line.split_once(": ").unwrap_or((line, ""));
+        let value = match name.strip_prefix("namespaces:") {
+            Some(kind) if host.get(kind).is_some_and(|inode| inode == value) => "host",
+            Some(_) => "own",
+            None if OF_THE_MACHINE.contains(&name) => continue,
+            None => value,
+        };
+        writeln!(out, "{name}: {value}").unwrap();
+    }
+    out
+}
+
+/// The numbers of this process's own namespaces.
+fn namespaces() -> BTreeMap<String, String> {
+    fs::read_dir("/proc/self/ns")
+        .unwrap()
+        .filter_map(|entry| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let link = fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
+            let inode = link.to_str()?.split(['[', ']']).nth(1)?.to_owned();
+            Some((name, inode))
+        })
+        .collect()
+}
+
+async fn compare(test: &str, setting: Setting, golden: &str) {
+    let Some(folder) = judge(test, "procenv") else {
+        return;
+    };
+
+    let said = run(setting, &folder, ARGUMENTS, &[]).await;
+    let found = normalised(&said.text);
+
+    assert!(said.result.successful(), "{said:?}");
+    if std::env::var_os("MUSTER_BLESS").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/procenv");
+        fs::write(path.join(setting.name()), found).unwrap();
+        return;
+    }
+    let differing: Vec<String> = (0..golden.lines().count().max(found.lines().count()))
+        .filter_map(|at| {
+            let (wanted, found) = (golden.lines().nth(at), found.lines().nth(at));
+            (wanted != found).then(|| format!("found {found:?}, wanted {wanted:?}"))
+        })
+        .collect();
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+#[tokio::test]
+async fn contained_task_is_what_the_golden_answer_says() {
+    let test = "judges::introspection::contained_task_is_what_the_golden_answer_says";
+    let golden = include_str!("../../../testdata/procenv/nobody");
+    compare(test, Setting::Nobody, golden).await;
+}
+
+#[tokio::test]
+async fn contained_root_is_what_the_golden_answer_says() {
+    let test = "judges::introspection::contained_root_is_what_the_golden_answer_says";
+    let golden = include_str!("../../../testdata/procenv/root");
+    compare(test, Setting::Root, golden).await;
+}
+
+#[tokio::test]
+async fn strict_task_is_what_the_golden_answer_says() {
+    let test = "judges::introspection::strict_task_is_what_the_golden_answer_says";
+    let golden = include_str!("../../../testdata/procenv/strict");
+    compare(test, Setting::Strict, golden).await;
+}

@@ -1,0 +1,263 @@
+//! `runtimetest` of the OCI's runtime-tools: the checks of the runtime specification from inside a container.
+//!
+//! It compares what it sees with a `config.json`. Ours is written here from what the README and ARCHITECTURE.md
+//! promise, and asks for the strictest reading (`--compliance-level may`). Left out, because `runtimetest` cannot look at
+//! it: namespaces and the filter (`introspection` does), and `rootfsPropagation`, which it would try with a folder of its own in
+//! the root, which cannot be written.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::judges::{HOST_NAME, PLACE, Setting, judge, run};
+
+/// What root keeps: the set that Docker gives, less raw sockets.
+const ROOT_KEEPS: [&str; 13] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_MKNOD",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_KILL",
+    "CAP_AUDIT_WRITE",
+];
+/// What the specification's own example and the common engines hide.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// What a task may read and not write. `/proc/sysrq-trigger` is left to our `probe`: `runtimetest` reads what it is to find
+/// read-only, and gives up because nobody can read that.
+const READ_ONLY: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
+const DEVICES: [(&str, u32, u32); 6] = [
+    ("/dev/null", 1, 3),
+    ("/dev/zero", 1, 5),
+    ("/dev/full", 1, 7),
+    ("/dev/random", 1, 8),
+    ("/dev/urandom", 1, 9),
+    ("/dev/tty", 5, 0),
+];
+/// What every task has mounted, in this order: first what is shared, then its own.
+const MOUNTS: [(&str, &str); 6] = [
+    ("/dev", "tmpfs"),
+    ("/proc", "proc"),
+    ("/dev/pts", "devpts"),
+    ("/dev/shm", "tmpfs"),
+    ("/dev/mqueue", "mqueue"),
+    ("/run", "tmpfs"),
+];
+/// The task's own directories.
+const OWN: [&str; 3] = ["/local", "/secrets", "/tmp"];
+
+/// Ids of strict tasks begin here, and each has this many.
+const FIRST_STRICT_ID: u64 = 0x4000_0000;
+const IDS: u64 = 65_536;
+
+/// As many checks have to pass at every level.
+const PASSED_MIN: usize = 290;
+
+/// Where our contract is another one on purpose: a check that fails and is not here, or is here and does not fail,
+/// fails the test.
+fn deviations(setting: Setting) -> BTreeSet<String> {
+    let devices = DEVICES.iter().zip(0..).flat_map(|((path, ..), at)| {
+        let check = |id| format!("\"{path}\" (linux.devices[{at}]) has the expected {id} ID");
+        [check("user"), check("group")]
+    });
+    match setting {
+        Setting::Nobody | Setting::Root => BTreeSet::new(),
+        // They are the host's root's, who has no id in the task's user namespace, so that nobody in it is their owner.
+        Setting::Strict => devices.collect(),
+    }
+}
+
+/// What the statement leaves open.
+fn not_looked_at(setting: Setting, said: &BTreeSet<String>) -> BTreeSet<String> {
+    let open = [
+        "linux.mountlabel not set",
+        "linux.rootfsPropagation not set",
+        "linux.seccomp not set",
+        "linux.sysctl not set",
+        "process.ApparmorProfile not set",
+    ];
+    let ids = match setting {
+        Setting::Nobody | Setting::Root => {
+            &["linux.uidMappings not set", "linux.gidMappings not set"][..]
+        }
+        Setting::Strict => &[],
+    };
+    // Every device is looked at twice: as one of the specification, without owner and permissions, and as one of ours.
+    let again = said
+        .iter()
+        .filter(|reason| reason.contains(" (default device) has "));
+    let named = open.iter().chain(ids).map(|reason| (*reason).to_owned());
+    named.chain(again.cloned()).collect()
+}
+
+/// What a task of `setting` is promised. `first_id` is the host's id of a strict task's 0.
+fn promised(setting: Setting, arguments: &[&str], first_id: Option<u64>) -> Value {
+    let (uid, kept): (u32, &[&str]) = match setting {
+        Setting::Nobody | Setting::Strict => (65_534, &[]),
+        Setting::Root => (0, &ROOT_KEEPS),
+    };
+    let devices = DEVICES.map(|(path, major, minor)| {
+        json!({"path": path, "type": "c", "major": major, "minor": minor, "fileMode": 0o666,
+            "uid": 0, "gid": 0})
+    });
+    let shared = MOUNTS.map(|(place, kind)| json!({"destination": place, "type": kind}));
+    let own = OWN.map(|place| json!({"destination": place}));
+    let mounts = if kernel_lists_mounts_by_age() {
+        [&own[..], &shared[..]].concat()
+    } else {
+        [&shared[..], &own[..]].concat()
+    };
+    let ids = first_id.map(|first| json!([{"containerID": 0, "hostID": first, "size": IDS}]));
+    json!({
+        "ociVersion": "1.0.2",
+        "hostname": HOST_NAME,
+        "root": {"path": "rootfs", "readonly": true},
+        "process": {
+            "cwd": "/local",
+            "args": arguments,
+            "env": ["PATH=/usr/bin:/bin"],
+            "noNewPrivileges": true,
+            "user": {"uid": uid, "gid": uid},
+            "capabilities": {
+                "bounding": kept, "effective": kept, "permitted": kept,
+                // What a program of another user would be handed on.
+                "inheritable": [], "ambient": [],
+            },
+            "rlimits": [{"type": "RLIMIT_CORE", "soft": 0, "hard": 0}],
+            "oomScoreAdj": 0,
+        },
+        "mounts": mounts,
+        "linux": {
+            "devices": devices,
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+            "uidMappings": ids,
+            "gidMappings": ids,
+        },
+    })
+}
+
+/// Since Linux 6.8 mounts are listed in the order in which they were made, which for a task's directories is before its
+/// start; earlier in the order in which they were attached.
+fn kernel_lists_mounts_by_age() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    version >= (Some(6), Some(8))
+}
+
+/// The host's id of a strict task's 0, by what a task of the same name is told: the same at every start, a whole
+/// number of ranges above the first.
+async fn first_strict_id(folder: &PathBuf) -> u64 {
+    let said = run(Setting::Strict, folder, "exec cat /proc/self/uid_map", &[]).await;
+    let map: Vec<u64> = said
+        .text
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect();
+    assert_eq!((map.len(), map[0], map[2]), (3, 0, IDS), "{said:?}");
+    assert!(map[1] >= FIRST_STRICT_ID, "{said:?}");
+    assert_eq!((map[1] - FIRST_STRICT_ID) % IDS, 0, "{said:?}");
+    map[1]
+}
+
+/// What `runtimetest` wrote, in the Test Anything Protocol.
+#[derive(Debug, Default)]
+struct Verdict {
+    passed: BTreeSet<String>,
+    failed: BTreeSet<String>,
+    skipped: BTreeSet<String>,
+    complete: bool,
+}
+
+impl Verdict {
+    fn read(text: &str) -> Self {
+        let mut verdict = Self::default();
+        let mut checks = 0_usize;
+        for line in text.lines() {
+            if let Some(plan) = line.strip_prefix("1..") {
+                verdict.complete = plan.parse() == Ok(checks);
+            } else if let Some(rest) = line.strip_prefix("not ok ") {
+                checks += 1;
+                verdict.failed.insert(description(rest).to_owned());
+            } else if let Some(rest) = line.strip_prefix("ok ") {
+                checks += 1;
+                let description = description(rest);
+                match description.strip_prefix("# SKIP ") {
+                    Some(reason) => verdict.skipped.insert(reason.to_owned()),
+                    None => verdict.passed.insert(description.to_owned()),
+                };
+            }
+        }
+        verdict
+    }
+}
+
+/// What comes after a check's number.
+fn description(rest: &str) -> &str {
+    rest.split_once(' ')
+        .map_or("", |(_number, rest)| rest.trim_start_matches("- "))
+}
+
+async fn hear(test: &str, setting: Setting) {
+    let Some(folder) = judge(test, "runtimetest") else {
+        return;
+    };
+    let first_id = match setting {
+        Setting::Nobody | Setting::Root => None,
+        Setting::Strict => Some(first_strict_id(&folder).await),
+    };
+    let program = format!("{PLACE}/runtimetest");
+    let arguments = [program.as_str(), "--compliance-level", "may"];
+    let statement = promised(setting, &arguments, first_id).to_string();
+    let script = format!("exec {}", arguments.join(" "));
+
+    let said = run(setting, &folder, &script, &[("config.json", &statement)]).await;
+    let verdict = Verdict::read(&said.text);
+
+    let whole = verdict.complete && said.result.successful();
+    assert!(whole, "{:?}: {}", said.result, said.text);
+    assert_eq!(verdict.failed, deviations(setting), "failed, and listed");
+    let skipped = not_looked_at(setting, &verdict.skipped);
+    assert_eq!(verdict.skipped, skipped, "not looked at, and listed");
+    let count = verdict.passed.len();
+    assert!(count >= PASSED_MIN, "{count} passed");
+}
+
+#[tokio::test]
+async fn contained_task_passes_runtimetest() {
+    let test = "judges::oci::contained_task_passes_runtimetest";
+    hear(test, Setting::Nobody).await;
+}
+
+#[tokio::test]
+async fn contained_root_passes_runtimetest() {
+    let test = "judges::oci::contained_root_passes_runtimetest";
+    hear(test, Setting::Root).await;
+}
+
+#[tokio::test]
+async fn strict_task_passes_runtimetest() {
+    let test = "judges::oci::strict_task_passes_runtimetest";
+    hear(test, Setting::Strict).await;
+}
