@@ -55,7 +55,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2)]
     pub(crate) cpus: u8,
     /// Seconds after which the guest is ended
-    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 1200, value_name = "SECONDS")]
     pub(crate) timeout: u64,
     /// Take the `muster` of a release build
     #[arg(long)]
@@ -80,7 +80,7 @@ impl Default for Options {
             command: Vec::new(),
             memory: 2048,
             cpus: 2,
-            timeout: 600,
+            timeout: 1200,
             release: false,
             no_build: false,
             test: None,

@@ -14,10 +14,11 @@ use crate::shell;
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// Modules that the guest loads, below `kernel` in the package; one that another needs comes before it.
-pub(crate) const MODULES: [&str; 3] = [
+pub(crate) const MODULES: [&str; 4] = [
     "drivers/block/loop.ko",
     "fs/quota/quota_tree.ko",
     "fs/quota/quota_v2.ko",
+    "fs/overlayfs/overlay.ko",
 ];
 
 /// A kernel that is unpacked.
