@@ -98,12 +98,12 @@ fn no_host() -> CliError {
     )
 }
 
-/// Allows this process as many open files as the system does: each task costs the agent about six.
+/// Allows this process as many open files as the system does: each task costs the agent about eleven.
 /// Returns the limit that tasks are to have, which is the one from before.
 fn raise_open_files() -> Option<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        tracing::warn!(%error, soft, "the limit of open files cannot be raised; about six are needed per task");
+        tracing::warn!(%error, soft, "the limit of open files cannot be raised; about eleven are needed per task");
     }
     Some(soft)
 }

@@ -14,6 +14,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use thiserror::Error;
 
 use crate::limits;
+use crate::spawn::held;
 
 /// A cgroup that the task cannot be put into.
 #[derive(Debug, Error)]
@@ -48,6 +49,8 @@ impl TaskCgroup {
             source,
         })?;
         let memory_events = open_in(dir.as_fd(), "memory.events", OFlags::RDONLY).ok();
+        let memory_events = memory_events.map(|file| File::from(held(file.into())));
+        let dir = held(dir);
         Ok(Self { dir, memory_events })
     }
 

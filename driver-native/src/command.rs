@@ -24,7 +24,7 @@ use crate::node::Node;
 use crate::paths::{self, Owner, PathError};
 use crate::process::Process;
 use crate::spawn::{
-    MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, spawn, user_namespace,
+    MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, held, spawn, user_namespace,
 };
 use crate::user::UserError;
 use crate::{init, limits};
@@ -121,7 +121,7 @@ impl Streams {
     /// reads them: the kernel discards what a FIFO holds when its last file is closed.
     pub(crate) fn into_held(self) -> HeldOutput {
         HeldOutput {
-            _files: [self.stdout, self.stderr],
+            _files: [held(self.stdout), held(self.stderr)],
         }
     }
 

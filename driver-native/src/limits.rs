@@ -12,6 +12,10 @@ pub const SPAWNS_MAX: usize = 16;
 /// nothing that recurses; a debug build uses less than 4 KiB.
 pub const CHILD_STACK_BYTES: usize = 64 << 10;
 
+/// The lowest number of a file that is kept open for a task. Below it are those that starts need for a moment, some
+/// twenty each, and those of transfers and sessions.
+pub const HELD_FILES_FROM: i32 = 1_024;
+
 /// How long a killed task may take to die before the stop fails and names the process. Only a
 /// process stuck in the kernel takes that long.
 pub const KILL_DEADLINE: Duration = Duration::from_secs(10);

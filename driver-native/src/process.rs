@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use thiserror::Error;
 
 use crate::limits;
-use crate::spawn::Spawned;
+use crate::spawn::{Spawned, held};
 
 /// What /proc says of a process, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Process {
         let process = Self {
             pid,
             start_ticks,
-            pidfd: Arc::new(pidfd),
+            pidfd: Arc::new(held(pidfd)),
         };
         if stat.state == 'Z' && !process.is_child() {
             return Err(FindError::Dead { pid });

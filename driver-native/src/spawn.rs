@@ -7,6 +7,10 @@
 //! values that the parent prepared, and nothing else. It allocates nothing, takes no lock, and
 //! reports a failure by two integers in the shared memory.
 //!
+//! Nor are the driver's open files copied, of which every live task has some: the child shares their table for one
+//! call, which gives it a table of its own with no more in it than its calls name. What the driver keeps open for a task
+//! has high numbers therefore ([`held`]).
+//!
 //! Which calls those are is written by the parent as a [`Script`]: namespaces, mounts, limits, user,
 //! capabilities, seccomp. The child walks it from its first line to its last and runs the program.
 #![expect(
@@ -145,6 +149,8 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const SIGNAL_MAX: c_int = 64;
 /// Size of the kernel's signal set.
 const SIGSET_BYTES: usize = 8;
+/// Where the child is, in place of a call, while it has no table of open files of its own.
+const AT_FILES: u32 = u32::MAX;
 /// The child's exit code when it failed; nobody sees it but the parent's reaping.
 const CHILD_FAILED: c_long = 127;
 
@@ -160,6 +166,8 @@ struct Plan {
     file: c_int,
     argv: *const *const c_char,
     envp: *const *const c_char,
+    /// Of this descriptor and those above it the child knows nothing.
+    files_end: c_int,
     /// The call that the child is at, by its place in `calls`; past them all is the program.
     at: AtomicU32,
     /// The error number of the call that failed; 0 while none has.
@@ -190,12 +198,15 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         file,
         argv: argv.as_ptr(),
         envp: envp.as_ptr(),
+        files_end: spawn.script.file_max().max(file).max(2) + 1,
         at: AtomicU32::new(0),
         errno: AtomicI32::new(0),
     };
     let child = clone_child(&plan, spawn.cgroup, spawn.namespaces)?;
-    let at = plan.at.load(Ordering::Acquire) as usize;
-    let (step, about) = spawn.script.describe(at);
+    let (step, about) = match plan.at.load(Ordering::Acquire) {
+        AT_FILES => (Step::CloseFiles, Cow::Borrowed("leave the driver's files")),
+        at => spawn.script.describe(at as usize),
+    };
     match plan.errno.load(Ordering::Acquire) {
         // The last step leaves no trace when it succeeds; a kill in the middle of it looks the
         // same, and the one who waits for the process sees the kill.
@@ -213,6 +224,13 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
             })
         }
     }
+}
+
+/// A file that is kept open as long as a task is known, under a number above those of the files that starts need for a
+/// moment: a child copies every file below the highest that its calls name.
+pub(crate) fn held(file: OwnedFd) -> OwnedFd {
+    // A limit of open files that is lower leaves it where it is.
+    rustix::io::fcntl_dupfd_cloexec(&file, limits::HELD_FILES_FROM).unwrap_or(file)
 }
 
 /// A pidfd that the runtime watches; readable from the end of its process on. Needs a runtime to be
@@ -260,7 +278,7 @@ fn clone_child(
         limits::CHILD_STACK_BYTES / size_of::<StackUnit>()
     ];
     let mut pidfd: c_int = -1;
-    let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
+    let shared = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     let args = CloneArgs {
         flags: u64::from(shared.cast_unsigned())
             | namespaces
@@ -287,7 +305,7 @@ fn clone_child(
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Spawned {
                 pid,
-                pidfd: Arc::new(pidfd),
+                pidfd: Arc::new(held(pidfd)),
             })
         }
         _ => {
@@ -391,13 +409,31 @@ unsafe extern "C" fn child_main(plan: *const Plan) -> ! {
     // SAFETY: the parent keeps the plan until this process has left its memory.
     let plan = unsafe { &*plan };
     default_signals();
+    if let Some(failed) = own_files(plan.files_end) {
+        plan.at.store(AT_FILES, Ordering::Release);
+        plan.errno.store(failed, Ordering::Release);
+        end();
+    }
     // SAFETY: the plan's pointers are valid, see above.
     let failed = unsafe { prepare_and_exec(plan) };
     plan.errno.store(failed, Ordering::Release);
+    end();
+}
+
+fn end() -> ! {
     loop {
         // SAFETY: ends this process at once; nothing of the parent's is run or freed.
         unsafe { libc::syscall(libc::SYS_exit_group, CHILD_FAILED) };
     }
+}
+
+/// Leaves the parent's table of open files for one with the files below `end`; the answer is the error number, if
+/// there is one.
+fn own_files(end: c_int) -> Option<c_int> {
+    let unshare = libc::CLOSE_RANGE_UNSHARE;
+    // SAFETY: the call takes numbers. It closes nothing in the table that the parent has.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, end, c_int::MAX, unshare) };
+    (result < 0).then(errno)
 }
 
 /// Gives every signal its default, ignored ones too: a program must not inherit what the driver

@@ -14,6 +14,8 @@ const REMOVE_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct CgroupDir {
     path: PathBuf,
+    /// The same from the hierarchy's root on.
+    from_root: PathBuf,
 }
 
 impl CgroupDir {
@@ -21,16 +23,22 @@ impl CgroupDir {
     pub(crate) fn create(name: &str) -> anyhow::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let mounts = fs::read_to_string("/proc/self/mounts")?;
-        let parent =
+        let (root, own) =
             own_dir(&own, &mounts).context("there is no cgroup v2 hierarchy on this machine")?;
-        let path = parent.join(format!("muster-perf-{}-{name}", std::process::id()));
+        let from_root = own.join(format!("muster-perf-{}-{name}", std::process::id()));
+        let path = root.join(&from_root);
         fs::create_dir(&path)
             .with_context(|| format!("cannot make {}: are you root?", path.display()))?;
-        Ok(Self { path })
+        Ok(Self { path, from_root })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// As `/proc/self/cgroup` would name it.
+    pub(crate) fn path_from_root(&self) -> PathBuf {
+        Path::new("/").join(&self.from_root)
     }
 
     /// Makes a cgroup in it.
@@ -79,15 +87,15 @@ impl Cgroup {
     }
 }
 
-/// The directory of this process's cgroup, from what `/proc/self` says.
-fn own_dir(own: &str, mounts: &str) -> Option<PathBuf> {
+/// Where the hierarchy is and where in it this process is, from what `/proc/self` says.
+fn own_dir(own: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let point = words.next()?;
         (words.next()? == "cgroup2").then_some(point)
     })?;
-    Some(Path::new(root).join(path))
+    Some((root.into(), path.into()))
 }
 
 #[cfg(test)]
@@ -99,7 +107,7 @@ mod tests {
         let own = "3:cpu:/v1\n0::/a/b\n";
         let mounts = "cgroup /v1/cpu cgroup rw,cpu 0 0\ncgroup2 /v2 cgroup2 rw 0 0\n";
 
-        assert_eq!(own_dir(own, mounts), Some(PathBuf::from("/v2/a/b")));
+        assert_eq!(own_dir(own, mounts), Some(("/v2".into(), "a/b".into())));
         assert_eq!(own_dir(own, "cgroup /v1/cpu cgroup rw,cpu 0 0\n"), None);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bpf_cost;
 mod client;
+mod driver_process;
 mod gc;
 mod gc_node;
 mod log_throughput;
@@ -11,6 +12,7 @@ mod raft_cluster;
 mod raft_commit;
 mod schedule;
 mod state_memory;
+mod task_fleet;
 mod task_start;
 mod tasks;
 
@@ -36,6 +38,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("raft_commit", raft_commit::run),
     ("raft_cluster", raft_cluster::run),
     ("task_start", task_start::run),
+    ("task_fleet", task_fleet::run),
     ("tasks", tasks::run),
     ("log_throughput", log_throughput::run),
     ("bpf_cost", bpf_cost::run),
@@ -86,7 +89,11 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
     let what = std::env::var(CHILD_ENV)?;
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match (what.as_str(), args.as_slice()) {
-        (task_start::CHILD, [socket]) => task_start::child(Path::new(socket))?,
+        (driver_process::CHILD, [socket]) => driver_process::child(Path::new(socket))?,
+        (task_start::oci::CHILD, [runtime, bundle, times]) => {
+            task_start::oci::child(runtime, Path::new(bundle), times)?;
+        }
+        (task_fleet::CHILD, args) => task_fleet::child(args)?,
         (state_memory::CHILD, args) => state_memory::child(args)?,
         (place::CHILD, args) => place::child(args)?,
         (bpf_cost::CHILD, args) => bpf_cost::child(args)?,

@@ -92,6 +92,8 @@ impl Call {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arg {
     Number(u64),
+    /// A descriptor of the parent.
+    File(c_int),
     /// A descriptor that an earlier call kept.
     Slot(u8),
 }
@@ -117,7 +119,7 @@ impl From<c_int> for Arg {
 
 impl From<BorrowedFd<'_>> for Arg {
     fn from(file: BorrowedFd<'_>) -> Self {
-        file.as_raw_fd().into()
+        Self::File(file.as_raw_fd())
     }
 }
 
@@ -134,6 +136,8 @@ pub(crate) struct Script {
     bytes: Vec<Box<[u8]>>,
     files: Vec<OwnedFd>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
+    /// The highest descriptor of the parent that a call names.
+    file_max: c_int,
 }
 
 impl Script {
@@ -156,6 +160,10 @@ impl Script {
         for (place, arg) in args.into_iter().enumerate() {
             match arg {
                 Arg::Number(value) => call.args[place] = value,
+                Arg::File(number) => {
+                    call.args[place] = i64::from(number).cast_unsigned();
+                    self.file_max = self.file_max.max(number);
+                }
                 Arg::Slot(slot) => call.slots[place] = slot,
             }
         }
@@ -206,7 +214,7 @@ impl Script {
 
     /// A descriptor that stays open as long as the script lives.
     pub(crate) fn file(&mut self, file: OwnedFd) -> Arg {
-        let arg = file.as_raw_fd().into();
+        let arg = Arg::File(file.as_raw_fd());
         self.files.push(file);
         arg
     }
@@ -218,6 +226,11 @@ impl Script {
 
     pub(super) fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// The highest descriptor of the parent that a call names.
+    pub(super) fn file_max(&self) -> c_int {
+        self.file_max
     }
 
     /// What the call at `at` does; past the last it is the program.
@@ -246,6 +259,19 @@ mod tests {
 
         assert_eq!(script.calls()[1].args(&slots), [5, 42, 0, 0, 0, 0]);
         assert_eq!(script.describe(2).0, Step::Exec);
+    }
+
+    #[test]
+    fn highest_file_is_known_and_numbers_are_none() {
+        let mut script = Script::default();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let number = file.as_raw_fd();
+
+        script.call(Step::Streams, "use", 1, [i32::MAX.into()]);
+        let held = script.file(file.into());
+        script.call(Step::Streams, "use", 2, [held, 0.into()]);
+
+        assert_eq!(script.file_max(), number);
     }
 
     #[test]

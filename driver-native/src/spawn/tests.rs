@@ -107,6 +107,18 @@ fn run(argv: &[&str], change: impl FnOnce(&mut Request)) -> Result<Outcome, Spaw
 }
 
 #[test]
+fn what_is_held_for_a_task_lies_high_and_survives_the_start_of_another() {
+    let file = held(crate::paths::open_null().unwrap());
+    assert!(file.as_raw_fd() >= limits::HELD_FILES_FROM, "{file:?}");
+
+    let outcome = run(&["/bin/true"], |_| {}).unwrap();
+
+    assert_eq!(outcome.code, Some(0));
+    let flags = rustix::io::fcntl_getfd(&file).unwrap();
+    assert_eq!(flags, rustix::io::FdFlags::CLOEXEC);
+}
+
+#[test]
 fn exit_code_comes_through() {
     let outcome = run(&["/bin/sh", "-c", "exit 7"], |_| {}).unwrap();
 

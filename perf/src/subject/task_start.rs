@@ -1,44 +1,59 @@
 //! `task_start`: the whole life of a task that ends at once, one after the other.
 //!
 //! A *cycle* is: make the task's cgroup, `start_task`, `wait_task`, `destroy_task`, remove the cgroup.
-//! `start` is `start_task` alone, until the task's program runs. Measured with the native driver in
-//! this process, through the plugin protocol in a process of its own as in production, and in this
-//! process with 1 GiB touched, where whoever forks copies page tables for tens of milliseconds.
+//! `start` is from before `start_task` to the first instruction of the task's program, which reads the same
+//! clock ([`program`]). Measured for each level of isolation, with the native driver in this process and
+//! through the plugin protocol in a process of its own as in production; for raw tasks also in this process
+//! with 1 GiB touched, where whoever forks copies page tables for tens of milliseconds.
 //!
 //! The rivals run the same program: the bare system calls with a cgroup ([`bare`]), `posix_spawn`
-//! without one, and with 1 GiB also a plain fork.
+//! without one, and with 1 GiB also a plain fork; for contained and strict tasks the bare system calls with
+//! the same namespaces and mounts ([`sandbox`]), and crun and runc ([`oci`]).
 
-#[cfg_attr(not(target_arch = "x86_64"), path = "task_start/bare_absent.rs")]
 mod bare;
+mod clock;
+pub(super) mod oci;
 mod program;
+mod sandbox;
+mod sleepers;
+mod timed;
 
+use std::ffi::CString;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use muster_driver::plugin::Client;
 use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
 use muster_driver_native::NativeDriver;
+use tokio::runtime::Runtime;
 
 use crate::cgroup::CgroupDir;
-use crate::harness::{Context, Latencies, Metric, TURNS, Tally};
-use crate::subject;
+use crate::harness::{Context, Metric, TURNS, Tally};
+use crate::subject::driver_process::DriverProcess;
+
+pub(super) use sleepers::Sleepers;
+
+use bare::Script;
+use clock::Words;
+use oci::Bundle;
+use sandbox::Sandbox;
+use timed::Timed;
 
 /// The rivals' names, as `budgets.toml` knows them.
 const BARE: &str = "mkdir, clone3, exec, wait, rmdir";
 const POSIX_SPAWN: &str = "posix_spawn without a cgroup";
 const FORK: &str = "fork and exec without a cgroup";
 const WITHOUT_GIB: &str = "without the GiB";
+const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
+const LEAN_SANDBOX: &str = "the same with /proc as the only mount";
+const RUNTIMES: [&str; 2] = ["crun", "runc"];
 
 /// What a big agent holds.
 const BALLAST_BYTES: usize = 1 << 30;
-/// How long the driver's process may take to answer.
-const DRIVER_WAIT: Duration = Duration::from_secs(10);
-/// What a child is told to be: see [`child`].
-pub(crate) const CHILD: &str = "driver";
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
@@ -50,120 +65,186 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         let _entered = runtime.enter();
         Arc::new(NativeDriver::new())
     };
-    let mut process = DriverProcess::start(&runtime, &place)?;
+    let mut process = DriverProcess::start(&runtime, place.dir.path())?;
     let plugged: Arc<dyn TaskDriver> = Arc::new(process.client.clone());
     for driver in [&in_process, &plugged] {
         let allowed = serde_json::json!({ "allow_raw": true });
         runtime.block_on(driver.set_config(allowed))?;
     }
-    // In a task of the runtime, where an agent calls its drivers too.
-    let cycles = |driver: &Arc<dyn TaskDriver>, label: String, starts, timed: &mut Timed| {
-        let cycles = Arc::clone(&place).cycles(Arc::clone(driver), label, starts);
-        timed.add(&runtime.block_on(runtime.spawn(cycles))??)
+    let subject = Subject {
+        runtime: &runtime,
+        place,
+        in_process,
+        plugged,
+        starts: context.pick(200, 40),
     };
-    let starts = context.pick(200, 40);
     let mut tally = Tally::default();
     // Warms the page cache, the allocator and both sides of the socket.
-    for driver in [&in_process, &plugged] {
-        cycles(driver, "warm".to_owned(), starts, &mut Timed::new()?)?;
+    for level in ["raw", "contained", "strict"] {
+        for driver in [&subject.in_process, &subject.plugged] {
+            subject.cycles(driver, level, &mut Timed::new()?)?;
+        }
     }
-    for round in 0..context.rounds() {
-        let [mut ours, mut plugin, mut bare, mut spawned] = Timed::several()?;
-        for turn in 0..TURNS {
-            cycles(
-                &in_process,
-                format!("light-{round}-{turn}"),
-                starts,
-                &mut ours,
-            )?;
-            place.bare(starts, &mut bare)?;
-            cycles(
-                &plugged,
-                format!("plugin-{round}-{turn}"),
-                starts,
-                &mut plugin,
-            )?;
-            place.spawned(starts, false, &mut spawned)?;
+    let bundle = Bundle::new(context.subdir()?)?;
+    for _ in 0..context.rounds() {
+        subject.raw(&mut tally)?;
+        subject.raw_with_ballast(&mut tally)?;
+        for level in ["contained", "strict"] {
+            subject.isolated(level, &bundle, &mut tally)?;
         }
-        ours.tell(&mut tally, "");
-        plugin.tell(&mut tally, "_plugin");
-        for (rival, timed) in [(BARE, &bare), (POSIX_SPAWN, &spawned)] {
-            for suffix in ["", "_plugin"] {
-                timed.tell_rival(&mut tally, suffix, rival);
-            }
-        }
-
-        let ballast = std::hint::black_box(vec![1_u8; BALLAST_BYTES]);
-        let [mut heavy, mut bare, mut forked, _] = Timed::several()?;
-        for turn in 0..TURNS {
-            cycles(
-                &in_process,
-                format!("heavy-{round}-{turn}"),
-                starts,
-                &mut heavy,
-            )?;
-            place.bare(starts, &mut bare)?;
-            // A twentieth: each may take 50 ms.
-            place.spawned(starts / 20, true, &mut forked)?;
-        }
-        drop(std::hint::black_box(ballast));
-        heavy.tell(&mut tally, "_1gib");
-        ours.tell_rival(&mut tally, "_1gib", WITHOUT_GIB);
-        bare.tell_rival(&mut tally, "_1gib", BARE);
-        forked.tell_rival(&mut tally, "_1gib", FORK);
     }
     process.stop(&runtime)?;
     Ok(tally.finish())
 }
 
-/// What a child of this subject does: it is the driver's process.
-pub(crate) fn child(socket: &Path) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    Ok(runtime.block_on(muster_driver_native::serve(socket))?)
+struct Subject<'a> {
+    runtime: &'a Runtime,
+    place: Arc<Place>,
+    in_process: Arc<dyn TaskDriver>,
+    plugged: Arc<dyn TaskDriver>,
+    /// Tasks in a turn.
+    starts: u32,
+}
+
+impl Subject<'_> {
+    /// In a task of the runtime, where an agent calls its drivers too.
+    fn cycles(
+        &self,
+        driver: &Arc<dyn TaskDriver>,
+        level: &'static str,
+        timed: &mut Timed,
+    ) -> anyhow::Result<()> {
+        let cycles = Arc::clone(&self.place).cycles(Arc::clone(driver), level, self.starts);
+        timed.add(&self.runtime.block_on(self.runtime.spawn(cycles))??)
+    }
+
+    fn raw(&self, tally: &mut Tally) -> anyhow::Result<()> {
+        let [mut ours, mut plugin, mut bare, mut spawned] = Timed::several()?;
+        let script = self.place.raw_script()?;
+        for _ in 0..TURNS {
+            self.cycles(&self.in_process, "raw", &mut ours)?;
+            self.place.bare(&script, self.starts, &mut bare)?;
+            self.cycles(&self.plugged, "raw", &mut plugin)?;
+            self.place.spawned(self.starts, false, &mut spawned)?;
+        }
+        ours.tell(tally, "");
+        plugin.tell(tally, "_plugin");
+        for (rival, timed) in [(BARE, &bare), (POSIX_SPAWN, &spawned)] {
+            for suffix in ["", "_plugin"] {
+                timed.tell_rival(tally, suffix, rival);
+            }
+        }
+        Ok(())
+    }
+
+    fn raw_with_ballast(&self, tally: &mut Tally) -> anyhow::Result<()> {
+        let [mut light, mut heavy, mut bare, mut forked] = Timed::several()?;
+        let script = self.place.raw_script()?;
+        for _ in 0..TURNS {
+            self.cycles(&self.in_process, "raw", &mut light)?;
+            let ballast = std::hint::black_box(vec![1_u8; BALLAST_BYTES]);
+            self.cycles(&self.in_process, "raw", &mut heavy)?;
+            self.place.bare(&script, self.starts, &mut bare)?;
+            // A twentieth: each may take 50 ms.
+            self.place.spawned(self.starts / 20, true, &mut forked)?;
+            drop(std::hint::black_box(ballast));
+        }
+        heavy.tell(tally, "_1gib");
+        for (rival, timed) in [(WITHOUT_GIB, &light), (BARE, &bare), (FORK, &forked)] {
+            timed.tell_rival(tally, "_1gib", rival);
+        }
+        Ok(())
+    }
+
+    fn isolated(
+        &self,
+        level: &'static str,
+        bundle: &Bundle,
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
+        let [mut ours, mut plugin, mut bare, mut lean] = Timed::several()?;
+        let mut runtimes = Timed::several::<2>()?;
+        let (full_script, lean_script) = self.place.sandbox_scripts()?;
+        for _ in 0..TURNS {
+            self.cycles(&self.in_process, level, &mut ours)?;
+            self.place.bare(&full_script, self.starts, &mut bare)?;
+            self.cycles(&self.plugged, level, &mut plugin)?;
+            self.place.bare(&lean_script, self.starts, &mut lean)?;
+            for (name, timed) in RUNTIMES.into_iter().zip(&mut runtimes) {
+                // A twentieth: each takes 10 to 50 ms.
+                match bundle.run(name, self.starts / 20)? {
+                    Some(turn) => timed.add(&turn)?,
+                    None => writeln!(
+                        std::io::stderr(),
+                        "task_start: no {name} here: apt-get install {name}"
+                    )?,
+                }
+            }
+        }
+        ours.tell(tally, &format!("_{level}"));
+        plugin.tell(tally, &format!("_{level}_plugin"));
+        let mut rivals = vec![(BARE_SANDBOX, &bare), (LEAN_SANDBOX, &lean)];
+        rivals.extend(RUNTIMES.into_iter().zip(&runtimes));
+        rivals.retain(|(_, timed)| !timed.is_empty());
+        for (rival, timed) in rivals {
+            for suffix in ["", "_plugin"] {
+                timed.tell_rival(tally, &format!("_{level}{suffix}"), rival);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn path_text(path: &Path) -> anyhow::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// A cgroup, a program and a working directory.
 struct Place {
     cgroup: CgroupDir,
+    /// Below the task's own directory, which every level shows to its tasks.
     program: PathBuf,
+    words: Words,
+    sandbox: Sandbox,
     dir: tempfile::TempDir,
 }
 
 impl Place {
     fn new(context: &Context) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
-        let program = program::write(dir.path())?;
+        let local = dir.path().join("local");
+        std::fs::create_dir(&local)?;
         Ok(Self {
             cgroup: CgroupDir::create("start")?,
-            program,
+            program: program::write(&local)?,
+            words: Words::new(dir.path())?,
+            sandbox: Sandbox::prepare(dir.path(), dir.path())?,
             dir,
         })
     }
 
-    /// Runs `starts` tasks of `driver`. No `label` is used twice.
+    /// Runs `starts` tasks of `driver`.
     async fn cycles(
         self: Arc<Self>,
         driver: Arc<dyn TaskDriver>,
-        label: String,
+        level: &'static str,
         starts: u32,
     ) -> anyhow::Result<Timed> {
-        let turn = Instant::now();
         let mut timed = Timed::new()?;
         let program = self
             .program
             .to_str()
             .context("the program's path is text")?;
         for number in 0..starts {
-            let name = format!("{label}-{number}");
+            let name = format!("{level}-{number}");
             let config = TaskConfig {
                 id: format!("{name}/main/00000000"),
                 task_name: "main".to_owned(),
                 alloc_id: name.clone(),
-                config: serde_json::json!({ "command": program, "isolation": "raw" }),
+                config: serde_json::json!({ "command": program, "isolation": level }),
                 alloc_dir: self.dir.path().to_owned(),
                 task_dir: self.dir.path().to_owned(),
+                stdout_path: self.words.path().to_owned(),
                 cgroup: Some(CgroupPlacement {
                     dir: self.cgroup.path().join(&name),
                     joins: Vec::new(),
@@ -172,156 +253,68 @@ impl Place {
             };
             let task_id = config.id.clone();
 
-            let begun = Instant::now();
+            let begun = clock::now();
             let cgroup = self.cgroup.child(&name)?;
-            let starting = Instant::now();
+            let starting = clock::now();
             driver.start_task(config).await?;
-            timed.starts.add(starting.elapsed());
             let exit = driver.wait_task(&task_id).await?;
             driver.destroy_task(&task_id, false).await?;
             cgroup.remove()?;
-            timed.cycles.add(begun.elapsed());
+            let ended = clock::now();
 
             ensure!(exit.successful(), "the task ended with {exit:?}");
+            let ran = self.words.next()?;
+            timed.add_cycle(ran.saturating_sub(starting), ended.saturating_sub(begun));
         }
-        timed.wall = turn.elapsed();
-        timed.count = starts;
         Ok(timed)
     }
 
+    /// The program alone.
+    fn raw_script(&self) -> anyhow::Result<Script> {
+        let mut script = Script::new(0);
+        script.output(self.words.file());
+        script.exec(&[&path_text(&self.program)?])?;
+        Ok(script)
+    }
+
+    /// The program in the sandbox, and in one with hardly a mount.
+    fn sandbox_scripts(&self) -> anyhow::Result<(Script, Script)> {
+        let program = path_text(&Path::new("/local").join(program::NAME))?;
+        let full = self.sandbox.script(&[&program], self.words.file())?;
+        Ok((full, self.sandbox.lean(&[&program], self.words.file())?))
+    }
+
     /// The same with bare system calls.
-    fn bare(&self, starts: u32, timed: &mut Timed) -> anyhow::Result<()> {
-        let program = bare::Program::new(&self.program)?;
-        let turn = Instant::now();
+    fn bare(&self, script: &Script, starts: u32, timed: &mut Timed) -> anyhow::Result<()> {
         for number in 0..starts {
-            let begun = Instant::now();
+            let begun = clock::now();
             let cgroup = self.cgroup.child(&format!("bare-{number}"))?;
-            let starting = Instant::now();
-            let started = bare::start(&program, &cgroup)?;
-            timed.starts.add(starting.elapsed());
-            started.wait()?;
+            let starting = clock::now();
+            bare::start(script, &cgroup)?.wait()?;
             cgroup.remove()?;
-            timed.cycles.add(begun.elapsed());
+            let ended = clock::now();
+            let ran = self.words.next()?;
+            timed.add_cycle(ran.saturating_sub(starting), ended.saturating_sub(begun));
         }
-        timed.wall += turn.elapsed();
-        timed.count += starts;
         Ok(())
     }
 
     /// The program spawned by the standard library: `posix_spawn`, or fork and exec.
     fn spawned(&self, starts: u32, fork: bool, timed: &mut Timed) -> anyhow::Result<()> {
-        let turn = Instant::now();
         for _ in 0..starts {
-            let begun = Instant::now();
             let mut command = Command::new(&self.program);
+            command.stdout(self.words.file().try_clone_to_owned()?);
             if fork {
                 // The library forks to set a user, be it the same one.
                 command.uid(nix::unistd::getuid().as_raw());
             }
-            let mut child = command.spawn()?;
-            timed.starts.add(begun.elapsed());
-            let status = child.wait()?;
-            timed.cycles.add(begun.elapsed());
+            let begun = clock::now();
+            let status = command.spawn()?.wait()?;
+            let ended = clock::now();
             ensure!(status.success(), "the program ended with {status}");
+            let ran = self.words.next()?;
+            timed.add_cycle(ran.saturating_sub(begun), ended.saturating_sub(begun));
         }
-        timed.wall += turn.elapsed();
-        timed.count += starts;
         Ok(())
-    }
-}
-
-/// Durations of a turn, or of a round.
-struct Timed {
-    wall: Duration,
-    count: u32,
-    starts: Latencies,
-    cycles: Latencies,
-}
-
-impl Timed {
-    fn new() -> anyhow::Result<Self> {
-        let (starts, cycles) = (Latencies::new()?, Latencies::new()?);
-        Ok(Self {
-            wall: Duration::ZERO,
-            count: 0,
-            starts,
-            cycles,
-        })
-    }
-
-    fn several() -> anyhow::Result<[Self; 4]> {
-        Ok([Self::new()?, Self::new()?, Self::new()?, Self::new()?])
-    }
-
-    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
-        self.wall += other.wall;
-        self.count += other.count;
-        self.starts.merge(&other.starts)?;
-        self.cycles.merge(&other.cycles)
-    }
-
-    fn values(&self) -> [(&'static str, &'static str, f64); 5] {
-        [
-            (
-                "cycles",
-                "tasks/s",
-                f64::from(self.count) / self.wall.as_secs_f64(),
-            ),
-            ("cycle_us_p50", "µs", self.cycles.micros(0.5)),
-            ("cycle_us_p99", "µs", self.cycles.micros(0.99)),
-            ("start_us_p50", "µs", self.starts.micros(0.5)),
-            ("start_us_p99", "µs", self.starts.micros(0.99)),
-        ]
-    }
-
-    fn tell(&self, tally: &mut Tally, suffix: &str) {
-        for (name, unit, value) in self.values() {
-            tally.ours(&format!("{name}{suffix}"), unit, value);
-        }
-    }
-
-    fn tell_rival(&self, tally: &mut Tally, suffix: &str, rival: &str) {
-        for (name, unit, value) in self.values() {
-            tally.rival(&format!("{name}{suffix}"), unit, rival, value);
-        }
-    }
-}
-
-/// The native driver in a process of its own.
-struct DriverProcess {
-    child: Child,
-    client: Client,
-}
-
-impl DriverProcess {
-    fn start(runtime: &tokio::runtime::Runtime, place: &Place) -> anyhow::Result<Self> {
-        let socket = place.dir.path().join("driver.sock");
-        let _entered = runtime.enter();
-        let client = Client::new("native", &socket);
-        let child = subject::child_command(CHILD, [socket.as_os_str()])?.spawn()?;
-        let deadline = Instant::now() + DRIVER_WAIT;
-        let started = Self { child, client };
-        while let Err(error) = runtime.block_on(started.client.ping()) {
-            ensure!(
-                Instant::now() < deadline,
-                "the driver's process does not answer: {error}"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(started)
-    }
-
-    fn stop(&mut self, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
-        runtime.block_on(self.client.shutdown())?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for DriverProcess {
-    fn drop(&mut self) {
-        // Already gone unless something failed before `stop`; then there is nothing more to be done.
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }

@@ -43,6 +43,8 @@ const RULES: &[Rule] = &[
             // What a task sees in its own root.
             "driver-native/src/isolation/view",
             "driver-native/tests/isolation/probe",
+            // Where crun and runc look, whatever is there.
+            "perf/src/subject/task_start/oci",
             "xtask/src/vm",
             "xtask/src/tidy",
         ],

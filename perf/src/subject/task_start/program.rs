@@ -1,4 +1,5 @@
-//! The smallest program: it ends at once, and well.
+//! The smallest program that says when it ran: its first instructions read the clock, it writes what they
+//! read and ends well.
 //!
 //! Without a C library, so that what is measured is the start and not a dynamic loader, which takes
 //! longer than all of it.
@@ -7,36 +8,40 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// `exit(0)`.
-#[cfg(target_arch = "x86_64")]
+/// Written for x86-64 only, as the native driver is.
 const CODE: &[u8] = &[
+    0x48, 0x83, 0xec, 0x10, // sub rsp, 16
+    0xb8, 228, 0, 0, 0, // mov eax, 228 (clock_gettime)
+    0xbf, 1, 0, 0, 0, // mov edi, 1 (CLOCK_MONOTONIC)
+    0x48, 0x89, 0xe6, // mov rsi, rsp
+    0x0f, 0x05, // syscall
+    0xb8, 1, 0, 0, 0, // mov eax, 1 (write)
+    0xbf, 1, 0, 0, 0, // mov edi, 1 (standard output)
+    0x48, 0x89, 0xe6, // mov rsi, rsp
+    0xba, 16, 0, 0, 0, // mov edx, 16
+    0x0f, 0x05, // syscall
     0xb8, 60, 0, 0, 0, // mov eax, 60 (exit)
     0x31, 0xff, // xor edi, edi
     0x0f, 0x05, // syscall
 ];
-/// `exit(0)`.
-#[cfg(target_arch = "aarch64")]
-const CODE: &[u8] = &[
-    0xa8, 0x0b, 0x80, 0xd2, // mov x8, 93 (exit)
-    0x00, 0x00, 0x80, 0xd2, // mov x0, 0
-    0x01, 0x00, 0x00, 0xd4, // svc 0
-];
 
 /// EM_X86_64.
-#[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
-/// EM_AARCH64.
-#[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = 183;
 
 /// Where the program is mapped.
 const BASE: u64 = 0x40_0000;
 const HEADER_BYTES: u16 = 64;
 const PROGRAM_HEADER_BYTES: u16 = 56;
 
+/// What it is called.
+pub(super) const NAME: &str = "now";
+
+/// Bytes that it writes: seconds and nanoseconds of CLOCK_MONOTONIC.
+pub(super) const WORDS_BYTES: usize = 16;
+
 /// Writes the program into `dir`.
 pub(super) fn write(dir: &Path) -> anyhow::Result<PathBuf> {
-    let path = dir.join("nothing");
+    let path = dir.join(NAME);
     fs::write(&path, elf())?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     Ok(path)
@@ -69,16 +74,20 @@ fn elf() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock;
     use super::*;
 
     #[test]
-    fn the_program_ends_well() {
+    fn the_program_says_when_it_ran_and_ends_well() {
         let dir = tempfile::tempdir().unwrap();
+        let before = clock::now();
 
-        let status = std::process::Command::new(write(dir.path()).unwrap())
-            .status()
+        let output = std::process::Command::new(write(dir.path()).unwrap())
+            .output()
             .unwrap();
 
-        assert!(status.success(), "{status}");
+        let ran = clock::read(&output.stdout).unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!((before..clock::now()).contains(&ran), "{ran:?}");
     }
 }

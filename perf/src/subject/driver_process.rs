@@ -1,0 +1,63 @@
+//! The native driver in a process of its own, as in production.
+
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use muster_driver::plugin::Client;
+use tokio::runtime::{Builder, Runtime};
+
+use super::child_command;
+
+/// What a child is told to be: see [`child`].
+pub(super) const CHILD: &str = "driver";
+
+/// How long the driver's process may take to answer.
+const DRIVER_WAIT: Duration = Duration::from_secs(10);
+
+/// What a child does: it is the driver's process.
+pub(super) fn child(socket: &Path) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(muster_driver_native::serve(socket))?)
+}
+
+/// The process, and the way to it.
+pub(super) struct DriverProcess {
+    child: Child,
+    pub(super) client: Client,
+}
+
+impl DriverProcess {
+    /// One that listens in `dir`.
+    pub(super) fn start(runtime: &Runtime, dir: &Path) -> anyhow::Result<Self> {
+        let socket = dir.join("driver.sock");
+        let _entered = runtime.enter();
+        let client = Client::new("native", &socket);
+        let child = child_command(CHILD, [socket.as_os_str()])?.spawn()?;
+        let deadline = Instant::now() + DRIVER_WAIT;
+        let started = Self { child, client };
+        while let Err(error) = runtime.block_on(started.client.ping()) {
+            ensure!(
+                Instant::now() < deadline,
+                "the driver's process does not answer: {error}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(started)
+    }
+
+    pub(super) fn stop(&mut self, runtime: &Runtime) -> anyhow::Result<()> {
+        runtime.block_on(self.client.shutdown())?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for DriverProcess {
+    fn drop(&mut self) {
+        // Already gone unless something failed before `stop`; then there is nothing more to be done.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

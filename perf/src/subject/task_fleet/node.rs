@@ -1,0 +1,159 @@
+//! The node's processes: an agent, and the driver that it starts.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_control::server::Server;
+use muster_link::tls::{Identity, Role};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::Builder;
+
+use crate::subject::{CHILD_ENV, driver_process};
+
+/// What a child is told to be: see [`child`].
+pub(in crate::subject) const CHILD: &str = "agent";
+
+/// An agent's process, and all that it left; ends with this.
+pub(super) struct NodeProcess {
+    agent: Child,
+    data_dir: tempfile::TempDir,
+}
+
+/// What processes of ours take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Footprint {
+    /// Proportional set size.
+    pub(super) kib: f64,
+    pub(super) processes: f64,
+    pub(super) threads: f64,
+}
+
+impl NodeProcess {
+    pub(super) fn start(server: &Server) -> anyhow::Result<Self> {
+        // Short, for the sake of the driver's socket.
+        let data_dir = tempfile::Builder::new().prefix("mp").tempdir()?;
+        let (addr, tls) = (
+            server.info().quic_addr.to_string(),
+            server.info().data_dir.join("tls"),
+        );
+        let data = data_dir.path().join("data");
+        let args: [&OsStr; 3] = [data.as_ref(), addr.as_ref(), tls.as_ref()];
+        // A copy, so that agent and driver share the program's pages with each other and not with what measures.
+        let program = data_dir.path().join("muster");
+        fs::copy(std::env::current_exe()?, &program)?;
+        let agent = Command::new(&program)
+            .env(CHILD_ENV, CHILD)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("start the agent")?;
+        Ok(Self { agent, data_dir })
+    }
+
+    /// Stops every task, the driver and the agent.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        drop(self.agent.stdin.take());
+        let status = self.agent.wait()?;
+        ensure!(status.success(), "the agent ended with {status}");
+        Ok(())
+    }
+
+    /// CPU time of agent and driver so far, in user and in system mode.
+    pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
+        let mut nanoseconds = 0;
+        for pid in self.pids()? {
+            for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+                let path = thread?.path().join("schedstat");
+                let text = fs::read_to_string(path)?;
+                let ran = text.split(' ').next().context("a thread has run")?;
+                nanoseconds += ran.parse::<u64>()?;
+            }
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    pub(super) fn footprint(&self) -> anyhow::Result<Footprint> {
+        let mut sum = Footprint {
+            kib: 0.0,
+            processes: 0.0,
+            threads: 0.0,
+        };
+        for pid in self.pids()? {
+            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+            let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+            sum.kib += field(&rollup, "Pss:")?;
+            sum.threads += field(&status, "Threads:")?;
+            sum.processes += 1.0;
+        }
+        Ok(sum)
+    }
+
+    /// Every process that runs the program: agent, driver, and what they would have for each task.
+    fn pids(&self) -> anyhow::Result<Vec<u32>> {
+        let program = self.data_dir.path().join("muster");
+        let runs_it = |pid: u32| {
+            fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe: PathBuf| exe == program)
+        };
+        let pids = fs::read_dir("/proc")?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|pid| runs_it(*pid));
+        let pids: Vec<u32> = pids.collect();
+        ensure!(
+            pids.contains(&self.agent.id()) && pids.len() >= 2,
+            "agent and driver are not both there: {pids:?}"
+        );
+        Ok(pids)
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        // Already gone unless something failed before `end`; then its tasks are, too, what is cleaned up.
+        drop(self.agent.kill());
+        drop(self.agent.wait());
+        drop(muster_agent::clean::run(
+            &self.data_dir.path().join("data"),
+            true,
+        ));
+    }
+}
+
+/// A number of a file of `/proc` with a name in front of each.
+fn field(text: &str, name: &str) -> anyhow::Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let word = line.and_then(|line| line.split_whitespace().next());
+    let word = word.with_context(|| format!("there is no {name}"))?;
+    Ok(word.parse()?)
+}
+
+/// What the child does: it is the agent, until its standard input is closed.
+pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
+    let [data_dir, server, tls] = args else {
+        anyhow::bail!("an agent is told three things");
+    };
+    // Each task costs some files, as in the real program.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let server = server.to_str().context("an address is text")?;
+    let identity = Identity::load(Path::new(tls), Role::Agent)?;
+    let command = vec![std::env::current_exe()?.into()];
+    let mut config = AgentConfig::new(data_dir.into(), vec![server.parse()?], identity, command);
+    config.driver_env = vec![(CHILD_ENV.into(), driver_process::CHILD.into())];
+    let settings = config.plugins.entry("native".to_owned()).or_default();
+    settings.config = serde_json::json!({ "allow_raw": true });
+    // How full the machine's disk is must not decide what is collected while it is measured.
+    config.gc.limits.disk_percent_max = 100;
+    config.gc.limits.inode_percent_max = 100;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let agent = runtime.block_on(Agent::start(config))?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    runtime.block_on(agent.shutdown(Leave::StopTasks));
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! The floor of contained tasks: the same namespaces and the same mounts, made for each by the textbook's calls.
+//!
+//! The child is born in new mount, pid, ipc and uts namespaces, makes a cgroup namespace, takes its copy of
+//! the host's mounts, binds a root that was prepared on disk once, and into it the host's directories
+//! (read-only), a `/dev` that was prepared too, `sysfs`, `/proc` with what hides parts of it, `/dev/pts`,
+//! `/dev/shm`, `/dev/mqueue`, `/run` and four directories of its own; then `pivot_root`, and what was there
+//! before is unmounted. It sets its host name and runs the program. What a contained task has besides is
+//! not in it: another user, no capabilities, limits, the filter of system calls.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat, symlinkat};
+
+use super::bare::Script;
+
+/// Host directories that the driver shows unless told otherwise, where they are on this machine.
+const HOST_DIRS: [&str; 10] = [
+    "usr",
+    "etc/alternatives",
+    "etc/ca-certificates",
+    "etc/fonts",
+    "etc/java-17-openjdk",
+    "etc/ld.so.conf.d",
+    "etc/perl",
+    "etc/python3",
+    "etc/ssl/certs",
+    "etc/terminfo",
+];
+const LINKS: [(&str, &str); 4] = [
+    ("usr/bin", "bin"),
+    ("usr/sbin", "sbin"),
+    ("usr/lib", "lib"),
+    ("usr/lib64", "lib64"),
+];
+const DEVICES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+const PROC_READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+const PROC_MASKED_FILES: [&str; 7] = [
+    "interrupts",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "timer_list",
+    "timer_stats",
+];
+const PROC_MASKED_DIRS: [&str; 3] = ["acpi", "asound", "scsi"];
+const SYS_MASKED: [&str; 2] = ["firmware", "devices/virtual/powercap"];
+/// Directories of the task's own.
+const OWN_DIRS: [&str; 4] = ["local", "secrets", "tmp", "alloc"];
+
+const PLAIN: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+
+/// A root that is bound for each child.
+pub(super) struct Sandbox {
+    root: PathBuf,
+    /// Holds the directories of the task's own.
+    task_dir: PathBuf,
+}
+
+impl Sandbox {
+    /// Prepares a root in `dir`, with the directories of `task_dir`.
+    pub(super) fn prepare(dir: &Path, task_dir: &Path) -> anyhow::Result<Self> {
+        let root = dir.join("sandbox");
+        for path in [
+            "proc",
+            "sys",
+            "run",
+            "dev/pts",
+            "dev/shm",
+            "dev/mqueue",
+            "var/empty",
+        ] {
+            fs::create_dir_all(root.join(path))?;
+        }
+        for path in HOST_DIRS.into_iter().filter(|path| is_shown(path)) {
+            fs::create_dir_all(root.join(path))?;
+        }
+        for (target, link) in LINKS {
+            symlinkat(target, CWD, root.join(link))?;
+        }
+        for (name, major, minor) in DEVICES {
+            let path = root.join("dev").join(name);
+            let mode = Mode::from_raw_mode(0o666);
+            mknodat(
+                CWD,
+                path,
+                FileType::CharacterDevice,
+                mode,
+                makedev(major, minor),
+            )?;
+        }
+        for name in OWN_DIRS {
+            fs::create_dir_all(root.join(name))?;
+            fs::create_dir_all(task_dir.join(name))?;
+        }
+        let task_dir = task_dir.to_owned();
+        Ok(Self { root, task_dir })
+    }
+
+    /// The calls that end with `program` in the sandbox, with `output`.
+    pub(super) fn script(
+        &self,
+        program: &[&CStr],
+        output: BorrowedFd<'_>,
+    ) -> anyhow::Result<Script> {
+        let namespaces =
+            libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let mut script = Script::new(namespaces);
+        let new_cgroup = libc::CLONE_NEWCGROUP.unsigned_abs().into();
+        script.call(libc::SYS_unshare, &[new_cgroup], 0);
+        let mut calls = Calls {
+            script: &mut script,
+            root: &self.root,
+        };
+        calls.mount("", Path::new("/"), "", libc::MS_REC | libc::MS_PRIVATE, "")?;
+        calls.bind(&self.root, Path::new(""), libc::MS_NOSUID | libc::MS_NODEV)?;
+        calls.host()?;
+        calls.proc()?;
+        calls.shared()?;
+        for name in OWN_DIRS {
+            let from = self.task_dir.join(name);
+            calls.bind(&from, Path::new(name), libc::MS_NOSUID | libc::MS_NODEV)?;
+        }
+        calls.enter()?;
+        script.call(libc::SYS_setsid, &[], 0);
+        script.output(output);
+        script.exec(program)?;
+        Ok(script)
+    }
+
+    /// The same with `/proc` alone in it, and nothing hidden.
+    pub(super) fn lean(&self, program: &[&CStr], output: BorrowedFd<'_>) -> anyhow::Result<Script> {
+        let namespaces =
+            libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let mut script = Script::new(namespaces);
+        let mut calls = Calls {
+            script: &mut script,
+            root: &self.root,
+        };
+        calls.mount("", Path::new("/"), "", libc::MS_REC | libc::MS_PRIVATE, "")?;
+        let root = self.root.clone();
+        calls.mount_path(&root, &root, libc::MS_BIND)?;
+        calls.mount_path(
+            &self.task_dir.join("local"),
+            &root.join("local"),
+            libc::MS_BIND,
+        )?;
+        calls.mount("proc", &root.join("proc"), "proc", PLAIN, "")?;
+        calls.enter()?;
+        script.output(output);
+        script.exec(program)?;
+        Ok(script)
+    }
+}
+
+/// A directory of the host, and no link: those are links in the root too.
+fn is_shown(path: &str) -> bool {
+    let found = fs::symlink_metadata(Path::new("/").join(path));
+    found.is_ok_and(|found| found.is_dir())
+}
+
+struct Calls<'a> {
+    script: &'a mut Script,
+    root: &'a Path,
+}
+
+impl Calls<'_> {
+    fn mount(
+        &mut self,
+        source: &str,
+        target: &Path,
+        kind: &str,
+        flags: u64,
+        data: &str,
+    ) -> anyhow::Result<()> {
+        let source = self.text_or_null(source)?;
+        let target = self.script.path(target)?;
+        let kind = self.text_or_null(kind)?;
+        let data = self.text_or_null(data)?;
+        let args = [source, target, kind, flags, data];
+        self.script.call(libc::SYS_mount, &args, libc::ENOENT);
+        Ok(())
+    }
+
+    fn mount_path(&mut self, source: &Path, target: &Path, flags: u64) -> anyhow::Result<()> {
+        let args = [
+            self.script.path(source)?,
+            self.script.path(target)?,
+            0,
+            flags,
+            0,
+        ];
+        self.script.call(libc::SYS_mount, &args, libc::ENOENT);
+        Ok(())
+    }
+
+    fn text_or_null(&mut self, text: &str) -> anyhow::Result<u64> {
+        if text.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.script.text(&CString::new(text)?))
+    }
+
+    /// Binds `source` at `place` of the root, with `flags`, which takes a second call.
+    fn bind(&mut self, source: &Path, place: &Path, flags: u64) -> anyhow::Result<()> {
+        let target = self.root.join(place);
+        self.mount_path(source, &target, libc::MS_BIND)?;
+        self.mount(
+            "",
+            &target,
+            "",
+            libc::MS_REMOUNT | libc::MS_BIND | flags,
+            "",
+        )
+    }
+
+    fn host(&mut self) -> anyhow::Result<()> {
+        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
+        for path in HOST_DIRS.into_iter().filter(|path| is_shown(path)) {
+            self.bind(&Path::new("/").join(path), Path::new(path), flags)?;
+        }
+        let dev = self.root.join("dev");
+        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NOEXEC;
+        self.bind(&dev, Path::new("dev"), flags)?;
+        let sys = self.root.join("sys");
+        self.mount("sysfs", &sys, "sysfs", PLAIN | libc::MS_RDONLY, "")?;
+        let empty = self.root.join("var/empty");
+        for name in SYS_MASKED {
+            self.mount_path(&empty, &sys.join(name), libc::MS_BIND)?;
+        }
+        Ok(())
+    }
+
+    fn proc(&mut self) -> anyhow::Result<()> {
+        let proc = self.root.join("proc");
+        self.mount("proc", &proc, "proc", PLAIN, "")?;
+        let flags = PLAIN | libc::MS_RDONLY;
+        for name in PROC_READ_ONLY {
+            let path = proc.join(name);
+            self.bind(&path, &path, flags)?;
+        }
+        let null = self.root.join("dev/null");
+        for name in PROC_MASKED_FILES {
+            self.mount_path(&null, &proc.join(name), libc::MS_BIND)?;
+        }
+        let empty = self.root.join("var/empty");
+        for name in PROC_MASKED_DIRS {
+            self.mount_path(&empty, &proc.join(name), libc::MS_BIND)?;
+        }
+        Ok(())
+    }
+
+    fn shared(&mut self) -> anyhow::Result<()> {
+        let at = |path: &str| self.root.join(path);
+        let (pts, shm, mqueue, run) = (at("dev/pts"), at("dev/shm"), at("dev/mqueue"), at("run"));
+        let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
+        let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+        self.mount("devpts", &pts, "devpts", flags, options)?;
+        let options = "mode=1777,size=64m";
+        self.mount("shm", &shm, "tmpfs", PLAIN, options)?;
+        self.mount("mqueue", &mqueue, "mqueue", PLAIN, "")?;
+        self.mount("run", &run, "tmpfs", PLAIN, options)
+    }
+
+    /// Makes the root the root, lets nothing be reached of what was, and names the host.
+    fn enter(&mut self) -> anyhow::Result<()> {
+        let root = self.script.path(self.root)?;
+        self.script.call(libc::SYS_chdir, &[root], 0);
+        let here = self.script.text(c".");
+        self.script.call(libc::SYS_pivot_root, &[here, here], 0);
+        let detach = libc::MNT_DETACH.unsigned_abs().into();
+        self.script.call(libc::SYS_umount2, &[here, detach], 0);
+        let slash = self.script.text(c"/");
+        self.script.call(libc::SYS_chdir, &[slash], 0);
+        let name = self.script.text(c"main-bare");
+        self.script.call(libc::SYS_sethostname, &[name, 9], 0);
+        Ok(())
+    }
+}

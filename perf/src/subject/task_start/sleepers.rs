@@ -1,0 +1,62 @@
+//! Many processes that live at once, each in a cgroup, by bare system calls: the floor of `task_fleet`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::bare::{self, Script, Started};
+use super::clock::Words;
+use super::sandbox::Sandbox;
+use crate::cgroup::{Cgroup, CgroupDir};
+
+/// Where they are started.
+pub(in crate::subject) struct Sleepers {
+    cgroup: CgroupDir,
+    sandbox: Sandbox,
+    words: Words,
+}
+
+impl Sleepers {
+    pub(in crate::subject) fn new(dir: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            cgroup: CgroupDir::create("sleep")?,
+            sandbox: Sandbox::prepare(dir, dir)?,
+            words: Words::new(dir)?,
+        })
+    }
+
+    /// Starts so many of `/bin/sleep infinity`, ends them when all run, and says how long starting took.
+    pub(in crate::subject) fn start(
+        &self,
+        count: u32,
+        contained: bool,
+    ) -> anyhow::Result<Duration> {
+        let program = [c"/bin/sleep", c"infinity"];
+        let script = if contained {
+            self.sandbox.script(&program, self.words.file())?
+        } else {
+            let mut script = Script::new(0);
+            script.output(self.words.file());
+            script.exec(&program)?;
+            script
+        };
+        let mut live = Vec::new();
+        let begun = Instant::now();
+        let started = (0..count).try_for_each(|number| {
+            let cgroup = self.cgroup.child(&format!("sleep-{number}"))?;
+            live.push((bare::start(&script, &cgroup), cgroup));
+            anyhow::Ok(())
+        });
+        let took = begun.elapsed();
+        started.and(end(live))?;
+        Ok(took)
+    }
+}
+
+fn end(live: Vec<(anyhow::Result<Started>, Cgroup)>) -> anyhow::Result<()> {
+    let mut outcome = Ok(());
+    for (started, cgroup) in live {
+        let ended = started.and_then(Started::kill);
+        outcome = outcome.and(ended).and(Ok(cgroup.remove()?));
+    }
+    outcome
+}

@@ -1,0 +1,81 @@
+//! Durations of tasks' lives.
+
+use std::time::Duration;
+
+use crate::harness::{Latencies, Tally};
+
+/// Durations of a turn, or of a round.
+pub(super) struct Timed {
+    wall: Duration,
+    count: u32,
+    starts: Latencies,
+    cycles: Latencies,
+}
+
+impl Timed {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let (starts, cycles) = (Latencies::new()?, Latencies::new()?);
+        Ok(Self {
+            wall: Duration::ZERO,
+            count: 0,
+            starts,
+            cycles,
+        })
+    }
+
+    pub(super) fn several<const N: usize>() -> anyhow::Result<[Self; N]> {
+        let mut several = Vec::new();
+        for _ in 0..N {
+            several.push(Self::new()?);
+        }
+        several
+            .try_into()
+            .map_err(|_several: Vec<Self>| anyhow::anyhow!("as many as were made"))
+    }
+
+    /// Nothing was measured.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// One life: until its program's first instruction, and the whole of it. They follow each other.
+    pub(super) fn add_cycle(&mut self, start: Duration, cycle: Duration) {
+        self.starts.add(start);
+        self.cycles.add(cycle);
+        self.wall += cycle;
+        self.count += 1;
+    }
+
+    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.wall += other.wall;
+        self.count += other.count;
+        self.starts.merge(&other.starts)?;
+        self.cycles.merge(&other.cycles)
+    }
+
+    fn values(&self) -> [(&'static str, &'static str, f64); 5] {
+        [
+            (
+                "cycles",
+                "tasks/s",
+                f64::from(self.count) / self.wall.as_secs_f64(),
+            ),
+            ("cycle_us_p50", "µs", self.cycles.micros(0.5)),
+            ("cycle_us_p99", "µs", self.cycles.micros(0.99)),
+            ("start_us_p50", "µs", self.starts.micros(0.5)),
+            ("start_us_p99", "µs", self.starts.micros(0.99)),
+        ]
+    }
+
+    pub(super) fn tell(&self, tally: &mut Tally, suffix: &str) {
+        for (name, unit, value) in self.values() {
+            tally.ours(&format!("{name}{suffix}"), unit, value);
+        }
+    }
+
+    pub(super) fn tell_rival(&self, tally: &mut Tally, suffix: &str, rival: &str) {
+        for (name, unit, value) in self.values() {
+            tally.rival(&format!("{name}{suffix}"), unit, rival, value);
+        }
+    }
+}
