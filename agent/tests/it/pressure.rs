@@ -6,6 +6,7 @@ use std::process::Command;
 use muster_agent::GcReason;
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::ClientStatus;
+use muster_domain::resources::Mb;
 use rustix::fs::{Mode, OFlags};
 
 use crate::support::{FakeServer, Machine, batch, eventually, make_ext4, mount, privileged};
@@ -96,7 +97,11 @@ async fn fill(place: &Mounted, script: &str, reason: GcReason) -> (Vec<bool>, (u
     let agent = agent(place, &server).await;
     let mut allocs = Vec::new();
     for name in 0..ALLOCS {
-        let alloc_id = server.place(batch(name, script).build()).await;
+        // More than it makes: who exceeds its own disk is stopped.
+        let filler = batch(name, script).with(|spec, _| {
+            spec.groups[0].ephemeral_disk.size = Mb(12);
+        });
+        let alloc_id = server.place(filler.build()).await;
         server.status(alloc_id, ClientStatus::Complete).await;
         allocs.push(alloc_id);
     }
