@@ -11,6 +11,8 @@
 //!   included, divided by the tasks; `kib_more_per_task` is what has come to it since there were none. The
 //!   server is no part of it: it runs elsewhere.
 //! - `idle_percent`: CPU time of agent and driver while nothing happens, heartbeats included.
+//! - `adopted`: from the start of the next agent, after the first was killed, until the server has heard that it has
+//!   taken over all of them.
 //! - `threads_more`, `processes_more`: those of agent and driver, and what else runs this program, beyond
 //!   what they are without tasks.
 //!
@@ -23,8 +25,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use muster_control::server::{Server, ServerConfig};
-use muster_control_core::state::State;
-use muster_domain::alloc::ClientStatus;
+use muster_control_core::state::{AllocView, State};
+use muster_domain::alloc::{ClientStatus, TaskEventKind};
 use muster_domain::id::JobKey;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::runtime::{Builder, Runtime};
@@ -58,7 +60,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
     for _ in 0..context.pick(3, 1) {
         let runtime = Builder::new_multi_thread().enable_all().build()?;
-        let fleet = Fleet::start(context, &runtime)?;
+        let mut fleet = Fleet::start(context, &runtime)?;
         fleet.measure(&mut tally)?;
         fleet.end()?;
     }
@@ -97,7 +99,7 @@ impl<'a> Fleet<'a> {
         Ok(fleet)
     }
 
-    fn measure(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn measure(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
         std::thread::sleep(SETTLE);
         let empty = self.node.footprint()?;
         tally.ours("kib_without_tasks", "KiB", empty.kib);
@@ -116,7 +118,7 @@ impl<'a> Fleet<'a> {
 
     /// One job, started, looked at and stopped.
     fn load(
-        &self,
+        &mut self,
         level: &str,
         count: u32,
         empty: Footprint,
@@ -155,7 +157,25 @@ impl<'a> Fleet<'a> {
         ] {
             tally.ours(&format!("{name}_more_{suffix}"), name, more);
         }
+        self.adopt(&id, &suffix, count, tally)?;
         self.stop(&id, &suffix, tasks, tally)
+    }
+
+    fn adopt(
+        &mut self,
+        id: &str,
+        suffix: &str,
+        count: u32,
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        self.node.replace_agent(&self.server)?;
+        self.until("all tasks are taken over", |state| {
+            adopted(state, id) == count as usize
+        })?;
+        let took = begun.elapsed();
+        tally.ours(&format!("adopted_{suffix}"), "ms", took.as_secs_f64() * 1e3);
+        say("adopted", took)
     }
 
     fn idle(&self, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
@@ -254,6 +274,19 @@ fn with_status(state: &State, job: &str, status: ClientStatus) -> usize {
     allocs
         .filter(|alloc| alloc.client_status() == status)
         .count()
+}
+
+/// Allocations of a job that run on under an agent that did not start them.
+fn adopted(state: &State, job: &str) -> usize {
+    let key = JobKey::in_default(job.to_owned());
+    let allocs = state.allocs().of_job(&key);
+    let is_adopted = |alloc: &AllocView<'_>| {
+        let states = alloc.task_states();
+        let mut events = states.iter().flat_map(|task| &task.events);
+        alloc.client_status() == ClientStatus::Running
+            && events.any(|event| event.kind == TaskEventKind::Recovered)
+    };
+    allocs.filter(is_adopted).count()
 }
 
 /// A job as a user writes it, in Nomad's JSON.

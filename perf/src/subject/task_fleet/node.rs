@@ -38,23 +38,18 @@ impl NodeProcess {
     pub(super) fn start(server: &Server) -> anyhow::Result<Self> {
         // Short, for the sake of the driver's socket.
         let data_dir = tempfile::Builder::new().prefix("mp").tempdir()?;
-        let (addr, tls) = (
-            server.info().quic_addr.to_string(),
-            server.info().data_dir.join("tls"),
-        );
-        let data = data_dir.path().join("data");
-        let args: [&OsStr; 3] = [data.as_ref(), addr.as_ref(), tls.as_ref()];
         // A copy, so that agent and driver share the program's pages with each other and not with what measures.
-        let program = data_dir.path().join("muster");
-        fs::copy(std::env::current_exe()?, &program)?;
-        let agent = Command::new(&program)
-            .env(CHILD_ENV, CHILD)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("start the agent")?;
+        fs::copy(std::env::current_exe()?, data_dir.path().join("muster"))?;
+        let agent = agent(data_dir.path(), server)?;
         Ok(Self { agent, data_dir })
+    }
+
+    /// Kills the agent and starts the next one. The driver stays, and all tasks.
+    pub(super) fn replace_agent(&mut self, server: &Server) -> anyhow::Result<()> {
+        self.agent.kill()?;
+        self.agent.wait()?;
+        self.agent = agent(self.data_dir.path(), server)?;
+        Ok(())
     }
 
     /// Stops every task, the driver and the agent.
@@ -111,6 +106,23 @@ impl NodeProcess {
         );
         Ok(pids)
     }
+}
+
+/// Starts the agent whose program and data are in `dir`.
+fn agent(dir: &Path, server: &Server) -> anyhow::Result<Child> {
+    let (addr, tls) = (
+        server.info().quic_addr.to_string(),
+        server.info().data_dir.join("tls"),
+    );
+    let data = dir.join("data");
+    let args: [&OsStr; 3] = [data.as_ref(), addr.as_ref(), tls.as_ref()];
+    Command::new(dir.join("muster"))
+        .env(CHILD_ENV, CHILD)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("start the agent")
 }
 
 impl Drop for NodeProcess {
