@@ -209,7 +209,7 @@ pub(crate) async fn run(
     take: Option<Vec<u8>>,
     inputs: Inputs,
 ) {
-    // On the heap, and gone once the task runs: what a start takes is three quarters of what a task would keep.
+    // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
     match Box::pin(begin::begin(&facilities, &task, attempt, take)).await {
         Ok((live, note)) => {
             let live = Arc::new(live);
