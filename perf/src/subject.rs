@@ -19,7 +19,9 @@ mod tasks;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
+use anyhow::Context as _;
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::NodeSpec;
@@ -80,6 +82,19 @@ pub(crate) fn child_command<'a>(
     let mut command = Command::new(std::env::current_exe()?);
     command.env(CHILD_ENV, what).args(args);
     Ok(command)
+}
+
+/// Whether the machine has such a program.
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// CPU time of a thread, to the nanosecond, from its file `schedstat`.
+fn ran(schedstat: &Path) -> anyhow::Result<Duration> {
+    let text = std::fs::read_to_string(schedstat)?;
+    let nanos = text.split(' ').next().context("schedstat has numbers")?;
+    Ok(Duration::from_nanos(nanos.parse()?))
 }
 
 /// What a child of a subject does.

@@ -381,7 +381,7 @@ async fn register(addr: SocketAddr, load: Load, connection: u32) -> anyhow::Resu
 }
 
 /// How far a round is: it takes a while.
-fn say(what: &str, took: Duration) -> anyhow::Result<()> {
+pub(super) fn say(what: &str, took: Duration) -> anyhow::Result<()> {
     let seconds = took.as_secs_f64();
     writeln!(std::io::stderr(), "  {what}: {seconds:.2} s")?;
     Ok(())

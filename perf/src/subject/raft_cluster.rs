@@ -25,6 +25,7 @@ use muster_wire::codec;
 
 use super::raft_commit::{Timed, command, writes};
 use crate::harness::{Context, Latencies, TURNS, Tally};
+use crate::subject::is_there;
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
 const SIZES: [(u32, &str); 2] = [(3, "three"), (5, "five")];
@@ -377,11 +378,6 @@ fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
         Some(rate) => Ok(Some(rate)),
         None => bail!("`etcdctl check perf` told no writes/s: {text}"),
     }
-}
-
-fn is_there(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
 }
 
 fn free_port() -> anyhow::Result<u16> {

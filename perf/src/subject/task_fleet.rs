@@ -32,7 +32,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::Client;
-use super::place::ready;
+use super::place::{ready, say};
 use super::task_start::Sleepers;
 use crate::harness::{Context, Metric, Tally};
 
@@ -298,11 +298,4 @@ fn job(id: &str, level: &str, count: u32) -> String {
 "Config":{{"command":"/bin/sleep","args":["infinity"],"isolation":"{level}"}},
 "Resources":{{"CPU":1,"MemoryMB":4}}}}]}}]}}}}"#
     )
-}
-
-/// How far a round is: it takes a while.
-fn say(what: &str, took: Duration) -> anyhow::Result<()> {
-    let seconds = took.as_secs_f64();
-    writeln!(std::io::stderr(), "  {what}: {seconds:.2} s")?;
-    Ok(())
 }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::lines;
+use crate::subject::ran;
 
 /// Far below what a round takes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
@@ -82,7 +83,5 @@ fn waits(pid: u32) -> anyhow::Result<bool> {
 
 /// CPU time of a process of one thread, to the nanosecond.
 fn cpu(pid: u32) -> anyhow::Result<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-    let nanos = text.split(' ').next().context("schedstat has numbers")?;
-    Ok(Duration::from_nanos(nanos.parse()?))
+    ran(format!("/proc/{pid}/schedstat").as_ref())
 }

@@ -14,7 +14,7 @@ use muster_link::tls::{Identity, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
-use crate::subject::{CHILD_ENV, driver_process};
+use crate::subject::{CHILD_ENV, driver_process, ran};
 
 /// What a child is told to be: see [`child`].
 pub(in crate::subject) const CHILD: &str = "agent";
@@ -62,16 +62,13 @@ impl NodeProcess {
 
     /// CPU time of agent and driver so far, in user and in system mode.
     pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
-        let mut nanoseconds = 0;
+        let mut sum = Duration::ZERO;
         for pid in self.pids()? {
             for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-                let path = thread?.path().join("schedstat");
-                let text = fs::read_to_string(path)?;
-                let ran = text.split(' ').next().context("a thread has run")?;
-                nanoseconds += ran.parse::<u64>()?;
+                sum += ran(&thread?.path().join("schedstat"))?;
             }
         }
-        Ok(Duration::from_nanos(nanoseconds))
+        Ok(sum)
     }
 
     pub(super) fn footprint(&self) -> anyhow::Result<Footprint> {

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 
 use super::clock::{self, Words};
 use super::program;
+use super::sandbox::{OWN_DIRS, PROC_MASKED_DIRS, PROC_MASKED_FILES, PROC_READ_ONLY, SYS_MASKED};
 use super::timed::Timed;
 use crate::cgroup::CgroupDir;
-use crate::subject::child_command;
+use crate::subject::{child_command, is_there};
 
 /// What a child is told to be: see [`child`].
 pub(crate) const CHILD: &str = "oci";
@@ -38,9 +39,10 @@ impl Bundle {
     pub(super) fn new(dir: tempfile::TempDir) -> anyhow::Result<Self> {
         let cgroup = CgroupDir::create("oci")?;
         let root = dir.path().join("root");
-        for path in [
-            "proc", "dev", "sys", "usr", "local", "secrets", "tmp", "alloc", "run",
-        ] {
+        for path in ["proc", "dev", "sys", "usr", "run"]
+            .into_iter()
+            .chain(OWN_DIRS)
+        {
             fs::create_dir_all(root.join(path))?;
         }
         program::write(&root)?;
@@ -74,12 +76,6 @@ impl Bundle {
         }
         Ok(Some(timed))
     }
-}
-
-/// Whether there is such a program.
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 /// What a child of this does: runs the bundle again and again and prints what each time took.
@@ -160,10 +156,13 @@ fn config(dir: &Path, cgroup: &Path) -> Value {
         in_memory("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
         json!({ "destination": "/usr", "type": "bind", "source": "/usr", "options": ["bind", "ro", "nosuid", "nodev"] }),
     ];
-    for own in ["local", "secrets", "tmp", "alloc"] {
+    for own in OWN_DIRS {
         let source = dir.join("root").join(own);
         mounts.push(json!({ "destination": format!("/{own}"), "type": "bind", "source": source, "options": ["bind", "nosuid", "nodev"] }));
     }
+    let masked = PROC_MASKED_DIRS.into_iter().chain(PROC_MASKED_FILES);
+    let masked = masked.map(|name| format!("/proc/{name}"));
+    let masked = masked.chain(SYS_MASKED.map(|name| format!("/sys/{name}")));
     json!({
         "ociVersion": "1.0.2",
         "process": {
@@ -180,10 +179,8 @@ fn config(dir: &Path, cgroup: &Path) -> Value {
         "linux": {
             "namespaces": namespaces,
             "cgroupsPath": cgroup,
-            "maskedPaths": ["/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
-                "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
-                "/sys/firmware", "/sys/devices/virtual/powercap"],
-            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+            "maskedPaths": masked.collect::<Vec<_>>(),
+            "readonlyPaths": PROC_READ_ONLY.map(|name| format!("/proc/{name}")),
         },
     })
 }

@@ -43,8 +43,8 @@ const DEVICES: [(&str, u32, u32); 6] = [
     ("urandom", 1, 9),
     ("tty", 5, 0),
 ];
-const PROC_READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-const PROC_MASKED_FILES: [&str; 7] = [
+pub(super) const PROC_READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+pub(super) const PROC_MASKED_FILES: [&str; 7] = [
     "interrupts",
     "kcore",
     "keys",
@@ -53,10 +53,10 @@ const PROC_MASKED_FILES: [&str; 7] = [
     "timer_list",
     "timer_stats",
 ];
-const PROC_MASKED_DIRS: [&str; 3] = ["acpi", "asound", "scsi"];
-const SYS_MASKED: [&str; 2] = ["firmware", "devices/virtual/powercap"];
+pub(super) const PROC_MASKED_DIRS: [&str; 3] = ["acpi", "asound", "scsi"];
+pub(super) const SYS_MASKED: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 /// Directories of the task's own.
-const OWN_DIRS: [&str; 4] = ["local", "secrets", "tmp", "alloc"];
+pub(super) const OWN_DIRS: [&str; 4] = ["local", "secrets", "tmp", "alloc"];
 
 const PLAIN: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
@@ -148,14 +148,15 @@ impl Sandbox {
             root: &self.root,
         };
         calls.mount("", Path::new("/"), "", libc::MS_REC | libc::MS_PRIVATE, "")?;
-        let root = self.root.clone();
-        calls.mount_path(&root, &root, libc::MS_BIND)?;
-        calls.mount_path(
-            &self.task_dir.join("local"),
-            &root.join("local"),
+        calls.mount(&self.root, &self.root, "", libc::MS_BIND, "")?;
+        calls.mount(
+            self.task_dir.join("local"),
+            &self.root.join("local"),
+            "",
             libc::MS_BIND,
+            "",
         )?;
-        calls.mount("proc", &root.join("proc"), "proc", PLAIN, "")?;
+        calls.mount("proc", &self.root.join("proc"), "proc", PLAIN, "")?;
         calls.enter()?;
         script.output(output);
         script.exec(program)?;
@@ -175,31 +176,23 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
+    /// Where source, kind or data are empty, there is none.
     fn mount(
         &mut self,
-        source: &str,
+        source: impl AsRef<Path>,
         target: &Path,
         kind: &str,
         flags: u64,
         data: &str,
     ) -> anyhow::Result<()> {
-        let source = self.text_or_null(source)?;
+        let source = match source.as_ref() {
+            none if none.as_os_str().is_empty() => 0,
+            source => self.script.path(source)?,
+        };
         let target = self.script.path(target)?;
         let kind = self.text_or_null(kind)?;
         let data = self.text_or_null(data)?;
         let args = [source, target, kind, flags, data];
-        self.script.call(libc::SYS_mount, &args, libc::ENOENT);
-        Ok(())
-    }
-
-    fn mount_path(&mut self, source: &Path, target: &Path, flags: u64) -> anyhow::Result<()> {
-        let args = [
-            self.script.path(source)?,
-            self.script.path(target)?,
-            0,
-            flags,
-            0,
-        ];
         self.script.call(libc::SYS_mount, &args, libc::ENOENT);
         Ok(())
     }
@@ -214,7 +207,7 @@ impl Calls<'_> {
     /// Binds `source` at `place` of the root, with `flags`, which takes a second call.
     fn bind(&mut self, source: &Path, place: &Path, flags: u64) -> anyhow::Result<()> {
         let target = self.root.join(place);
-        self.mount_path(source, &target, libc::MS_BIND)?;
+        self.mount(source, &target, "", libc::MS_BIND, "")?;
         self.mount(
             "",
             &target,
@@ -236,7 +229,7 @@ impl Calls<'_> {
         self.mount("sysfs", &sys, "sysfs", PLAIN | libc::MS_RDONLY, "")?;
         let empty = self.root.join("var/empty");
         for name in SYS_MASKED {
-            self.mount_path(&empty, &sys.join(name), libc::MS_BIND)?;
+            self.mount(&empty, &sys.join(name), "", libc::MS_BIND, "")?;
         }
         Ok(())
     }
@@ -251,11 +244,11 @@ impl Calls<'_> {
         }
         let null = self.root.join("dev/null");
         for name in PROC_MASKED_FILES {
-            self.mount_path(&null, &proc.join(name), libc::MS_BIND)?;
+            self.mount(&null, &proc.join(name), "", libc::MS_BIND, "")?;
         }
         let empty = self.root.join("var/empty");
         for name in PROC_MASKED_DIRS {
-            self.mount_path(&empty, &proc.join(name), libc::MS_BIND)?;
+            self.mount(&empty, &proc.join(name), "", libc::MS_BIND, "")?;
         }
         Ok(())
     }
