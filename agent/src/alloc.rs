@@ -22,11 +22,11 @@ use crate::node;
 use crate::store::{Pending, TaskRecord, Write};
 use crate::task::{self, Inputs, TaskAt, Unrecorded};
 
-/// What comes into an allocation's inbox.
+/// What comes into an allocation's inbox. Small: every inbox has room for some from the start.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// The control plane changed its mind, or the job.
-    Desired(Box<DesiredAlloc>, Box<RemoteAlloc>),
+    Desired(Box<(DesiredAlloc, RemoteAlloc)>),
     /// Stop, and remove everything.
     Destroy,
     /// Stop, because the agent stops with its tasks.
@@ -34,7 +34,13 @@ pub(crate) enum Input {
     /// Stop, because no server was in reach for as long as the job allows.
     Disconnected,
     /// Something happened.
-    Event(Event),
+    Event(Box<Event>),
+}
+
+impl From<Event> for Input {
+    fn from(event: Event) -> Self {
+        Self::Event(Box::new(event))
+    }
 }
 
 /// An allocation to run.
@@ -102,13 +108,14 @@ impl AllocTask {
 
     async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Event {
         match input {
-            Input::Event(event) => event,
+            Input::Event(event) => *event,
             Input::Destroy => Event::DestroyAsked,
             Input::Disconnected => Event::Disconnected,
             Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
-            Input::Desired(desired, remote) => {
+            Input::Desired(wanted) => {
+                let (desired, remote) = *wanted;
                 self.runner.handle_remote(&remote);
-                self.desired(desired, inbox).await
+                self.desired(Box::new(desired), inbox).await
             }
         }
     }
@@ -194,7 +201,7 @@ impl AllocTask {
                         Ok(()) => Event::Prepared,
                         Err(reason) => Event::PrepareFailed { reason },
                     };
-                    drop(inbox.send(Input::Event(event)).await);
+                    drop(inbox.send(event.into()).await);
                 });
             }
             Effect::Task { task_at, effect } => {
@@ -209,7 +216,7 @@ impl AllocTask {
                 let inbox = inbox.clone();
                 jobs.spawn(async move {
                     gc::destroy(&facilities, alloc_id).await;
-                    drop(inbox.send(Input::Event(Event::Destroyed)).await);
+                    drop(inbox.send(Event::Destroyed.into()).await);
                 });
             }
         }

@@ -480,7 +480,7 @@ impl Shared {
         }
         let message = exceeded(&look, limit);
         tracing::warn!(%alloc_id, message, "an allocation is stopped");
-        let told = Input::Event(Event::DiskExceeded { message });
+        let told = Event::DiskExceeded { message }.into();
         // A runner whose inbox is full hears it after the next look.
         if let Err(error) = watched.inbox.try_send(told) {
             tracing::debug!(%alloc_id, %error, "the allocation's runner does not hear of its disk yet");

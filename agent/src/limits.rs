@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Writes that wait for the store's thread. One transaction takes them all, so the queue is only as
 /// long as one `fsync` lasts; when it is full, allocation runners wait, which slows starts down.
 pub(crate) const STORE_QUEUE_MAX: usize = 1024;
-/// Bytes of redb's page cache. Records of a thousand tasks take some megabytes; the default of
-/// 1 GiB would be the largest thing in the agent.
-pub(crate) const STORE_CACHE_BYTES: usize = 8 << 20;
+/// Bytes of redb's page cache. Nothing is read once the agent has started, and what a transaction touches is small;
+/// the default of 1 GiB would be the largest thing in the agent.
+pub(crate) const STORE_CACHE_BYTES: usize = 1 << 20;
 /// Time that an agent of the same process, which was just stopped, gets to close its database.
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.

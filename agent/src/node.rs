@@ -6,6 +6,7 @@
 
 mod config;
 mod events;
+mod jobs;
 mod network;
 mod open;
 mod spec;

@@ -126,7 +126,7 @@ impl Inputs {
             input,
         };
         // A runner that is gone is one of an agent that stops.
-        drop(self.inbox.send(Input::Event(event)).await);
+        drop(self.inbox.send(event.into()).await);
     }
 }
 
@@ -137,8 +137,6 @@ pub(crate) struct LiveTask {
     pub(crate) slot: DriverSlot,
     /// What is stored of it.
     pub(crate) record: TaskRecord,
-    /// The driver's handle.
-    pub(crate) handle: TaskHandle,
     /// Its cgroups; `None` if they were gone when it was looked for.
     pub(crate) cgroup: Option<TaskCgroup>,
     /// Its output.
@@ -150,6 +148,12 @@ pub(crate) struct LiveTask {
 }
 
 impl LiveTask {
+    /// The driver's handle, as it is stored: rarely needed, and in its own form several times as large. One that
+    /// cannot be read is refused by its driver.
+    pub(crate) fn handle(&self) -> TaskHandle {
+        TaskHandle::decode(&self.record.handle).unwrap_or_default()
+    }
+
     /// Asks the driver to end it.
     pub(crate) async fn stop(&self, signal: &str, timeout: Duration) -> Result<(), TaskError> {
         let id = &self.record.task_id;
@@ -160,7 +164,7 @@ impl LiveTask {
                 TaskError::NotFound { .. } | TaskError::Driver(DriverError::Unavailable { .. }),
             ) => {
                 self.slot.ready().await;
-                match self.slot.driver.recover_task(self.handle.clone()).await {
+                match self.slot.driver.recover_task(self.handle()).await {
                     Ok(()) => self.slot.driver.stop_task(id, timeout, signal).await,
                     Err(RecoverTaskError::Driver(error)) => Err(error.into()),
                     Err(_gone) => Ok(()),

@@ -34,7 +34,7 @@ use clap::Parser;
 
 /// As in the program that is measured.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Measures Muster against rivals in the same run, and against its budgets.
 #[derive(Debug, Parser)]

@@ -45,12 +45,18 @@ const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 12] = [
+const NEEDS: [Need; 13] = [
     Need {
         name: "a C compiler",
         purpose: "building",
         packages: &["gcc", "libc6-dev"],
         present: || has("cc"),
+    },
+    Need {
+        name: "make",
+        purpose: "building the allocator",
+        packages: &["make"],
+        present: || has("make"),
     },
     Need {
         name: "a compiler for eBPF",

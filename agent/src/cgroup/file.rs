@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file of a group that could not be read, written or understood.
 #[derive(Debug, thiserror::Error)]
@@ -122,19 +123,27 @@ pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     file: File,
-    path: PathBuf,
+    dir: Arc<Path>,
+    name: &'static str,
 }
 
 impl HeldFile {
-    pub(crate) fn open(dir: &Path, name: &str) -> Result<Self, CgroupFileError> {
+    pub(crate) fn open(dir: &Arc<Path>, name: &'static str) -> Result<Self, CgroupFileError> {
         let path = dir.join(name);
         match File::open(&path) {
-            Ok(file) => Ok(Self { file, path }),
+            Ok(file) => Ok(Self {
+                file,
+                dir: Arc::clone(dir),
+                name,
+            }),
             Err(source) => Err(CgroupFileError::Read { path, source }),
         }
     }
 
-    pub(crate) fn open_if_any(dir: &Path, name: &str) -> Result<Option<Self>, CgroupFileError> {
+    pub(crate) fn open_if_any(
+        dir: &Arc<Path>,
+        name: &'static str,
+    ) -> Result<Option<Self>, CgroupFileError> {
         match Self::open(dir, name) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.is_gone() => Ok(None),
@@ -150,7 +159,7 @@ impl HeldFile {
             .seek(SeekFrom::Start(0))
             .and_then(|_| file.read_to_string(&mut text));
         read.map(|_| text).map_err(|source| CgroupFileError::Read {
-            path: self.path.clone(),
+            path: self.dir.join(self.name),
             source,
         })
     }

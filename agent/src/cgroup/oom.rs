@@ -3,7 +3,8 @@
 //! The files are held open, but a removed group's files read ENODEV all the same: whoever removes
 //! the group takes the count first, as [`TaskCgroup::remove`](crate::cgroup::TaskCgroup::remove) does.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use crate::cgroup::file::{self, CgroupFileError, HeldFile};
 use crate::cgroup::{memory, tree};
@@ -22,14 +23,14 @@ pub struct OomCount {
 /// The files that tell.
 #[derive(Debug)]
 pub(crate) struct OomFiles {
-    dir: PathBuf,
+    dir: Arc<Path>,
     v2: bool,
     events: HeldFile,
     peak: Option<HeldFile>,
 }
 
 impl OomFiles {
-    pub(crate) fn open(dir: &Path, v2: bool) -> Result<Self, CgroupFileError> {
+    pub(crate) fn open(dir: &Arc<Path>, v2: bool) -> Result<Self, CgroupFileError> {
         let (events, peak) = if v2 {
             ("memory.events", "memory.peak")
         } else {
@@ -37,7 +38,7 @@ impl OomFiles {
         };
         let events = HeldFile::open(dir, events)?;
         Ok(Self {
-            dir: dir.into(),
+            dir: Arc::clone(dir),
             v2,
             events,
             peak: HeldFile::open_if_any(dir, peak)?,

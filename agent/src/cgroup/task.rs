@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -32,18 +33,31 @@ struct Group {
     v2: bool,
 }
 
-/// A task's groups in all hierarchies.
+impl Group {
+    fn new(bound: &tree::Bound, name: &TaskName) -> Self {
+        let alloc_dir = bound.root.join(&name.alloc);
+        Self {
+            dir: alloc_dir.join(&name.task),
+            alloc_dir,
+            root: bound.root.clone(),
+            v2: bound.v2,
+        }
+    }
+}
+
+/// A task's groups in all hierarchies. Where they are follows from the tree and the name: a node with thousands of
+/// tasks keeps no paths of each.
 #[derive(Debug)]
 pub struct TaskCgroup {
+    tree: NodeTree,
     name: TaskName,
     id: u64,
-    dir: PathBuf,
-    alloc_dirs: Vec<PathBuf>,
-    /// The v1 group that it is moved to when another task takes cores.
-    late: Option<PathBuf>,
-    groups: BTreeMap<Controller, Group>,
+    dir: Arc<Path>,
+    /// It had a group of the cpuset controller when it was opened.
+    has_cpuset: bool,
     events: HeldFile,
     oom: Option<OomFiles>,
+    /// What this task misses beyond what every task of the node does.
     unenforced: Vec<Unenforced>,
 }
 
@@ -156,7 +170,7 @@ impl TaskCgroup {
             }
             let mut this = Self::open(tree, alloc, task)?;
             this.apply(limits)?;
-            if !limits.cores.is_empty() && !this.groups.contains_key(&Controller::Cpuset) {
+            if !limits.cores.is_empty() && !this.has_cpuset {
                 this.unenforced.push(no_cpuset());
             }
             Ok(this)
@@ -176,60 +190,77 @@ impl TaskCgroup {
     pub fn open(tree: &NodeTree, alloc: &str, task: &str) -> Result<Self, CreateTaskCgroupError> {
         check_name(task)?;
         check_name(alloc)?;
-        let dir = tree.v2_dir().join(alloc).join(task);
+        let dir: Arc<Path> = tree.v2_dir().join(alloc).join(task).into();
         let id = match std::fs::metadata(&dir) {
             Ok(metadata) => metadata.ino(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(CreateTaskCgroupError::Gone { dir });
+                return Err(CreateTaskCgroupError::Gone {
+                    dir: dir.to_path_buf(),
+                });
             }
-            Err(source) => return Err(CgroupFileError::Read { path: dir, source }.into()),
-        };
-        let group = |bound: &tree::Bound| {
-            let alloc_dir = bound.root.join(alloc);
-            let dir = alloc_dir.join(task);
-            Group {
-                dir,
-                alloc_dir,
-                root: bound.root.clone(),
-                v2: bound.v2,
+            Err(source) => {
+                let path = dir.to_path_buf();
+                return Err(CgroupFileError::Read { path, source }.into());
             }
         };
-        let mut groups: BTreeMap<Controller, Group> = tree
-            .bound()
-            .iter()
-            .map(|(controller, bound)| (*controller, group(bound)))
-            .collect();
+        let name = TaskName {
+            alloc: alloc.into(),
+            task: task.into(),
+        };
         // While some task has cores of its own.
-        let cpuset = tree.cpuset().map(group);
-        // It may come to be while the task runs.
-        let late = cpuset.clone().filter(|group| !group.v2);
-        if let Some(group) = cpuset.filter(|group| group.dir.join("cpuset.cpus").exists()) {
-            groups.insert(Controller::Cpuset, group);
-        }
-        let memory = groups.get(&Controller::Memory);
-        let swap = memory.and_then(|group| memory::uncounted_swap(&group.dir, group.v2));
+        let cpuset = tree.cpuset().map(|bound| Group::new(bound, &name));
+        let memory = tree.bound().get(&Controller::Memory);
+        let memory = memory.map(|bound| Group::new(bound, &name));
+        let swap = memory
+            .as_ref()
+            .and_then(|group| memory::uncounted_swap(&group.dir, group.v2));
         let oom = memory
-            .map(|group| OomFiles::open(&group.dir, group.v2))
+            .map(|group| OomFiles::open(&group.dir.into(), group.v2))
             .transpose()?;
         Ok(Self {
-            name: TaskName {
-                alloc: alloc.into(),
-                task: task.into(),
-            },
+            tree: tree.clone(),
+            name,
             id,
             events: HeldFile::open(&dir, "cgroup.events")?,
             oom,
-            alloc_dirs: tree
-                .roots()
-                .iter()
-                .map(|root| root.join(alloc))
-                .chain(late.as_ref().map(|group| group.alloc_dir.clone()))
-                .collect(),
-            late: late.map(|group| group.dir),
-            unenforced: tree.unenforced().iter().cloned().chain(swap).collect(),
-            groups,
+            has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
+            unenforced: swap.into_iter().collect(),
             dir,
         })
+    }
+
+    /// Its groups, by controller.
+    fn groups(&self) -> BTreeMap<Controller, Group> {
+        let bound = self.tree.bound().iter();
+        let bound = bound.map(|(controller, bound)| (*controller, bound));
+        let cpuset = self.tree.cpuset().filter(|_| self.has_cpuset);
+        bound
+            .chain(cpuset.map(|bound| (Controller::Cpuset, bound)))
+            .map(|(controller, bound)| (controller, Group::new(bound, &self.name)))
+            .collect()
+    }
+
+    fn group(&self, controller: Controller) -> Option<Group> {
+        let bound = match controller {
+            Controller::Cpuset => self.tree.cpuset().filter(|_| self.has_cpuset),
+            _ => self.tree.bound().get(&controller),
+        };
+        bound.map(|bound| Group::new(bound, &self.name))
+    }
+
+    /// The v1 group that it is moved to when another task takes cores: it may come to be while the task runs.
+    fn late(&self) -> Option<Group> {
+        let bound = self.tree.cpuset().filter(|bound| !bound.v2);
+        bound.map(|bound| Group::new(bound, &self.name))
+    }
+
+    /// The allocation's groups above its own.
+    fn alloc_dirs(&self) -> Vec<PathBuf> {
+        let roots = self.tree.roots().into_iter();
+        roots
+            .map(|root| root.join(&self.name.alloc))
+            .chain(self.late().map(|group| group.alloc_dir))
+            .collect()
     }
 
     /// Writes the agent's record of the start on the group itself, over an older one.
@@ -257,12 +288,12 @@ impl TaskCgroup {
     ///
     /// [`ApplyLimitError`]; limits before the one that failed are set.
     pub fn apply(&self, limits: &Limits) -> Result<(), ApplyLimitError> {
-        for (controller, Group { dir, v2, .. }) in &self.groups {
+        for (controller, Group { dir, v2, .. }) in self.groups() {
             match controller {
-                Controller::Cpu => cpu::apply(dir, *v2, limits)?,
-                Controller::Memory => memory::apply(dir, *v2, limits)?,
-                Controller::Pids => pids::apply(dir, *v2, limits)?,
-                Controller::Cpuset => cpuset::apply(dir, limits)?,
+                Controller::Cpu => cpu::apply(&dir, v2, limits)?,
+                Controller::Memory => memory::apply(&dir, v2, limits)?,
+                Controller::Pids => pids::apply(&dir, v2, limits)?,
+                Controller::Cpuset => cpuset::apply(&dir, limits)?,
                 Controller::Cpuacct | Controller::Io => {}
             }
         }
@@ -271,18 +302,18 @@ impl TaskCgroup {
 
     /// Gives the groups above what their children weigh and reserve together.
     fn pass_up(&self, reserves: bool) -> Result<(), ApplyLimitError> {
-        if let Some(Group { alloc_dir, v2, .. }) = self.groups.get(&Controller::Cpu) {
-            cpu::sum_children(alloc_dir, *v2)?;
+        if let Some(Group { alloc_dir, v2, .. }) = self.group(Controller::Cpu) {
+            cpu::sum_children(&alloc_dir, v2)?;
         }
-        match self.groups.get(&Controller::Memory) {
+        match self.group(Controller::Memory) {
             Some(Group {
                 alloc_dir,
                 root,
                 v2: true,
                 ..
             }) if reserves => {
-                memory::sum_children(alloc_dir)?;
-                memory::sum_children(root)
+                memory::sum_children(&alloc_dir)?;
+                memory::sum_children(&root)
             }
             _ => Ok(()),
         }
@@ -313,8 +344,8 @@ impl TaskCgroup {
     }
 
     /// Limits that nobody enforces for this task.
-    pub fn unenforced(&self) -> &[Unenforced] {
-        &self.unenforced
+    pub fn unenforced(&self) -> impl Iterator<Item = &Unenforced> {
+        self.tree.unenforced().iter().chain(&self.unenforced)
     }
 
     /// Processes in the group and below.
@@ -332,8 +363,9 @@ impl TaskCgroup {
     ///
     /// [`CgroupFileError`].
     pub fn stats(&self) -> Result<TaskStats, CgroupFileError> {
-        let group = |controller| self.groups.get(&controller);
-        let limited = group(Controller::Cpu).map(|group| (group.dir.as_path(), group.v2));
+        let group = |controller| self.group(controller);
+        let cpu = group(Controller::Cpu);
+        let limited = cpu.as_ref().map(|group| (group.dir.as_path(), group.v2));
         let memory = group(Controller::Memory).map(|group| memory::stats(&group.dir, group.v2));
         let pids = group(Controller::Pids).map(|group| pids::current(&group.dir));
         Ok(TaskStats {
@@ -360,7 +392,7 @@ impl TaskCgroup {
     /// [`KillError`].
     pub fn kill(&self) -> Result<(), KillError> {
         kill::whole(&self.dir)?;
-        for dir in self.v1_dirs() {
+        for dir in &self.v1_dirs() {
             // One that moved itself out of the v2 group is in these still.
             kill::one_by_one(dir)?;
         }
@@ -386,7 +418,7 @@ impl TaskCgroup {
     }
 
     async fn set_frozen(&self, frozen: bool, within: Duration) -> Result<(), FreezeError> {
-        let dir = || self.dir.clone();
+        let dir = || self.dir.to_path_buf();
         freeze::request(&self.dir, frozen).map_err(|error| FreezeError::Request {
             dir: dir(),
             source: error.into(),
@@ -461,9 +493,9 @@ impl TaskCgroup {
             }
         }
         remove::depth_first(&self.dir).await?;
-        let late = self.late.as_deref();
+        let late = self.late().map(|group| group.dir);
         for dir in self.v1_dirs().into_iter().chain(late) {
-            remove::depth_first(dir).await?;
+            remove::depth_first(&dir).await?;
         }
         self.release_alloc();
         Ok(count)
@@ -472,8 +504,8 @@ impl TaskCgroup {
     /// Removes the allocation's groups if they are empty; else they weigh what is left in them.
     fn release_alloc(&self) {
         let mut left = false;
-        for dir in &self.alloc_dirs {
-            match remove::rmdir(dir) {
+        for dir in self.alloc_dirs() {
+            match remove::rmdir(&dir) {
                 Ok(()) => {}
                 Err(error) if remove::is_busy(&error) => left = true,
                 Err(error) => tracing::warn!(dir = %dir.display(), %error, "remove cgroup"),
@@ -484,9 +516,9 @@ impl TaskCgroup {
         }
     }
 
-    fn v1_dirs(&self) -> BTreeSet<&Path> {
-        let v1 = self.groups.values().filter(|group| !group.v2);
-        v1.map(|group| group.dir.as_path()).collect()
+    fn v1_dirs(&self) -> BTreeSet<PathBuf> {
+        let v1 = self.groups().into_values().filter(|group| !group.v2);
+        v1.map(|group| group.dir).collect()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,11 +51,11 @@ pub struct NodeTreeRecord {
     cpuset: Option<Bound>,
 }
 
-/// The tree of this node.
+/// The tree of this node. Clones share it: each task has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeTree {
-    record: NodeTreeRecord,
-    unenforced: Vec<Unenforced>,
+    record: Arc<NodeTreeRecord>,
+    unenforced: Arc<[Unenforced]>,
 }
 
 /// Why the tree could not be made or adopted.
@@ -159,7 +160,10 @@ impl NodeTree {
             bound,
             cpuset,
         };
-        let tree = Self { record, unenforced };
+        let tree = Self {
+            record: record.into(),
+            unenforced: unenforced.into(),
+        };
         for root in tree.roots() {
             make(&root.join(DRIVERS))?;
         }
@@ -183,7 +187,7 @@ impl NodeTree {
             });
         let tree = Self {
             unenforced: unenforced.collect(),
-            record: record.clone(),
+            record: Arc::new(record.clone()),
         };
         match tree.roots().into_iter().find(|root| !root.is_dir()) {
             Some(dir) => Err(NodeTreeError::Gone { dir: dir.into() }),

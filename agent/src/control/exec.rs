@@ -59,7 +59,7 @@ pub(super) async fn run(
     let output = match opened.await {
         Ok(output) => output,
         Err(error) => {
-            let reason = refusal(&error, &live.handle.driver);
+            let reason = refusal(&error, &live.record.driver);
             return fail(&mut sender, reason, false).await;
         }
     };

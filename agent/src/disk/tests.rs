@@ -101,7 +101,10 @@ fn told(inputs: &mut mpsc::Receiver<Input>) -> String {
     let begun = Instant::now();
     while begun.elapsed() < DEADLINE {
         match inputs.try_recv() {
-            Ok(Input::Event(Event::DiskExceeded { message })) => return message,
+            Ok(Input::Event(event)) => match *event {
+                Event::DiskExceeded { message } => return message,
+                other => panic!("{other:?}"),
+            },
             Ok(other) => panic!("{other:?}"),
             Err(_empty) => std::thread::yield_now(),
         }

@@ -22,6 +22,7 @@ use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
 use crate::gc::{self, Asks, Collected};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
+use crate::node::jobs::Jobs;
 use crate::store::{Loaded, TaskRecord, Write};
 use crate::task::{Unrecorded, chain};
 
@@ -108,6 +109,7 @@ pub(super) struct Node {
     /// Where the monotonic clock of `contact` begins.
     epoch: Instant,
     allocs: BTreeMap<AllocId, Known>,
+    jobs: Jobs,
     collector: Collector,
     asks: Asks,
     /// Allocations with cgroups that were there before this agent.
@@ -134,6 +136,7 @@ impl Node {
             contact: Contact::new(Timestamp(0)),
             epoch: Instant::now(),
             allocs: BTreeMap::new(),
+            jobs: Jobs::default(),
             collector: Collector::new(gc),
             asks: Asks::default(),
             found,
@@ -310,9 +313,10 @@ impl Node {
                 let runner = AllocRunner::adopt(&desired, now());
                 self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
             }
-            Change::Update(desired) => {
+            Change::Update(mut desired) => {
                 let (alloc_id, remote) = (desired.alloc_id, of(desired.alloc_id));
-                self.tell(alloc_id, Input::Desired(desired, Box::new(remote)));
+                desired.job = self.jobs.shared(desired.job);
+                self.tell(alloc_id, Input::Desired(Box::new((*desired, remote))));
             }
             Change::Gone(alloc_id) => {
                 if self.allocs.contains_key(&alloc_id) {
@@ -353,13 +357,14 @@ impl Node {
 
     fn run_alloc(
         &mut self,
-        desired: DesiredAlloc,
+        mut desired: DesiredAlloc,
         runner: Result<AllocRunner, MalformedAllocError>,
         records: BTreeMap<String, TaskRecord>,
         unrecorded: Unrecorded,
         restored: bool,
     ) {
         let alloc_id = desired.alloc_id;
+        desired.job = self.jobs.shared(desired.job);
         let runner = match runner {
             Ok(runner) => runner,
             Err(error) => {

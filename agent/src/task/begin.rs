@@ -78,7 +78,6 @@ pub(crate) async fn begin(
     let cgroup = make_cgroup(facilities, task).await?;
     let mut notes: Vec<String> = cgroup
         .unenforced()
-        .iter()
         .map(|limit| limit.reason.clone())
         .collect();
 
@@ -114,7 +113,6 @@ pub(crate) async fn begin(
             let live = LiveTask {
                 slot,
                 record,
-                handle: started.handle,
                 cgroup: Some(cgroup),
                 streams,
                 elsewhere,
@@ -167,7 +165,6 @@ async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgrou
     })?;
     let unlimited = cgroup
         .unenforced()
-        .iter()
         .find(|limit| match limit.controller {
             Controller::Memory | Controller::Pids => true,
             Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,

@@ -176,12 +176,12 @@ async fn wait(
     loop {
         if known != Known::Told {
             live.slot.ready().await;
-            match driver.recover_task(live.handle.clone()).await {
+            match driver.recover_task(live.handle()).await {
                 Ok(()) => {
                     pause = RETRY_PAUSE;
                     if known == Known::No {
                         // A task without a process of ours, or one that has just ended.
-                        let (elsewhere, _) = remote::handle(&live.slot, &live.handle).await;
+                        let (elsewhere, _) = remote::handle(&live.slot, &live.handle()).await;
                         if let Some(handle) = elsewhere {
                             inputs.send(TaskInput::RunsElsewhere { handle }).await;
                         }

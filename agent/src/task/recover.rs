@@ -63,7 +63,7 @@ pub(super) async fn recover(
         return Found::Nothing(TaskInput::Lost { reason });
     }
     match TaskHandle::decode(&record.handle) {
-        Ok(handle) => live(facilities, task, slot, record, handle).await,
+        Ok(_readable) => live(facilities, task, slot, record).await,
         Err(error) => {
             tracing::error!(task_id = record.task_id, %error, "the stored handle cannot be read");
             unrecorded_task(facilities, task, slot, attempt, Unrecorded::Ended).await
@@ -113,7 +113,7 @@ async fn unrecorded_task(
     };
     note_record(&cgroup, &record);
     super::store_record(facilities, task, &record).await;
-    live(facilities, task, slot, record, handle).await
+    live(facilities, task, slot, record).await
 }
 
 /// The handle that is written on the group itself.
@@ -176,7 +176,6 @@ async fn live(
     task: &TaskAt,
     slot: DriverSlot,
     record: TaskRecord,
-    handle: TaskHandle,
 ) -> Found {
     let alloc = task.alloc_id().to_string();
     let cgroup = match TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
@@ -201,7 +200,6 @@ async fn live(
     Found::Live(Box::new(LiveTask {
         slot,
         record,
-        handle,
         cgroup,
         streams,
         elsewhere: None,
