@@ -163,12 +163,10 @@ async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgrou
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
         other => StartFailure::retryable(chain(&other)),
     })?;
-    let unlimited = cgroup
-        .unenforced()
-        .find(|limit| match limit.controller {
-            Controller::Memory | Controller::Pids => true,
-            Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,
-        });
+    let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
+        Controller::Memory | Controller::Pids => true,
+        Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,
+    });
     if let Some(limit) = unlimited.filter(|_| facilities.strict_limits) {
         let reason = limit.reason.clone();
         task.release_cores(facilities);
