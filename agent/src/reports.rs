@@ -3,11 +3,15 @@
 //! Only the newest report of an allocation is kept: a later one replaces it, so the outbox is never
 //! larger than the number of allocations. A report counts as told only when the server says that it
 //! is committed; after a broken session everything that is not is sent again.
+//!
+//! An agent that begins does not know which reports of the one before have arrived. A node may hold tens of
+//! thousands of allocations that had ended: of those only what the control plane does not know is sent, once the
+//! first set of a session has said what it knows.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use muster_domain::alloc::AllocReport;
+use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::id::AllocId;
 use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::report_bytes;
@@ -36,6 +40,22 @@ struct Entry {
     doubtful: bool,
     /// Somebody else asks: the next report is news, whatever it says.
     asked_anew: bool,
+    /// An earlier agent may have told it: it is not sent before the control plane has said what it knows.
+    may_be_known: bool,
+}
+
+impl Entry {
+    fn new(report: AllocReport) -> Self {
+        Self {
+            number: 1,
+            sent: None,
+            acked: 0,
+            doubtful: false,
+            asked_anew: false,
+            may_be_known: false,
+            report,
+        }
+    }
 }
 
 impl Outbox {
@@ -47,18 +67,12 @@ impl Outbox {
                 Some(entry) if entry.report == report && !entry.asked_anew => return,
                 Some(entry) => {
                     entry.asked_anew = false;
+                    entry.may_be_known = false;
                     entry.report = report;
                     entry.number += 1;
                 }
                 None => {
-                    let entry = Entry {
-                        number: 1,
-                        sent: None,
-                        acked: 0,
-                        doubtful: false,
-                        asked_anew: false,
-                        report,
-                    };
+                    let entry = Entry::new(report);
                     entries.insert(entry.report.alloc_id, entry);
                 }
             }
@@ -68,6 +82,40 @@ impl Outbox {
         } else {
             self.news.notify_one();
         }
+    }
+
+    /// Takes in the last report of an allocation that had ended before this agent began.
+    pub(crate) fn put_ended(&self, report: AllocReport) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entry = Entry::new(report);
+        entry.may_be_known = true;
+        entries.insert(entry.report.alloc_id, entry);
+    }
+
+    /// The control plane says what it knows of allocations. Who has ended says nothing more, so the same end is
+    /// the same report.
+    pub(crate) fn hear(&self, known: impl Iterator<Item = (AllocId, ClientStatus)>) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for (alloc_id, status) in known {
+            if let Some(entry) = entries.get_mut(&alloc_id)
+                && entry.may_be_known
+                && entry.report.client_status == status
+            {
+                entry.may_be_known = false;
+                entry.acked = entry.number;
+            }
+        }
+    }
+
+    /// It has said all that it knows: the rest is news.
+    pub(crate) fn heard_all(&self) {
+        {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            for entry in entries.values_mut() {
+                entry.may_be_known = false;
+            }
+        }
+        self.news.notify_one();
     }
 
     /// Another deployment asks how the allocation is: the control plane has forgotten the answer to the one before,
@@ -121,7 +169,9 @@ impl Outbox {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0;
         let unsent = entries.values_mut().filter(|entry| {
-            entry.number > entry.acked && entry.sent.is_none_or(|(number, _)| number < entry.number)
+            !entry.may_be_known
+                && entry.number > entry.acked
+                && entry.sent.is_none_or(|(number, _)| number < entry.number)
         });
         unsent
             .take(REPORT_BATCH_MAX)
@@ -180,9 +230,9 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use muster_domain::alloc::ClientStatus;
     use muster_domain::id::LogIndex;
 
     use super::*;
@@ -260,6 +310,44 @@ mod tests {
 
         assert!(outbox.batch(1).is_empty());
         assert!(outbox.is_told(AllocId::at(LogIndex(1), 1)));
+    }
+
+    /// The first is known, of the second something else, of the third nothing.
+    #[test]
+    fn an_end_that_is_known_is_not_said_again() {
+        let outbox = Outbox::default();
+        let [known, other, unheard] = [1, 2, 3].map(|name| {
+            let mut ended = report(name, "ended");
+            ended.client_status = ClientStatus::Complete;
+            outbox.put_ended(ended.clone());
+            ended.alloc_id
+        });
+        let waiting = outbox.batch(1);
+
+        let heard = [(known, ClientStatus::Complete), (other, ClientStatus::Lost)];
+        outbox.hear(heard.into_iter());
+        let is_told = [known, other, unheard].map(|alloc_id| outbox.is_told(alloc_id));
+        outbox.heard_all();
+
+        assert_eq!(waiting, []);
+        assert_eq!(is_told, [true, false, false]);
+        let told: BTreeSet<AllocId> = outbox.batch(1).iter().map(|told| told.alloc_id).collect();
+        assert_eq!(told, BTreeSet::from([other, unheard]));
+    }
+
+    /// The control plane knows of the end, and not of what came after it was taken up again.
+    #[test]
+    fn what_changes_before_anything_is_heard_is_news() {
+        let outbox = Outbox::default();
+        let mut ended = report(1, "ended");
+        ended.client_status = ClientStatus::Complete;
+        outbox.put_ended(ended.clone());
+        ended.client_description = "ended otherwise".to_owned();
+        outbox.put(ended.clone(), false);
+
+        outbox.hear([(ended.alloc_id, ClientStatus::Complete)].into_iter());
+
+        assert_eq!(words(&outbox.batch(1)), ["ended otherwise"]);
     }
 
     /// The answer to the first message must not cover a change made after it was sent.

@@ -153,6 +153,11 @@ impl Latencies {
         Ok(self.0.add(&other.0)?)
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     /// The value at `share` (0 to 1), in microseconds.
     pub(crate) fn micros(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64 / 1e3

@@ -230,6 +230,9 @@ impl Node {
         match event {
             Event::SessionBegan => self.desired.begin_session(),
             Event::Desired { news, remote } => {
+                let known = news.allocs.iter();
+                let known = known.map(|alloc| (alloc.alloc_id, alloc.client_status));
+                self.facilities.outbox.hear(known);
                 let merged = self.desired.apply(news);
                 for change in merged.changes {
                     self.change(change, &remote);
@@ -240,6 +243,9 @@ impl Node {
                     );
                 }
                 self.facilities.standing.knows(self.desired.index());
+                if merged.whole {
+                    self.facilities.outbox.heard_all();
+                }
                 if merged.whole && !self.swept {
                     self.swept = true;
                     self.sweep_later();
@@ -376,8 +382,13 @@ impl Node {
             }
         };
         if restored {
-            // Nobody knows whether the last report of the earlier agent arrived.
-            self.facilities.outbox.put(runner.report(), false);
+            // Nobody here knows whether the last report of the earlier agent arrived.
+            let report = runner.report();
+            if report.client_status.is_terminal() {
+                self.facilities.outbox.put_ended(report);
+            } else {
+                self.facilities.outbox.put(report, false);
+            }
         } else {
             let Facilities { cores, tree, .. } = &*self.facilities;
             cores.adopt(tree, &desired);

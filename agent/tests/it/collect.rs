@@ -163,6 +163,125 @@ async fn what_was_refused_outlives_the_agent() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
+/// Of what had ended only that is said again of which the servers know nothing; both can be collected then.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_the_servers_know_is_not_said_again() {
+    if !privileged("an_end_that_the_servers_know_is_not_said_again") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    let mut ended = Vec::new();
+    for name in [1, 2] {
+        let alloc = batch(name, "").driver("mock", &config).build();
+        let alloc_id = server.place(alloc).await;
+        server.status(alloc_id, ClientStatus::Complete).await;
+        ended.push(alloc_id);
+    }
+    agent.shutdown(Leave::KeepTasks).await;
+    server.know(ended[0], ClientStatus::Complete);
+    server.know(ended[1], ClientStatus::Running);
+    let before = server.messages().len();
+
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    told(&agent).await;
+    let collected = agent.collect_now(false).await.unwrap();
+
+    let said = server.messages().split_off(before);
+    let said: Vec<AllocId> = said.into_iter().flat_map(|(_, told)| told).collect();
+    assert_eq!(said, ended[1..]);
+    assert_eq!((collected.freed, collected.kept), (2, Vec::new()));
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// An agent may die after each step of a destruction: everything is moved, half of it is deleted, the record is gone
+/// and a directory is not. The next one leaves nothing of it, and nobody waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_any_step_leaves_work_for_the_next() {
+    if !privileged("a_crash_after_any_step_leaves_work_for_the_next") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    let mut ended = Vec::new();
+    for name in 0..4 {
+        let alloc = batch(name, "").driver("mock", &config).build();
+        let alloc_id = server.place(alloc).await;
+        server.status(alloc_id, ClientStatus::Complete).await;
+        ended.push(alloc_id);
+    }
+    agent.shutdown(Leave::KeepTasks).await;
+    let trash = machine.data().join("trash");
+    let moved = |from: PathBuf, name: String| std::fs::rename(from, trash.join(name)).unwrap();
+    // The first lost its directories, not its logs; the second both; the third a part of what was moved; all have
+    // their records.
+    for (at, alloc_id) in ended.iter().take(3).enumerate() {
+        moved(machine.alloc_dir(*alloc_id), format!("{alloc_id}.alloc"));
+        if at > 0 && machine.log_dir(*alloc_id).exists() {
+            moved(machine.log_dir(*alloc_id), format!("{alloc_id}.logs"));
+        }
+    }
+    std::fs::remove_dir_all(trash.join(format!("{}.alloc/alloc", ended[2]))).unwrap();
+    std::fs::create_dir_all(trash.join("deep-0/a/b")).unwrap();
+    // Of one that is in no record any more, its directory.
+    let stray = machine.alloc_dir(AllocId([7; 16]));
+    std::fs::create_dir_all(stray.join("alloc/data")).unwrap();
+
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    told(&agent).await;
+    let collected = agent.collect_now(false).await.unwrap();
+    eventually("nothing is left", async || {
+        let left = [
+            machine.data().join("alloc"),
+            machine.data().join("logs"),
+            trash.clone(),
+        ];
+        (left.iter().all(|dir| count(dir) == 0) && !stray.exists()).then_some(())
+    })
+    .await;
+
+    assert_eq!((collected.freed, collected.kept), (4, Vec::new()));
+    assert_eq!(agent.collection().borrow().finished, 0);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// Everything that had finished waits for a driver that refuses to let go, beyond the maximum: who is new starts all
+/// the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_allocation_waits_for_no_collection() {
+    if !privileged("a_new_allocation_waits_for_no_collection") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 2).await;
+    host.refuse_destroys(true);
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    for name in 0..4 {
+        let alloc = batch(name, "").driver("mock", &config).build();
+        let alloc_id = server.place(alloc).await;
+        server.status(alloc_id, ClientStatus::Complete).await;
+    }
+    told(&agent).await;
+
+    let running = MockTask::forever().to_config();
+    let new = service(99, "").driver("mock", &running).build();
+    let new = server.place(new).await;
+    server.status(new, ClientStatus::Running).await;
+
+    eventually("the driver was asked", async || {
+        (agent.collection().borrow().refusals > 0).then_some(())
+    })
+    .await;
+    assert_eq!(count(&machine.data().join("alloc")), 5);
+    host.refuse_destroys(false);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
 /// The id of the cgroup of what was started before a reboot may be another task's.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_left_before_a_reboot_takes_no_cgroup_along() {

@@ -41,6 +41,10 @@ pub const RECENT_CAPACITY_MAX: usize = 4_096;
 pub const GC_SLICE_MAX: usize = 2_048;
 /// Objects looked at by one garbage collection command, which costs a quarter of freeing them.
 pub const GC_LOOKED_AT_MAX: usize = 4 * GC_SLICE_MAX;
+/// Keys of nodes' lists that are looked up to thin the lists out when allocations go, or one list: no more than a slice
+/// frees. What is beyond waits until more goes there. Nodes fill up and empty together: without a bound the turns of 62 of
+/// a thousand nodes come at once.
+pub const STALE_KEYS_MAX: usize = 2_048;
 /// Answers to keyed writes that are kept: a client that retries does so within seconds, and the fastest
 /// cluster takes a few thousand writes a second from people and their programs. About 300 bytes each.
 pub const ANSWERS_MAX: u32 = 65_536;

@@ -1,20 +1,25 @@
 //! `gc`: forgetting a million allocations that have ended, and what everybody else feels of it.
 //!
-//! A real server, with its log on disk, in a process of its own: nodes, and batch jobs of a hundred instances each
-//! that it places itself; every instance is reported complete, and then everything is collected by force. A writer
-//! registers jobs of one instance meanwhile, one after the other, and waits until each is placed: for a while
-//! before the load, for the same machine without a collection, and all through the collection. The rival deletes
-//! as many rows from bare tables: a hash map, and a list for each node.
+//! One real server, or three, with their logs on disk, in a process of its own: nodes, and batch jobs of a hundred
+//! instances each that they place themselves; every instance is reported complete, and then everything is collected
+//! by force. Others go on meanwhile ([`foreground`]): a writer registers jobs of one instance, one after the other,
+//! and waits until each is placed; some nodes send heartbeats, which servers gather for [`BEATS`]. Both for a while
+//! before the collection, for the same machine without one, and all through it. The rival deletes as many rows from
+//! bare tables: a hash map, and a list for each node.
+//!
+//! What three servers found is called `_of_three`. Their memory is of all three together, and so is the processor:
+//! each applies everything, where clusters have a machine for each.
+
+mod foreground;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use muster_control::handle::{Consistency, Control};
-use muster_control::server::{Server, ServerConfig};
+use muster_control::handle::Control;
+use muster_control::server::ServerConfig;
 use muster_control_core::fsm::{Command, GcCursor, GcJobStep, GcRule, Response};
 use muster_control_core::state::AllocView;
 use muster_domain::alloc::{AllocReport, ClientStatus};
@@ -22,11 +27,14 @@ use muster_domain::fixture;
 use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
+use muster_link::tls::{Identity, Role};
 use muster_wire::codec;
 
+use self::foreground::{Beating, Felt, Foreground};
 use super::client::Client;
+use super::raft_cluster::Cluster;
 use super::state_memory::resident;
-use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::harness::{Context, Metric, Tally};
 use crate::subject::child_command;
 
 /// What the child of this subject is called.
@@ -44,6 +52,12 @@ const WARM: u32 = 200;
 /// How long the placement of those takes after the collection: the allocator gives pages back by and by, as threads that
 /// own them ask for others.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
+/// How long servers gather heartbeats.
+const BEATS: Duration = Duration::from_millis(25);
+/// How often they do within the time to live.
+const BEATS_IN_TTL: u32 = 10;
+/// Servers, and what is added to the names of what they found.
+const SIZES: [(u32, &str); 2] = [(1, ""), (3, "_of_three")];
 /// What it is compared with.
 const RIVAL: &str = "the same deletions from bare tables";
 
@@ -53,18 +67,22 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let dir = context.subdir()?;
     let mut tally = Tally::default();
     for _ in 0..context.rounds() {
-        let args = [jobs.as_ref(), dir.path().as_os_str()];
-        let output = child_command(CHILD, args)?.output()?;
-        ensure!(
-            output.status.success(),
-            "the child failed: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let found: Vec<(String, Option<String>, f64)> = serde_json::from_slice(&output.stdout)?;
-        for (name, rival, value) in found {
-            match rival {
-                None => tally.ours(&name, unit(&name), value),
-                Some(rival) => tally.rival(&name, unit(&name), &rival, value),
+        for (servers, suffix) in SIZES {
+            let servers = servers.to_string();
+            let args = [jobs.as_ref(), servers.as_ref(), dir.path().as_os_str()];
+            let output = child_command(CHILD, args)?.output()?;
+            ensure!(
+                output.status.success(),
+                "the child failed: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let found: Found = serde_json::from_slice(&output.stdout)?;
+            for (name, rival, value) in found {
+                let (name, unit) = (format!("{name}{suffix}"), unit(&name));
+                match rival {
+                    None => tally.ours(&name, unit, value),
+                    Some(rival) => tally.rival(&name, unit, &rival, value),
+                }
             }
         }
     }
@@ -74,8 +92,9 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 fn unit(name: &str) -> &'static str {
     match name {
         "objects" => "1/s",
-        "placement_p50" | "placement_p99" | "read_p99" => "µs",
-        "placement_ms_max" | "slice_ms_mean" | "slice_ms_max" | "read_ms_max" => "ms",
+        "placement_p50" | "placement_p99" | "read_p99" | "heartbeat_p50" | "heartbeat_p99" => "µs",
+        "placement_ms_max" | "slice_ms_mean" | "slice_ms_max" | "read_ms_max"
+        | "heartbeat_ms_max" => "ms",
         "memory_ratio" => "of before the load",
         "memory_before" | "memory_loaded" | "memory_after" => "MiB",
         "log_bytes_per_object" => "B",
@@ -83,100 +102,106 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// Runs the server and says what it measured.
+/// Runs the servers and says what it measured.
 pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
-    let [jobs, dir] = args else {
-        bail!("how many jobs, and where?");
+    let [jobs, servers, dir] = args else {
+        bail!("how many jobs, how many servers, and where?");
     };
-    let jobs = jobs.to_str().context("how many jobs?")?.parse()?;
+    let number = |text: &OsString| -> anyhow::Result<u32> {
+        Ok(text.to_str().context("how many?")?.parse()?)
+    };
     let dir = tempfile::tempdir_in(dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let found = runtime.block_on(measure(dir.path(), jobs))?;
+    let found = runtime.block_on(measure(dir.path(), number(jobs)?, number(servers)?))?;
     serde_json::to_writer(std::io::stdout(), &found)?;
     Ok(())
 }
 
+/// A metric's name, whose value it is if not ours, and the value.
 type Found = Vec<(String, Option<String>, f64)>;
 
-async fn measure(dir: &std::path::Path, jobs: u32) -> anyhow::Result<Found> {
-    let mut config = ServerConfig::new(dir.join("server"));
-    config.http_addr = ([127, 0, 0, 1], 0).into();
-    config.quic_addr = ([127, 0, 0, 1], 0).into();
-    // Nobody sends heartbeats.
-    config.heartbeat_ttl = Duration::from_hours(1);
-    let server = Server::start(config).await?;
-    let control = server.control().clone();
+async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
+    let cluster = Cluster::of(dir, servers, |config: &mut ServerConfig| {
+        config.heartbeat_ttl = BEATS * BEATS_IN_TTL;
+        // Most nodes send none.
+        config.heartbeat_grace = Duration::from_hours(1);
+    })
+    .await?;
+    let control = cluster.leader().await?;
     let mut found = Found::new();
-    let mut say = |name: &str, value: f64| found.push((name.to_owned(), None, value));
 
     register_nodes(&control).await?;
+    let identity = Identity::load(&cluster.dir.join("s1-tls"), Role::Agent)?;
+    let addrs = cluster.servers.iter().map(|server| server.info().quic_addr);
+    let beating = Beating::join(&identity, &addrs.collect::<Vec<_>>()).await?;
     place_one(&control, "warm", WARM, Duration::ZERO).await?;
     let before = resident()? as f64;
     load(&control, jobs).await?;
     let loaded = resident()? as f64;
 
-    let idle = Foreground::start(&control, "idle");
+    let idle = Foreground::start(&control, "idle", beating);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let idle = idle.end().await?;
-    let busy = Foreground::start(&control, "busy");
+    let (idle, beating) = idle.end().await?;
+    let busy = Foreground::start(&control, "busy", beating);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut client = Client::connect(server.info().http_addr).await?;
+    let mut client = Client::connect(control.server_info().http_addr).await?;
     let earlier = Collected::so_far(&mut client).await?;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();
-    let busy = busy.end().await?;
-    let later = Collected::so_far(&mut client).await?;
-    let objects = later.objects - earlier.objects;
-    let slices = later.slices - earlier.slices;
+    let (busy, _beating) = busy.end().await?;
+    let collected = Collected::so_far(&mut client).await?.since(&earlier);
     ensure!(
-        objects >= f64::from(jobs * COUNT),
-        "only {objects} were freed"
+        collected.objects >= f64::from(jobs * COUNT),
+        "only {} were freed",
+        collected.objects
     );
-
-    say("objects", objects / took.as_secs_f64());
-    say("slices", slices);
-    say(
-        "slice_ms_mean",
-        (later.seconds - earlier.seconds) * 1e3 / slices,
-    );
-    say("slice_ms_max", later.longest * 1e3);
-    say(
-        "log_bytes_per_object",
-        entry_bytes()? as f64 * slices / objects,
-    );
-    say("placements_meanwhile", f64::from(busy.count));
-    say("placement_p50", busy.placements.micros(0.5));
-    say("placement_p99", busy.placements.micros(0.99));
-    say("placement_ms_max", busy.placements.micros(1.0) / 1e3);
-    say("read_p99", busy.reads.micros(0.99));
-    say("read_ms_max", busy.reads.micros(1.0) / 1e3);
-    for (name, value) in [
-        ("placement_p50", idle.placements.micros(0.5)),
-        ("placement_p99", idle.placements.micros(0.99)),
-        ("placement_ms_max", idle.placements.micros(1.0) / 1e3),
-        ("read_p99", idle.reads.micros(0.99)),
-        ("read_ms_max", idle.reads.micros(1.0) / 1e3),
-    ] {
-        found.push((name.to_owned(), Some("idle".to_owned()), value));
-    }
+    collected.tell(took, &mut found)?;
+    tell(&busy, None, &mut found);
+    tell(&idle, Some("idle"), &mut found);
     // What was placed beside the collection is no part of what it leaves: it is collected too, and what is compared
     // has the same nodes and as many jobs.
     complete(&control).await?;
     client.put("/v1/system/gc", "{}").await?;
     place_one(&control, "calm", WARM, GIVEN_BACK / WARM).await?;
     let after = resident()? as f64;
-    let mut say = |name: &str, value: f64| found.push((name.to_owned(), None, value));
-    say("memory_ratio", after / before);
-    say("memory_before", before / MIB);
-    say("memory_loaded", loaded / MIB);
-    say("memory_after", after / MIB);
-    server.shutdown().await;
+    for (name, value) in [
+        ("memory_ratio", after / before),
+        ("memory_before", before / MIB),
+        ("memory_loaded", loaded / MIB),
+        ("memory_after", after / MIB),
+    ] {
+        found.push((name.to_owned(), None, value));
+    }
+    cluster.shutdown().await;
     let bare = bare_tables(jobs * COUNT);
     found.push(("objects".to_owned(), Some(RIVAL.to_owned()), bare));
     Ok(found)
+}
+
+/// What others felt, meanwhile or, as a rival, without a collection.
+fn tell(felt: &Felt, rival: Option<&str>, found: &mut Found) {
+    let Felt {
+        placements,
+        reads,
+        heartbeats,
+    } = felt;
+    for (name, value) in [
+        ("placements_meanwhile", placements.count() as f64),
+        ("placement_p50", placements.micros(0.5)),
+        ("placement_p99", placements.micros(0.99)),
+        ("placement_ms_max", placements.micros(1.0) / 1e3),
+        ("read_p99", reads.micros(0.99)),
+        ("read_ms_max", reads.micros(1.0) / 1e3),
+        ("heartbeats_meanwhile", heartbeats.count() as f64),
+        ("heartbeat_p50", heartbeats.micros(0.5)),
+        ("heartbeat_p99", heartbeats.micros(0.99)),
+        ("heartbeat_ms_max", heartbeats.micros(1.0) / 1e3),
+    ] {
+        found.push((name.to_owned(), rival.map(str::to_owned), value));
+    }
 }
 
 /// What collections came to since the server began.
@@ -202,6 +227,38 @@ impl Collected {
             seconds: sum("muster_gc_slices_seconds_total"),
             longest: sum("muster_gc_slice_seconds_max"),
         })
+    }
+
+    fn since(self, earlier: &Self) -> Self {
+        Self {
+            objects: self.objects - earlier.objects,
+            slices: self.slices - earlier.slices,
+            seconds: self.seconds - earlier.seconds,
+            longest: self.longest,
+        }
+    }
+
+    /// Of the collection that took so long.
+    fn tell(&self, took: Duration, found: &mut Found) -> anyhow::Result<()> {
+        let Self {
+            objects,
+            slices,
+            seconds,
+            longest,
+        } = self;
+        for (name, value) in [
+            ("objects", objects / took.as_secs_f64()),
+            ("slices", *slices),
+            ("slice_ms_mean", seconds * 1e3 / slices),
+            ("slice_ms_max", longest * 1e3),
+            (
+                "log_bytes_per_object",
+                entry_bytes()? as f64 * slices / objects,
+            ),
+        ] {
+            found.push((name.to_owned(), None, value));
+        }
+        Ok(())
     }
 }
 
@@ -334,68 +391,6 @@ async fn report(control: &Control, reports: Vec<(NodeId, Vec<AllocReport>)>) -> 
         .propose(Command::ReportNodes { reports, at })
         .await?;
     Ok(())
-}
-
-/// What others do while nothing, or a collection, goes on.
-struct Foreground {
-    stop: Arc<AtomicBool>,
-    placing: tokio::task::JoinHandle<anyhow::Result<(Latencies, u32)>>,
-    reading: tokio::task::JoinHandle<anyhow::Result<Latencies>>,
-}
-
-/// What they found.
-struct Felt {
-    placements: Latencies,
-    reads: Latencies,
-    count: u32,
-}
-
-impl Foreground {
-    fn start(control: &Control, prefix: &'static str) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (placer, stopped) = (control.clone(), Arc::clone(&stop));
-        let placing = tokio::spawn(async move {
-            let mut latencies = Latencies::new()?;
-            let mut number = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                let job_id = format!("{prefix}-{number}");
-                register(&placer, &job_id, 1).await?;
-                placed(&placer, &job_id, 1).await?;
-                latencies.add(begun.elapsed());
-                number += 1;
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            Ok((latencies, number))
-        });
-        let (reader, stopped) = (control.clone(), Arc::clone(&stop));
-        let reading = tokio::spawn(async move {
-            let mut latencies = Latencies::new()?;
-            while !stopped.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                reader.read(Consistency::Linearizable).await?;
-                latencies.add(begun.elapsed());
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            Ok(latencies)
-        });
-        Self {
-            stop,
-            placing,
-            reading,
-        }
-    }
-
-    async fn end(self) -> anyhow::Result<Felt> {
-        self.stop.store(true, Ordering::Relaxed);
-        let (placements, count) = self.placing.await??;
-        let reads = self.reading.await??;
-        Ok(Felt {
-            placements,
-            reads,
-            count,
-        })
-    }
 }
 
 /// Bytes of a slice's command in the log.

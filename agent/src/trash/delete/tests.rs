@@ -3,6 +3,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use muster_domain::fixture::recorded::skipped;
+use rustix::mount::MountFlags;
 
 use super::*;
 
@@ -166,6 +167,46 @@ fn wide_directories_are_read_in_parts() {
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
+/// A million entries: names of few files, so that it is made soon. What is remembered of them stays small.
+#[test]
+fn a_directory_of_a_million_entries_goes() {
+    const FILES: usize = 20;
+    const NAMES: usize = 50_000;
+    let test = "a_directory_of_a_million_entries_goes";
+    let Ok(temp) = tempfile::tempdir_in("/dev/shm") else {
+        return skipped(test, "/dev/shm cannot be written");
+    };
+    let place = Place { temp };
+    fs::create_dir_all(place.entry()).unwrap();
+    for file in 0..FILES {
+        let first = place.entry().join(format!("{file}"));
+        fs::write(&first, "x").unwrap();
+        for name in 1..NAMES {
+            let again = place.entry().join(format!("{file}-{name}"));
+            if let Err(error) = fs::hard_link(&first, again) {
+                return skipped(test, &format!("so many names cannot be made: {error}"));
+            }
+        }
+    }
+    let before = resident_kib();
+
+    let (deleted, result) = place.delete();
+
+    result.unwrap();
+    assert_eq!(deleted.files, (FILES * NAMES) as u64);
+    assert_eq!(place.left(), Vec::<String>::new());
+    let more = resident_kib().saturating_sub(before);
+    assert!(more < 16 * 1024, "{more} KiB more than before");
+}
+
+/// Kibibytes of this process in memory.
+fn resident_kib() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.unwrap().trim().trim_end_matches(" kB");
+    number.parse().unwrap()
+}
+
 #[test]
 fn hostile_names_and_modes_are_no_obstacle() {
     use std::ffi::OsStr;
@@ -268,19 +309,25 @@ fn mounts_are_detached_and_kept() {
             skipped(test, &format!("nothing can be mounted here: {errno}"));
         })
     };
-    // Twice at one place, and once over a file.
+    // Twice at one place, once over a file, and once read-only.
     if bind(&outside, &dir).is_err() {
         return;
     }
     bind(&outside, &dir).unwrap();
     bind(&outside.join("kept"), &file).unwrap();
-    // Somebody is in it.
-    let busy = fs::File::open(dir.join("kept")).unwrap();
+    let read_only = place.entry().join("a/read-only");
+    fs::create_dir(&read_only).unwrap();
+    bind(&outside, &read_only).unwrap();
+    let flags = MountFlags::BIND | MountFlags::RDONLY;
+    rustix::mount::mount_remount(&read_only, flags, "").unwrap();
+    assert!(fs::write(read_only.join("new"), "x").is_err());
+    // Somebody is in each.
+    let busy = [&dir, &read_only].map(|dir| fs::File::open(dir.join("kept")).unwrap());
 
     let (deleted, result) = place.delete();
 
     result.unwrap();
-    assert_eq!(deleted.mounts, 3);
+    assert_eq!(deleted.mounts, 4);
     assert_eq!(place.left(), Vec::<String>::new());
     assert_eq!(names(&outside), ["kept"]);
     assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "x");

@@ -115,6 +115,13 @@ impl FakeServer {
         self.want(alloc).await;
     }
 
+    /// Says from now on that this is what it knows of the allocation.
+    pub(crate) fn know(&self, alloc_id: AllocId, status: ClientStatus) {
+        let mut state = self.state.lock().unwrap();
+        let alloc = state.wanted.get_mut(&alloc_id).unwrap();
+        alloc.client_status = status;
+    }
+
     /// Forgets the allocation.
     pub(crate) async fn forget(&self, alloc_id: AllocId) {
         let (index, push) = {

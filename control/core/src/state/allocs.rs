@@ -25,6 +25,8 @@ use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber};
 use muster_domain::resources::Amount;
 
+use crate::limits;
+
 use super::digest::Digest;
 use super::paged::Paged;
 use super::prefix;
@@ -628,9 +630,17 @@ impl Allocs {
                 stale.push(number);
             }
         }
+        let mut looked_up = 0;
         for number in stale {
-            let left = self.by_node.get(number).map(|node| self.left_of(node));
-            if let (Some(Some(left)), Some(node)) = (left, self.by_node.get_mut(number)) {
+            let Some(node) = self.by_node.get(number) else {
+                continue;
+            };
+            looked_up += node.keys.len();
+            if looked_up > node.keys.len() && looked_up > limits::STALE_KEYS_MAX {
+                break;
+            }
+            let left = self.left_of(node);
+            if let (Some(left), Some(node)) = (left, self.by_node.get_mut(number)) {
                 node.keys = Arc::new(left);
                 node.gone = 0;
             }
@@ -720,4 +730,75 @@ fn take<'a>(keys: &mut &'a [u64], siblings: &[Gone]) -> &'a [u64] {
     let (taken, rest) = keys.split_at_checked(count).unwrap_or((keys, &[]));
     *keys = rest;
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::alloc::{PlacementMetrics, Score};
+    use muster_domain::fixture;
+    use muster_domain::id::Timestamp;
+    use muster_domain::job::JobVersion;
+
+    use super::*;
+
+    const NODES: u32 = 8;
+    const ON_EACH: u32 = 1_000;
+
+    /// Nodes whose turn to be thinned out is the same.
+    fn node(at: u32) -> NodeNumber {
+        NodeNumber(16 * at)
+    }
+
+    /// One after the other of [`ON_EACH`] on each of [`NODES`]; those of each node in their order.
+    fn filled() -> (Allocs, Vec<Vec<u64>>) {
+        let version = JobVersion {
+            spec: fixture::job("web").build(),
+            version: 0,
+            submit_time: Timestamp(0),
+            create_index: LogIndex(1),
+            job_modify_index: LogIndex(1),
+        };
+        let (eval_id, metrics) = (EvalId([1; 16]), Arc::new(PlacementMetrics::default()));
+        let cohort = Cohort::new(Arc::new(version), 0, eval_id, metrics, Timestamp(0), None);
+        let cohort = cohort.unwrap();
+        let mut allocs = Allocs::default();
+        let mut keys = vec![Vec::new(); NODES as usize];
+        for number in 0..NODES * ON_EACH {
+            let (key, at) = (key_at(LogIndex(2), number), number % NODES);
+            let row = Row::placed(&cohort, node(at), number, Score::default(), LogIndex(2));
+            allocs.insert(key, row, NodeId([1; 16]));
+            keys[at as usize].push(key);
+        }
+        (allocs, keys)
+    }
+
+    /// How many nodes keep no key of a row that is gone, and keys of the others that are.
+    fn thinned(allocs: &Allocs) -> usize {
+        let nodes = allocs.by_node.iter();
+        nodes.filter(|(_, node)| node.gone == 0).count()
+    }
+
+    /// Two lists of a thousand are looked up at a time, though all are due at once.
+    #[test]
+    fn lists_of_nodes_are_thinned_out_a_few_at_a_time() {
+        let (mut allocs, keys) = filled();
+        let most = keys.iter().flat_map(|keys| &keys[..900]).copied();
+        allocs.remove_all(most.collect(), |_| {});
+        let mut seen = vec![thinned(&allocs)];
+
+        for round in 900..904 {
+            allocs.remove_all(keys.iter().map(|keys| keys[round]).collect(), |_| {});
+            let full = allocs
+                .by_node
+                .iter()
+                .filter(|(_, node)| node.keys.len() > 100);
+            seen.push(NODES as usize - full.count());
+        }
+
+        assert_eq!(seen, [2, 4, 6, 8, 8]);
+        for (at, keys) in (0..).zip(&keys) {
+            let left: Vec<u64> = allocs.on(node(at)).map(AllocView::key).collect();
+            assert_eq!(left, keys[904..]);
+        }
+    }
 }

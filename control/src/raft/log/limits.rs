@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Bytes of log entries kept in memory for followers and for the apply loop. Older ones are read from disk.
 pub(crate) const LOG_CACHE_BYTES: usize = 64 << 20;
+/// The same, of those that are committed: they are applied at once, and sent to followers that keep up. Not more, because
+/// they stay until others are written; a follower that is further behind is sent what the page cache has.
+pub(crate) const LOG_CACHE_COMMITTED_BYTES: u64 = 4 << 20;
 /// Bytes of one log file, taken at once. Purging works by whole files, and two are always there. Not half:
 /// every change of files costs some syncs. Not double: a server's smallest data directory is two of them
 /// and the reserve.

@@ -10,6 +10,7 @@ use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use serde::{Deserialize, Serialize};
 
+use super::limits::LOG_CACHE_COMMITTED_BYTES;
 use super::record::{self, Record};
 use crate::raft::types::{Entry, LogId, Vote};
 
@@ -164,18 +165,41 @@ impl Entries {
 
     /// Lets go of the oldest entries that are on disk, until the rest fits.
     pub(super) fn evict(&mut self) {
-        while self.cached_bytes > self.cached_bytes_max {
-            let Some(slot) = self.slots.get_mut(self.cold) else {
-                return;
-            };
-            if slot.place.is_none() {
+        while self.cached_bytes > self.cached_bytes_max && self.evict_one() {}
+    }
+
+    /// Also of those that are committed, until they fit. Not at a start, which is about to apply them.
+    pub(super) fn evict_committed(&mut self) {
+        let committed = self.committed_total();
+        while let Some(slot) = self.slots.get(self.cold) {
+            let cached = committed.saturating_sub(slot.total - slot.bytes as u64);
+            if cached <= LOG_CACHE_COMMITTED_BYTES || !self.evict_one() {
                 return;
             }
-            if slot.entry.take().is_some() {
-                self.cached_bytes -= slot.bytes;
-            }
-            self.cold += 1;
         }
+    }
+
+    /// Lets go of the oldest entry in memory. False if it is not on disk.
+    fn evict_one(&mut self) -> bool {
+        let Some(slot) = self.slots.get_mut(self.cold) else {
+            return false;
+        };
+        if slot.place.is_none() {
+            return false;
+        }
+        if slot.entry.take().is_some() {
+            self.cached_bytes -= slot.bytes;
+        }
+        self.cold += 1;
+        true
+    }
+
+    /// Bytes of all entries ever, up to the last that is known to be committed.
+    fn committed_total(&self) -> u64 {
+        let committed = self.positions.committed;
+        let at = committed.and_then(|committed| self.position(committed.index));
+        let slot = at.and_then(|at| self.slots.get(at));
+        slot.map_or(0, |slot| slot.total)
     }
 
     /// Drops entries after `last`.
@@ -262,4 +286,55 @@ fn weight(entry: &Entry) -> usize {
         EntryPayload::Blank | EntryPayload::Membership(_) => 0,
     };
     body + ENTRY_OVERHEAD_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::raft::types::{Logged, TypeConfig};
+
+    fn entries(dir: &Path, bytes: usize) -> Entries {
+        let file = Arc::new(File::create(dir.join("log")).unwrap());
+        let mut entries = Entries::new(usize::MAX);
+        for index in 1..=16 {
+            let body = Arc::from(vec![0; bytes]);
+            let log_id = openraft::testing::log_id::<TypeConfig>(1, 1, index);
+            let entry = Entry::new_normal(log_id, Logged { format: 1, body });
+            let place = Place {
+                file: Arc::clone(&file),
+                offset: 0,
+                length: 0,
+            };
+            entries.push(entry, Some(place));
+        }
+        entries
+    }
+
+    fn cached(entries: &Entries) -> usize {
+        let found = entries.range(1, 17);
+        let cached = found.iter().filter(|one| matches!(one, Found::Cached(_)));
+        cached.count()
+    }
+
+    /// A mebibyte each: four of those that are committed stay, less what they weigh besides, and all others.
+    #[test]
+    fn what_is_committed_leaves_memory_first() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut entries = entries(temp.path(), 1 << 20);
+        entries.evict_committed();
+        let before = cached(&entries);
+        let tenth = entries.slots[9].log_id;
+
+        entries.positions.take(&Record::Committed(tenth));
+        entries.evict();
+        let by_size = cached(&entries);
+        entries.evict_committed();
+
+        assert_eq!((before, by_size), (16, 16));
+        assert_eq!(cached(&entries), 3 + 6);
+        assert!(matches!(entries.range(8, 9)[..], [Found::Cached(_)]));
+        assert!(matches!(entries.range(7, 8)[..], [Found::OnDisk(_)]));
+    }
 }

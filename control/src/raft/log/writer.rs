@@ -410,6 +410,7 @@ impl Writer {
             inner.queued_bytes -= request.bytes.len();
         }
         inner.entries.evict();
+        inner.entries.evict_committed();
         drop(inner);
         self.shared.shorter.notify_waiters();
     }
