@@ -10,9 +10,12 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Calls that may be open at once on one connection; more wait in the client.
 ///
-/// Every running task has a `WaitTask` open. The default of the HTTP library, 200, would make the
+/// With a driver that is not ours every running task has a `WaitTask` open. The default of the HTTP library, 200, would make the
 /// 201st task's start wait for ever behind the waits of the others.
 pub const STREAMS_MAX: u32 = 65_536;
+
+/// Tasks whose ends were asked for and wait to be written to the driver; who asks beyond that waits for room.
+pub(crate) const ENDS_ASKED_MAX: usize = 64;
 
 /// How long a call that does no work on a task may take before it fails.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(30);

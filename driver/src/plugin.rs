@@ -12,6 +12,7 @@ pub(crate) mod proto;
 
 mod announce;
 mod client;
+mod ends;
 mod handshake;
 mod launch;
 mod output;

@@ -27,6 +27,7 @@ use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult};
 use crate::limits;
 use crate::network::{CreatedNetwork, NetworkIsolation};
 use crate::plugin::convert::{self, protocol};
+use crate::plugin::ends::Ends;
 use crate::plugin::output::Lines;
 use crate::plugin::proto::base::base_plugin_client::BasePluginClient;
 use crate::plugin::proto::controller::grpc_broker_client::GrpcBrokerClient;
@@ -56,6 +57,7 @@ pub struct Client {
     name: String,
     socket: Arc<Mutex<PathBuf>>,
     channel: Channel,
+    ends: Arc<Ends>,
 }
 
 impl Client {
@@ -76,6 +78,7 @@ impl Client {
             name: name.to_owned(),
             socket,
             channel,
+            ends: Arc::default(),
         }
     }
 
@@ -94,6 +97,7 @@ impl Client {
     pub fn redirect(&self, socket: &Path) {
         let mut path = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         socket.clone_into(&mut path);
+        self.ends.forget();
     }
 
     /// Passes on what the driver prints besides its log, and keeps the stream of the broker open as
@@ -311,6 +315,12 @@ impl Client {
 
     /// Waits without a deadline: a task may run for years.
     async fn wait(&self, task_id: &str) -> Result<ExitResult, TaskError> {
+        self.ends.wait(&self.channel, task_id).await;
+        // On the heap: most waits never come to it.
+        self.wait_alone(task_id).boxed().await
+    }
+
+    async fn wait_alone(&self, task_id: &str) -> Result<ExitResult, TaskError> {
         let request = drivers::WaitTaskRequest {
             task_id: task_id.to_owned(),
         };

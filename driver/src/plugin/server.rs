@@ -19,6 +19,7 @@ use crate::error::{DriverError, StartTaskError, TaskError};
 use crate::exec::{ExecInput, ExecOutput, ExecRequest, TerminalSize};
 use crate::limits;
 use crate::plugin::convert::{self, protocol};
+use crate::plugin::ends;
 use crate::plugin::proto::base::base_plugin_server::{BasePlugin, BasePluginServer};
 use crate::plugin::proto::controller::grpc_broker_server::{GrpcBroker, GrpcBrokerServer};
 use crate::plugin::proto::controller::grpc_controller_server::{
@@ -526,6 +527,7 @@ impl GrpcStdio for Served {
 #[async_trait]
 impl MusterDriver for Served {
     type ListTasksStream = BoxStream<'static, Result<muster::ListTasksResponse, Status>>;
+    type EndsStream = BoxStream<'static, Result<muster::EndsResponse, Status>>;
 
     async fn list_tasks(
         &self,
@@ -541,5 +543,13 @@ impl MusterDriver for Served {
         Ok(Response::new(
             futures::stream::iter(messages.collect::<Vec<_>>()).boxed(),
         ))
+    }
+
+    async fn ends(
+        &self,
+        request: Request<Streaming<muster::EndsRequest>>,
+    ) -> Output<muster::EndsResponse> {
+        let driver = Arc::clone(&self.driver);
+        Ok(Response::new(ends::serve(driver, request.into_inner())))
     }
 }
