@@ -29,8 +29,8 @@ use muster_wire::rpc::AllocDisk;
 use tokio::sync::mpsc;
 
 use self::limits::{
-    BYTES_PER_INODE, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR, NAMED_MAX, NICENESS,
-    REST_FACTOR, REST_MAX,
+    BYTES_PER_INODE, CALM_MAX, GROWTH_BYTES, GROWTH_INODES, INODES_MIN, MEASURE_INTERVAL_MIN,
+    MEASURE_PAUSE_FACTOR, NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX,
 };
 use self::project::Projects;
 use crate::alloc::Input;
@@ -149,6 +149,8 @@ pub(crate) struct Disks {
 #[derive(Debug)]
 struct Shared {
     means: Means,
+    /// What all allocations are below.
+    allocs: PathBuf,
     projects: Projects,
     watched: Mutex<BTreeMap<AllocId, Watched>>,
     /// Somebody is to be measured, or nobody any more.
@@ -166,6 +168,8 @@ struct Watched {
     due: Instant,
     /// The newest measurement.
     seen: Option<(Timestamp, Amount)>,
+    /// Looks in a row that found what the one before did.
+    calm: u32,
     inbox: mpsc::Sender<Input>,
 }
 
@@ -194,6 +198,7 @@ impl Disks {
         };
         let shared = Arc::new(Shared {
             means,
+            allocs: allocs.to_owned(),
             projects: Projects::default(),
             watched: Mutex::default(),
             work: Condvar::new(),
@@ -257,6 +262,7 @@ impl Disks {
                 quota,
                 due: Instant::now(),
                 seen,
+                calm: 0,
                 inbox: inbox.clone(),
             },
         );
@@ -371,7 +377,8 @@ impl Shared {
         if let Err(error) = rustix::process::nice(NICENESS) {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
-        while let Some((alloc_id, watched)) = self.next() {
+        let mut space = Space::default();
+        while let Some((alloc_id, watched)) = self.next(&mut space) {
             let begun = Instant::now();
             let look = self.look(&watched);
             let took = begun.elapsed();
@@ -381,11 +388,14 @@ impl Shared {
     }
 
     /// Waits for an allocation that is due; `None` when the agent stops.
-    fn next(&self) -> Option<(AllocId, Watched)> {
+    fn next(&self, space: &mut Space) -> Option<(AllocId, Watched)> {
         let mut watched = self.locked();
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
+            }
+            if space.grew(Instant::now(), || in_use(&self.allocs)) {
+                stir(&mut watched);
             }
             let first = watched.iter().min_by_key(|(_, watched)| watched.due);
             let Some((alloc_id, first)) = first else {
@@ -397,7 +407,7 @@ impl Shared {
             if first.due <= now {
                 return Some((*alloc_id, first.clone()));
             }
-            let pause = first.due - now;
+            let pause = (first.due - now).min(MEASURE_INTERVAL_MIN);
             let waited = self.work.wait_timeout(watched, pause);
             watched = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -450,7 +460,12 @@ impl Shared {
         let Some(watched) = all.get_mut(&alloc_id) else {
             return;
         };
-        watched.due = Instant::now() + pause(took);
+        let calm = match (&look, watched.seen) {
+            (Ok(look), Some((_, before))) if look.used == before => watched.calm + 1,
+            _ => 0,
+        };
+        watched.calm = calm;
+        watched.due = Instant::now() + pause(took, calm);
         let look = match look {
             Ok(look) => look,
             // It went between the look and now, and its runner with it.
@@ -488,10 +503,53 @@ impl Shared {
     }
 }
 
-/// From the end of a measurement to the next of the same allocation.
-fn pause(took: Duration) -> Duration {
+/// How full the file system was when it was last asked.
+#[derive(Debug, Default)]
+struct Space {
+    asked: Option<(Instant, Amount)>,
+}
+
+impl Space {
+    /// Whether it is noticeably fuller than when it was last asked, or nobody can tell. Asks now and then: at other
+    /// times it is not.
+    fn grew(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> bool {
+        let before = self.asked;
+        if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
+            return false;
+        }
+        let Some(used) = ask() else {
+            return true;
+        };
+        self.asked = Some((now, used));
+        before.is_none_or(|(_, before)| {
+            used.bytes > before.bytes.saturating_add(GROWTH_BYTES)
+                || used.inodes > before.inodes.saturating_add(GROWTH_INODES)
+        })
+    }
+}
+
+/// What of the file system of `dir` is in use; `None` if it does not say.
+fn in_use(dir: &Path) -> Option<Amount> {
+    let space = rustix::fs::statvfs(dir).ok()?;
+    Some(Amount {
+        bytes: space.f_blocks.saturating_sub(space.f_bfree) * space.f_frsize,
+        inodes: space.f_files.saturating_sub(space.f_ffree),
+    })
+}
+
+/// Somebody writes: whoever was calm is looked at now.
+fn stir(watched: &mut BTreeMap<AllocId, Watched>) {
+    let now = Instant::now();
+    for watched in watched.values_mut().filter(|watched| watched.calm > 0) {
+        watched.calm = 0;
+        watched.due = now;
+    }
+}
+
+/// From the end of a measurement to the next of the same allocation, which held the same for `calm` looks.
+fn pause(took: Duration, calm: u32) -> Duration {
     took.saturating_mul(MEASURE_PAUSE_FACTOR)
-        .max(MEASURE_INTERVAL_MIN)
+        .max(MEASURE_INTERVAL_MIN * (1 << calm.min(CALM_MAX)))
 }
 
 /// What an operator is told.

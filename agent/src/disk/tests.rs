@@ -44,8 +44,57 @@ fn the_limit_itself_may_be_used() {
 
 #[test]
 fn a_long_measurement_is_repeated_later() {
-    assert_eq!(pause(Duration::from_millis(1)), MEASURE_INTERVAL_MIN);
-    assert_eq!(pause(Duration::from_secs(3)), Duration::from_mins(1));
+    assert_eq!(pause(Duration::from_millis(1), 0), MEASURE_INTERVAL_MIN);
+    assert_eq!(pause(Duration::from_secs(3), 0), Duration::from_mins(1));
+}
+
+#[test]
+fn what_stays_the_same_is_looked_at_less_often() {
+    let took = Duration::from_micros(20);
+
+    assert_eq!(pause(took, 1), MEASURE_INTERVAL_MIN * 2);
+    assert_eq!(pause(took, CALM_MAX), MEASURE_INTERVAL_MIN * 8);
+    assert_eq!(pause(took, 1_000), MEASURE_INTERVAL_MIN * 8);
+}
+
+#[test]
+fn a_file_system_that_gets_fuller_is_noticed() {
+    let (mut space, begun) = (Space::default(), Instant::now());
+    let full = |bytes, inodes| move || Some(used(bytes, inodes));
+    let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
+    // Nobody knows what was there before.
+    assert!(space.grew(at(0), full(5 * GROWTH_BYTES, 9)));
+
+    assert!(!space.grew(at(0), || panic!("it is not asked all the time")));
+    assert!(!space.grew(at(1), full(6 * GROWTH_BYTES, 9 + GROWTH_INODES)));
+    assert!(space.grew(at(2), full(7 * GROWTH_BYTES + 1, 9)));
+    assert!(!space.grew(at(3), full(0, 0)));
+    assert!(space.grew(at(4), full(0, GROWTH_INODES + 1)));
+    assert!(space.grew(at(5), || None), "nobody can tell");
+}
+
+#[test]
+fn whoever_was_calm_is_looked_at_when_somebody_writes() {
+    let (inbox, _inputs) = mpsc::channel(1);
+    let later = Instant::now() + DEADLINE;
+    let watched = |calm| Watched {
+        dir: PathBuf::new(),
+        limit: limit(10),
+        quota: false,
+        due: later,
+        seen: None,
+        calm,
+        inbox: inbox.clone(),
+    };
+    let mut all = BTreeMap::from([
+        (AllocId::at(LogIndex(1), 0), watched(3)),
+        (AllocId::at(LogIndex(2), 0), watched(0)),
+    ]);
+
+    stir(&mut all);
+
+    let due: Vec<bool> = all.values().map(|watched| watched.due < later).collect();
+    assert_eq!(due, [true, false]);
 }
 
 #[test]
@@ -86,6 +135,7 @@ fn accounted(dir: &Path) -> Disks {
         means: Means::Accounted {
             reason: "a test".to_owned(),
         },
+        allocs: dir.to_owned(),
         projects: Projects::default(),
         watched: Mutex::default(),
         work: Condvar::new(),
