@@ -67,7 +67,7 @@ pub(crate) struct AllocTask {
 impl AllocTask {
     /// Runs until everything of the allocation was destroyed or the agent stops.
     pub(crate) async fn run(
-        mut self,
+        mut self: Box<Self>,
         inbox: mpsc::Sender<Input>,
         mut inputs: mpsc::Receiver<Input>,
     ) {

@@ -20,7 +20,7 @@ use muster_driver::{
     Attribute, Capabilities, DriverError, Fingerprint, Health, Schema, TaskDriver, without_nulls,
 };
 use serde_json::Value;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
@@ -37,6 +37,8 @@ pub(crate) struct DriverSlot {
     learned: Arc<Mutex<LearnedOf>>,
     /// It lives in this process, where an absent field is absent and not null.
     in_process: bool,
+    /// Room for starts that are under way.
+    starts: Arc<Semaphore>,
 }
 
 /// What was learned, and in which life.
@@ -78,7 +80,21 @@ impl DriverSlot {
             lives,
             learned: Arc::default(),
             in_process: false,
+            starts: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
         }
+    }
+
+    /// The same, of which `max` tasks are started at once. For a driver that does no more itself, and never waits for
+    /// somebody else, such as a registry of images.
+    pub(crate) fn with_starts_max(self, max: usize) -> Self {
+        let starts = Arc::new(Semaphore::new(max));
+        Self { starts, ..self }
+    }
+
+    /// Waits for room for a start, which is taken until the answer is dropped.
+    pub(crate) async fn room(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed.
+        self.starts.acquire().await.ok()
     }
 
     /// What the driver can do; asked once in each of its lives.

@@ -86,6 +86,10 @@ pub(crate) const DRIVER_START_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) const PLUGIN_START_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause between two attempts to reach a driver that is starting.
 pub(crate) const DRIVER_PING_INTERVAL: Duration = Duration::from_millis(20);
+/// Tasks that the native driver is asked to start at once: four times what it starts at a time, so that it never waits.
+/// What a start needs would else be there a thousand times when a thousand tasks begin together, and the pages
+/// between which something stays would stay too.
+pub(crate) const NATIVE_STARTS_MAX: usize = 64;
 /// First pause before a driver that died is started again, doubled up to [`DRIVER_PAUSE_MAX`].
 pub(crate) const DRIVER_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a driver that died is started again.

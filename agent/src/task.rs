@@ -213,8 +213,17 @@ pub(crate) async fn run(
     take: Option<Vec<u8>>,
     inputs: Inputs,
 ) {
-    // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
-    match Box::pin(begin::begin(&facilities, &task, attempt, take)).await {
+    let begun = {
+        // A driver that is not there is told of by the start itself.
+        let slot = facilities.drivers.named(&task.task().driver);
+        let _room = match slot {
+            Some(slot) => slot.room().await,
+            None => None,
+        };
+        // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
+        Box::pin(begin::begin(&facilities, &task, attempt, take)).await
+    };
+    match begun {
         Ok((live, note)) => {
             let live = Arc::new(live);
             facilities.live.insert(

@@ -395,7 +395,7 @@ impl Node {
         }
         let sleeps = restored && !runner.is_destroy_asked() && runner.poll_timeout().is_none();
         let finished = runner.finished_at().filter(|_| sleeps);
-        let task = AllocTask {
+        let task = Box::new(AllocTask {
             facilities: Arc::clone(&self.facilities),
             desired: Arc::new(desired),
             runner,
@@ -404,10 +404,10 @@ impl Node {
             restored,
             has_remote_stored: restored,
             unstored: None,
-        };
+        });
         let runner = if let Some(at) = finished {
             self.collector.handle_finished(alloc_id, at);
-            Runner::Asleep(Box::new(task))
+            Runner::Asleep(task)
         } else {
             let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
             self.runners.spawn(task.run(inbox.clone(), inputs));

@@ -26,7 +26,7 @@ use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fi
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
-use crate::limits::{EXEC_SESSIONS_MAX, LOG_READERS_MAX};
+use crate::limits::{EXEC_SESSIONS_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
@@ -194,7 +194,8 @@ fn start_native(
 ) -> Client {
     let client = Client::new(native::NAME, &process.socket());
     let (lives, lived) = watch::channel(0);
-    let slot = DriverSlot::watched(Arc::new(client.clone()), lived);
+    let slot =
+        DriverSlot::watched(Arc::new(client.clone()), lived).with_starts_max(NATIVE_STARTS_MAX);
     drivers.add(native::NAME, slot);
     let place = Arc::clone(&around.place);
     tasks.spawn(native::supervise(

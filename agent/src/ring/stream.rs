@@ -126,7 +126,11 @@ impl Stream {
     }
 
     /// Drains until told otherwise.
-    pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> DetachReport {
+    /// Boxed: as a part of the future it would be in it twice.
+    pub(crate) async fn run(
+        mut self: Box<Self>,
+        mut orders: watch::Receiver<Order>,
+    ) -> DetachReport {
         loop {
             // Without anybody left to give orders, the loop is ending.
             let alone = orders.has_changed().is_err();

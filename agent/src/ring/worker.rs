@@ -198,7 +198,7 @@ impl Worker {
             rate,
             transfer: self.transfer,
         };
-        let stream = Stream::new(fifo, file, rules, capacity, self.epoch);
+        let stream = Box::new(Stream::new(fifo, file, rules, capacity, self.epoch));
         let (orders, inbox) = watch::channel(Order::Run);
         let stats = stream.stats();
         let task = tokio::task::spawn_local(stream.run(inbox));
