@@ -183,9 +183,9 @@ mod tests {
     use crate::TaskConfig;
     use crate::mock::{MockDriver, MockHost, MockTask};
 
-    fn request(task_id: &str) -> Result<EndsRequest, Status> {
+    fn request(task_id: &str) -> EndsRequest {
         let task_id = task_id.to_owned();
-        Ok(EndsRequest { task_id })
+        EndsRequest { task_id }
     }
 
     async fn next(ends: &mut BoxStream<'static, Result<EndsResponse, Status>>) -> Option<String> {
@@ -194,15 +194,15 @@ mod tests {
 
     #[tokio::test]
     async fn each_end_is_said_once_and_an_unknown_task_has_one() {
-        let driver = Arc::new(MockDriver::on(MockHost::new()));
+        let driver: Arc<dyn TaskDriver> = Arc::new(MockDriver::on(MockHost::new()));
         let config = TaskConfig {
             id: "runs".to_owned(),
             config: MockTask::forever().to_config(),
             ..TaskConfig::default()
         };
         driver.start_task(config).await.unwrap();
-        let asked = [request("runs"), request("unknown")];
-        let mut ends = serve(driver.clone(), futures::stream::iter(asked));
+        let asked = [Ok(request("runs")), Ok(request("unknown"))];
+        let mut ends = serve(Arc::clone(&driver), futures::stream::iter(asked));
 
         assert_eq!(next(&mut ends).await.as_deref(), Some("unknown"));
         let stopped = driver.stop_task("runs", Duration::ZERO, "SIGKILL").await;
