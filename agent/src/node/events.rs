@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::alloc::{self, AllocTask, Input};
-use crate::cgroup::TaskCgroup;
+use crate::cgroup::{TaskCgroup, TaskName};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
 use crate::gc::{self, Asks, Collected};
@@ -39,7 +39,10 @@ pub(crate) enum Event {
         remote: Vec<RemoteAlloc>,
     },
     /// What belongs to no allocation is to be removed.
-    SweepDue,
+    SweepDue {
+        /// What was on the machine before this event.
+        found: Found,
+    },
     /// Destroy everything that has finished, and try at once to delete what could not be deleted.
     CollectGarbage,
     /// The same; `done` is told when it is over, or at once what it would do.
@@ -251,7 +254,7 @@ impl Node {
                     self.sweep_later();
                 }
             }
-            Event::SweepDue => self.sweep(),
+            Event::SweepDue { found } => self.sweep(found),
             Event::CollectGarbage => drop(self.force()),
             Event::Collect { dry_run, done } => self.collect_now(dry_run, done),
             Event::Released { alloc_id } => self.tell(alloc_id, Input::Destroy),
@@ -515,18 +518,68 @@ impl Node {
             Duration::ZERO
         };
         let events = self.events.clone();
+        let facilities = Arc::clone(&self.facilities);
         self.runners.spawn(async move {
             tokio::time::sleep(delay).await;
-            drop(events.send(Event::SweepDue).await);
+            let looked = tokio::task::spawn_blocking(move || Found::look(&facilities));
+            if let Ok(found) = looked.await {
+                drop(events.send(Event::SweepDue { found }).await);
+            }
         });
     }
 
-    /// The node knows all its allocations: what belongs to none of them is removed.
-    fn sweep(&mut self) {
-        let known: BTreeSet<AllocId> = self.allocs.keys().copied().collect();
+    /// The node knows all its allocations, and what was found is older than what it knows: what belongs to none of
+    /// them is removed.
+    fn sweep(&mut self, mut found: Found) {
+        found.retain(|alloc_id| !self.allocs.contains_key(&alloc_id));
         let facilities = Arc::clone(&self.facilities);
         self.runners
-            .spawn(async move { sweep(&facilities, &known).await });
+            .spawn(async move { found.remove(&facilities).await });
+    }
+}
+
+/// Tasks and directories on the machine. An allocation that begins after the look is not in it, so that whoever
+/// removes what belongs to none has to ask who is known after it, not before.
+#[derive(Debug)]
+pub(crate) struct Found {
+    tasks: Vec<TaskName>,
+    allocs: Vec<AllocId>,
+}
+
+impl Found {
+    fn look(facilities: &Facilities) -> Self {
+        Self {
+            tasks: facilities.tree.tasks().unwrap_or_default(),
+            allocs: facilities.data.found_allocs(),
+        }
+    }
+
+    /// Leaves what is of no allocation or of one of which `stray` holds.
+    fn retain(&mut self, stray: impl Fn(AllocId) -> bool) {
+        self.tasks
+            .retain(|name| name.alloc.parse().map_or(true, &stray));
+        self.allocs.retain(|alloc_id| stray(*alloc_id));
+    }
+
+    /// Ends the tasks and removes them and the directories.
+    async fn remove(self, facilities: &Facilities) {
+        for name in self.tasks {
+            tracing::warn!(
+                alloc_id = name.alloc,
+                task = name.task,
+                "a task that nobody wants is ended"
+            );
+            end_stray(facilities, &name.alloc, &name.task).await;
+        }
+        for alloc_id in self.allocs {
+            if let Err(error) = facilities.discard(alloc_id).await {
+                tracing::warn!(
+                    error = chain(&error),
+                    "directories that nobody wants are left"
+                );
+            }
+            drop(facilities.store.write(vec![Write::Remove(alloc_id)]).await);
+        }
     }
 }
 
@@ -541,33 +594,6 @@ fn longest_stop(group: &TaskGroup) -> Duration {
         .shutdown_delay
         .saturating_add(longest(true))
         .saturating_add(longest(false))
-}
-
-/// Ends and removes tasks and directories of allocations that are not `known`.
-async fn sweep(facilities: &Facilities, known: &BTreeSet<AllocId>) {
-    let stray = |alloc: &str| !alloc.parse().is_ok_and(|id| known.contains(&id));
-    for name in facilities.tree.tasks().unwrap_or_default() {
-        if stray(&name.alloc) {
-            tracing::warn!(
-                alloc_id = name.alloc,
-                task = name.task,
-                "a task that nobody wants is ended"
-            );
-            end_stray(facilities, &name.alloc, &name.task).await;
-        }
-    }
-    for alloc_id in facilities.data.found_allocs() {
-        if known.contains(&alloc_id) {
-            continue;
-        }
-        if let Err(error) = facilities.discard(alloc_id).await {
-            tracing::warn!(
-                error = chain(&error),
-                "directories that nobody wants are left"
-            );
-        }
-        drop(facilities.store.write(vec![Write::Remove(alloc_id)]).await);
-    }
 }
 
 async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {

@@ -282,6 +282,53 @@ async fn a_new_allocation_waits_for_no_collection() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
+/// What nobody knows is removed one after the other while allocations begin: they are not taken for unknown.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_begins_during_the_sweep_stays() {
+    const STRAYS: u8 = 100;
+    if !privileged("what_begins_during_the_sweep_stays") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    agent.shutdown(Leave::KeepTasks).await;
+    let strays = (100..100 + STRAYS).map(|byte| AllocId([byte; 16]));
+    let groups: Vec<PathBuf> = strays.map(|stray| make_groups(&machine, stray)).collect();
+    let strays = (100..100 + STRAYS).map(|byte| machine.alloc_dir(AllocId([byte; 16])));
+    let dirs: Vec<PathBuf> = strays.collect();
+    for dir in &dirs {
+        std::fs::create_dir(dir).unwrap();
+    }
+
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    eventually("the sweep has begun", async || {
+        groups.iter().any(|group| !group.exists()).then_some(())
+    })
+    .await;
+    let begun = groups.iter().filter(|group| group.exists()).count();
+    let mut new = Vec::new();
+    for name in 0..5 {
+        let running = MockTask::forever().to_config();
+        let alloc = service(name, "").driver("mock", &running).build();
+        new.push(server.place(alloc).await);
+    }
+    for alloc_id in &new {
+        server.status(*alloc_id, ClientStatus::Running).await;
+    }
+    eventually("what nobody knows is gone", async || {
+        let mut left = groups.iter().chain(&dirs);
+        (!left.any(|path| path.exists())).then_some(())
+    })
+    .await;
+
+    for alloc_id in new {
+        let dirs = [machine.alloc_dir(alloc_id), machine.log_dir(alloc_id)];
+        assert!(dirs.iter().all(|dir| dir.exists()), "{begun} were left");
+    }
+    agent.shutdown(Leave::StopTasks).await;
+}
+
 /// The id of the cgroup of what was started before a reboot may be another task's.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_left_before_a_reboot_takes_no_cgroup_along() {
