@@ -6,6 +6,8 @@
 //!   What it is built with is in Debian 12, but for the library that prints its results, which is ours
 //!   (`driver-native/tests/isolation/go`).
 //! - `procenv` is Debian's.
+//! - nginx, which is no judge but has to run under them all, is Debian's too: only its program, since the package
+//!   would start a web server on this machine.
 //! - Cepheus, a script and an engine in Python, is on PyPI; its files are known by their hashes
 //!   (`driver-native/tests/isolation/requirements.txt`). They are unpacked here and run in tasks only.
 
@@ -18,7 +20,7 @@ use anyhow::{Context, bail};
 use crate::shell;
 
 /// Changes when a judge is to be made anew.
-const RECIPE: &str = "1\n";
+const RECIPE: &str = "2\n";
 /// Where the source package is, and its name there.
 const SUITE: &str = "trixie";
 const SOURCE: &str = "golang-github-opencontainers-runtime-tools";
@@ -108,6 +110,7 @@ fn make_in(scratch: &Path) -> anyhow::Result<()> {
     build_runtimetest(&work, &scratch.join("runtimetest")).context("cannot make runtimetest")?;
     let procenv = shell::find_program("procenv").context("procenv is not installed")?;
     fs::copy(procenv, scratch.join("procenv")).context("cannot copy procenv")?;
+    unpack_nginx(&work, &scratch.join("nginx")).context("cannot unpack nginx")?;
     install_cepheus(scratch).context("cannot make Cepheus")?;
     fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     fs::write(scratch.join("recipe"), RECIPE).context("cannot write the recipe")
@@ -197,6 +200,31 @@ fn site() -> anyhow::Result<String> {
         .find_map(|line| line.strip_prefix("Debian Debian "));
     site.map(str::to_owned)
         .context("apt has no archive of Debian's; run: apt-get update")
+}
+
+/// Takes the program out of Debian's package, which is not installed.
+fn unpack_nginx(work: &Path, program: &Path) -> anyhow::Result<()> {
+    let download = || {
+        let mut apt = Command::new("apt-get");
+        apt.args(["download", "--quiet=2", "nginx"])
+            .current_dir(work);
+        apt.args(["--option", "APT::Sandbox::User="]);
+        shell::capture(&mut apt)
+    };
+    // What apt knows of the archive may be too old, or nothing.
+    if download().is_err() {
+        shell::capture(Command::new("apt-get").args(["update", "--quiet=2"]))?;
+        download()?;
+    }
+    let package = fs::read_dir(work)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|word| word == "deb"))
+        .context("apt left no package of nginx")?;
+    let unpacked = work.join("nginx");
+    let mut dpkg = Command::new("dpkg-deb");
+    shell::capture(dpkg.arg("--extract").arg(package).arg(&unpacked))?;
+    fs::copy(unpacked.join("usr/sbin/nginx"), program)?;
+    Ok(())
 }
 
 fn install_cepheus(scratch: &Path) -> anyhow::Result<()> {

@@ -45,7 +45,7 @@ const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 14] = [
     Need {
         name: "a C compiler",
         purpose: "building",
@@ -101,6 +101,12 @@ const NEEDS: [Need; 13] = [
             "libprotobuf-dev",
         ],
         present: || has("go") && has("protoc") && go_libraries(),
+    },
+    Need {
+        name: "programs that isolated tasks have to run",
+        purpose: TESTS,
+        packages: &["nodejs", "openjdk-17-jdk-headless"],
+        present: || has("node") && has("java"),
     },
     Need {
         name: "what the judges of isolation are made with",

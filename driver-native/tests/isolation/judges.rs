@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Task, skipped};
 
 /// Where a task sees the judges.
-const PLACE: &str = "/opt/judges";
+pub(crate) const PLACE: &str = "/opt/judges";
 /// What `judged` tasks are called.
 const HOST_NAME: &str = "judged";
 
@@ -71,7 +71,7 @@ struct Said {
 }
 
 /// The folder of the judges, if `needed` is there and tasks can be contained; else the reason is said.
-fn judge(test: &str, needed: &str) -> Option<PathBuf> {
+pub(crate) fn judge(test: &str, needed: &str) -> Option<PathBuf> {
     if !nix::unistd::geteuid().is_root() {
         skipped(test, "only root can contain a task; run the tests as root");
         return None;

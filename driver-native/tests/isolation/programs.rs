@@ -8,6 +8,7 @@ use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 
 use crate::fixture::{Task, skipped};
+use crate::judges::{PLACE, judge};
 use crate::probe::written;
 
 const PYTHON: &str = "import threading, subprocess, socket, ssl, multiprocessing, os\n\
@@ -51,7 +52,7 @@ async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], 
     if !Path::new(program).exists() {
         skipped(
             name,
-            &format!("{program} is not installed; install the package that has it"),
+            &format!("{program} is not installed; run: cargo xtask setup"),
         );
         return;
     }
@@ -154,21 +155,31 @@ async fn go_runs() {
     runs_with(name, "/opt/program", &[], (mounted, policy), "go true\n").await;
 }
 
+/// Debian's program, as `cargo xtask setup` unpacks it.
 #[tokio::test]
 async fn nginx_answers() {
     let name = "programs::nginx_answers";
-    let script = "/usr/sbin/nginx -c /local/nginx.conf & \
-                  while ! [ -S /local/http.sock ]; do sleep 0.02; done; \
-                  perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new(Peer => \"/local/http.sock\"); \
-                  print $s \"GET / HTTP/1.0\\r\\n\\r\\n\"; while (<$s>) { $last = $_ } \
-                  open F, \">/local/out\"; print F $last' ; wait";
-    if !Path::new("/usr/sbin/nginx").exists() {
-        skipped(
-            name,
-            "/usr/sbin/nginx is not installed; run: apt-get install nginx-light",
-        );
+    let Some(folder) = judge(name, "nginx") else {
+        return;
+    };
+    if !Path::new("/usr/bin/perl").exists() {
+        skipped(name, "its client needs /usr/bin/perl");
         return;
     }
-    let files = [("nginx.conf", NGINX)];
-    runs(name, "/bin/sh", &["-c", script], &files, "nginx true\n").await;
+    let script = format!(
+        "printf '%s' \"$NGINX\" >/local/nginx.conf; {PLACE}/nginx -c /local/nginx.conf & \
+         while ! [ -S /local/http.sock ]; do sleep 0.02; done; \
+         perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new(Peer => \"/local/http.sock\"); \
+         print $s \"GET / HTTP/1.0\\r\\n\\r\\n\"; while (<$s>) {{ $last = $_ }} \
+         open F, \">/local/out\"; print F $last' ; wait"
+    );
+    for level in ["contained", "strict"] {
+        let mut task = Task::with(json!({
+            "command": "/bin/sh", "args": ["-c", script], "isolation": level,
+            "mounts": [{"source": folder, "target": PLACE}],
+        }));
+        let config = ("NGINX".to_owned(), NGINX.to_owned());
+        task.config.env.extend([config]);
+        says(&task, json!({"allow_paths": [folder]}), "nginx true\n").await;
+    }
 }
