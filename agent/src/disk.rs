@@ -29,8 +29,8 @@ use muster_wire::rpc::AllocDisk;
 use tokio::sync::mpsc;
 
 use self::limits::{
-    BYTES_PER_INODE, CALM_MAX, GROWTH_BYTES, GROWTH_INODES, INODES_MIN, MEASURE_INTERVAL_MIN,
-    MEASURE_PAUSE_FACTOR, NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX,
+    BYTES_PER_INODE, CALM_FACTOR, CALM_MAX, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR,
+    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX,
 };
 use self::project::Projects;
 use crate::alloc::Input;
@@ -96,6 +96,14 @@ impl Amount {
     fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+
+    /// What of it is more than `other`.
+    fn beyond(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            inodes: self.inodes.saturating_sub(other.inodes),
+        }
     }
 }
 
@@ -168,6 +176,8 @@ struct Watched {
     due: Instant,
     /// The newest measurement.
     seen: Option<(Timestamp, Amount)>,
+    /// [`Space::grown`] when that began.
+    grown: Amount,
     /// Looks in a row that found what the one before did.
     calm: u32,
     inbox: mpsc::Sender<Input>,
@@ -262,6 +272,7 @@ impl Disks {
                 quota,
                 due: Instant::now(),
                 seen,
+                grown: Amount::default(),
                 calm: 0,
                 inbox: inbox.clone(),
             },
@@ -394,10 +405,9 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
             }
-            if space.grew(Instant::now(), || in_use(&self.allocs)) {
-                stir(&mut watched);
-            }
-            let first = watched.iter().min_by_key(|(_, watched)| watched.due);
+            let growth = space.look(Instant::now(), || in_use(&self.allocs));
+            stir(&mut watched, growth);
+            let first = watched.iter_mut().min_by_key(|(_, watched)| watched.due);
             let Some((alloc_id, first)) = first else {
                 let waited = self.work.wait(watched);
                 watched = waited.unwrap_or_else(PoisonError::into_inner);
@@ -405,6 +415,7 @@ impl Shared {
             };
             let now = Instant::now();
             if first.due <= now {
+                first.grown = space.grown;
                 return Some((*alloc_id, first.clone()));
             }
             let pause = (first.due - now).min(MEASURE_INTERVAL_MIN);
@@ -503,28 +514,43 @@ impl Shared {
     }
 }
 
-/// How full the file system was when it was last asked.
+/// How full the file system is, as far as it is asked.
 #[derive(Debug, Default)]
 struct Space {
     asked: Option<(Instant, Amount)>,
+    /// By how much it got fuller since the thread began, from one question to the next. What got free in between
+    /// hides as much.
+    grown: Amount,
+}
+
+/// What became of the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    /// It was not asked, or is no fuller.
+    None,
+    /// By so much since the thread began.
+    To(Amount),
+    /// It does not say.
+    Unknown,
 }
 
 impl Space {
-    /// Whether it is noticeably fuller than when it was last asked, or nobody can tell. Asks now and then: at other
-    /// times it is not.
-    fn grew(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> bool {
+    /// Asks, if the last time is long ago.
+    fn look(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> Growth {
         let before = self.asked;
         if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
-            return false;
+            return Growth::None;
         }
         let Some(used) = ask() else {
-            return true;
+            return Growth::Unknown;
         };
         self.asked = Some((now, used));
-        before.is_none_or(|(_, before)| {
-            used.bytes > before.bytes.saturating_add(GROWTH_BYTES)
-                || used.inodes > before.inodes.saturating_add(GROWTH_INODES)
-        })
+        let more = before.map_or(Amount::default(), |(_, before)| used.beyond(before));
+        if more == Amount::default() {
+            return Growth::None;
+        }
+        self.grown.add(more);
+        Growth::To(self.grown)
     }
 }
 
@@ -537,10 +563,19 @@ fn in_use(dir: &Path) -> Option<Amount> {
     })
 }
 
-/// Somebody writes: whoever was calm is looked at now.
-fn stir(watched: &mut BTreeMap<AllocId, Watched>) {
+/// Somebody writes: of those that were calm, whoever may be beyond its limit if it was him is looked at now.
+fn stir(watched: &mut BTreeMap<AllocId, Watched>, growth: Growth) {
+    let may_exceed = |watched: &Watched| match (growth, watched.seen) {
+        (Growth::None, _) => false,
+        (Growth::Unknown, _) | (_, None) => true,
+        (Growth::To(grown), Some((_, mut used))) => {
+            used.add(grown.beyond(watched.grown));
+            watched.limit.is_exceeded(used)
+        }
+    };
     let now = Instant::now();
-    for watched in watched.values_mut().filter(|watched| watched.calm > 0) {
+    let calm = watched.values_mut().filter(|watched| watched.calm > 0);
+    for watched in calm.filter(|watched| may_exceed(watched)) {
         watched.calm = 0;
         watched.due = now;
     }
@@ -549,7 +584,7 @@ fn stir(watched: &mut BTreeMap<AllocId, Watched>) {
 /// From the end of a measurement to the next of the same allocation, which held the same for `calm` looks.
 fn pause(took: Duration, calm: u32) -> Duration {
     took.saturating_mul(MEASURE_PAUSE_FACTOR)
-        .max(MEASURE_INTERVAL_MIN * (1 << calm.min(CALM_MAX)))
+        .max(MEASURE_INTERVAL_MIN * CALM_FACTOR.pow(calm.min(CALM_MAX)))
 }
 
 /// What an operator is told.

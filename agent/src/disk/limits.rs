@@ -20,14 +20,12 @@ pub(crate) const PROJECT_TRIES_MAX: u32 = 4096;
 /// Shortest time between two measurements of one allocation. Double would let a task write twice as much beyond its
 /// limit where nothing but the measurement stops it.
 pub(crate) const MEASURE_INTERVAL_MIN: Duration = Duration::from_secs(2);
-/// How often the pause after a measurement that found nothing new is doubled: to 16 seconds. Idle allocations are most,
-/// and a thousand of them cost a hundredth of a core when each is looked at every two seconds.
-pub(crate) const CALM_MAX: u32 = 3;
-/// Bytes by which the file system of all allocations may get fuller within [`MEASURE_INTERVAL_MIN`] without all of them
-/// being looked at. Who writes less than that is 8 MiB beyond its limit at most when it is looked at next.
-pub(crate) const GROWTH_BYTES: u64 = 1 << 20;
-/// The same of inodes.
-pub(crate) const GROWTH_INODES: u64 = 256;
+/// By how much the pause grows after each measurement that found nothing new.
+pub(crate) const CALM_FACTOR: u32 = 4;
+/// How often it grows: to 32 seconds. Idle allocations are most, and a thousand of them cost more than a hundredth of
+/// a core when each is looked at every two seconds. Who may have exceeded its limit is looked at before: when the file
+/// system got fuller by what there is room for. Only if as much got free at the same time is that not seen.
+pub(crate) const CALM_MAX: u32 = 2;
 /// A measurement that took long is repeated after this many times of it: no tree costs more than a twentieth of a core.
 pub(crate) const MEASURE_PAUSE_FACTOR: u32 = 20;
 /// The thread rests this many times what a measurement took: a thousand idle allocations together cost a hundredth of a

@@ -52,49 +52,72 @@ fn a_long_measurement_is_repeated_later() {
 fn what_stays_the_same_is_looked_at_less_often() {
     let took = Duration::from_micros(20);
 
-    assert_eq!(pause(took, 1), MEASURE_INTERVAL_MIN * 2);
-    assert_eq!(pause(took, CALM_MAX), MEASURE_INTERVAL_MIN * 8);
-    assert_eq!(pause(took, 1_000), MEASURE_INTERVAL_MIN * 8);
+    assert_eq!(pause(took, 1), MEASURE_INTERVAL_MIN * 4);
+    assert_eq!(pause(took, CALM_MAX), MEASURE_INTERVAL_MIN * 16);
+    assert_eq!(pause(took, 1_000), MEASURE_INTERVAL_MIN * 16);
 }
 
 #[test]
-fn a_file_system_that_gets_fuller_is_noticed() {
+fn what_a_file_system_gets_fuller_by_is_added_up() {
     let (mut space, begun) = (Space::default(), Instant::now());
     let full = |bytes, inodes| move || Some(used(bytes, inodes));
     let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
     // Nobody knows what was there before.
-    assert!(space.grew(at(0), full(5 * GROWTH_BYTES, 9)));
+    assert_eq!(space.look(at(0), full(500, 9)), Growth::None);
 
-    assert!(!space.grew(at(0), || panic!("it is not asked all the time")));
-    assert!(!space.grew(at(1), full(6 * GROWTH_BYTES, 9 + GROWTH_INODES)));
-    assert!(space.grew(at(2), full(7 * GROWTH_BYTES + 1, 9)));
-    assert!(!space.grew(at(3), full(0, 0)));
-    assert!(space.grew(at(4), full(0, GROWTH_INODES + 1)));
-    assert!(space.grew(at(5), || None), "nobody can tell");
+    let asked = space.look(at(0), || panic!("it is not asked all the time"));
+    assert_eq!(asked, Growth::None);
+    assert_eq!(space.look(at(1), full(600, 9)), Growth::To(used(100, 0)));
+    assert_eq!(space.look(at(2), full(100, 12)), Growth::To(used(100, 3)));
+    assert_eq!(space.look(at(3), full(100, 12)), Growth::None);
+    assert_eq!(space.look(at(4), || None), Growth::Unknown);
+    assert_eq!(space.look(at(5), full(150, 11)), Growth::To(used(150, 3)));
 }
 
 #[test]
-fn whoever_was_calm_is_looked_at_when_somebody_writes() {
+fn whoever_may_have_exceeded_its_limit_is_looked_at() {
     let (inbox, _inputs) = mpsc::channel(1);
     let later = Instant::now() + DEADLINE;
-    let watched = |calm| Watched {
+    let (mb, held) = (1 << 20, |mb: u64| Some((now(), used(mb << 20, 5))));
+    let watched = |calm, seen| Watched {
         dir: PathBuf::new(),
         limit: limit(10),
         quota: false,
         due: later,
-        seen: None,
+        seen,
+        grown: used(100, 0),
         calm,
         inbox: inbox.clone(),
     };
-    let mut all = BTreeMap::from([
-        (AllocId::at(LogIndex(1), 0), watched(3)),
-        (AllocId::at(LogIndex(2), 0), watched(0)),
-    ]);
+    let all = [
+        watched(2, held(1)),
+        watched(2, held(8)),
+        watched(0, held(8)),
+        watched(2, None),
+    ];
+    let all: BTreeMap<_, _> = (1..).map(|byte| AllocId([byte; 16])).zip(all).collect();
+    let due = |growth| {
+        let mut all = all.clone();
+        stir(&mut all, growth);
+        all.values()
+            .map(|watched| watched.due < later)
+            .collect::<Vec<_>>()
+    };
 
-    stir(&mut all);
-
-    let due: Vec<bool> = all.values().map(|watched| watched.due < later).collect();
-    assert_eq!(due, [true, false]);
+    assert_eq!(due(Growth::None), [false; 4]);
+    assert_eq!(
+        due(Growth::To(used(2 * mb + 100, 0))),
+        [false, false, false, true]
+    );
+    assert_eq!(
+        due(Growth::To(used(2 * mb + 101, 0))),
+        [false, true, false, true]
+    );
+    assert_eq!(
+        due(Growth::To(used(100, INODES_MIN))),
+        [true, true, false, true]
+    );
+    assert_eq!(due(Growth::Unknown), [true, true, false, true]);
 }
 
 #[test]
