@@ -105,12 +105,17 @@ pub(crate) fn check(tree: &Action) -> Result<(), String> {
 }
 
 /// Begins the task's tree, if it has one. Needs a runtime to be entered.
-pub(crate) fn begin(task: &NativeTask, spawns: &Arc<Semaphore>) {
-    let (Some(action), Some(tree)) = (task.native.actions.clone(), task.life.tree.clone()) else {
+pub(crate) fn begin(
+    task: &NativeTask,
+    config: &TaskConfig,
+    native: &NativeConfig,
+    spawns: &Arc<Semaphore>,
+) {
+    let (Some(action), Some(tree)) = (native.actions.clone(), task.life.tree.clone()) else {
         return;
     };
-    let hands = NativeHands::new(task, Arc::clone(&tree), Arc::clone(spawns));
-    let (config, native) = (task.handle.config.clone(), task.native.clone());
+    let (config, native) = (config.clone(), native.clone());
+    let hands = NativeHands::new(task, (&config, &native), Arc::clone(&tree), spawns);
     let life = Arc::clone(&task.life);
     tokio::spawn(async move {
         let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
@@ -131,17 +136,16 @@ pub(crate) fn begin(task: &NativeTask, spawns: &Arc<Semaphore>) {
 }
 
 /// Ends the tree of a task whose driver died while it was carried out.
-pub(crate) fn interrupt(task: &NativeTask) {
+pub(crate) fn interrupt(task: &NativeTask, config: &TaskConfig, native: &NativeConfig) {
     let Some(tree) = &task.life.tree else {
         return;
     };
     tree.stop.cancel();
-    let config = &task.handle.config;
     let at = hands::noted(config);
     let action = if at.is_empty() { "an action" } else { &at };
     let text = format!("the driver was started again while {action} ran");
     let failure = Failure::plain(&at, text);
-    tree.end(outcome(config, &task.native, Err(failure)));
+    tree.end(outcome(config, native, Err(failure)));
     if let Err(error) = task.life.kill_all() {
         warn!(task = config.id, %error, "cannot kill a task whose driver died");
     }

@@ -98,8 +98,7 @@ impl NativeDriver {
             run_blocking(move || {
                 let node = reservation.shared.node().map_err(StartProcessError::Look)?;
                 let spawns = &reservation.shared.spawns;
-                let task = NativeTask::start(config, node, spawns)?;
-                let handle = task.handle.clone();
+                let (task, handle) = NativeTask::start(config, node, spawns)?;
                 reservation.fill(task);
                 Ok(handle)
             })
@@ -131,7 +130,7 @@ impl NativeDriver {
 
     async fn stop(&self, task_id: &str, timeout: Duration, named: &str) -> Result<(), TaskError> {
         let task = self.shared.find(task_id)?;
-        let own = task.handle.config.kill_signal.as_deref();
+        let own = task.kill_signal.as_deref();
         let name = match named {
             "" => own.unwrap_or(signal::DEFAULT_STOP),
             named => named,
@@ -179,7 +178,7 @@ impl NativeDriver {
         let process = &task.life.process;
         Ok(TaskStatus {
             id: task_id.to_owned(),
-            name: task.handle.config.task_name.clone(),
+            name: task.name.to_string(),
             state: match end {
                 Some(_) => TaskState::Exited,
                 None => TaskState::Running,
@@ -327,12 +326,18 @@ impl Shared {
     }
 
     fn emit(&self, task: &NativeTask, message: String) {
-        let config = &task.handle.config;
+        let config = match task.handle() {
+            Ok(handle) => handle.config,
+            Err(error) => {
+                tracing::error!(%error, message, "an event of a task is lost");
+                return;
+            }
+        };
         // Nobody listening is no failure.
         let _receivers = self.events.send(TaskEvent {
-            task_id: config.id.clone(),
-            alloc_id: config.alloc_id.clone(),
-            task_name: config.task_name.clone(),
+            task_id: config.id,
+            alloc_id: config.alloc_id,
+            task_name: config.task_name,
             at: SystemTime::now(),
             message,
             annotations: BTreeMap::new(),
@@ -523,15 +528,13 @@ impl TaskDriver for NativeDriver {
 
     fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
         async {
-            let mut handles: Vec<TaskHandle> = self
-                .shared
-                .lock()
-                .values()
-                .filter_map(|slot| match slot {
-                    Slot::Known(task) => Some(task.handle.clone()),
-                    Slot::Reserved => None,
-                })
-                .collect();
+            let known = |slot: &Slot| match slot {
+                Slot::Known(task) => Some(Arc::clone(task)),
+                Slot::Reserved => None,
+            };
+            let tasks: Vec<_> = self.shared.lock().values().filter_map(known).collect();
+            let handles = tasks.iter().map(|task| task.handle());
+            let mut handles = handles.collect::<Result<Vec<TaskHandle>, DriverError>>()?;
             handles.sort_by(|a, b| a.config.id.cmp(&b.config.id));
             Ok(handles)
         }

@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 use crate::command::{Beside, Launch, Streams, start_beside};
+use crate::config::NativeConfig;
 use crate::limits;
 use crate::paths;
 use crate::process::{Ended, Process};
@@ -40,7 +41,8 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
         stdout: stdout_end,
         stderr: stderr_end,
     };
-    let process = launch(task, &task.handle.config, command, &streams, false)?;
+    let (config, native) = task.definition()?;
+    let process = launch(task, (&config, &native), command, &streams, false)?;
     Ok(Running {
         process,
         stdout,
@@ -52,7 +54,7 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
 /// becomes that of the command.
 fn launch(
     task: &NativeTask,
-    config: &TaskConfig,
+    (config, native): (&TaskConfig, &NativeConfig),
     command: &[String],
     streams: &Streams,
     terminal: bool,
@@ -62,7 +64,7 @@ fn launch(
     };
     let launch = Launch {
         config,
-        native: &task.native,
+        native,
         node: &task.node,
         cgroup: task.life.cgroup.as_ref(),
         command: program,

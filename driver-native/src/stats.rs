@@ -43,7 +43,7 @@ struct Series {
 pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
     let interval = interval.max(limits::STATS_INTERVAL_MIN);
     let series = Series {
-        task_id: task.id().to_owned(),
+        task_id: task.id.to_string(),
         life: Arc::clone(&task.life),
         before: CpuTime::default(),
         before_at: task.started_at,

@@ -53,8 +53,13 @@ struct DriverState {
 #[derive(Debug)]
 pub(crate) struct NativeTask {
     pub(crate) node: Arc<Node>,
-    pub(crate) handle: TaskHandle,
-    pub(crate) native: NativeConfig,
+    /// [`TaskHandle::encode`]: nobody asks most tasks for more than what stands below, and decoded it takes several
+    /// times as much.
+    handle: Box<[u8]>,
+    pub(crate) id: Box<str>,
+    pub(crate) name: Box<str>,
+    pub(crate) kill_signal: Option<Box<str>>,
+    pub(crate) level: Level,
     pub(crate) started_at: SystemTime,
     pub(crate) life: Arc<Life>,
     watcher: AbortHandle,
@@ -103,7 +108,7 @@ impl NativeTask {
         config: TaskConfig,
         node: &Arc<Node>,
         spawns: &Arc<Semaphore>,
-    ) -> Result<Self, StartProcessError> {
+    ) -> Result<(Self, TaskHandle), StartProcessError> {
         let native = NativeConfig::read(&config.config)?;
         let cgroup = match &config.cgroup {
             Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
@@ -123,24 +128,24 @@ impl NativeTask {
         })?;
         // A process that cannot be followed must not be left behind.
         let output = Some(streams.into_held());
-        let adopted = Self::adopt(config, native, node, cgroup, &spawned, (output, ids));
-        let task = adopted.map_err(|error| {
+        let adopted = Self::adopt(config, &native, node, cgroup, &spawned, (output, ids));
+        let (task, handle) = adopted.map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
         })?;
-        actions::begin(&task, spawns);
-        Ok(task)
+        actions::begin(&task, &handle.config, &native, spawns);
+        Ok((task, handle))
     }
 
     /// Takes charge of a process that was just started.
     fn adopt(
         config: TaskConfig,
-        native: NativeConfig,
+        native: &NativeConfig,
         node: &Arc<Node>,
         cgroup: Option<TaskCgroup>,
         spawned: &Spawned,
         (output, ids): (Option<HeldOutput>, Option<Range>),
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, TaskHandle)> {
         let process = Process::started(spawned)?;
         let started_at = SystemTime::now();
         let state = DriverState {
@@ -161,14 +166,9 @@ impl NativeTask {
             state: TaskState::Running,
             driver_state: serde_json::to_vec(&state)?,
         };
-        Self::follow(
-            node,
-            handle,
-            native,
-            started_at,
-            (process, cgroup),
-            (output, ids),
-        )
+        let held = (output, ids);
+        let task = Self::follow(node, &handle, native, started_at, (process, cgroup), held)?;
+        Ok((task, handle))
     }
 
     /// Finds the process of a handle. Needs a runtime to be entered.
@@ -225,21 +225,23 @@ impl NativeTask {
         };
         let ids = state.id_range.map(|ordinal| node.ranges.retake(ordinal));
         let held = (output, ids);
-        let task = Self::follow(node, handle, native, started_at, (process, cgroup), held)
+        let task = Self::follow(node, &handle, &native, started_at, (process, cgroup), held)
             .map_err(|error| failed_recovery(&error))?;
-        actions::interrupt(&task);
+        actions::interrupt(&task, &handle.config, &native);
         Ok(task)
     }
 
     fn follow(
         node: &Arc<Node>,
-        handle: TaskHandle,
-        native: NativeConfig,
+        handle: &TaskHandle,
+        native: &NativeConfig,
         started_at: SystemTime,
         (process, cgroup): (Process, Option<TaskCgroup>),
         (output, ids): (Option<HeldOutput>, Option<Range>),
     ) -> io::Result<Self> {
         let pidfd = watch_pidfd(process.pidfd())?;
+        let encoded = handle.encode().map_err(io::Error::other)?;
+        let config = &handle.config;
         let life = Arc::new(Life {
             process,
             cgroup,
@@ -252,8 +254,11 @@ impl NativeTask {
         let watcher = tokio::spawn(Arc::clone(&life).watch(pidfd)).abort_handle();
         Ok(Self {
             node: Arc::clone(node),
-            handle,
-            native,
+            handle: encoded.into_boxed_slice(),
+            id: config.id.as_str().into(),
+            name: config.task_name.as_str().into(),
+            kill_signal: config.kill_signal.as_deref().map(Into::into),
+            level: native.isolation,
             started_at,
             life,
             watcher,
@@ -267,13 +272,36 @@ impl NativeTask {
         self.ids.as_ref().map_or(0, Range::first)
     }
 
-    pub(crate) fn id(&self) -> &str {
-        &self.handle.config.id
+    /// What the task is stored as.
+    ///
+    /// # Errors
+    ///
+    /// None that is known: the bytes are the driver's own.
+    pub(crate) fn handle(&self) -> Result<TaskHandle, DriverError> {
+        TaskHandle::decode(&self.handle).map_err(|error| self.unreadable(&error))
+    }
+
+    /// What the task was started with.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::handle`].
+    pub(crate) fn definition(&self) -> Result<(TaskConfig, NativeConfig), DriverError> {
+        let config = self.handle()?.config;
+        let native = NativeConfig::read(&config.config).map_err(|error| self.unreadable(&error))?;
+        Ok((config, native))
+    }
+
+    fn unreadable(&self, error: &dyn std::error::Error) -> DriverError {
+        DriverError::Failed {
+            message: format!("read what is kept of task {}: {error}", self.id),
+            retry: Retry::Never,
+        }
     }
 
     pub(crate) fn not_running(&self) -> TaskError {
         TaskError::NotRunning {
-            task_id: self.id().to_owned(),
+            task_id: self.id.to_string(),
         }
     }
 }

@@ -51,8 +51,12 @@ pub(super) struct Work {
 
 impl NativeHands {
     /// Hands for `task`. Needs a runtime to be entered.
-    pub(crate) fn new(task: &NativeTask, tree: Arc<Tree>, spawns: Arc<Semaphore>) -> Self {
-        let config = &task.handle.config;
+    pub(crate) fn new(
+        task: &NativeTask,
+        (config, native): (&TaskConfig, &NativeConfig),
+        tree: Arc<Tree>,
+        spawns: &Arc<Semaphore>,
+    ) -> Self {
         Self {
             stdout: voice(paths::open_output(
                 "stdout of the task",
@@ -64,12 +68,12 @@ impl NativeHands {
             )),
             work: Arc::new(Work {
                 config: config.clone(),
-                native: task.native.clone(),
+                native: native.clone(),
                 node: Arc::clone(&task.node),
                 life: Arc::clone(&task.life),
                 tree,
             }),
-            spawns,
+            spawns: Arc::clone(spawns),
         }
     }
 

@@ -48,11 +48,12 @@ enum Ends {
 
 /// Starts the command of a session. Blocks until the program is loaded.
 pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, TaskError> {
-    let config = &task.handle.config;
+    let (mut config, native) = task.definition()?;
     if request.tty {
         let (front, streams) = terminal::make(task)?;
-        let config = with_terminal(config);
-        let process = launch(task, &config, &request.command, &streams, true)?;
+        set_terminal(&mut config);
+        let definition = (&config, &native);
+        let process = launch(task, definition, &request.command, &streams, true)?;
         return Ok(Session {
             process,
             ends: Ends::Terminal(front),
@@ -66,7 +67,7 @@ pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, 
         stdout: stdout_end,
         stderr: stderr_end,
     };
-    let process = launch(task, config, &request.command, &streams, false)?;
+    let process = launch(task, (&config, &native), &request.command, &streams, false)?;
     Ok(Session {
         process,
         ends: Ends::Pipes {
@@ -77,14 +78,12 @@ pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, 
     })
 }
 
-fn with_terminal(config: &TaskConfig) -> TaskConfig {
-    let mut config = config.clone();
+fn set_terminal(config: &mut TaskConfig) {
     let (name, value) = TERM;
     config
         .env
         .entry(name.to_owned())
         .or_insert_with(|| value.to_owned());
-    config
 }
 
 impl Session {

@@ -24,7 +24,7 @@ pub(super) struct Terminal(AsyncFd<Arc<OwnedFd>>);
 pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
     let refused = |error: rustix::io::Errno| cannot_prepare(error.into());
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let front = match task.native.isolation {
+    let front = match task.level {
         Level::Raw => {
             let front = rustix::pty::openpt(flags).map_err(refused)?;
             rustix::io::ioctl_fionbio(&front, true).map_err(refused)?;
