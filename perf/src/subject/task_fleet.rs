@@ -1,18 +1,25 @@
-//! `task_fleet`: a thousand tasks and more on one node, through the whole agent.
+//! `task_fleet`: a thousand tasks and more on one machine, through the whole agent.
 //!
 //! A real server in this process, and an agent in a process of its own that starts the native driver's
 //! process, as `muster server` and `muster agent` are. A user's request (`PUT /v1/jobs`, Nomad's JSON)
 //! asks for one job of so many instances of `/bin/sleep infinity`, contained unless the name of a metric
-//! says raw, with FIFOs, log files, directories, cgroups and a record in the agent's store each.
+//! says raw, with FIFOs, log files, directories, cgroups and a record in the agent's store each. Every
+//! number of tasks begins with processes of its own.
+//!
+//! An agent has some files open for each task. Where the hard limit of open files is too low for as many
+//! tasks, there are more agents, each with a driver and a job of its own: what stands once for every agent
+//! then counts several times.
 //!
 //! - `started`: from before the request until the server has heard that all of them run.
 //! - `stopped`: from before the request that stops the job until it has heard that all have ended.
 //! - `kib_per_task`: proportional set size of agent and driver, whatever they hold without tasks
-//!   included, divided by the tasks; `kib_more_per_task` is what has come to it since there were none. The
-//!   server is no part of it: it runs elsewhere.
+//!   included, divided by the tasks; `kib_more_per_task` is what has come to it since there were none,
+//!   `kib_left` what is left of that when all have ended under the next agent. The server is no part of it: it
+//!   runs elsewhere.
 //! - `idle_percent`: CPU time of agent and driver while nothing happens, heartbeats included.
 //! - `adopted`: from the start of the next agent, after the first was killed, until the server has heard that it has
-//!   taken over all of them.
+//!   taken over all of them. The driver was killed with it, which in the real program lives on: the next one has to
+//!   find every task again, too.
 //! - `threads_more`, `processes_more`: those of agent and driver, and what else runs this program, beyond
 //!   what they are without tasks.
 //!
@@ -20,7 +27,6 @@
 
 mod node;
 
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -59,94 +65,160 @@ const SETTLE: Duration = Duration::from_secs(12);
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
     for _ in 0..context.pick(3, 1) {
-        let runtime = Builder::new_multi_thread().enable_all().build()?;
-        let mut fleet = Fleet::start(context, &runtime)?;
-        fleet.measure(&mut tally)?;
-        fleet.end()?;
+        for (level, count) in [
+            ("contained", 100),
+            ("raw", 1_000),
+            ("contained", 1_000),
+            ("contained", MANY),
+        ] {
+            let load = Load::new(level, count)?;
+            let runtime = Builder::new_multi_thread().enable_all().build()?;
+            let mut fleet = Fleet::start(context, &runtime, load)?;
+            fleet.measure(&mut tally)?;
+            fleet.end()?;
+        }
     }
     Ok(tally.finish())
 }
 
-/// A server with one node.
+/// What is asked for: a job for each node.
+struct Load {
+    level: &'static str,
+    count: u32,
+    /// Behind the names of metrics.
+    suffix: String,
+    jobs: Vec<JobKey>,
+}
+
+impl Load {
+    fn new(level: &'static str, count: u32) -> anyhow::Result<Self> {
+        let (_, files) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        let nodes = (u64::from(count) * FILES_PER_TASK).div_ceil(files);
+        let suffix = match level {
+            "contained" => count.to_string(),
+            level => format!("{level}_{count}"),
+        };
+        let jobs = (0..nodes).map(|node| JobKey::in_default(format!("fleet-{node}")));
+        Ok(Self {
+            level,
+            count,
+            suffix,
+            jobs: jobs.collect(),
+        })
+    }
+
+    /// Instances of the job of each node.
+    fn counts(&self) -> impl Iterator<Item = (&JobKey, u32)> {
+        let mut left = self.count;
+        let mut nodes = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+        self.jobs.iter().map(move |job| {
+            let count = left.div_ceil(nodes);
+            left -= count;
+            nodes -= 1;
+            (job, count)
+        })
+    }
+
+    fn allocs<'a>(&'a self, state: &'a State) -> impl Iterator<Item = AllocView<'a>> {
+        let allocs = |job| state.allocs().of_job(job);
+        self.jobs.iter().flat_map(allocs)
+    }
+
+    fn with_status(&self, state: &State, status: ClientStatus) -> usize {
+        let allocs = self.allocs(state);
+        allocs
+            .filter(|alloc| alloc.client_status() == status)
+            .count()
+    }
+
+    /// Allocations that run on under an agent that did not start them.
+    fn adopted(&self, state: &State) -> usize {
+        let is_adopted = |alloc: &AllocView<'_>| {
+            let states = alloc.task_states();
+            let mut events = states.iter().flat_map(|task| &task.events);
+            alloc.client_status() == ClientStatus::Running
+                && events.any(|event| event.kind == TaskEventKind::Recovered)
+        };
+        self.allocs(state).filter(is_adopted).count()
+    }
+}
+
+/// A server with its nodes.
 struct Fleet<'a> {
     runtime: &'a Runtime,
     server: Server,
-    node: NodeProcess,
+    nodes: Vec<NodeProcess>,
+    load: Load,
     dir: tempfile::TempDir,
 }
 
 impl<'a> Fleet<'a> {
-    fn start(context: &Context, runtime: &'a Runtime) -> anyhow::Result<Self> {
+    fn start(context: &Context, runtime: &'a Runtime, load: Load) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
         let mut config = ServerConfig::new(dir.path().join("server"));
         config.http_addr = ([127, 0, 0, 1], 0).into();
         config.quic_addr = ([127, 0, 0, 1], 0).into();
         let server = runtime.block_on(Server::start(config))?;
-        let node = NodeProcess::start(&server)?;
+        let names = load.jobs.iter().map(|job| job.job_id.as_str());
+        let nodes = names.map(|name| NodeProcess::start(&server, name));
+        let nodes = nodes.collect::<anyhow::Result<Vec<_>>>()?;
         let fleet = Self {
             runtime,
             server,
-            node,
+            nodes,
+            load,
             dir,
         };
-        fleet.until("the node is ready", |state| {
+        let wanted = fleet.nodes.len();
+        fleet.until("the nodes are ready", |state| {
             let has_driver = |state: &State| {
-                let mut nodes = state.nodes().iter();
-                nodes.any(|node| node.takes_work() && node.spec.has_driver("native"))
+                let nodes = state.nodes().iter();
+                let mut able =
+                    nodes.filter(|node| node.takes_work() && node.spec.has_driver("native"));
+                able.by_ref().count() == wanted
             };
-            ready(state) == 1 && has_driver(state)
+            ready(state) == wanted && has_driver(state)
         })?;
         Ok(fleet)
     }
 
-    fn measure(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
-        std::thread::sleep(SETTLE);
-        let empty = self.node.footprint()?;
-        tally.ours("kib_without_tasks", "KiB", empty.kib);
-        self.load("contained", 100, empty, tally)?;
-        self.load("raw", 1_000, empty, tally)?;
-        self.load("contained", 1_000, empty, tally)?;
-        self.bare(1_000, tally)?;
-        let (_, files) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        if files < u64::from(MANY) * FILES_PER_TASK {
-            let what = "task_fleet: the hard limit of open files is too low for as many tasks";
-            writeln!(std::io::stderr(), "{what}: {files}, {MANY} tasks")?;
-            return Ok(());
+    fn footprint(&self) -> anyhow::Result<Footprint> {
+        let mut sum = Footprint::default();
+        for node in &self.nodes {
+            sum += node.footprint()?;
         }
-        self.load("contained", MANY, empty, tally)
+        Ok(sum)
     }
 
-    /// One job, started, looked at and stopped.
-    fn load(
-        &mut self,
-        level: &str,
-        count: u32,
-        empty: Footprint,
-        tally: &mut Tally,
-    ) -> anyhow::Result<()> {
-        let suffix = match level {
-            "contained" => count.to_string(),
-            level => format!("{level}_{count}"),
-        };
-        let id = format!("sleep-{suffix}");
+    fn cpu(&self) -> anyhow::Result<Duration> {
+        self.nodes.iter().map(NodeProcess::cpu).sum()
+    }
+
+    /// Started, looked at, taken over and stopped.
+    fn measure(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
+        let (count, suffix) = (self.load.count, self.load.suffix.clone());
+        let tasks = f64::from(count);
+        std::thread::sleep(SETTLE);
+        let empty = self.footprint()?;
+        tally.ours(&format!("kib_without_tasks_{suffix}"), "KiB", empty.kib);
+
         let begun = Instant::now();
-        self.runtime.block_on(async {
-            let mut client = Client::connect(self.server.info().http_addr).await?;
-            client.put("/v1/jobs", &job(&id, level, count)).await
-        })?;
+        self.ask_for_all()?;
         self.until("all tasks run or one has failed", |state| {
-            with_status(state, &id, ClientStatus::Failed) > 0
-                || with_status(state, &id, ClientStatus::Running) == count as usize
+            self.load.with_status(state, ClientStatus::Failed) > 0
+                || self.load.with_status(state, ClientStatus::Running) == count as usize
         })?;
-        self.none_failed(&id)?;
-        let rate = f64::from(count) / begun.elapsed().as_secs_f64();
+        self.none_failed()?;
+        let rate = tasks / begun.elapsed().as_secs_f64();
         tally.ours(&format!("started_{suffix}"), "tasks/s", rate);
-        say(&format!("{count} {level} tasks run"), begun.elapsed())?;
+        say(
+            &format!("{count} {} tasks run", self.load.level),
+            begun.elapsed(),
+        )?;
 
         std::thread::sleep(SETTLE);
-        self.idle(&suffix, tally)?;
-        let full = self.node.footprint()?;
-        let tasks = f64::from(count);
+        self.idle(tally)?;
+        let full = self.footprint()?;
         for (name, kib) in [("", full.kib), ("more_", full.kib - empty.kib)] {
             let name = format!("kib_{name}per_task_{suffix}");
             tally.ours(&name, "KiB/task", kib / tasks);
@@ -157,61 +229,78 @@ impl<'a> Fleet<'a> {
         ] {
             tally.ours(&format!("{name}_more_{suffix}"), name, more);
         }
-        self.adopt(&id, &suffix, count, tally)?;
-        self.stop(&id, &suffix, tasks, tally)
-    }
-
-    fn adopt(
-        &mut self,
-        id: &str,
-        suffix: &str,
-        count: u32,
-        tally: &mut Tally,
-    ) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        self.node.replace_agent(&self.server)?;
-        self.until("all tasks are taken over", |state| {
-            adopted(state, id) == count as usize
-        })?;
-        let took = begun.elapsed();
-        tally.ours(&format!("adopted_{suffix}"), "ms", took.as_secs_f64() * 1e3);
-        say("adopted", took)
-    }
-
-    fn idle(&self, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
-        let (begun, before) = (Instant::now(), self.node.cpu()?);
+        self.adopt(tally)?;
+        self.stop(tally)?;
         std::thread::sleep(SETTLE);
-        let used = self.node.cpu()?.saturating_sub(before);
-        let percent = used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
-        tally.ours(&format!("idle_percent_{suffix}"), "% of a core", percent);
+        let left = self.footprint()?.kib - empty.kib;
+        tally.ours(&format!("kib_left_{suffix}"), "KiB", left);
+        if count == 1_000 {
+            self.bare(tally)?;
+        }
         Ok(())
     }
 
-    fn stop(&self, id: &str, suffix: &str, tasks: f64, tally: &mut Tally) -> anyhow::Result<()> {
+    fn ask_for_all(&self) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            let mut client = Client::connect(self.server.info().http_addr).await?;
+            for (key, count) in self.load.counts() {
+                let job = job(&key.job_id, self.load.level, count);
+                client.put("/v1/jobs", &job).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn adopt(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        for node in &mut self.nodes {
+            node.replace_agent(&self.server)?;
+        }
+        self.until("all tasks are taken over", |state| {
+            self.load.adopted(state) == self.load.count as usize
+        })?;
+        let took = begun.elapsed();
+        let name = format!("adopted_{}", self.load.suffix);
+        tally.ours(&name, "ms", took.as_secs_f64() * 1e3);
+        say("adopted", took)
+    }
+
+    fn idle(&self, tally: &mut Tally) -> anyhow::Result<()> {
+        let (begun, before) = (Instant::now(), self.cpu()?);
+        std::thread::sleep(SETTLE);
+        let used = self.cpu()?.saturating_sub(before);
+        let percent = used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+        let name = format!("idle_percent_{}", self.load.suffix);
+        tally.ours(&name, "% of a core", percent);
+        Ok(())
+    }
+
+    fn stop(&self, tally: &mut Tally) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.runtime.block_on(async {
             let mut client = Client::connect(self.server.info().http_addr).await?;
-            client.delete(&format!("/v1/job/{id}")).await
+            for job in &self.load.jobs {
+                client.delete(&format!("/v1/job/{}", job.job_id)).await?;
+            }
+            anyhow::Ok(())
         })?;
         self.until("all tasks have ended", |state| {
-            with_status(state, id, ClientStatus::Running) == 0
+            self.load.with_status(state, ClientStatus::Running) == 0
         })?;
-        let rate = tasks / begun.elapsed().as_secs_f64();
-        tally.ours(&format!("stopped_{suffix}"), "tasks/s", rate);
+        let rate = f64::from(self.load.count) / begun.elapsed().as_secs_f64();
+        let name = format!("stopped_{}", self.load.suffix);
+        tally.ours(&name, "tasks/s", rate);
         say("stopped", begun.elapsed())
     }
 
     /// As many by bare system calls, all living at once.
-    fn bare(&self, count: u32, tally: &mut Tally) -> anyhow::Result<()> {
-        let sleepers = Sleepers::new(self.dir.path())?;
-        for (name, rival, contained) in [
-            ("started_raw_1000", BARE, false),
-            ("started_1000", BARE_SANDBOX, true),
-        ] {
-            let took = sleepers.start(count, contained)?;
-            let rate = f64::from(count) / took.as_secs_f64();
-            tally.rival(name, "tasks/s", rival, rate);
-        }
+    fn bare(&self, tally: &mut Tally) -> anyhow::Result<()> {
+        let contained = self.load.level == "contained";
+        let rival = if contained { BARE_SANDBOX } else { BARE };
+        let took = Sleepers::new(self.dir.path())?.start(self.load.count, contained)?;
+        let rate = f64::from(self.load.count) / took.as_secs_f64();
+        let name = format!("started_{}", self.load.suffix);
+        tally.rival(&name, "tasks/s", rival, rate);
         Ok(())
     }
 
@@ -219,10 +308,13 @@ impl<'a> Fleet<'a> {
         let Self {
             runtime,
             server,
-            node,
+            nodes,
+            load: _,
             dir: _dir,
         } = self;
-        node.end()?;
+        for node in nodes {
+            node.end()?;
+        }
         runtime.block_on(server.shutdown());
         Ok(())
     }
@@ -240,10 +332,9 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn none_failed(&self, id: &str) -> anyhow::Result<()> {
+    fn none_failed(&self) -> anyhow::Result<()> {
         let state = self.server.control().state();
-        let key = JobKey::in_default(id.to_owned());
-        let mut allocs = state.allocs().of_job(&key);
+        let mut allocs = self.load.allocs(&state);
         let failed = allocs.find(|alloc| alloc.client_status() == ClientStatus::Failed);
         if let Some(failed) = failed {
             let states = failed.task_states();
@@ -267,32 +358,11 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// Allocations of a job that are in `status`.
-fn with_status(state: &State, job: &str, status: ClientStatus) -> usize {
-    let key = JobKey::in_default(job.to_owned());
-    let allocs = state.allocs().of_job(&key);
-    allocs
-        .filter(|alloc| alloc.client_status() == status)
-        .count()
-}
-
-/// Allocations of a job that run on under an agent that did not start them.
-fn adopted(state: &State, job: &str) -> usize {
-    let key = JobKey::in_default(job.to_owned());
-    let allocs = state.allocs().of_job(&key);
-    let is_adopted = |alloc: &AllocView<'_>| {
-        let states = alloc.task_states();
-        let mut events = states.iter().flat_map(|task| &task.events);
-        alloc.client_status() == ClientStatus::Running
-            && events.any(|event| event.kind == TaskEventKind::Recovered)
-    };
-    allocs.filter(is_adopted).count()
-}
-
-/// A job as a user writes it, in Nomad's JSON.
+/// A job as a user writes it, in Nomad's JSON, for the node of its name.
 fn job(id: &str, level: &str, count: u32) -> String {
     format!(
         r#"{{"Job":{{"ID":"{id}","Name":"{id}","Type":"batch","Datacenters":["dc1"],
+"Constraints":[{{"LTarget":"${{node.unique.name}}","Operand":"=","RTarget":"{id}"}}],
 "TaskGroups":[{{"Name":"main","Count":{count},"EphemeralDisk":{{"SizeMB":10}},
 "Tasks":[{{"Name":"main","Driver":"native",
 "Config":{{"command":"/bin/sleep","args":["infinity"],"isolation":"{level}"}},

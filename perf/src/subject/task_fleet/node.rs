@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read as _;
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -21,12 +22,13 @@ pub(in crate::subject) const CHILD: &str = "agent";
 
 /// An agent's process, and all that it left; ends with this.
 pub(super) struct NodeProcess {
+    name: String,
     agent: Child,
     data_dir: tempfile::TempDir,
 }
 
 /// What processes of ours take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Footprint {
     /// Proportional set size.
     pub(super) kib: f64,
@@ -34,21 +36,34 @@ pub(super) struct Footprint {
     pub(super) threads: f64,
 }
 
+impl AddAssign for Footprint {
+    fn add_assign(&mut self, other: Self) {
+        self.kib += other.kib;
+        self.processes += other.processes;
+        self.threads += other.threads;
+    }
+}
+
 impl NodeProcess {
-    pub(super) fn start(server: &Server) -> anyhow::Result<Self> {
+    pub(super) fn start(server: &Server, name: &str) -> anyhow::Result<Self> {
         // Short, for the sake of the driver's socket.
         let data_dir = tempfile::Builder::new().prefix("mp").tempdir()?;
         // A copy, so that agent and driver share the program's pages with each other and not with what measures.
         fs::copy(std::env::current_exe()?, data_dir.path().join("muster"))?;
-        let agent = agent(data_dir.path(), server)?;
-        Ok(Self { agent, data_dir })
+        let agent = agent(data_dir.path(), server, name)?;
+        let name = name.to_owned();
+        Ok(Self {
+            name,
+            agent,
+            data_dir,
+        })
     }
 
-    /// Kills the agent and starts the next one. The driver stays, and all tasks.
+    /// Kills the agent, with which the driver dies, and starts the next one. All tasks stay.
     pub(super) fn replace_agent(&mut self, server: &Server) -> anyhow::Result<()> {
         self.agent.kill()?;
         self.agent.wait()?;
-        self.agent = agent(self.data_dir.path(), server)?;
+        self.agent = agent(self.data_dir.path(), server, &self.name)?;
         Ok(())
     }
 
@@ -72,11 +87,7 @@ impl NodeProcess {
     }
 
     pub(super) fn footprint(&self) -> anyhow::Result<Footprint> {
-        let mut sum = Footprint {
-            kib: 0.0,
-            processes: 0.0,
-            threads: 0.0,
-        };
+        let mut sum = Footprint::default();
         for pid in self.pids()? {
             let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
             let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -106,13 +117,13 @@ impl NodeProcess {
 }
 
 /// Starts the agent whose program and data are in `dir`.
-fn agent(dir: &Path, server: &Server) -> anyhow::Result<Child> {
+fn agent(dir: &Path, server: &Server, name: &str) -> anyhow::Result<Child> {
     let (addr, tls) = (
         server.info().quic_addr.to_string(),
         server.info().data_dir.join("tls"),
     );
     let data = dir.join("data");
-    let args: [&OsStr; 3] = [data.as_ref(), addr.as_ref(), tls.as_ref()];
+    let args: [&OsStr; 4] = [data.as_ref(), addr.as_ref(), tls.as_ref(), name.as_ref()];
     Command::new(dir.join("muster"))
         .env(CHILD_ENV, CHILD)
         .args(args)
@@ -144,8 +155,8 @@ fn field(text: &str, name: &str) -> anyhow::Result<f64> {
 
 /// What the child does: it is the agent, until its standard input is closed.
 pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
-    let [data_dir, server, tls] = args else {
-        anyhow::bail!("an agent is told three things");
+    let [data_dir, server, tls, name] = args else {
+        anyhow::bail!("an agent is told four things");
     };
     // Each task costs some files, as in the real program.
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -154,6 +165,8 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let identity = Identity::load(Path::new(tls), Role::Agent)?;
     let command = vec![std::env::current_exe()?.into()];
     let mut config = AgentConfig::new(data_dir.into(), vec![server.parse()?], identity, command);
+    let name = name.to_str().context("a name is text")?;
+    name.clone_into(&mut config.name);
     config.driver_env = vec![(CHILD_ENV.into(), driver_process::CHILD.into())];
     let settings = config.plugins.entry("native".to_owned()).or_default();
     settings.config = serde_json::json!({ "allow_raw": true });
