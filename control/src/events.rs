@@ -397,12 +397,12 @@ impl EventRing {
     }
 
     /// Keeps `batches`, which follow what is here. The newest stays whatever its size, so that a reader who
-    /// keeps up never meets a gap.
-    pub(crate) fn push(&self, batches: Vec<Batch>) {
-        if batches.is_empty() {
-            return;
-        }
+    /// keeps up never meets a gap. What went for them comes back, to be freed outside the lock.
+    pub(crate) fn push(&self, batches: Vec<Batch>) -> Vec<Arc<Batch>> {
         let mut dropped = Vec::new();
+        if batches.is_empty() {
+            return dropped;
+        }
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         for batch in batches {
             ring.events += batch.len();
@@ -421,8 +421,7 @@ impl EventRing {
             dropped.push(oldest);
         }
         drop(ring);
-        // Freed outside the lock.
-        drop(dropped);
+        dropped
     }
 
     /// Forgets everything: the state jumped to `index` by a snapshot, and how it got there is not known.

@@ -524,17 +524,20 @@ impl Control {
         let asked = self.peers().call_within(leader.server_id, request, waited);
         match asked.await {
             Ok(PeerReply::Collected(freed)) => Ok(freed),
+            Ok(PeerReply::Refused { reason }) => Err(ProposeError::Timeout { waited, reason }),
             Ok(_) => Err(ProposeError::NotLeader { leader: None }),
-            Err(error) => Err(ProposeError::Stopped {
-                reason: format!("the leader was not asked to collect: {error}"),
+            Err(error) => Err(ProposeError::Timeout {
+                waited,
+                reason: format!("the leader did not say that it has collected: {error}"),
             }),
         }
     }
 
     /// The same, at the leader.
     pub(crate) async fn collect_garbage_here(&self) -> Result<Freed, ProposeError> {
-        let stopped = || ProposeError::Stopped {
-            reason: "the leader's duties have ended".to_owned(),
+        let stopped = || ProposeError::Timeout {
+            waited: limits::COLLECT_WAIT,
+            reason: "this server led no more before it had collected".to_owned(),
         };
         let (sender, receiver) = oneshot::channel();
         let request = DutyRequest::CollectGarbage(sender);

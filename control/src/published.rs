@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use muster_control_core::fsm::{Changed, Effect};
 use muster_control_core::state::{State, StateHash};
@@ -39,6 +39,14 @@ impl Unpublished {
             .extend(Batch::capture(index, cause, state, changed));
         self.hashes.push((index, state.hash()));
     }
+}
+
+/// What entries replaced that were published: an old root may own much that the newer one does not share, above all
+/// while garbage is collected.
+#[derive(Debug)]
+pub(crate) struct Outdated {
+    _state: State,
+    _batches: Vec<Arc<Batch>>,
 }
 
 /// The newest state, and where its changes are heard.
@@ -126,7 +134,9 @@ impl Published {
     }
 
     /// Shows `state`, which contains the entry at `index` and all before it, and passes on what they did.
-    pub(crate) fn publish(&self, state: State, index: LogIndex, entries: Unpublished) {
+    /// What nobody can ask for any more comes back.
+    #[must_use = "freeing it can wait until proposers are answered"]
+    pub(crate) fn publish(&self, state: State, index: LogIndex, entries: Unpublished) -> Outdated {
         let Unpublished {
             effects,
             batches,
@@ -136,10 +146,14 @@ impl Published {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend(hashes);
-        self.events.push(batches);
-        self.show(state, index);
+        let batches = self.events.push(batches);
+        let state = self.show(state, index);
         if !effects.is_empty() && self.effects.try_send(effects).is_err() {
             self.effects_lost.store(true, Ordering::Release);
+        }
+        Outdated {
+            _state: state,
+            _batches: batches,
         }
     }
 
@@ -151,19 +165,20 @@ impl Published {
             .unwrap_or_else(PoisonError::into_inner)
             .jump(index, state.hash());
         self.events.jump(index);
-        self.show(state, index);
+        let old = self.show(state, index);
+        drop(old);
         // Whoever acts on effects must look at the state instead.
         self.effects_lost.store(true, Ordering::Release);
     }
 
-    fn show(&self, state: State, index: LogIndex) {
+    /// The state before comes back, to be freed outside the lock.
+    fn show(&self, state: State, index: LogIndex) -> State {
         let old = {
             let mut shown = self.state.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, state)
         };
         self.applied.send_replace(index);
-        // Freed outside the lock: an old root may own much that the newer one does not share.
-        drop(old);
+        old
     }
 }
 
@@ -220,10 +235,10 @@ mod tests {
         let (published, mut effects) = Published::new();
 
         for index in 0..limits::EFFECT_BATCHES_MAX {
-            published.publish(State::default(), LogIndex(index as u64), with_effect());
+            drop(published.publish(State::default(), LogIndex(index as u64), with_effect()));
         }
         assert!(!published.take_effects_lost());
-        published.publish(State::default(), LogIndex(9_999), with_effect());
+        drop(published.publish(State::default(), LogIndex(9_999), with_effect()));
 
         assert!(published.take_effects_lost());
         assert!(!published.take_effects_lost());
@@ -244,7 +259,7 @@ mod tests {
             ..Unpublished::default()
         };
 
-        published.publish(State::default(), LogIndex(7), entries);
+        drop(published.publish(State::default(), LogIndex(7), entries));
 
         assert_eq!(
             published.hash_at(LogIndex(1)),
@@ -263,7 +278,7 @@ mod tests {
             hashes: vec![(LogIndex(2), hash(20))],
             ..Unpublished::default()
         };
-        published.publish(State::default(), LogIndex(2), entries);
+        drop(published.publish(State::default(), LogIndex(2), entries));
 
         published.jump(State::default(), LogIndex(9));
 

@@ -47,6 +47,8 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("net_setup", net_setup::run),
     ("gc", gc::run),
     ("gc_node", gc_node::run),
+    ("gc_node_starts", gc_node::starts),
+    ("gc_node_restart", gc_node::restart),
 ];
 
 /// The names of all subjects.

@@ -20,7 +20,7 @@ use super::snapshot::{self, Contents, Restored, SnapshotFile, SnapshotStore};
 use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::events;
 use crate::limits;
-use crate::published::{Published, Unpublished};
+use crate::published::{Outdated, Published, Unpublished};
 
 type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
@@ -91,9 +91,9 @@ impl Machine {
         LogIndex(self.last_applied.map_or(0, |log_id| log_id.index))
     }
 
-    fn publish(&self, entries: Unpublished) {
+    fn publish(&self, entries: Unpublished) -> Outdated {
         self.published
-            .publish(self.state.clone(), self.index(), entries);
+            .publish(self.state.clone(), self.index(), entries)
     }
 
     /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything.
@@ -113,7 +113,7 @@ impl Machine {
                 match restore::step(&mut self.restoring, &logged.body)? {
                     restore::Outcome::Noted => {}
                     restore::Outcome::Restore { attempt, contents } => {
-                        self.publish(std::mem::take(entries));
+                        drop(self.publish(std::mem::take(entries)));
                         self.state = contents.state;
                         self.state.restored_at(index);
                         self.published.jump(self.state.clone(), index);
@@ -204,14 +204,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
             }
             unpublished += 1;
             if unpublished == limits::APPLY_BATCH_MAX {
-                self.publish(std::mem::take(&mut applied));
+                let outdated = self.publish(std::mem::take(&mut applied));
                 answer(&mut answers);
+                drop(outdated);
                 unpublished = 0;
             }
         }
         if unpublished > 0 {
-            self.publish(applied);
+            let outdated = self.publish(applied);
             answer(&mut answers);
+            drop(outdated);
         }
         Ok(())
     }

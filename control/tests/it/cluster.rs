@@ -1,6 +1,7 @@
 //! Several servers in one process, with real QUIC between them and real disks.
 
 mod changes;
+mod collection;
 mod failover;
 mod forming;
 mod identity;

@@ -1,4 +1,5 @@
-//! `gc_node`: what a node destroys, and what those who start meanwhile notice.
+//! `gc_node`, `gc_node_starts` and `gc_node_restart`: what a node destroys, what those who start meanwhile notice, and
+//! how soon an agent knows what had finished before it. Three subjects, because each takes minutes.
 //!
 //! `dirs`: directories of allocations, 20 files of 4 KiB and a subdirectory each, thrown away and deleted by
 //! the agent's trash with its defaults. The rivals delete the same without a trash: one, two and eight threads
@@ -43,22 +44,39 @@ const RM: &str = "rm -rf";
 const FILES: usize = 20;
 const FILE_BYTES: usize = 4096;
 const WIDE_FILES: usize = 100_000;
+/// Rounds of `gc_node_starts`, each of which fills and deletes twice as many directories as one of `gc_node`.
+const STARTS_ROUNDS: usize = 3;
 
-/// The subject.
+/// The subject `gc_node`.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
-    let dirs = context.pick(1_000, 300);
     let wide = context.pick(WIDE_FILES, WIDE_FILES / 10);
-    let starts = Starts::new(context)?;
     for round in 0..context.rounds() {
-        deletions(context, dirs, round, &mut tally)?;
+        deletions(context, dirs(context), round, &mut tally)?;
         wide_directory(context, wide, &mut tally)?;
-        starts.round(context, 2 * dirs, round, &mut tally)?;
     }
-    for _round in 0..context.pick(3, 1) {
-        let took = starts.agent(context, context.pick(30_000, 3_000))?;
-        tally.ours("agent_start_s", "s", took.as_secs_f64());
+    Ok(tally.finish())
+}
+
+fn dirs(context: &Context) -> usize {
+    context.pick(1_000, 300)
+}
+
+/// The subject `gc_node_starts`.
+pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let mut tally = Tally::default();
+    let starts = Starts::new(context)?;
+    for round in 0..STARTS_ROUNDS {
+        starts.round(context, 2 * dirs(context), round, &mut tally)?;
     }
+    Ok(tally.finish())
+}
+
+/// The subject `gc_node_restart`. One round: the directories of its allocations are made, and deleted, one by one.
+pub(crate) fn restart(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let mut tally = Tally::default();
+    let took = Starts::new(context)?.agent(context, context.pick(30_000, 3_000))?;
+    tally.ours("agent_start_s", "s", took.as_secs_f64());
     Ok(tally.finish())
 }
 
