@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 
 use self::limits::{
     BYTES_PER_INODE, CALM_FACTOR, CALM_MAX, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR,
-    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX,
+    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX, ROUND_MAX,
 };
 use self::project::Projects;
 use crate::alloc::Input;
@@ -389,17 +389,19 @@ impl Shared {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
         let mut space = Space::default();
-        while let Some((alloc_id, watched)) = self.next(&mut space) {
-            let begun = Instant::now();
-            let look = self.look(&watched);
-            let took = begun.elapsed();
-            self.settle(alloc_id, &watched, look, took);
-            self.rest(took.saturating_mul(REST_FACTOR).min(REST_MAX));
+        while let Some(due) = self.next(&mut space) {
+            for (alloc_id, watched) in due {
+                let begun = Instant::now();
+                let look = self.look(&watched);
+                let took = begun.elapsed();
+                self.settle(alloc_id, &watched, look, took);
+                self.rest(took.saturating_mul(REST_FACTOR).min(REST_MAX));
+            }
         }
     }
 
-    /// Waits for an allocation that is due; `None` when the agent stops.
-    fn next(&self, space: &mut Space) -> Option<(AllocId, Watched)> {
+    /// Waits for allocations that are due, and returns the first of them; `None` when the agent stops.
+    fn next(&self, space: &mut Space) -> Option<Vec<(AllocId, Watched)>> {
         let mut watched = self.locked();
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -407,18 +409,17 @@ impl Shared {
             }
             let growth = space.look(Instant::now(), || in_use(&self.allocs));
             stir(&mut watched, growth);
-            let first = watched.iter_mut().min_by_key(|(_, watched)| watched.due);
-            let Some((alloc_id, first)) = first else {
+            let now = Instant::now();
+            let due = due(&mut watched, now, space.grown);
+            if !due.is_empty() {
+                return Some(due);
+            }
+            let Some(first) = watched.values().map(|watched| watched.due).min() else {
                 let waited = self.work.wait(watched);
                 watched = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let now = Instant::now();
-            if first.due <= now {
-                first.grown = space.grown;
-                return Some((*alloc_id, first.clone()));
-            }
-            let pause = (first.due - now).min(MEASURE_INTERVAL_MIN);
+            let pause = (first - now).min(MEASURE_INTERVAL_MIN);
             let waited = self.work.wait_timeout(watched, pause);
             watched = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -579,6 +580,23 @@ fn stir(watched: &mut BTreeMap<AllocId, Watched>, growth: Growth) {
         watched.calm = 0;
         watched.due = now;
     }
+}
+
+/// Those that are due at `now`, the longest first, which are [`ROUND_MAX`] at most. To find them costs a walk over all.
+fn due(
+    watched: &mut BTreeMap<AllocId, Watched>,
+    now: Instant,
+    grown: Amount,
+) -> Vec<(AllocId, Watched)> {
+    let due = watched.iter_mut().filter(|(_, watched)| watched.due <= now);
+    let mut due: Vec<_> = due.collect();
+    due.sort_by_key(|(_, watched)| watched.due);
+    let first = due.into_iter().take(ROUND_MAX);
+    let looked = |(alloc_id, watched): (&AllocId, &mut Watched)| {
+        watched.grown = grown;
+        (*alloc_id, watched.clone())
+    };
+    first.map(looked).collect()
 }
 
 /// From the end of a measurement to the next of the same allocation, which held the same for `calm` looks.

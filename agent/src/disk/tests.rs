@@ -121,6 +121,35 @@ fn whoever_may_have_exceeded_its_limit_is_looked_at() {
 }
 
 #[test]
+fn those_that_are_due_longest_come_first() {
+    let (inbox, _inputs) = mpsc::channel(1);
+    let begun = Instant::now();
+    let watched = |due: u32| Watched {
+        dir: PathBuf::new(),
+        limit: limit(10),
+        quota: false,
+        due: begun + MEASURE_INTERVAL_MIN * due,
+        seen: None,
+        grown: Amount::default(),
+        calm: 0,
+        inbox: inbox.clone(),
+    };
+    let all = (1..=40_u8).map(|byte| (AllocId([byte; 16]), watched(u32::from(100 - byte))));
+    let mut all: BTreeMap<_, _> = all.collect();
+
+    let none = due(&mut all, begun, used(7, 7));
+    let some = due(&mut all, begun + MEASURE_INTERVAL_MIN * 62, used(7, 7));
+    let many = due(&mut all, begun + MEASURE_INTERVAL_MIN * 90, used(7, 7));
+
+    let bytes =
+        |found: &[(AllocId, Watched)]| found.iter().map(|(id, _)| id.0[0]).collect::<Vec<_>>();
+    assert_eq!(bytes(&none), [0; 0]);
+    assert_eq!(bytes(&some), [40, 39, 38]);
+    assert_eq!(bytes(&many), (25..=40).rev().collect::<Vec<u8>>());
+    assert!(many.iter().all(|(_, watched)| watched.grown == used(7, 7)));
+}
+
+#[test]
 fn the_message_names_limit_use_and_places() {
     let place = |name: &str, mb: u64| (name.to_owned(), used(mb << 20, 5));
     let look = Look {

@@ -42,9 +42,9 @@ use super::place::{ready, say};
 use super::task_start::Sleepers;
 use crate::harness::{Context, Metric, Tally};
 
-pub(super) use node::{CHILD, child};
+pub(super) use node::{CHILD, NodeProcess, child};
 
-use node::{Footprint, NodeProcess};
+use node::Footprint;
 
 /// The rivals' names, as `budgets.toml` knows them.
 const BARE: &str = "mkdir, clone3, exec";

@@ -7,18 +7,21 @@
 //!
 //! 1. 200 tasks, one after the other, over one connection: from the request until the state says that it runs. The
 //!    nodes gather news for 200 ms, as agents do while they are busy; so that much of it is theirs.
-//! 2. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
+//! 2. Some, one after the other: what the log grows by from desire to deletion.
+//! 3. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
 //!    this process has been called.
-//! 3. Many at once: the rate from the first request to the last deletion, and what the log grows by. Then the same with
+//! 4. Many at once: the rate from the first request to the last deletion, and what the log grows by. Then the same with
 //!    three servers in this process, which share the clients' connections; the nodes are at one.
 //!
 //! Before the rounds, on a server of its own: tasks that find no room, what the queue takes of memory, and how long one
 //! more takes to be desired beside it.
 //!
-//! What is not here: processes (`task_start`).
+//! After them, with `_real` behind the names: 1 and 4 with one server and one node that is real, with agent and
+//! driver as processes (those of `task_fleet`), on this machine. Each task is a contained `/bin/true`.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -35,6 +38,7 @@ use super::client::Client;
 use super::place::{Nodes, ready};
 use super::raft_cluster::Cluster;
 use super::state_memory::resident;
+use super::task_fleet::NodeProcess;
 use crate::harness::{Context, Latencies, Metric, Tally};
 
 /// Simulated nodes: room for a thousand tasks each.
@@ -58,11 +62,13 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     })?;
     for _ in 0..context.pick(3, 1) {
         with_server(context, |round| {
-            round.latency(&mut tally)?;
+            round.latency("", &mut tally)?;
+            round.alone(context.pick(50, 20), &mut tally)?;
             round.callbacks(context.pick(50, 20), &mut tally)?;
             round.rate(context.pick(50_000, 20_000), "", &mut tally)
         })?;
         three_servers(context, &mut tally)?;
+        real_processes(context, &mut tally)?;
     }
     Ok(tally.finish())
 }
@@ -74,22 +80,41 @@ fn with_server(
 ) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let dir = context.subdir()?;
-    let mut config = ServerConfig::new(dir.path().join("server"));
-    config.http_addr = ([127, 0, 0, 1], 0).into();
-    config.quic_addr = ([127, 0, 0, 1], 0).into();
-    configure(&mut config);
-    let server = runtime.block_on(Server::start(config))?;
-    let round = Round {
-        runtime: &runtime,
-        control: server.control().clone(),
-        addrs: vec![server.info().http_addr],
-    };
+    let server = server(&runtime, dir.path())?;
+    let round = Round::at(&runtime, &server);
     let nodes = Nodes::start(&server, NODES)?;
-    round.nodes_are_ready()?;
+    round.nodes_are_ready(NODES)?;
     measure(&round)?;
     drop(nodes);
     runtime.block_on(server.shutdown());
     Ok(())
+}
+
+/// One after the other and many at once, as processes of this machine.
+fn real_processes(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let dir = context.subdir()?;
+    let server = server(&runtime, dir.path())?;
+    let round = Round::at(&runtime, &server);
+    let node = NodeProcess::start(&server, "real")?;
+    round.nodes_are_ready(1)?;
+    round.until("the node has its driver", |state| {
+        let mut nodes = state.nodes().iter();
+        nodes.all(|node| node.spec.has_driver("native"))
+    })?;
+    round.latency("_real", tally)?;
+    round.rate(context.pick(5_000, 1_000), "_real", tally)?;
+    node.end()?;
+    runtime.block_on(server.shutdown());
+    Ok(())
+}
+
+fn server(runtime: &Runtime, dir: &Path) -> anyhow::Result<Server> {
+    let mut config = ServerConfig::new(dir.join("server"));
+    config.http_addr = ([127, 0, 0, 1], 0).into();
+    config.quic_addr = ([127, 0, 0, 1], 0).into();
+    configure(&mut config);
+    Ok(runtime.block_on(Server::start(config))?)
 }
 
 fn configure(config: &mut ServerConfig) {
@@ -111,7 +136,7 @@ fn three_servers(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
     };
     let first = &cluster.servers[0];
     let nodes = Nodes::of(first, &cluster.dir.join("s1-tls"), NODES)?;
-    round.nodes_are_ready()?;
+    round.nodes_are_ready(NODES)?;
     round.rate(context.pick(50_000, 20_000), "_3_servers", tally)?;
     drop(nodes);
     runtime.block_on(cluster.shutdown());
@@ -126,10 +151,18 @@ struct Round<'a> {
     addrs: Vec<SocketAddr>,
 }
 
-impl Round<'_> {
-    fn nodes_are_ready(&self) -> anyhow::Result<()> {
+impl<'a> Round<'a> {
+    fn at(runtime: &'a Runtime, server: &Server) -> Self {
+        Self {
+            runtime,
+            control: server.control().clone(),
+            addrs: vec![server.info().http_addr],
+        }
+    }
+
+    fn nodes_are_ready(&self, nodes: u32) -> anyhow::Result<()> {
         self.until("all nodes are ready", |state| {
-            ready(state) == NODES as usize
+            ready(state) == nodes as usize
         })
     }
 
@@ -146,7 +179,7 @@ impl Round<'_> {
     }
 
     /// One task after the other, until it runs.
-    fn latency(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn latency(&self, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
         let mut latencies = Latencies::new()?;
         let control = self.control.clone();
         self.runtime.block_on(async {
@@ -171,8 +204,35 @@ impl Round<'_> {
             }
             anyhow::Ok(())
         })?;
-        tally.ours("running_p50", "µs", latencies.micros(0.5));
-        tally.ours("running_p99", "µs", latencies.micros(0.99));
+        for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
+            let name = format!("running_{name}{suffix}");
+            tally.ours(&name, "µs", latencies.micros(share));
+        }
+        Ok(())
+    }
+
+    /// One task after the other, from desire to deletion: what the log grows by.
+    fn alone(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+        let before = self.control.last_log_index().0;
+        for number in 0..tasks {
+            let guid = format!("single-{number}");
+            let path = format!("/v1/tasks/{guid}");
+            self.runtime.block_on(async {
+                let mut client = Client::connect(self.addrs[0]).await?;
+                client.put("/v1/tasks", &task(&guid, 16, "")).await
+            })?;
+            self.until("the task is completed", |state| {
+                let row = state.one_offs().get(&guid);
+                row.is_some_and(|row| row.state == OneOffState::Completed)
+            })?;
+            self.runtime.block_on(async {
+                let mut client = Client::connect(self.addrs[0]).await?;
+                client.put(&format!("{path}/resolving"), "{}").await?;
+                client.delete(&path).await
+            })?;
+        }
+        let entries = (self.control.last_log_index().0 - before) as f64;
+        tally.ours("entries_alone", "entries/task", entries / f64::from(tasks));
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use crate::subject::{CHILD_ENV, driver_process, ran};
 pub(in crate::subject) const CHILD: &str = "agent";
 
 /// An agent's process, and all that it left; ends with this.
-pub(super) struct NodeProcess {
+pub(in crate::subject) struct NodeProcess {
     name: String,
     agent: Child,
     data_dir: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl AddAssign for Footprint {
 }
 
 impl NodeProcess {
-    pub(super) fn start(server: &Server, name: &str) -> anyhow::Result<Self> {
+    pub(in crate::subject) fn start(server: &Server, name: &str) -> anyhow::Result<Self> {
         // Short, for the sake of the driver's socket.
         let data_dir = tempfile::Builder::new().prefix("mp").tempdir()?;
         // A copy, so that agent and driver share the program's pages with each other and not with what measures.
@@ -68,7 +68,7 @@ impl NodeProcess {
     }
 
     /// Stops every task, the driver and the agent.
-    pub(super) fn end(mut self) -> anyhow::Result<()> {
+    pub(in crate::subject) fn end(mut self) -> anyhow::Result<()> {
         drop(self.agent.stdin.take());
         let status = self.agent.wait()?;
         ensure!(status.success(), "the agent ended with {status}");
