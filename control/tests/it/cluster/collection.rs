@@ -1,6 +1,7 @@
 //! Leaders that die in the middle of a collection of garbage.
 //!
-//! The load is many slices; the leader is dropped as soon as it has applied some of them.
+//! The load is many slices; the leader is dropped as soon as it has applied some of them. Where the others were faster
+//! than that, it is tried again.
 
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ const JOBS: u32 = 16;
 const COUNT: u32 = 2_048;
 /// What runs and stays.
 const LIVES: &str = "lives";
+/// A slice takes some milliseconds, and a machine that has much to do may let this test sleep for longer than all.
+const TRIES: u32 = 8;
 
 /// Three servers to whose nodes nobody listens.
 async fn three() -> (Cluster, Vec<Member>) {
@@ -108,19 +111,13 @@ impl Member {
         .await;
     }
 
-    /// Waits until it has applied a few slices, and not all.
+    /// Waits until it has applied a few slices.
     async fn until_in_the_middle(&self) {
         let all = (JOBS * COUNT) as usize;
-        let state = self
-            .until("some slices are applied", |state| {
-                state.allocs().len() <= all - 3 * GC_SLICE_MAX
-            })
-            .await;
-        assert!(
-            state.allocs().len() > all / 4,
-            "too late: {} are left",
-            state.allocs().len()
-        );
+        self.until("some slices are applied", |state| {
+            state.allocs().len() <= all - 3 * GC_SLICE_MAX
+        })
+        .await;
     }
 }
 
@@ -184,6 +181,16 @@ async fn assert_only_the_living_are_left(members: &[Member]) {
 /// again, the next leader frees exactly what was left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again() {
+    for _ in 0..TRIES {
+        if a_leader_dies_when_asked().await {
+            return;
+        }
+    }
+    panic!("the collection was over each time before its leader died");
+}
+
+/// Whether it died in the middle.
+async fn a_leader_dies_when_asked() -> bool {
     let (_cluster, mut members) = three().await;
     let at = leader(&members).await;
     members[at].load().await;
@@ -199,20 +206,34 @@ async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again
     let answer = soon("an answer", asked).await.unwrap();
     let next = leader(&members).await;
     let left = ask(&members[next], "dry_run").await;
+    let allocs = count(&left, "allocations");
+    if allocs == 0 {
+        return false;
+    }
     let rest = ask(&members[1 - next], "wait").await;
 
     assert_eq!(answer.status, 504, "{answer:?}");
     assert!(answer.text.contains("nobody can tell"), "{answer:?}");
-    let allocs = count(&left, "allocations");
-    assert!(0 < allocs && allocs < u64::from(JOBS * COUNT), "{left:?}");
+    assert!(allocs < u64::from(JOBS * COUNT), "{left:?}");
     assert_eq!(rest, left);
     members.push(Member::start(config).await);
     assert_only_the_living_are_left(&members).await;
+    true
 }
 
 /// The same of a collection whose time has come: the next leader needs nobody who asks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_by_age_goes_on_at_the_next_leader() {
+    for _ in 0..TRIES {
+        if a_leader_dies_by_age().await {
+            return;
+        }
+    }
+    panic!("the collection was over each time before its leader died");
+}
+
+/// Whether it died in the middle.
+async fn a_leader_dies_by_age() -> bool {
     let (_cluster, members) = three().await;
     members[leader(&members).await].load().await;
     let mut configs = Vec::new();
@@ -246,7 +267,7 @@ async fn a_collection_by_age_goes_on_at_the_next_leader() {
             .await;
     }
 
-    assert!(left > 1, "nothing was left to the next leader");
     members.push(Member::start(config).await);
     assert_only_the_living_are_left(&members).await;
+    left > 1
 }
