@@ -182,7 +182,7 @@ async fn assert_only_the_living_are_left(members: &[Member]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again() {
     for _ in 0..TRIES {
-        if a_leader_dies_when_asked().await {
+        if Box::pin(a_leader_dies_when_asked()).await {
             return;
         }
     }
@@ -225,7 +225,7 @@ async fn a_leader_dies_when_asked() -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_by_age_goes_on_at_the_next_leader() {
     for _ in 0..TRIES {
-        if a_leader_dies_by_age().await {
+        if Box::pin(a_leader_dies_by_age()).await {
             return;
         }
     }
