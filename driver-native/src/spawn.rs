@@ -23,6 +23,7 @@ mod script;
 mod sys;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_long};
 use std::io;
 use std::mem::MaybeUninit;
@@ -267,16 +268,31 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
         .collect()
 }
 
+thread_local! {
+    /// What children of this thread begin on, one after the other. Kept, because an allocator takes room of that size
+    /// from the kernel and gives it back for each child.
+    static STACK: RefCell<Vec<MaybeUninit<StackUnit>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Makes the child and waits until it has ended or runs its program.
 fn clone_child(
     plan: &Plan,
     cgroup: Option<BorrowedFd<'_>>,
     namespaces: u64,
 ) -> Result<Spawned, SpawnError> {
-    let mut stack = vec![
-        MaybeUninit::<StackUnit>::uninit();
-        limits::CHILD_STACK_BYTES / size_of::<StackUnit>()
-    ];
+    STACK.with_borrow_mut(|stack| {
+        let units = limits::CHILD_STACK_BYTES / size_of::<StackUnit>();
+        stack.resize(units, MaybeUninit::uninit());
+        clone_child_on(stack, plan, cgroup, namespaces)
+    })
+}
+
+fn clone_child_on(
+    stack: &mut [MaybeUninit<StackUnit>],
+    plan: &Plan,
+    cgroup: Option<BorrowedFd<'_>>,
+    namespaces: u64,
+) -> Result<Spawned, SpawnError> {
     let mut pidfd: c_int = -1;
     let shared = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     let args = CloneArgs {
@@ -286,7 +302,7 @@ fn clone_child(
         pidfd: (&raw mut pidfd).addr() as u64,
         exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
         stack: stack.as_mut_ptr().addr() as u64,
-        stack_size: limits::CHILD_STACK_BYTES as u64,
+        stack_size: size_of_val(stack) as u64,
         cgroup: cgroup.map_or(0, |dir| u64::from(dir.as_raw_fd().cast_unsigned())),
         ..CloneArgs::default()
     };
@@ -297,7 +313,6 @@ fn clone_child(
     // in the child.
     let result = unsafe { clone3(&args, plan) };
     drop(blocked);
-    drop(stack);
     match i32::try_from(result) {
         Ok(pid) if pid > 0 => {
             // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor

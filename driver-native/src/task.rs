@@ -430,6 +430,9 @@ impl Life {
 
     /// Kills the task with all it started, and waits until it is gone.
     pub(crate) async fn kill(&self) -> Result<(), TaskError> {
+        if self.is_over_and_empty() {
+            return Ok(());
+        }
         let pid = self.process.pid;
         if let Some(tree) = &self.tree {
             tree.stop();
@@ -443,6 +446,12 @@ impl Life {
             return Err(failed(self.stuck()));
         }
         self.emptied().await
+    }
+
+    /// What the process left in its cgroup was killed when it ended, and is gone.
+    fn is_over_and_empty(&self) -> bool {
+        let is_empty = |cgroup: &TaskCgroup| matches!(cgroup.populated(), Ok(false));
+        self.tree.is_none() && self.end().is_some() && self.cgroup.as_ref().is_some_and(is_empty)
     }
 
     /// Sends SIGKILL to everything of the task.
