@@ -269,8 +269,8 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 thread_local! {
-    /// What children of this thread begin on, one after the other. Kept, because an allocator takes room of that size
-    /// from the kernel and gives it back for each child.
+    /// What children of this thread begin on, one after the other. Kept, because room of that size is whole pages to an
+    /// allocator, taken and given back for each child.
     static STACK: RefCell<Vec<MaybeUninit<StackUnit>>> = const { RefCell::new(Vec::new()) };
 }
 

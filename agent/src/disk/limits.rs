@@ -28,11 +28,11 @@ pub(crate) const CALM_FACTOR: u32 = 4;
 pub(crate) const CALM_MAX: u32 = 2;
 /// A measurement that took long is repeated after this many times of it: no tree costs more than a twentieth of a core.
 pub(crate) const MEASURE_PAUSE_FACTOR: u32 = 20;
-/// The thread rests this many times what a measurement took: all allocations together cost less than a hundredth of a
-/// core, and a thousand small ones are each looked at every ten seconds when all are due.
+/// The thread rests this many times what a measurement took, so that those that take less than [`REST_MAX`] allows
+/// cost less than a hundredth of a core together.
 pub(crate) const REST_FACTOR: u32 = 150;
 /// Allocations that are measured before those that are due are sought again: what begins meanwhile waits for so many
-/// at most, and to seek among a thousand costs as much as to measure a small one.
+/// at most, and to seek is a walk over all.
 pub(crate) const ROUND_MAX: usize = 16;
 /// Longest rest of the thread after a measurement, so that one great tree does not keep it from the others.
 pub(crate) const REST_MAX: Duration = Duration::from_secs(1);

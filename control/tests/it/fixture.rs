@@ -106,17 +106,7 @@ impl TestServer {
 
     /// Waits until the state is as wanted.
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&State) -> bool) -> State {
-        let mut applied = self.control().applied();
-        soon(what, async {
-            loop {
-                let state = self.control().state();
-                if wanted(&state) {
-                    return state;
-                }
-                applied.changed().await.unwrap();
-            }
-        })
-        .await
+        until(self.control(), what, wanted).await
     }
 
     /// Stops in order and gives the directory back.
@@ -130,6 +120,21 @@ impl TestServer {
         drop(self.server);
         self.dir
     }
+}
+
+/// Waits until the state of a server is as wanted.
+pub(crate) async fn until(control: &Control, what: &str, wanted: impl Fn(&State) -> bool) -> State {
+    let mut applied = control.applied();
+    soon(what, async {
+        loop {
+            let state = control.state();
+            if wanted(&state) {
+                return state;
+            }
+            applied.changed().await.unwrap();
+        }
+    })
+    .await
 }
 
 /// The client statuses of a job's allocations, sorted.

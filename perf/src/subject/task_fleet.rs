@@ -171,13 +171,9 @@ impl<'a> Fleet<'a> {
         };
         let wanted = fleet.nodes.len();
         fleet.until("the nodes are ready", |state| {
-            let has_driver = |state: &State| {
-                let nodes = state.nodes().iter();
-                let mut able =
-                    nodes.filter(|node| node.takes_work() && node.spec.has_driver("native"));
-                able.by_ref().count() == wanted
-            };
-            ready(state) == wanted && has_driver(state)
+            let nodes = state.nodes().iter();
+            let able = nodes.filter(|node| node.takes_work() && node.spec.has_driver("native"));
+            ready(state) == wanted && able.count() == wanted
         })?;
         Ok(fleet)
     }

@@ -17,7 +17,7 @@ use muster_domain::node::NodeStatus;
 use serde_json::{Value, json};
 
 use super::{Cluster, Member, leader};
-use crate::fixture::soon;
+use crate::fixture::{soon, until};
 use crate::http::Client;
 
 const NODES: u32 = 8;
@@ -47,17 +47,8 @@ async fn three() -> (Cluster, Vec<Member>) {
 
 impl Member {
     async fn until(&self, what: &str, wanted: impl Fn(&State) -> bool) -> State {
-        let mut applied = self.control().applied();
-        soon(&format!("{}: {what}", self.name()), async {
-            loop {
-                let state = self.control().state();
-                if wanted(&state) {
-                    return state;
-                }
-                applied.changed().await.unwrap();
-            }
-        })
-        .await
+        let what = format!("{}: {what}", self.name());
+        until(self.control(), &what, wanted).await
     }
 
     async fn place(&self, job_id: &str, count: u32) {
@@ -177,16 +168,21 @@ async fn assert_only_the_living_are_left(members: &[Member]) {
     assert_eq!(hashes, vec![hashes[0]; members.len()]);
 }
 
-/// Somebody asks a follower for a collection and the leader dies. Whoever asked is told that it was not done; asked
-/// again, the next leader frees exactly what was left.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again() {
+/// Tries until a leader died in the middle.
+async fn in_time(dies: impl AsyncFn() -> bool) {
     for _ in 0..TRIES {
-        if Box::pin(a_leader_dies_when_asked()).await {
+        if Box::pin(dies()).await {
             return;
         }
     }
     panic!("the collection was over each time before its leader died");
+}
+
+/// Somebody asks a follower for a collection and the leader dies. Whoever asked is told that it was not done; asked
+/// again, the next leader frees exactly what was left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again() {
+    in_time(a_leader_dies_when_asked).await;
 }
 
 /// Whether it died in the middle.
@@ -224,12 +220,7 @@ async fn a_leader_dies_when_asked() -> bool {
 /// The same of a collection whose time has come: the next leader needs nobody who asks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_by_age_goes_on_at_the_next_leader() {
-    for _ in 0..TRIES {
-        if Box::pin(a_leader_dies_by_age()).await {
-            return;
-        }
-    }
-    panic!("the collection was over each time before its leader died");
+    in_time(a_leader_dies_by_age).await;
 }
 
 /// Whether it died in the middle.
