@@ -139,7 +139,7 @@ impl Scheduler {
 
     fn look(&mut self, state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
         let Self { kinds, ahead } = self;
-        match eval.job_type {
+        match job_type(state, eval) {
             JobType::Service | JobType::Batch => generic::schedule(state, eval, now, kinds, ahead),
             JobType::System | JobType::SysBatch => system::schedule(state, eval, now),
         }
@@ -150,6 +150,13 @@ impl Scheduler {
     pub fn is_ahead(&self) -> bool {
         !self.ahead.is_empty()
     }
+}
+
+/// The type of the job that is to be looked at. An evaluation may be older than its job: one that was removed
+/// can come again as another type before anybody has looked.
+fn job_type(state: &State, eval: &Evaluation) -> JobType {
+    let job = state.jobs().get(&eval.job);
+    job.map_or(eval.job_type, |job| job.current.spec.job_type)
 }
 
 /// Looks at the job of `eval` in `state` at the time `now`, alone.

@@ -152,7 +152,7 @@ fn move_to_version(
         .allocs
         .of_job(&plan.job)
         .filter(|alloc| !alloc.is_terminal() && alloc.group().name == *name)
-        .filter(|alloc| alloc.job().version != version.version)
+        .filter(|alloc| !alloc.job().is_same(version))
         .filter(|alloc| !left_behind.contains(&alloc.id()));
     // Instances that shared a cohort go on sharing one.
     let mut cohorts: BTreeMap<usize, Arc<Cohort>> = BTreeMap::new();

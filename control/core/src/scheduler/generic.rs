@@ -40,7 +40,7 @@ pub(super) fn schedule(
         let deployment = deployment
             .filter(|row| job.is_none_or(|job| job.current.create_index == row.job_create_index));
         let input = Input {
-            batch: eval.job_type == JobType::Batch,
+            batch: super::job_type(state, eval) == JobType::Batch,
             stopped: job.is_none_or(|job| job.stop),
             deployment,
             deployment_is_current: job
@@ -449,7 +449,7 @@ impl<'s> Placer<'s> {
             .allocs()
             .of_job(&self.job.key())
             .filter(|alloc| !alloc.is_terminal() && alloc.group().name == group.name)
-            .filter(|alloc| alloc.job().version != current.version)
+            .filter(|alloc| !alloc.job().is_same(current))
             .map(AllocView::id)
             .filter(|alloc_id| !moved.contains(alloc_id))
             .collect()
@@ -851,7 +851,7 @@ fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut Room<'_>) {
     let current = &job.current;
     let key = job.key();
     for alloc in state.allocs_on(node_id) {
-        let is_replaced = alloc.job().version != current.version || alloc.transition().migrate;
+        let is_replaced = !alloc.job().is_same(current) || alloc.transition().migrate;
         if is_replaced && **alloc.job_key() == key {
             room.give_back(alloc);
         }

@@ -42,6 +42,12 @@ pub(super) fn taint(state: &State, alloc: AllocView<'_>) -> Taint {
     }
 }
 
+/// Whether `alloc` is an instance of a job of the type that `job` has. One that was removed may come again as
+/// another type; nothing of it goes on then.
+pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
+    alloc.job().spec.job_type == job.current.spec.job_type
+}
+
 /// What the current version of a job asks of instances of older ones. Many have the same answer.
 #[derive(Debug, Default)]
 pub(super) struct Changes<'a> {
@@ -142,6 +148,7 @@ impl Instance {
         let is_older = current.is_some_and(|current| {
             version.version < current.version || version.create_index < current.create_index
         });
+        let is_of_other_type = job.is_some_and(|job| !is_of_type(job, alloc));
         let has_next = alloc.next().is_some();
         let started_at = || {
             let states = alloc.task_states();
@@ -152,6 +159,7 @@ impl Instance {
             name_index: alloc.name_index(),
             taint,
             is_older,
+            is_of_other_type,
             is_current,
             version: version.version,
             change,

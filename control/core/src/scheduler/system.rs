@@ -12,7 +12,7 @@ use muster_domain::plan::{
 };
 
 use super::fleet::Fleet;
-use super::instances::{Changes, taint};
+use super::instances::{Changes, is_of_type, taint};
 use super::rank::{Place, Ranking};
 use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::update::Change;
@@ -89,14 +89,11 @@ impl<'a> Looking<'a, '_> {
         present: &mut Present<'a>,
         counts: &mut DesiredUpdates,
     ) {
-        let group = self
-            .job
-            .and_then(|job| job.current.spec.group(&alloc.group().name));
+        let job = self.job.filter(|job| is_of_type(job, alloc));
+        let group = job.and_then(|job| job.current.spec.group(&alloc.group().name));
         let number = alloc.node().at();
         if alloc.is_terminal() {
-            let is_current = self
-                .job
-                .is_some_and(|job| alloc.job().is_same(&job.current));
+            let is_current = job.is_some_and(|job| alloc.job().is_same(&job.current));
             let counts = || counts_although_over(alloc) || self.waits(alloc);
             if group.is_some() && is_current && counts() {
                 present.served.insert(number);
@@ -108,7 +105,7 @@ impl<'a> Looking<'a, '_> {
             counts.stop += 1;
             return self.stop(alloc, LOST, Some(ClientStatus::Lost));
         }
-        let (Some(job), Some(group)) = (self.job, group) else {
+        let (Some(job), Some(group)) = (job, group) else {
             counts.stop += 1;
             return self.stop(alloc, NOT_NEEDED, None);
         };

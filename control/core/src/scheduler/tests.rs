@@ -16,6 +16,8 @@ mod script;
 use expect_test::{Expect, expect};
 use muster_domain::eval::EvalStatus;
 use muster_domain::fixture::{job, node};
+use muster_domain::id::JobKey;
+use muster_domain::job::JobType;
 
 use crate::fixture::Cluster;
 use crate::fsm::Command;
@@ -396,4 +398,46 @@ fn plans_under_way_do_not_choose_the_same_place() {
     let blocked = cluster.state.evals().iter();
     let blocked = blocked.filter(|eval| eval.status == EvalStatus::Blocked);
     assert_eq!(blocked.count(), 1, "now it is sure");
+}
+
+#[test]
+fn a_job_that_was_removed_comes_again_as_another_type() {
+    let types = [
+        (JobType::Service, 2),
+        (JobType::Batch, 2),
+        (JobType::System, 3),
+        (JobType::SysBatch, 3),
+    ];
+    for (before, _) in types {
+        for (after, wanted) in types {
+            let mut cluster = Cluster::new();
+            for number in 0..3 {
+                cluster.node(node(&format!("n{number}")).build());
+            }
+            let spec = |kind: JobType| {
+                let count = if kind.is_on_every_node() { 1 } else { 2 };
+                job("web").job_type(kind).count(count).build()
+            };
+            cluster.run(spec(before));
+            cluster.apply(Command::DeregisterJob {
+                key: JobKey::in_default("web"),
+                purge: true,
+                at: cluster.now,
+            });
+            // Nobody has looked yet: the evaluation of the removal finds the new job.
+            cluster.apply(Command::RegisterJob {
+                spec: Box::new(spec(after)),
+                at: cluster.now,
+                check_index: None,
+            });
+            cluster.settle();
+
+            let live = cluster.live("web");
+            assert_eq!(live.len(), wanted, "{before:?}, then {after:?}");
+            assert!(
+                live.iter().all(|alloc| alloc.job.spec.job_type == after),
+                "{before:?}, then {after:?}: one of the old type goes on"
+            );
+        }
+    }
 }

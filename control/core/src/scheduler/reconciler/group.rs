@@ -54,20 +54,23 @@ pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
         .filter(|instance| !only_live || !instance.is_terminal())
         .map(|instance| (instance.id, instance))
         .collect();
+    let mut work = GroupWork::default();
+    stop_each(&all, &mut work);
+    work
+}
+
+/// Stops `instances`, which nobody wants any more.
+fn stop_each(instances: &ById<'_>, work: &mut GroupWork) {
     let Tainted {
         untainted,
         migrate,
         lost,
         away: _,
-    } = by_taint(&all, |_| false);
-    let mut work = GroupWork::default();
-    work.stop
-        .extend(untainted.keys().map(|id| stop(*id, NOT_NEEDED)));
-    work.stop
-        .extend(migrate.keys().map(|id| stop(*id, NOT_NEEDED)));
+    } = by_taint(instances, |_| false);
+    let well = untainted.keys().chain(migrate.keys());
+    work.stop.extend(well.map(|id| stop(*id, NOT_NEEDED)));
     work.stop.extend(lost.keys().map(|id| stop_lost(*id, None)));
-    work.counts.stop = count(work.stop.len());
-    work
+    work.counts.stop += count(instances.len());
 }
 
 fn stop(alloc_id: AllocId, why: &'static str) -> Stop {
@@ -156,6 +159,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     /// What to do, and whether the group is done as far as its deployment is concerned.
     pub(super) fn run(mut self) -> (GroupWork, bool) {
         let all = self.without_old_batch();
+        let all = self.without_other_types(all);
         let (canaries, all) = self.canaries(all);
         let Tainted {
             mut untainted,
@@ -275,6 +279,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 all.insert(instance.id, instance);
             }
         }
+        all
+    }
+
+    /// Nothing of an earlier job of another type goes on.
+    fn without_other_types(&mut self, all: ById<'a>) -> ById<'a> {
+        let is_other = |(_, instance): &(AllocId, &Instance)| instance.is_of_other_type;
+        let (others, all) = all.into_iter().partition(is_other);
+        stop_each(&others, &mut self.work);
         all
     }
 

@@ -50,6 +50,8 @@ pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) taint: Taint,
     /// Of an older version or of an earlier job of the name.
     pub(in crate::scheduler) is_older: bool,
+    /// Of an earlier job of the name that was of another type.
+    pub(in crate::scheduler) is_of_other_type: bool,
     /// Of exactly the current version.
     pub(in crate::scheduler) is_current: bool,
     pub(in crate::scheduler) version: u64,

@@ -147,6 +147,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
         name_index,
         taint,
         is_older: version < now_version || created < now_created,
+        is_of_other_type: false,
         is_current: version == now_version && created == now_created,
         version,
         change: match text(alloc, "change_needed") {
