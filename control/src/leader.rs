@@ -199,6 +199,7 @@ impl Duties {
                 Effect::CapacityFreed { node_id } => {
                     self.scheduling.handle_capacity(&state, node_id, now);
                 }
+                Effect::RulesEased => self.scheduling.handle_eased(&state, now),
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(node_id),
                 Effect::DutiesDue => {

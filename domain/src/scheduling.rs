@@ -48,6 +48,23 @@ pub struct PreemptionConfig {
     pub service: bool,
 }
 
+impl PreemptionConfig {
+    /// Whether `next` lets jobs of a type take the place of others that may not now.
+    #[must_use]
+    pub fn is_eased_by(&self, next: &Self) -> bool {
+        let Self {
+            system,
+            sysbatch,
+            batch,
+            service,
+        } = *self;
+        next.system && !system
+            || next.sysbatch && !sysbatch
+            || next.batch && !batch
+            || next.service && !service
+    }
+}
+
 impl Default for PreemptionConfig {
     /// System jobs only, as Nomad has it.
     fn default() -> Self {

@@ -119,6 +119,14 @@ impl BlockedEvals {
         self.offer(state, node_id)
     }
 
+    /// More is allowed since `index` than before: gives back, and lets go of, all that wait.
+    pub fn handle_eased(&mut self, index: LogIndex) -> Vec<Arc<Evaluation>> {
+        self.forgotten = self.forgotten.max(index);
+        self.keys.clear();
+        let waiting = std::mem::take(&mut self.evals);
+        waiting.into_values().collect()
+    }
+
     /// Gives back, and lets go of, those to whom offers go on, because the ones before them have been looked at.
     pub fn go_on(&mut self, state: &State) -> Vec<Arc<Evaluation>> {
         let due = std::mem::take(&mut self.due);

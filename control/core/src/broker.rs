@@ -254,6 +254,13 @@ impl Broker {
         self.go_on(state, now);
     }
 
+    /// More is allowed since the entry at `index` than before: queues all that wait.
+    pub fn handle_eased(&mut self, index: LogIndex, now: Timestamp) {
+        for eval in self.blocked.handle_eased(index) {
+            self.enqueue(&eval, now);
+        }
+    }
+
     /// An evaluation has ended.
     pub fn forget(&mut self, state: &State, eval_id: &EvalId, now: Timestamp) {
         let eval = state.evals().get(eval_id);

@@ -83,6 +83,7 @@ impl Cluster {
                     self.broker
                         .handle_capacity(&self.state, node_id, index, self.now);
                 }
+                Effect::RulesEased => self.broker.handle_eased(index, self.now),
                 Effect::NodeChanged(_)
                 | Effect::NodeReady(_)
                 | Effect::NodeGone(_)

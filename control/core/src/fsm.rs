@@ -658,6 +658,11 @@ pub enum Rejection {
         "job {0} runs a one-off task and is not changed by itself: see `muster task cancel` and `muster task delete`"
     )]
     OfOneOff(JobKey),
+    /// The node is being emptied.
+    #[error(
+        "node {0} is being drained and takes no work meanwhile: end that with `muster node drain --disable`, or wait until it is empty"
+    )]
+    Draining(NodeId),
 }
 
 /// Something the leader's shell must do.
@@ -674,6 +679,8 @@ pub enum Effect {
         /// The node.
         node_id: NodeId,
     },
+    /// Wake every blocked evaluation: more is allowed than before.
+    RulesEased,
     /// Push desired allocations to this node's agent. For every server, not only the leader.
     NodeChanged(NodeId),
     /// Expect heartbeats from this node.
@@ -870,8 +877,12 @@ fn set_config(
         row.create_index = change.index;
     }
     row.modify_index = change.index;
+    let is_eased = row.scheduler.preemption.is_eased_by(&config.preemption);
     row.scheduler = config;
     change.effect(Effect::DutiesDue);
+    if is_eased {
+        change.effect(Effect::RulesEased);
+    }
     Ok(Response::Done)
 }
 

@@ -21,6 +21,8 @@
 pub mod applier;
 pub mod blocked;
 pub mod broker;
+#[cfg(test)]
+mod chance;
 pub mod converge;
 pub mod dry_run;
 #[cfg(any(test, feature = "fixture"))]

@@ -130,6 +130,7 @@ impl Duties {
                     let index = state.applied();
                     self.broker.handle_capacity(state, node_id, index, now);
                 }
+                Effect::RulesEased => self.broker.handle_eased(state.applied(), now),
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(&node_id),
                 Effect::NodeChanged(_) | Effect::DutiesDue => {}

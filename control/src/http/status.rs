@@ -141,7 +141,8 @@ fn rejection(rejection: &Rejection) -> String {
         | Rejection::RegistrationOff
         | Rejection::KeyReused { .. }
         | Rejection::OneOff(_)
-        | Rejection::OfOneOff(_) => rejection.to_string(),
+        | Rejection::OfOneOff(_)
+        | Rejection::Draining(_) => rejection.to_string(),
         Rejection::UnknownDeployment(_) => "deployment not found".to_owned(),
         Rejection::UnknownAlloc(_) => "alloc not found".to_owned(),
     }
@@ -199,6 +200,7 @@ impl ApiError {
                 | Rejection::OneOff(OneOffRefusal::Unknown(_)) => StatusCode::NOT_FOUND,
                 Rejection::CheckIndex { .. }
                 | Rejection::OneOff(OneOffRefusal::Exists(_) | OneOffRefusal::Transition { .. })
+                | Rejection::Draining(_)
                 | Rejection::ConfigIndex { .. }
                 | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
                 Rejection::RegistrationOff => StatusCode::FORBIDDEN,

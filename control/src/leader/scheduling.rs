@@ -93,6 +93,10 @@ impl Scheduling {
             .handle_capacity(state, node_id, state.applied(), now);
     }
 
+    pub(super) fn handle_eased(&mut self, state: &State, now: Timestamp) {
+        self.broker.handle_eased(state.applied(), now);
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         self.broker.poll_timeout()
     }

@@ -175,6 +175,9 @@ pub(super) fn set_eligibility(
     if old.eligibility == eligibility {
         return Ok(Response::Done);
     }
+    if old.drain.is_some() && eligibility == Eligibility::Eligible {
+        return Err(Rejection::Draining(node_id));
+    }
     let node = Node {
         eligibility,
         modify_index: change.index,

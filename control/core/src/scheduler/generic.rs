@@ -55,14 +55,14 @@ pub(super) fn schedule(
             description: new.description.to_owned(),
             groups: new.groups,
         });
-        plan.deployment_update =
-            work.deployment_update
-                .zip(deployment)
-                .map(|((status, description), deployment)| DeploymentUpdate {
-                    id: deployment.id,
-                    status,
-                    description: description.to_owned(),
-                });
+        plan.deployment_update = work
+            .deployment_update
+            .zip(deployment.filter(|row| row.status.is_active()))
+            .map(|((status, description), deployment)| DeploymentUpdate {
+                id: deployment.id,
+                status,
+                description: description.to_owned(),
+            });
         let names = input.groups.into_iter().map(|group| group.name);
         names.zip(work.groups).collect::<Vec<_>>()
     };
@@ -164,16 +164,17 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
         .retain(|place| place.previous.is_none_or(|id| replaced.insert(id)));
     let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
     let unreachable: BTreeSet<AllocId> = work.unreachable.iter().copied().collect();
-    let staying = state
+    let staying: Vec<u32> = state
         .allocs()
         .of_job(key)
         .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary())
         .filter(|alloc| !stopped.contains(&alloc.id()))
         .filter(|alloc| !is_away(*alloc) && !unreachable.contains(&alloc.id()))
-        .count();
+        .map(AllocView::name_index)
+        .collect();
     let counts = |place: &&Placement| !place.reschedule && !place.canary;
     let others = work.place.iter().filter(counts).count();
-    let mut room = (group.count as usize).saturating_sub(staying + others);
+    let mut room = (group.count as usize).saturating_sub(staying.len() + others);
     let last_stable = work.place.iter().any(|place| place.last_stable);
     let lost = work.stop.iter().filter(|stop| {
         let waits = stop.follow_up.is_some() || replaced.contains(&stop.alloc_id);
@@ -181,7 +182,11 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     });
     for alloc in lost.filter_map(|stop| state.allocs().get(&stop.alloc_id)) {
         let is_free = |place: &Placement| place.canary || place.name_index != alloc.name_index();
-        let is_wanted = room > 0 && !alloc.canary() && alloc.name_index() < group.count;
+        // One that was out of reach may have been replaced then.
+        let is_wanted = room > 0
+            && !alloc.canary()
+            && alloc.name_index() < group.count
+            && !staying.contains(&alloc.name_index());
         if is_wanted
             && !work.follow_ups.iter().any(|it| !it.is_timeout)
             && work.place.iter().all(is_free)
@@ -213,6 +218,7 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     // What failed stays as it is: nobody takes its place.
     work.stop
         .retain(|stop| stop.why != RESCHEDULED || !left_out.contains(&stop.alloc_id));
+    work.go_on_without(left_out.len());
     name_apart(state, key, name, work);
     follow_the_lost(state, key, name, work);
 }

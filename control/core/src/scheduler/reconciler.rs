@@ -104,6 +104,10 @@ pub(super) struct NewDeployment {
 pub(super) struct GroupWork {
     pub(super) place: Vec<Placement>,
     pub(super) destructive: Vec<AllocId>,
+    /// To be replaced, too, but not now: that would be more at a time than is allowed.
+    pub(super) held_back: Vec<AllocId>,
+    /// How many more are placed than may be replaced at a time.
+    pub(super) overdrawn: u32,
     pub(super) in_place: Vec<AllocId>,
     pub(super) stop: Vec<Stop>,
     /// Instances whose node is out of reach now.
@@ -181,6 +185,19 @@ struct Deployments<'a> {
     new: Option<NewDeployment>,
     is_paused: bool,
     has_failed: bool,
+}
+
+impl GroupWork {
+    /// `number` instances fewer are placed than was planned: others may be replaced in their stead.
+    pub(super) fn go_on_without(&mut self, number: usize) {
+        let paid = number.min(self.overdrawn as usize);
+        self.overdrawn -= u32::try_from(paid).unwrap_or(self.overdrawn);
+        let more = (number - paid).min(self.held_back.len());
+        self.destructive.extend(self.held_back.drain(..more));
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        self.counts.destructive += more;
+        self.counts.ignore -= more.min(self.counts.ignore);
+    }
 }
 
 /// Compares.

@@ -13,11 +13,15 @@ mod preempting;
 mod recorded;
 mod script;
 
+use std::time::Duration;
+
 use expect_test::{Expect, expect};
+use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::EvalStatus;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
-use muster_domain::job::JobType;
+use muster_domain::job::{JobType, UpdateStrategy};
+use muster_domain::scheduling::SchedulerConfig;
 
 use crate::fixture::Cluster;
 use crate::fsm::Command;
@@ -440,4 +444,53 @@ fn a_job_that_was_removed_comes_again_as_another_type() {
             );
         }
     }
+}
+
+#[test]
+fn an_update_is_made_whole_though_one_that_failed_is_due_and_not_wanted_any_more() {
+    let mut cluster = Cluster::new();
+    for number in 0..4 {
+        cluster.node(node(&format!("n{number}")).build());
+    }
+    let spec = |count, cpu_mhz, update| {
+        let mut spec = job("web").count(count).cpu_mhz(cpu_mhz).build();
+        spec.groups[0].update = update;
+        spec
+    };
+    cluster.run(spec(3, 100, Some(UpdateStrategy::default())));
+    let failed = cluster.live("web").remove(0);
+    cluster.report(failed.id, ClientStatus::Failed);
+    cluster.settle();
+    // Within its deployment it is not replaced; its time comes, and the new version wants two.
+    cluster.advance(Duration::from_mins(1));
+    cluster.settle();
+    cluster.run(spec(2, 200, None));
+
+    let live = cluster.live("web");
+    assert_eq!(live.len(), 2);
+    assert!(
+        live.iter().all(|alloc| alloc.job.version == 1),
+        "one of the old version goes on: nobody would look again"
+    );
+}
+
+#[test]
+fn who_waits_is_looked_at_again_when_more_is_allowed() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n").cpu_mhz(1_000).build());
+    cluster.run(job("low").priority(10).cpu_mhz(900).build());
+    cluster.run(job("high").priority(90).cpu_mhz(900).build());
+    assert_eq!(cluster.live("high").len(), 0);
+
+    let mut config = SchedulerConfig::default();
+    config.preemption.service = true;
+    cluster.apply(Command::SetSchedulerConfig {
+        config,
+        check_index: None,
+        at: cluster.now,
+    });
+    cluster.settle();
+
+    assert_eq!(cluster.live("high").len(), 1);
+    assert_eq!(cluster.live("low").len(), 0);
 }

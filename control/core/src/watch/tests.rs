@@ -4,10 +4,11 @@ use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::NodeId;
 use muster_domain::job::UpdateStrategy;
-use muster_domain::node::DrainSpec;
+use muster_domain::node::{DrainSpec, Eligibility};
 
 use super::*;
 use crate::fixture::Cluster;
+use crate::fsm::{Rejection, Response};
 
 /// Two nodes, and `count` healthy instances of `web` on the first.
 fn with_web(count: u32, kind: JobType) -> (Cluster, NodeId) {
@@ -90,6 +91,23 @@ fn agents_stop(cluster: &mut Cluster) {
     for alloc in stopping {
         say(cluster, &alloc, ClientStatus::Complete, None);
     }
+}
+
+#[test]
+fn a_node_that_is_drained_takes_work_again_only_by_ending_that() {
+    let (mut cluster, first) = with_web(2, JobType::Service);
+    drain(&mut cluster, first, None);
+    let mut set = |eligibility| {
+        cluster.apply(Command::SetEligibility {
+            node_id: first,
+            eligibility,
+            at: cluster.now,
+        })
+    };
+
+    let refused = set(Eligibility::Eligible);
+    assert_eq!(refused, Response::Rejected(Rejection::Draining(first)));
+    assert_eq!(set(Eligibility::Ineligible), Response::Done);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use muster_domain::fixture::definition;
 use proptest::prelude::*;
 
 use super::*;
+use crate::chance::config;
 use crate::scheduler::ScheduleOutcome;
 use crate::snapshot::{self, Record};
 use crate::state::AllocView;
@@ -370,7 +371,7 @@ fn differing(before: &State, after: &State) -> Vec<Changed> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn a_restored_state_is_the_state(steps in steps()) {

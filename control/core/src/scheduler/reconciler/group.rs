@@ -674,14 +674,15 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             .stop
             .extend(now.keys().map(|id| stop(*id, RESCHEDULED)));
         self.work.counts.stop += count(now.len());
-        let limit = limit.saturating_sub(count(place.len())) as usize;
-        let replaced = destructive.len().min(limit);
-        self.work.counts.destructive += count(replaced);
-        self.work.counts.ignore += count(destructive.len() - replaced);
-        let first = by_name(destructive).into_iter().take(replaced);
+        let mut destructive = by_name(destructive).into_iter().map(|instance| instance.id);
+        let replaced = limit.saturating_sub(count(place.len())) as usize;
         self.work
             .destructive
-            .extend(first.map(|instance| instance.id));
+            .extend(destructive.by_ref().take(replaced));
+        self.work.held_back.extend(destructive);
+        self.work.overdrawn = count(place.len()).saturating_sub(limit);
+        self.work.counts.destructive += count(self.work.destructive.len());
+        self.work.counts.ignore += count(self.work.held_back.len());
     }
 
     /// What was lost or has failed is replaced although the deployment stands still.

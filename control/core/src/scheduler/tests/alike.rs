@@ -8,7 +8,7 @@ use muster_domain::node::{Eligibility, NodeSpec};
 use muster_domain::scheduling::{Algorithm, SchedulerConfig};
 use proptest::prelude::*;
 
-use super::life::config;
+use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
 use crate::scheduler::ahead::Ahead;

@@ -158,3 +158,46 @@ fn one_that_is_lost_leaves_its_name_to_its_replacement() {
     names.sort_unstable();
     assert_eq!(names, [0, 1, 2]);
 }
+
+/// A cluster of six nodes and `count` instances, the first of whose nodes has gone out of reach.
+fn with_one_away(count: u32) -> Cluster {
+    let mut cluster = Cluster::new();
+    for number in 0..6 {
+        cluster.node(fixture::node(&format!("n{number}")).build());
+    }
+    let mut spec = fixture::job("web").count(count).build();
+    spec.groups[0].disconnect = Disconnect {
+        lost_after: Some(LOST_AFTER),
+        replace: true,
+        ..Disconnect::default()
+    };
+    cluster.run(spec);
+    let live = cluster.live("web");
+    for alloc in &live {
+        cluster.report(alloc.id, ClientStatus::Running);
+    }
+    cluster.node_status(live[0].node_id, NodeStatus::Down);
+    cluster.settle();
+    cluster
+}
+
+#[test]
+fn what_was_replaced_while_it_was_away_is_not_replaced_again_when_it_is_lost() {
+    let mut cluster = with_one_away(3);
+    let failed = cluster.live("web").pop().unwrap();
+    assert_eq!(failed.name_index, 2);
+
+    // Something fails meanwhile, so that there are fewer than there should be when it counts as lost.
+    cluster.advance(LOST_AFTER);
+    cluster.report(failed.id, ClientStatus::Failed);
+    cluster.settle();
+    cluster.advance(LOST_AFTER);
+    cluster.settle();
+
+    let indexes: Vec<u32> = cluster
+        .live("web")
+        .iter()
+        .map(|alloc| alloc.name_index)
+        .collect();
+    assert_eq!(indexes, [0, 1, 2]);
+}

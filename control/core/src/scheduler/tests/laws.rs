@@ -10,7 +10,7 @@ use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{NodeSpec, NodeStatus};
 use proptest::prelude::*;
 
-use super::life::config;
+use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
 use crate::scheduler;

@@ -18,8 +18,8 @@ use muster_domain::node::{
 use muster_domain::resources::DeviceAsk;
 use muster_domain::scheduling::{Algorithm, PreemptionConfig, SchedulerConfig};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
+use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::{Command, DeploymentChange};
 use crate::state::AllocView;
@@ -374,23 +374,6 @@ impl Life {
         let at = self.cluster.now;
         self.cluster
             .apply(Command::ChangeDeployment { id, change, at });
-    }
-}
-
-/// The same lives each time, so that a change is judged by them and not by chance; others, and more, with
-/// `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
-pub(in crate::scheduler) fn config() -> ProptestConfig {
-    let asked = ProptestConfig::default();
-    let is_asked = asked.rng_seed != RngSeed::Random;
-    ProptestConfig {
-        cases: if is_asked { asked.cases } else { 96 },
-        failure_persistence: None,
-        rng_seed: if is_asked {
-            asked.rng_seed
-        } else {
-            RngSeed::Fixed(1)
-        },
-        ..asked
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduler::tests::life::config;
+use crate::chance::config;
 
 /// Cpu, memory and disk.
 type Amounts = [u16; 3];

@@ -15,11 +15,11 @@ use muster_domain::resources::{Amount, DeviceAsk, Mb};
 use proptest::prelude::*;
 
 use super::cluster;
+use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
 use crate::scheduler::preempt::tests::laws::nomads as nomads_for_amounts;
 use crate::scheduler::preempt::{Candidate, Loss, Room};
-use crate::scheduler::tests::life::config;
 
 const ASKER: &str = "asker";
 const CORES: u16 = 4;
