@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::alloc::{ClientStatus, PlacementMetrics};
+use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics};
 use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobSpec, JobType, JobVersion, TaskGroup};
@@ -186,7 +186,8 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
         let is_wanted = room > 0
             && !alloc.canary()
             && alloc.name_index() < group.count
-            && !staying.contains(&alloc.name_index());
+            && !staying.contains(&alloc.name_index())
+            && !has_heir(state, alloc);
         if is_wanted
             && !work.follow_ups.iter().any(|it| !it.is_timeout)
             && work.place.iter().all(is_free)
@@ -221,6 +222,17 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     work.go_on_without(left_out.len());
     name_apart(state, key, name, work);
     follow_the_lost(state, key, name, work);
+}
+
+/// Whether one that took the place of `alloc` runs, or will be replaced itself.
+fn has_heir(state: &State, alloc: AllocView<'_>) -> bool {
+    let mut heir = None;
+    let mut next = alloc.next();
+    while let Some(alloc) = next.and_then(|id| state.allocs().get(&id)) {
+        heir = Some(alloc);
+        next = alloc.next();
+    }
+    heir.is_some_and(|heir| heir.desired() == DesiredStatus::Run)
 }
 
 /// A new instance that has the name of one that was lost and found no place then is its replacement, and says so.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture;
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::job::{Disconnect, ReconcileStrategy};
+use muster_domain::job::{Disconnect, ReconcileStrategy, UpdateStrategy};
 use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
@@ -200,4 +200,32 @@ fn what_was_replaced_while_it_was_away_is_not_replaced_again_when_it_is_lost() {
         .map(|alloc| alloc.name_index)
         .collect();
     assert_eq!(indexes, [0, 1, 2]);
+}
+
+#[test]
+fn what_took_the_place_of_a_lost_one_is_replaced_itself_when_it_fails() {
+    let mut cluster = with_one_away(1);
+    let away = ClientStatus::Unknown;
+    let mut live = cluster.live("web").into_iter();
+    let replacement = live.find(|alloc| alloc.client_status != away).unwrap();
+    cluster.report(replacement.id, ClientStatus::Failed);
+    // More are wanted, but a canary comes first. That nobody waits for the node any more makes it lost.
+    let mut spec = fixture::job("web").count(3).cpu_mhz(200).build();
+    spec.groups[0].update = Some(UpdateStrategy {
+        canary: 1,
+        ..UpdateStrategy::default()
+    });
+    cluster.run(spec);
+    cluster.advance(LOST_AFTER);
+    cluster.settle();
+
+    let of_old = cluster
+        .live("web")
+        .into_iter()
+        .filter(|alloc| !alloc.canary);
+    let mut names: Vec<u32> = of_old.map(|alloc| alloc.name_index).collect();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all, "one runs twice");
+    assert!(names.contains(&0), "the replacement was replaced");
 }
