@@ -7,13 +7,15 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use muster_driver::CgroupPlacement;
 use rustix::fs::{CWD, Mode, OFlags};
 use thiserror::Error;
 
 use crate::limits;
+use crate::process;
 use crate::spawn::held;
 
 /// A cgroup that the task cannot be put into.
@@ -102,12 +104,48 @@ impl TaskCgroup {
 
     /// A small file of the cgroup.
     pub(crate) fn read(&self, name: &str) -> io::Result<String> {
-        let mut text = String::new();
+        let mut text = String::with_capacity(limits::KERNEL_FILE_BYTES);
         open_in(self.dir.as_fd(), name, OFlags::RDONLY)?
             .take(limits::KERNEL_FILE_BYTES_MAX)
             .read_to_string(&mut text)?;
         Ok(text)
     }
+}
+
+/// How directories of the v2 hierarchy are called in it: learned from the first task that was born in one.
+#[derive(Debug, Default)]
+pub(crate) struct Hierarchy {
+    /// A directory, and its name in the hierarchy.
+    known: OnceLock<(PathBuf, PathBuf)>,
+}
+
+impl Hierarchy {
+    /// The name in the hierarchy of `dir`, which process `pid` was born in.
+    pub(crate) fn name_of(&self, dir: &Path, pid: i32) -> io::Result<String> {
+        if let Some((mount, name)) = self.known.get()
+            && let Ok(below) = dir.strip_prefix(mount)
+            && let Some(name) = name.join(below).to_str()
+        {
+            return Ok(name.to_owned());
+        }
+        let name = process::cgroup(pid)?;
+        if let Some(learned) = common(dir, Path::new(&name)) {
+            // Another thread may have learned the same.
+            let _known = self.known.set(learned);
+        }
+        Ok(name)
+    }
+}
+
+/// What is left of a directory and of its name when what they have in common at their ends is taken off.
+fn common(dir: &Path, name: &Path) -> Option<(PathBuf, PathBuf)> {
+    let pairs = dir.components().rev().zip(name.components().rev());
+    let is_same = |(ours, theirs): &(Component<'_>, Component<'_>)| {
+        ours == theirs && matches!(ours, Component::Normal(_))
+    };
+    let count = pairs.take_while(is_same).count();
+    let of = |path: &Path| path.ancestors().nth(count).map(Path::to_owned);
+    (count > 0).then(|| Some((of(dir)?, of(name)?)))?
 }
 
 /// The files of v1 hierarchies through which a task joins its cgroups there.
@@ -154,6 +192,41 @@ mod tests {
 
         assert_eq!(field(text, "oom_kill"), Some(2));
         assert_eq!(field(text, "oom_k"), None);
+    }
+
+    #[test]
+    fn a_directory_has_the_name_that_another_below_the_same_mount_tells() {
+        let path = |path: &str| PathBuf::from(path);
+        let learned = common(
+            Path::new("/sys/fs/cgroup/unified/muster/one/task"),
+            Path::new("/muster/one/task"),
+        );
+        assert_eq!(learned, Some((path("/sys/fs/cgroup/unified"), path("/"))));
+        // The driver's own root may lie deeper than the mount, or the other way round.
+        let learned = common(
+            Path::new("/sys/fs/cgroup/tasks/one"),
+            Path::new("/host/muster/tasks/one"),
+        );
+        assert_eq!(
+            learned,
+            Some((path("/sys/fs/cgroup"), path("/host/muster")))
+        );
+        // It moved itself before anybody looked: nothing is learned.
+        let learned = common(Path::new("/sys/fs/cgroup/one"), Path::new("/one/inner"));
+        assert_eq!(learned, None);
+
+        let hierarchy = Hierarchy {
+            known: OnceLock::from((path("/sys/fs/cgroup/unified"), path("/"))),
+        };
+        let dir = Path::new("/sys/fs/cgroup/unified/muster/other/task");
+        // Of a pid that is nobody's nothing could be read.
+        let name = hierarchy.name_of(dir, i32::MAX).unwrap();
+        assert_eq!(name, "/muster/other/task");
+        assert!(
+            hierarchy
+                .name_of(Path::new("/elsewhere"), i32::MAX)
+                .is_err()
+        );
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub const STATS_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Bytes of a file of /proc or a cgroup that are read; the largest that is read has some 3 KiB.
 pub const KERNEL_FILE_BYTES_MAX: u64 = 64 << 10;
 
+/// Bytes that most of those files have at most: room for them is taken at once.
+pub const KERNEL_FILE_BYTES: usize = 1 << 10;
+
 /// Bytes of a unix socket's path that the kernel takes (unix(7): `sun_path` less its zero byte).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 

@@ -11,6 +11,7 @@ use rustix::process::DumpableBehavior;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
+use crate::cgroup::Hierarchy;
 use crate::isolation::IsolationError;
 use crate::isolation::ranges::Ranges;
 use crate::isolation::template::{Template, TemplateError, TemplateKey};
@@ -30,6 +31,7 @@ pub(crate) struct Node {
     pub(crate) ranges: Ranges,
     /// The host has nothing but cgroup v2, so that a task's own cgroup tells it its limits.
     pub(crate) shows_cgroup: bool,
+    pub(crate) hierarchy: Hierarchy,
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, Cached>>,
     init: OnceLock<OwnedFd>,
@@ -67,6 +69,7 @@ impl Node {
             open_files,
             ranges: Ranges::default(),
             shows_cgroup: view::cgroups_are_unified(),
+            hierarchy: Hierarchy::default(),
             policy: RwLock::default(),
             templates: Mutex::default(),
             init: OnceLock::new(),

@@ -254,7 +254,7 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
 }
 
 fn read_small(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
+    let mut text = String::with_capacity(limits::KERNEL_FILE_BYTES);
     File::open(path)?
         .take(limits::KERNEL_FILE_BYTES_MAX)
         .read_to_string(&mut text)?;

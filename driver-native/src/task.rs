@@ -152,8 +152,8 @@ impl NativeTask {
             pid: process.pid,
             start_ticks: process.start_ticks,
             boot_id: node.boot_id.clone(),
-            cgroup: match &cgroup {
-                Some(_) => process::cgroup(process.pid)?,
+            cgroup: match &config.cgroup {
+                Some(placement) => node.hierarchy.name_of(&placement.dir, process.pid)?,
                 None => String::new(),
             },
             started_at_ns: nanoseconds(started_at),
@@ -399,7 +399,9 @@ impl Life {
         }
         match &self.cgroup {
             Some(cgroup) => {
-                if let Err(error) = cgroup.kill() {
+                // Most leave nothing, and nobody can join a cgroup that is empty.
+                let is_empty = matches!(cgroup.populated(), Ok(false));
+                if !is_empty && let Err(error) = cgroup.kill() {
                     warn!(pid = self.process.pid, %error, "cannot kill what the task left running");
                 }
             }

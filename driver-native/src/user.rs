@@ -64,30 +64,24 @@ impl Identity {
 
     /// The identity for `user` in no group but one: `group`, or the user's own.
     pub(crate) fn alone(user: &str, group: Option<&str>) -> Result<Self, UserError> {
-        let mut identity = Self::look_up(user)?;
-        if let Some(group) = group {
-            identity.gid = look_up_group(group)?;
-        }
-        identity.groups.clear();
-        Ok(identity)
+        let (uid, own_group) = match find(user)? {
+            Found::Entry(entry) => (entry.uid.as_raw(), entry.gid.as_raw()),
+            Found::Number(uid) => (uid, uid),
+        };
+        Ok(Self {
+            uid,
+            gid: group.map_or(Ok(own_group), look_up_group)?,
+            groups: Vec::new(),
+        })
     }
 
     fn look_up(user: &str) -> Result<Self, UserError> {
-        let failed = |source| UserError::Lookup {
-            user: user.to_owned(),
-            source,
-        };
-        let number = user.parse::<u32>().ok();
-        let entry = match number {
-            Some(uid) => User::from_uid(Uid::from_raw(uid)),
-            None => User::from_name(user),
-        }
-        .map_err(failed)?;
-        match (entry, number) {
-            (Some(entry), _) => {
+        match find(user)? {
+            Found::Entry(entry) => {
                 let name = CString::new(entry.name).map_err(|_nul| UserError::Unknown {
                     user: user.to_owned(),
                 })?;
+                let failed = |source| lookup_failed(user, source);
                 let groups = getgrouplist(&name, entry.gid).map_err(failed)?;
                 Ok(Self {
                     uid: entry.uid.as_raw(),
@@ -95,15 +89,42 @@ impl Identity {
                     groups: groups.into_iter().map(Gid::as_raw).collect(),
                 })
             }
-            (None, Some(uid)) => Ok(Self {
+            Found::Number(uid) => Ok(Self {
                 uid,
                 gid: uid,
                 groups: vec![uid],
             }),
-            (None, None) => Err(UserError::Unknown {
-                user: user.to_owned(),
-            }),
         }
+    }
+}
+
+/// What the database says of a user.
+enum Found {
+    Entry(User),
+    /// Nothing of this uid.
+    Number(u32),
+}
+
+/// Looks up a name or a uid.
+fn find(user: &str) -> Result<Found, UserError> {
+    let number = user.parse::<u32>().ok();
+    let entry = match number {
+        Some(uid) => User::from_uid(Uid::from_raw(uid)),
+        None => User::from_name(user),
+    };
+    match (entry.map_err(|source| lookup_failed(user, source))?, number) {
+        (Some(entry), _) => Ok(Found::Entry(entry)),
+        (None, Some(uid)) => Ok(Found::Number(uid)),
+        (None, None) => Err(UserError::Unknown {
+            user: user.to_owned(),
+        }),
+    }
+}
+
+fn lookup_failed(user: &str, source: nix::Error) -> UserError {
+    UserError::Lookup {
+        user: user.to_owned(),
+        source,
     }
 }
 
