@@ -198,27 +198,24 @@ mod tests {
     fn a_directory_has_the_name_that_another_below_the_same_mount_tells() {
         let path = |path: &str| PathBuf::from(path);
         let learned = common(
-            Path::new("/sys/fs/cgroup/unified/muster/one/task"),
+            Path::new("/v2/unified/muster/one/task"),
             Path::new("/muster/one/task"),
         );
-        assert_eq!(learned, Some((path("/sys/fs/cgroup/unified"), path("/"))));
+        assert_eq!(learned, Some((path("/v2/unified"), path("/"))));
         // The driver's own root may lie deeper than the mount, or the other way round.
         let learned = common(
-            Path::new("/sys/fs/cgroup/tasks/one"),
+            Path::new("/v2/tasks/one"),
             Path::new("/host/muster/tasks/one"),
         );
-        assert_eq!(
-            learned,
-            Some((path("/sys/fs/cgroup"), path("/host/muster")))
-        );
+        assert_eq!(learned, Some((path("/v2"), path("/host/muster"))));
         // It moved itself before anybody looked: nothing is learned.
-        let learned = common(Path::new("/sys/fs/cgroup/one"), Path::new("/one/inner"));
+        let learned = common(Path::new("/v2/one"), Path::new("/one/inner"));
         assert_eq!(learned, None);
 
         let hierarchy = Hierarchy {
-            known: OnceLock::from((path("/sys/fs/cgroup/unified"), path("/"))),
+            known: OnceLock::from((path("/v2/unified"), path("/"))),
         };
-        let dir = Path::new("/sys/fs/cgroup/unified/muster/other/task");
+        let dir = Path::new("/v2/unified/muster/other/task");
         // Of a pid that is nobody's nothing could be read.
         let name = hierarchy.name_of(dir, i32::MAX).unwrap();
         assert_eq!(name, "/muster/other/task");

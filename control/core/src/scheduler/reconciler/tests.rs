@@ -111,6 +111,15 @@ fn deployment(case: &Value) -> Option<Deployment> {
     })
 }
 
+/// What the recorded cases have.
+const CLIENTS: [ClientStatus; 5] = [
+    ClientStatus::Pending,
+    ClientStatus::Running,
+    ClientStatus::Complete,
+    ClientStatus::Failed,
+    ClientStatus::Lost,
+];
+
 fn instance(case: &Value, alloc: &Value) -> Instance {
     let taint = case["tainted_nodes"]
         .as_array()
@@ -132,13 +141,6 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
         number(&case["job_create_index"]),
     );
     let optional = |key: &str| Some(text(alloc, key)).filter(|id| !id.is_empty());
-    let clients = [
-        ClientStatus::Pending,
-        ClientStatus::Running,
-        ClientStatus::Complete,
-        ClientStatus::Failed,
-        ClientStatus::Lost,
-    ];
     let ended_at = before(&alloc["task_finished_before_now_ns"])
         .or(before(&alloc["modified_before_now_ns"]))
         .unwrap();
@@ -162,7 +164,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
             "evict" => DesiredStatus::Evict,
             other => panic!("{other}"),
         },
-        client: clients
+        client: CLIENTS
             .into_iter()
             .find(|status| status.word() == text(alloc, "client_status"))
             .unwrap(),
