@@ -99,10 +99,18 @@ async fn a_drain_is_begun_shown_and_ended() {
     let node = client.get(&path).await.json();
     let listed = client.get("/v1/nodes").await.json();
     let metrics = client.get("/v1/metrics?format=prometheus").await.text;
+    let eligible = json!({"Eligibility": "eligible"});
+    let refused = client.put(&format!("{path}/eligibility"), &eligible).await;
     let end = json!({"DrainSpec": null, "MarkEligible": true});
     client.put(&format!("{path}/drain"), &end).await.json();
     let after = client.get(&path).await.json();
 
+    assert_eq!(refused.status, 409, "{}", refused.text);
+    assert!(
+        refused.text.contains("muster node drain --disable"),
+        "{}",
+        refused.text
+    );
     assert!(answer["NodeModifyIndex"].as_u64().unwrap() > 0);
     assert_eq!(
         (&node["Drain"], &listed[0]["Drain"]),
