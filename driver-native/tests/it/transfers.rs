@@ -591,5 +591,7 @@ async fn a_timeout_ends_a_porter_that_the_task_holds() {
 
     assert_eq!(task.read("held"), "held");
     assert_eq!(actions.failure_reason, "exceeded 3s timeout");
-    assert!(task.path(TO).join("a").metadata().unwrap().len() < 64 << 20);
+    // It may have been stopped before it made the file.
+    let unpacked = task.path(TO).join("a").metadata();
+    assert!(unpacked.map_or(0, |file| file.len()) < 64 << 20);
 }
