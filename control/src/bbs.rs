@@ -76,7 +76,7 @@ pub enum OpenBbsError {
 pub(crate) struct Bbs {
     listener: TcpListener,
     addr: SocketAddr,
-    tls_dir: PathBuf,
+    files: tls::Files,
     shown: watch::Sender<Arc<rustls::ServerConfig>>,
 }
 
@@ -86,7 +86,7 @@ impl Bbs {
         let Some(config) = config else {
             return Ok(None);
         };
-        let shown = watch::Sender::new(tls::load(&config.tls_dir)?);
+        let (files, loaded) = tls::Files::open(config.tls_dir.clone())?;
         let bind = |source| OpenBbsError::Bind {
             addr: config.addr,
             source,
@@ -96,8 +96,8 @@ impl Bbs {
         Ok(Some(Self {
             listener,
             addr,
-            tls_dir: config.tls_dir.clone(),
-            shown,
+            files,
+            shown: watch::Sender::new(loaded),
         }))
     }
 
@@ -111,7 +111,7 @@ impl Bbs {
         let Self {
             listener,
             addr,
-            tls_dir,
+            files,
             shown,
         } = self;
         tracing::info!(address = %addr, "diego's clients are answered");
@@ -128,7 +128,7 @@ impl Bbs {
         let router = table().router.with_state(context);
         tokio::join!(
             listen::accept(listener, door, router, stop.clone()),
-            stop.run_until_cancelled(tls::follow(&tls_dir, &shown)),
+            stop.run_until_cancelled(files.follow(&shown)),
         );
     }
 }

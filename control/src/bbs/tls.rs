@@ -48,8 +48,47 @@ pub enum BbsTlsError {
     },
 }
 
+/// The files in a directory and their state when they were last looked at.
+#[derive(Debug)]
+pub(super) struct Files {
+    dir: PathBuf,
+    seen: [Stamp; 3],
+}
+
+impl Files {
+    /// Those in `dir`, and what handshakes are made with.
+    pub(super) fn open(dir: PathBuf) -> Result<(Self, Arc<ServerConfig>), BbsTlsError> {
+        // Before they are read, or a change in between would go unseen.
+        let seen = stamps(&dir);
+        let config = load(&dir)?;
+        Ok((Self { dir, seen }, config))
+    }
+
+    /// Looks at them for ever and shows what is new there. What cannot be used changes nothing.
+    pub(super) async fn follow(mut self, shown: &watch::Sender<Arc<ServerConfig>>) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let found = stamps(&self.dir);
+            if found == self.seen {
+                continue;
+            }
+            self.seen = found;
+            match load(&self.dir) {
+                Ok(config) => {
+                    shown.send_replace(config);
+                    tracing::info!("certificates for diego's clients were replaced");
+                }
+                Err(error) => tracing::error!(
+                    error = crate::chain(&error),
+                    "certificates for diego's clients were replaced by what cannot be used; the earlier ones stay in use"
+                ),
+            }
+        }
+    }
+}
+
 /// What handshakes are made with, from the files in `dir`.
-pub(super) fn load(dir: &Path) -> Result<Arc<ServerConfig>, BbsTlsError> {
+fn load(dir: &Path) -> Result<Arc<ServerConfig>, BbsTlsError> {
     let unfit = |source| BbsTlsError::Unfit {
         dir: dir.to_owned(),
         source,
@@ -93,29 +132,6 @@ fn certificates(dir: &Path, name: &str) -> Result<Vec<CertificateDer<'static>>, 
         Ok(all) if all.is_empty() => Err(failed("there is none in it".to_owned())),
         Ok(all) => Ok(all),
         Err(error) => Err(failed(error.to_string())),
-    }
-}
-
-/// Looks at the files in `dir` for ever and shows what is new there. What cannot be used changes nothing.
-pub(super) async fn follow(dir: &Path, shown: &watch::Sender<Arc<ServerConfig>>) {
-    let mut seen = stamps(dir);
-    loop {
-        tokio::time::sleep(LOOK_INTERVAL).await;
-        let found = stamps(dir);
-        if found == seen {
-            continue;
-        }
-        seen = found;
-        match load(dir) {
-            Ok(config) => {
-                shown.send_replace(config);
-                tracing::info!("certificates for diego's clients were replaced");
-            }
-            Err(error) => tracing::error!(
-                error = crate::chain(&error),
-                "certificates for diego's clients were replaced by what cannot be used; the earlier ones stay in use"
-            ),
-        }
     }
 }
 
@@ -199,6 +215,25 @@ mod tests {
         let error = load(dir.path()).unwrap_err();
 
         assert!(matches!(error, BbsTlsError::Unfit { .. }), "{error:?}");
+    }
+
+    /// Whoever follows the files may come to it late.
+    #[tokio::test(start_paused = true)]
+    async fn files_that_were_replaced_before_anybody_followed_them_are_shown() {
+        let (dir, other) = (certificates(), certificates());
+        let (files, first) = Files::open(dir.path().to_owned()).unwrap();
+        let shown = watch::Sender::new(Arc::clone(&first));
+        let mut seen = shown.subscribe();
+        for name in [AUTHORITY, CHAIN, KEY] {
+            std::fs::rename(other.path().join(name), dir.path().join(name)).unwrap();
+        }
+
+        tokio::select! {
+            () = files.follow(&shown) => {}
+            changed = tokio::time::timeout(LOOK_INTERVAL * 2, seen.changed()) => changed.unwrap().unwrap(),
+        }
+
+        assert!(!Arc::ptr_eq(&first, &seen.borrow()));
     }
 
     /// Time is moved: the ten seconds pass as soon as everybody waits.
