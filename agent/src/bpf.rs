@@ -557,6 +557,25 @@ impl Bpf {
         Ok(tasks)
     }
 
+    /// The counters of one task; `None` if it is not registered. CPU time of threads that run at this moment is in
+    /// them up to when they last gave up their CPU, so of a task that has ended they are whole.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of a look-up.
+    pub fn counters_of(&self, task: CgroupId) -> io::Result<Option<TaskCounters>> {
+        let Some(sched) = self.sched.counters.sum(task)? else {
+            return Ok(None);
+        };
+        let net = self.net.counters.sum(task)?.unwrap_or_default();
+        Ok(Some(TaskCounters {
+            sched,
+            exec: self.exec.counters.sum(task)?.unwrap_or_default(),
+            net: net.counters,
+            block: self.block.counters.sum(task)?.unwrap_or_default(),
+        }))
+    }
+
     /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`,
     /// `connections`, `tcp_retransmits`, `block`.
     pub fn absent(&self) -> &BTreeMap<&'static str, String> {

@@ -23,7 +23,7 @@ pub use action::{
 };
 pub use definition::{Condition, Definition, EnvVar};
 pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
-pub use end::{End, Oom, Usage};
+pub use end::{BlockBytes, Counted, End, Oom, Usage};
 pub use job::{GRACE, GROUP, HOST_ROOT, LOST_AFTER, NAMESPACE, STOP_AFTER, TASK, job};
 pub use validate::{check, is_guid};
 

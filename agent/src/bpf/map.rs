@@ -134,6 +134,19 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         }
     }
 
+    /// The sum of the values of `key`; `None` if it has no entry.
+    pub(super) fn sum(&self, key: K) -> io::Result<Option<V>>
+    where
+        V: AddAssign,
+    {
+        let values = self.lookup(key)?;
+        Ok(values.map(|values| {
+            let mut sum = V::default();
+            values.into_iter().for_each(|value| sum += value);
+            sum
+        }))
+    }
+
     /// Makes an entry of zeros, or leaves the one that is there. Says whether it was made.
     pub(super) fn insert_zero(&self, key: K) -> io::Result<bool> {
         let zeros = vec![0; self.value_words()];

@@ -7,8 +7,10 @@
 //! | 3 | the network policies of jobs, in desired allocations |
 //! | 4 | their rates |
 //! | 5 | the rates of tasks' logs, and what becomes of more |
+//! | 6 | what eBPF programs counted of one-off tasks that ended |
 
 mod desired;
+mod end;
 
 use std::cmp::Ordering;
 
@@ -29,6 +31,7 @@ use super::{
 use crate::gc::Leftover;
 
 pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5};
+pub(super) use end::{AllocSnapshotOf6, TaskRecordOf6};
 
 /// A leftover in format 1.
 #[derive(Debug, Deserialize)]
@@ -171,15 +174,21 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
     if found < 2 {
         convert_rows::<LeftoverOf1, Leftover>(transaction.open_table(LEFTOVERS)?)?;
     }
+    let tasks = transaction.open_table(TASKS)?;
+    let snapshots = transaction.open_table(SNAPSHOTS)?;
     if found < 3 {
-        convert_rows::<TaskRecordOf2, TaskRecord>(transaction.open_table(TASKS)?)?;
-        convert_rows::<AllocSnapshotOf2, AllocSnapshot>(transaction.open_table(SNAPSHOTS)?)?;
+        convert_rows::<TaskRecordOf2, TaskRecord>(tasks)?;
+        convert_rows::<AllocSnapshotOf2, AllocSnapshot>(snapshots)?;
+    } else {
+        convert_rows::<TaskRecordOf6, TaskRecord>(tasks)?;
+        convert_rows::<AllocSnapshotOf6, AllocSnapshot>(snapshots)?;
     }
     let desired = transaction.open_table(DESIRED)?;
     match found {
         ..4 => convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?,
         4 => convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?,
-        _ => convert_rows::<DesiredAllocOf5, DesiredAlloc>(desired)?,
+        5 => convert_rows::<DesiredAllocOf5, DesiredAlloc>(desired)?,
+        _ => drop(desired),
     }
     transaction
         .open_table(META)?

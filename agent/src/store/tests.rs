@@ -2,10 +2,12 @@ use muster_agent_core::alloc::AllocRunner;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::one_off::{BlockBytes, Counted};
 use muster_domain::resources::Holding;
 
 use super::convert::{
-    AllocSnapshotOf2, DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5, TaskRecordOf2,
+    AllocSnapshotOf2, AllocSnapshotOf6, DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5,
+    TaskRecordOf2, TaskRecordOf6,
 };
 use super::*;
 
@@ -42,6 +44,24 @@ fn record() -> TaskRecord {
             end: Some(Box::new(End::failure("why", Timestamp(7)))),
         }),
     }
+}
+
+/// With what format 6 did not have.
+fn counted_record() -> TaskRecord {
+    let mut record = record();
+    let end = record.ended.as_mut().unwrap().end.as_mut().unwrap();
+    end.usage.counted = Some(Counted {
+        forks: 1,
+        net_rx_bytes: 2,
+        net_rx_packets: 3,
+        net_tx_bytes: 4,
+        net_tx_packets: 5,
+        block: Some(BlockBytes {
+            read: 6,
+            written: 7,
+        }),
+    });
+    record
 }
 
 fn leftover() -> Leftover {
@@ -302,10 +322,11 @@ async fn a_database_of_format_2_is_converted() {
     }
 }
 
-/// Jobs of format 3 have no network policies, those of format 4 none with rates, those of format 5 logs without.
+/// Jobs of format 3 have no network policies, those of format 4 none with rates, those of format 5 logs without; ends
+/// of format 6 know less of what was used.
 #[tokio::test]
-async fn databases_of_formats_3_to_5_are_converted() {
-    for format in 3..=5 {
+async fn databases_of_formats_3_to_6_are_converted() {
+    for format in 3..=6 {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path()).await;
         let alloc_id = AllocId::at(LogIndex(1), 1);
@@ -365,17 +386,17 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_6_keep_their_bytes() {
+fn records_of_format_7_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
-        ("task", codec::encode(&record()).unwrap()),
+        ("task", codec::encode(&counted_record()).unwrap()),
         ("leftover", codec::encode(&leftover()).unwrap()),
     ]
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-6.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-7.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -397,16 +418,21 @@ fn records_of_each_format_are_read() {
     assert_eq!(found, desired(1));
     let found: DesiredAlloc = decode::<DesiredAllocOf5>(&bytes_of(&golden(5), "desired")).into();
     assert_eq!(found, desired(1));
-    assert_eq!(
-        decode::<DesiredAlloc>(&bytes_of(&golden(SCHEMA), "desired")),
-        desired(1)
-    );
-    for format in [3, 4, 5, SCHEMA] {
-        let bytes = |name| bytes_of(&golden(format), name);
-        assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
-        assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
+    for format in [6, SCHEMA] {
+        let bytes = bytes_of(&golden(format), "desired");
+        assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
     }
-    for format in [2, 3, 4, 5, SCHEMA] {
+    for format in [3, 4, 5, 6] {
+        let bytes = |name| bytes_of(&golden(format), name);
+        let found: AllocSnapshot = decode::<AllocSnapshotOf6>(&bytes("snapshot")).into();
+        assert_eq!(found, snapshot());
+        let found: TaskRecord = decode::<TaskRecordOf6>(&bytes("task")).into();
+        assert_eq!(found, record());
+    }
+    let bytes = |name| bytes_of(&golden(SCHEMA), name);
+    assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
+    assert_eq!(decode::<TaskRecord>(&bytes("task")), counted_record());
+    for format in [2, 3, 4, 5, 6, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

@@ -68,7 +68,7 @@ pub(super) async fn end(
         push_detail(&mut detail, &full);
     }
     let end = task.is_one_off().then(|| {
-        let usage = one_off::usage(live.cgroup.as_ref());
+        let usage = one_off::usage(facilities.bpf(), live.cgroup.as_ref());
         Box::new(one_off::end(seen, exit, oom, usage, now()))
     });
     let mut record = live.record.clone();

@@ -1,18 +1,18 @@
 //! How the work of a one-off task ended, put together from all that know a part of it.
 //!
-//! The driver knows the actions, the cgroup counts what was used, and the eBPF programs name the victim of an
-//! out-of-memory kill. What nobody knows stays empty.
+//! The driver knows the actions, the eBPF programs and the cgroup count what was used, and the former name the victim
+//! of an out-of-memory kill. What nobody knows stays empty.
 
 use std::time::Duration;
 
 use muster_agent_core::task::{end_of, exit_message};
 use muster_domain::alloc::Exit;
 use muster_domain::id::Timestamp;
-use muster_domain::one_off::{End, Oom, Usage, reason};
+use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage, reason};
 use muster_driver::ActionsEnd;
 
 use super::TaskAt;
-use crate::bpf::OomRecord;
+use crate::bpf::{Bpf, OomRecord, TaskCounters};
 use crate::cgroup::{OomCount, TaskCgroup};
 
 /// Why a task failed whose driver died with the rest of its actions.
@@ -92,17 +92,46 @@ pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_byt
     }
 }
 
-/// What a task used, as far as its cgroup counted.
-pub(super) fn usage(cgroup: Option<&TaskCgroup>) -> Usage {
-    let Some(Ok(stats)) = cgroup.map(TaskCgroup::stats) else {
+/// What a task used, as far as the eBPF programs and its cgroup counted; of CPU time the programs' count is the finer.
+pub(super) fn usage(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Usage {
+    let Some(cgroup) = cgroup else {
         return Usage::default();
     };
+    let counters = bpf.and_then(|bpf| match bpf.counters_of(cgroup.id()) {
+        Ok(counters) => counters.map(|counters| (counters, !bpf.absent().contains_key("block"))),
+        Err(error) => {
+            tracing::warn!(%error, "the counters of a task that ended cannot be read; its end is reported without");
+            None
+        }
+    });
+    let stats = cgroup.stats().unwrap_or_default();
+    let by_cgroup = stats.cpu.and_then(|cpu| cpu.usage_us);
     Usage {
-        cpu: stats
-            .cpu
-            .and_then(|cpu| cpu.usage_us)
-            .map(Duration::from_micros),
+        cpu: counters
+            .map(|(counters, _)| counters.cpu_time())
+            .or(by_cgroup.map(Duration::from_micros)),
         memory_peak_bytes: stats.memory.and_then(|memory| memory.peak_bytes),
+        counted: counters.map(|(counters, has_block)| counted(&counters, has_block)),
+    }
+}
+
+fn counted(counters: &TaskCounters, has_block: bool) -> Counted {
+    let TaskCounters {
+        sched: _,
+        exec,
+        net,
+        block,
+    } = counters;
+    Counted {
+        forks: exec.forks,
+        net_rx_bytes: net.ingress_bytes,
+        net_rx_packets: net.ingress_packets,
+        net_tx_bytes: net.egress_bytes,
+        net_tx_packets: net.egress_packets,
+        block: has_block.then_some(BlockBytes {
+            read: block.read_bytes,
+            written: block.write_bytes,
+        }),
     }
 }
 

@@ -79,6 +79,38 @@ async fn a_one_off_task_reports_its_result() {
     agent.end().await;
 }
 
+/// The same totals that a task's counters had when it ended: of all its actions, from the kernel.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_off_task_reports_what_it_used() {
+    if !privileged("a_one_off_task_reports_what_it_used") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let speak = "for at in 1 2 3; do echo hello > /dev/udp/127.0.0.1/9; done";
+    let tree = json!({"serial": {"actions": [
+        {"run": {"path": "/bin/bash", "args": ["-c", speak], "user": "vcap"}}, run("/bin/true; exit"),
+    ]}});
+
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "")).build())
+        .await;
+    let end = end(&server, alloc_id).await;
+
+    assert!(!end.failed, "{end:?}");
+    let counted = end.usage.counted.expect("what eBPF programs counted");
+    // Headers of IP and UDP, and six bytes.
+    assert_eq!(
+        (counted.net_tx_packets, counted.net_tx_bytes),
+        (3, 3 * (20 + 8 + 6)),
+        "{counted:?}"
+    );
+    assert!(counted.forks >= 1, "{counted:?}");
+    assert!(end.usage.cpu.is_some_and(|cpu| !cpu.is_zero()), "{end:?}");
+    agent.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_of_one_off_tasks_say_why() {
     if !privileged("failures_of_one_off_tasks_say_why") {

@@ -99,8 +99,21 @@ fn used(status: &TaskStatus) -> String {
     let memory = status
         .memory_peak_bytes
         .map(|bytes| format!("{} of memory", output::bytes(bytes)));
-    let both: Vec<String> = cpu.into_iter().chain(memory).collect();
-    both.join(", ")
+    // What it did not use is not told; what was not counted is not known.
+    let some = |bytes: Option<u64>, what: &str| {
+        let bytes = bytes.filter(|bytes| *bytes > 0)?;
+        Some(format!("{} {what}", output::bytes(bytes)))
+    };
+    let parts = [
+        cpu,
+        memory,
+        some(status.net_rx_bytes, "received"),
+        some(status.net_tx_bytes, "sent"),
+        some(status.block_read_bytes, "read from disks"),
+        some(status.block_write_bytes, "written to disks"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(", ")
 }
 
 fn callback(task: &Task) -> String {

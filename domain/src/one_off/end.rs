@@ -63,4 +63,32 @@ pub struct Usage {
     pub cpu: Option<Duration>,
     /// The most memory, in bytes.
     pub memory_peak_bytes: Option<u64>,
+    /// What else its node's eBPF programs counted; absent if they did not watch it.
+    pub counted: Option<Counted>,
+}
+
+/// Totals of a task, of all its processes, from its node's eBPF programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Processes that its processes forked.
+    pub forks: u64,
+    /// Bytes of IP packets that it received.
+    pub net_rx_bytes: u64,
+    /// Those packets.
+    pub net_rx_packets: u64,
+    /// Bytes of IP packets that it sent.
+    pub net_tx_bytes: u64,
+    /// Those packets.
+    pub net_tx_packets: u64,
+    /// What block devices read and wrote for it; absent if its node does not count that.
+    pub block: Option<BlockBytes>,
+}
+
+/// What block devices did for a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockBytes {
+    /// Bytes they read.
+    pub read: u64,
+    /// Bytes they wrote.
+    pub written: u64,
 }

@@ -142,6 +142,20 @@ pub struct TaskStatus {
     pub cpu_ns: Option<u64>,
     /// The most memory it used in bytes, if that was counted.
     pub memory_peak_bytes: Option<u64>,
+    /// Processes that its processes forked, if they were counted.
+    pub forks: Option<u64>,
+    /// Bytes of IP packets it received, if they were counted.
+    pub net_rx_bytes: Option<u64>,
+    /// Those packets.
+    pub net_rx_packets: Option<u64>,
+    /// Bytes of IP packets it sent, if they were counted.
+    pub net_tx_bytes: Option<u64>,
+    /// Those packets.
+    pub net_tx_packets: Option<u64>,
+    /// Bytes that block devices read for it, if they were counted.
+    pub block_read_bytes: Option<u64>,
+    /// Bytes that block devices wrote for it, if they were counted.
+    pub block_write_bytes: Option<u64>,
     /// Deliveries of its callback that failed.
     pub callback_attempts: u32,
     /// When its callback is tried again; 0: at once, or there is none.
@@ -255,6 +269,8 @@ impl TaskStatus {
             at: _,
         } = end;
         let known = exit.filter(|exit| !exit.unknown);
+        let counted = usage.counted.as_ref();
+        let block = counted.and_then(|counted| counted.block.as_ref());
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             failed: *failed,
@@ -271,6 +287,13 @@ impl TaskStatus {
             memory_limit_bytes: oom.as_ref().map_or(0, |oom| oom.limit_bytes),
             cpu_ns: usage.cpu.map(nanos),
             memory_peak_bytes: usage.memory_peak_bytes,
+            forks: counted.map(|counted| counted.forks),
+            net_rx_bytes: counted.map(|counted| counted.net_rx_bytes),
+            net_rx_packets: counted.map(|counted| counted.net_rx_packets),
+            net_tx_bytes: counted.map(|counted| counted.net_tx_bytes),
+            net_tx_packets: counted.map(|counted| counted.net_tx_packets),
+            block_read_bytes: block.map(|block| block.read),
+            block_write_bytes: block.map(|block| block.written),
             ..self
         }
     }

@@ -12,7 +12,7 @@ use muster_domain::alloc::{
 };
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
-use muster_domain::one_off::{End, Oom, Usage};
+use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
@@ -114,6 +114,17 @@ fn end() -> End {
         usage: Usage {
             cpu: Some(Duration::from_millis(7)),
             memory_peak_bytes: Some(63 << 20),
+            counted: Some(Counted {
+                forks: 1,
+                net_rx_bytes: 2,
+                net_rx_packets: 3,
+                net_tx_bytes: 4,
+                net_tx_packets: 5,
+                block: Some(BlockBytes {
+                    read: 6,
+                    written: 7,
+                }),
+            }),
         },
         at: Timestamp(9),
     }
