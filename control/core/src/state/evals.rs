@@ -23,7 +23,8 @@ struct JobEvals {
 /// The table of evaluations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evals {
-    rows: OrdMap<EvalId, Arc<Evaluation>>,
+    /// With the hash of each.
+    rows: OrdMap<EvalId, (Arc<Evaluation>, u64)>,
     by_job: OrdMap<JobKey, Arc<JobEvals>>,
     /// Those that are not terminal.
     open: OrdSet<EvalId>,
@@ -39,12 +40,12 @@ impl Evals {
     /// The evaluation called so.
     #[must_use]
     pub fn get(&self, eval_id: &EvalId) -> Option<&Arc<Evaluation>> {
-        self.rows.get(eval_id)
+        self.rows.get(eval_id).map(|(row, _)| row)
     }
 
     /// All, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
-        self.rows.values()
+        self.rows.values().map(|(row, _)| row)
     }
 
     /// Those whose id begins with `text`.
@@ -55,7 +56,7 @@ impl Evals {
         };
         self.rows
             .range(EvalId(low)..=EvalId(high))
-            .map(|(_, row)| row)
+            .map(|(_, (row, _))| row)
             .collect()
     }
 
@@ -74,14 +75,12 @@ impl Evals {
             .get(key)
             .into_iter()
             .flat_map(move |job| job.ids.range(from..))
-            .filter_map(|eval_id| self.rows.get(eval_id))
+            .filter_map(|eval_id| self.get(eval_id))
     }
 
     /// Those that are not terminal: pending, delayed or blocked.
     pub fn pending(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
-        self.open
-            .iter()
-            .filter_map(|eval_id| self.rows.get(eval_id))
+        self.open.iter().filter_map(|eval_id| self.get(eval_id))
     }
 
     /// Those of one job that are not terminal.
@@ -90,7 +89,7 @@ impl Evals {
             .get(key)
             .into_iter()
             .flat_map(|job| job.open.iter())
-            .filter_map(|eval_id| self.rows.get(eval_id))
+            .filter_map(|eval_id| self.get(eval_id))
     }
 
     /// Terminal ones of which something may be forgotten, by the time of their last change, from the position
@@ -130,27 +129,44 @@ impl Evals {
     /// Writes a row. `may_free` says what [`Self::set_may_free`] would.
     pub(super) fn put(&mut self, eval: Evaluation, may_free: bool) {
         self.index = self.index.max(eval.modify_index);
-        self.hash = self.hash.wrapping_add(Digest::of(&eval));
+        let hash = Digest::of(&eval);
+        self.hash = self.hash.wrapping_add(hash);
         let eval = Arc::new(eval);
-        if let Some(old) = self.rows.insert(eval.id, Arc::clone(&eval)) {
-            self.unindex(&old);
+        let old = self.rows.insert(eval.id, (Arc::clone(&eval), hash));
+        let old = old.map(|(old, hash)| {
+            self.hash = self.hash.wrapping_sub(hash);
+            old
+        });
+        if let Some(old) = old.as_deref().filter(|old| old.job != eval.job) {
+            self.leave_job(old);
         }
-        let job = Arc::make_mut(self.by_job.entry(eval.job.clone()).or_default());
-        job.ids.insert(eval.id);
-        if eval.status.is_terminal() {
-            if may_free {
-                self.due_mut(&eval).insert((eval.modify_time, eval.id));
+        let was_open = old.as_deref().map(|old| !old.status.is_terminal());
+        if was_open == Some(false) {
+            let old = old.as_deref().unwrap_or(&eval);
+            self.due_mut(old).remove(&(old.modify_time, old.id));
+        }
+        let is_open = !eval.status.is_terminal();
+        let stays = old.as_deref().is_some_and(|old| old.job == eval.job);
+        if !stays || was_open != Some(is_open) {
+            let job = Arc::make_mut(self.by_job.entry(eval.job.clone()).or_default());
+            job.ids.insert(eval.id);
+            if is_open {
+                job.open.insert(eval.id);
+                self.open.insert(eval.id);
+            } else {
+                job.open.remove(&eval.id);
+                self.open.remove(&eval.id);
             }
-        } else {
-            job.open.insert(eval.id);
-            self.open.insert(eval.id);
+        }
+        if !is_open && may_free {
+            self.due_mut(&eval).insert((eval.modify_time, eval.id));
         }
     }
 
     /// Says whether anything of it may be forgotten once it has ended: it has no allocations, or one that is
     /// terminal.
     pub(super) fn set_may_free(&mut self, eval_id: &EvalId, may_free: bool) {
-        let Some(eval) = self.rows.get(eval_id).map(Arc::clone) else {
+        let Some(eval) = self.get(eval_id).map(Arc::clone) else {
             return;
         };
         let place = (eval.modify_time, eval.id);
@@ -171,22 +187,26 @@ impl Evals {
 
     /// Forgets a row.
     pub(crate) fn remove(&mut self, eval_id: &EvalId) -> Option<Arc<Evaluation>> {
-        let old = self.rows.remove(eval_id)?;
-        self.unindex(&old);
+        let (old, hash) = self.rows.remove(eval_id)?;
+        self.hash = self.hash.wrapping_sub(hash);
+        if old.status.is_terminal() {
+            self.due_mut(&old).remove(&(old.modify_time, old.id));
+        } else {
+            self.open.remove(&old.id);
+        }
+        self.leave_job(&old);
         Some(old)
     }
 
-    fn unindex(&mut self, old: &Evaluation) {
-        self.hash = self.hash.wrapping_sub(Digest::of(old));
-        self.open.remove(&old.id);
-        self.due_mut(old).remove(&(old.modify_time, old.id));
-        let empty = self.by_job.get_mut(&old.job).is_some_and(|job| {
+    /// Takes an evaluation out of what is known of its job, and the job with its last one.
+    fn leave_job(&mut self, old: &Evaluation) {
+        let is_last = self.by_job.get_mut(&old.job).is_some_and(|job| {
             let job = Arc::make_mut(job);
             job.ids.remove(&old.id);
             job.open.remove(&old.id);
             job.ids.is_empty()
         });
-        if empty {
+        if is_last {
             self.by_job.remove(&old.job);
         }
     }

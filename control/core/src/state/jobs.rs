@@ -53,10 +53,17 @@ impl JobRow {
     }
 }
 
+/// A row and its hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hashed {
+    row: Arc<JobRow>,
+    hash: u64,
+}
+
 /// The table of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jobs {
-    rows: OrdMap<JobKey, Arc<JobRow>>,
+    rows: OrdMap<JobKey, Hashed>,
     /// Jobs that have an instance on every node they can use and are not told to stop.
     on_every_node: OrdSet<JobKey>,
     /// Jobs that are launched by time and are not told to stop.
@@ -71,12 +78,12 @@ impl Jobs {
     /// The job called so.
     #[must_use]
     pub fn get(&self, key: &JobKey) -> Option<&Arc<Job>> {
-        self.rows.get(key).map(|row| &row.job)
+        self.row(key).map(|row| &row.job)
     }
 
     /// All, by key.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Job>> {
-        self.rows.values().map(|row| &row.job)
+        self.rows.values().map(|hashed| &hashed.row.job)
     }
 
     /// Those of one namespace, by id.
@@ -89,7 +96,7 @@ impl Jobs {
         self.rows
             .range(from..)
             .take_while(move |(key, _)| key.namespace == namespace)
-            .map(|(_, row)| &row.job)
+            .map(|(_, hashed)| &hashed.row.job)
     }
 
     /// Jobs that have an instance on every node they can use and are not told to stop.
@@ -123,7 +130,7 @@ impl Jobs {
             .take_while(move |(key, _)| {
                 key.namespace == namespace && key.job_id.starts_with(&prefix)
             })
-            .map(|(_, row)| &row.job)
+            .map(|(_, hashed)| &hashed.row.job)
             .filter(move |job| {
                 let launched = job.current.spec.launched.as_ref();
                 launched.is_some_and(|launched| launched.parent_id == job_id)
@@ -133,7 +140,7 @@ impl Jobs {
     /// Its versions, newest first.
     #[must_use]
     pub fn versions(&self, key: &JobKey) -> Vec<Arc<JobVersion>> {
-        self.rows.get(key).map_or_else(Vec::new, |row| {
+        self.row(key).map_or_else(Vec::new, |row| {
             std::iter::once(&row.job.current)
                 .chain(&row.older)
                 .map(Arc::clone)
@@ -144,7 +151,7 @@ impl Jobs {
     /// Its version of this number, if it is kept.
     #[must_use]
     pub fn version(&self, key: &JobKey, number: u64) -> Option<Arc<JobVersion>> {
-        self.rows.get(key)?.version(number).map(Arc::clone)
+        self.row(key)?.version(number).map(Arc::clone)
     }
 
     /// How many.
@@ -171,16 +178,17 @@ impl Jobs {
     }
 
     pub(crate) fn row(&self, key: &JobKey) -> Option<&Arc<JobRow>> {
-        self.rows.get(key)
+        self.rows.get(key).map(|hashed| &hashed.row)
     }
 
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&JobKey, &Arc<JobRow>)> {
-        self.rows.iter()
+        self.rows.iter().map(|(key, hashed)| (key, &hashed.row))
     }
 
     pub(crate) fn put(&mut self, row: JobRow) {
         self.index = self.index.max(row.job.modify_index);
-        self.hash = self.hash.wrapping_add(row.hash());
+        let hash = row.hash();
+        self.hash = self.hash.wrapping_add(hash);
         let (key, spec) = (row.job.key(), &row.job.current.spec);
         let is_everywhere =
             spec.job_type.is_on_every_node() && !row.job.stop && !spec.is_template();
@@ -188,12 +196,17 @@ impl Jobs {
         put_in(&mut self.on_every_node, &key, is_everywhere);
         put_in(&mut self.periodic, &key, is_periodic);
         let over = is_over(&row.job).then_some(row.job.current.submit_time);
-        if let Some(old) = self.rows.insert(key.clone(), Arc::new(row)) {
-            self.hash = self.hash.wrapping_sub(old.hash());
-            if is_over(&old.job) {
-                let place = (old.job.current.submit_time, key.clone());
-                self.over.remove(&place);
-            }
+        let row = Arc::new(row);
+        let old = self.rows.insert(key.clone(), Hashed { row, hash });
+        let was_over = old.and_then(|old| {
+            self.hash = self.hash.wrapping_sub(old.hash);
+            is_over(&old.row.job).then_some(old.row.job.current.submit_time)
+        });
+        if was_over == over {
+            return;
+        }
+        if let Some(submitted) = was_over {
+            self.over.remove(&(submitted, key.clone()));
         }
         if let Some(submitted) = over {
             self.over.insert((submitted, key));
@@ -202,22 +215,23 @@ impl Jobs {
 
     /// Records that a plan was carried out. Not a change that readers of the job would see.
     pub(crate) fn set_plan_index(&mut self, key: &JobKey, index: LogIndex) {
-        if let Some(row) = self.rows.get_mut(key) {
-            self.hash = self.hash.wrapping_sub(row.hash());
+        if let Some(Hashed { row, hash }) = self.rows.get_mut(key) {
+            self.hash = self.hash.wrapping_sub(*hash);
             Arc::make_mut(row).plan_index = index;
-            self.hash = self.hash.wrapping_add(row.hash());
+            *hash = row.hash();
+            self.hash = self.hash.wrapping_add(*hash);
         }
     }
 
     pub(crate) fn remove(&mut self, key: &JobKey, index: LogIndex) -> Option<Arc<JobRow>> {
-        let row = self.rows.remove(key)?;
+        let Hashed { row, hash } = self.rows.remove(key)?;
         self.on_every_node.remove(key);
         self.periodic.remove(key);
         if is_over(&row.job) {
             let place = (row.job.current.submit_time, key.clone());
             self.over.remove(&place);
         }
-        self.hash = self.hash.wrapping_sub(row.hash());
+        self.hash = self.hash.wrapping_sub(hash);
         self.index = index;
         Some(row)
     }

@@ -13,7 +13,8 @@ use super::sets::take_out;
 /// The table of one-off tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OneOffs {
-    rows: OrdMap<String, Arc<OneOff>>,
+    /// With the hash of each.
+    rows: OrdMap<String, (Arc<OneOff>, u64)>,
     /// By domain.
     domains: OrdMap<String, OrdSet<String>>,
     /// By when time alone changes them: see [`due_at`].
@@ -29,18 +30,18 @@ impl OneOffs {
     /// The task called so.
     #[must_use]
     pub fn get(&self, guid: &str) -> Option<&Arc<OneOff>> {
-        self.rows.get(guid)
+        self.rows.get(guid).map(|(row, _)| row)
     }
 
     /// All, by guid.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<OneOff>> {
-        self.rows.values()
+        self.rows.values().map(|(row, _)| row)
     }
 
     /// Those of one domain, by guid.
     pub fn of_domain(&self, domain: &str) -> impl Iterator<Item = &Arc<OneOff>> + use<'_> {
         let guids = self.domains.get(domain).into_iter().flatten();
-        guids.filter_map(|guid| self.rows.get(guid))
+        guids.filter_map(|guid| self.get(guid))
     }
 
     /// Domains that have tasks, with how many.
@@ -52,7 +53,7 @@ impl OneOffs {
     /// Those that time changes, the earliest first.
     pub fn due(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
         let due = self.due.iter();
-        due.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
+        due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
     /// Places that are owed callbacks, those after `from` first, so that whoever takes some at a time comes to all.
@@ -71,7 +72,7 @@ impl OneOffs {
         place: &str,
     ) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> + use<'_> {
         let callbacks = self.callbacks.get(place).into_iter().flatten();
-        callbacks.filter_map(|(at, guid)| Some((*at, self.rows.get(guid)?)))
+        callbacks.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
     /// How many.
@@ -100,47 +101,83 @@ impl OneOffs {
     /// Writes a row.
     pub(crate) fn put(&mut self, row: OneOff) {
         self.index = self.index.max(row.modify_index);
-        self.hash = self.hash.wrapping_add(Digest::of(&row));
+        let hash = Digest::of(&row);
+        self.hash = self.hash.wrapping_add(hash);
         let row = Arc::new(row);
-        if let Some(old) = self.rows.insert(row.guid.clone(), Arc::clone(&row)) {
-            self.unindex(&old);
-        }
-        self.domains
-            .entry(row.domain.clone())
-            .or_default()
-            .insert(row.guid.clone());
-        if let Some(at) = due_at(&row) {
-            self.due.insert((at, row.guid.clone()));
-        }
-        if let Some(at) = callback_at(&row) {
-            self.callbacks
-                .entry(place_of(&row.definition.completion_callback_url).to_owned())
-                .or_default()
-                .insert((at, row.guid.clone()));
-        }
+        let old = self.rows.insert(row.guid.clone(), (Arc::clone(&row), hash));
+        let old = old.map(|(old, hash)| {
+            self.hash = self.hash.wrapping_sub(hash);
+            old
+        });
+        let (old, new) = (old.as_deref().map(Places::of), Places::of(&row));
+        self.replace(&row.guid, old, Some(new));
     }
 
     /// Forgets a row.
     pub(crate) fn remove(&mut self, guid: &str) -> Option<Arc<OneOff>> {
-        let old = self.rows.remove(guid)?;
-        self.unindex(&old);
+        let (old, hash) = self.rows.remove(guid)?;
+        self.hash = self.hash.wrapping_sub(hash);
+        self.replace(&old.guid, Some(Places::of(&old)), None);
         Some(old)
     }
 
-    fn unindex(&mut self, old: &OneOff) {
-        self.hash = self.hash.wrapping_sub(Digest::of(old));
-        if let Some(at) = due_at(old) {
-            self.due.remove(&(at, old.guid.clone()));
+    /// Moves a row in the indexes, in those where its place is another.
+    fn replace(&mut self, guid: &str, old: Option<Places<'_>>, new: Option<Places<'_>>) {
+        let domain = (old.map(|old| old.domain), new.map(|new| new.domain));
+        if domain.0 != domain.1 {
+            if let Some(old) = domain.0 {
+                take_out(&mut self.domains, old, guid);
+            }
+            if let Some(new) = domain.1 {
+                let guids = self.domains.entry(new.to_owned()).or_default();
+                guids.insert(guid.to_owned());
+            }
         }
-        if let Some(at) = callback_at(old) {
-            let place = place_of(&old.definition.completion_callback_url);
-            take_out(&mut self.callbacks, place, &(at, old.guid.clone()));
+        let due = (old.and_then(|old| old.due), new.and_then(|new| new.due));
+        if due.0 != due.1 {
+            if let Some(at) = due.0 {
+                self.due.remove(&(at, guid.to_owned()));
+            }
+            if let Some(at) = due.1 {
+                self.due.insert((at, guid.to_owned()));
+            }
         }
-        take_out(&mut self.domains, &old.domain, &old.guid);
+        let callback = (
+            old.and_then(|old| old.callback),
+            new.and_then(|new| new.callback),
+        );
+        if callback.0 != callback.1 {
+            if let Some((place, at)) = callback.0 {
+                take_out(&mut self.callbacks, place, &(at, guid.to_owned()));
+            }
+            if let Some((place, at)) = callback.1 {
+                let callbacks = self.callbacks.entry(place.to_owned()).or_default();
+                callbacks.insert((at, guid.to_owned()));
+            }
+        }
     }
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
+    }
+}
+
+/// Where a row is in the indexes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Places<'a> {
+    domain: &'a str,
+    due: Option<Timestamp>,
+    callback: Option<(&'a str, Timestamp)>,
+}
+
+impl<'a> Places<'a> {
+    fn of(row: &'a OneOff) -> Self {
+        let place = || place_of(&row.definition.completion_callback_url);
+        Self {
+            domain: &row.domain,
+            due: due_at(row),
+            callback: callback_at(row).map(|at| (place(), at)),
+        }
     }
 }
 

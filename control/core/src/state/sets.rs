@@ -5,11 +5,12 @@ use std::borrow::Borrow;
 use imbl::{OrdMap, OrdSet};
 
 /// Takes `item` out of the set called `name`, and the set with its last item.
-pub(super) fn take_out<K, Q, T>(sets: &mut OrdMap<K, OrdSet<T>>, name: &Q, item: &T)
+pub(super) fn take_out<K, Q, T, R>(sets: &mut OrdMap<K, OrdSet<T>>, name: &Q, item: &R)
 where
     K: Ord + Clone + Borrow<Q>,
     Q: Ord + ?Sized,
-    T: Ord + Clone,
+    T: Ord + Clone + Borrow<R>,
+    R: Ord + ?Sized,
 {
     let is_last = sets.get_mut(name).is_some_and(|set| {
         set.remove(item);
