@@ -13,7 +13,7 @@ mod report;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -214,8 +214,15 @@ fn guest(
     }
     let mut output = Output::new(folder.join("guest.log"), artifacts)?;
     let (mut outcome, stood_still) = boot(&binaries, &mut output);
-    if stood_still && matches!(outcome, Ok(vm::Outcome::Deadline)) {
-        let reason = "a processor of the emulated machine stood still (soft lockup): a second guest runs the tests";
+    let hung = match &outcome {
+        Ok(vm::Outcome::Silent) => Some("it said nothing any more"),
+        Ok(vm::Outcome::Deadline) if stood_still => {
+            Some("one of its processors stood still (soft lockup)")
+        }
+        Ok(_) | Err(_) => None,
+    };
+    if let Some(how) = hung {
+        let reason = &format!("the emulated machine hung, {how}: a second guest runs the tests");
         report.skip(Skip::new("T2 guest, first attempt", reason, COMMAND));
         output = Output::new(folder.join("guest-2.log"), artifacts)?;
         (outcome, _) = boot(&binaries, &mut output);
@@ -235,6 +242,10 @@ fn guest(
         }
         vm::Outcome::Ended(_) => {}
         vm::Outcome::Deadline => report.fail("T2 guest", "it did not end in time", COMMAND),
+        vm::Outcome::Silent => {
+            let reason = format!("it said nothing for {GUEST_SILENCE_MAX:?} and was ended");
+            report.fail("T2 guest", &reason, COMMAND);
+        }
         vm::Outcome::Vanished { status } => {
             report.fail(
                 "T2 guest",
@@ -250,18 +261,20 @@ fn guest(
 /// another sent it; what is our programs' fault stands still again.
 const STOOD_STILL: &str = "soft lockup";
 
+/// How long the guest may say nothing. Each test says when it begins and ends; the longest takes some 40 s.
+const GUEST_SILENCE_MAX: Duration = Duration::from_mins(5);
+
 /// Runs the tests in a guest, and says whether one of its processors stood still.
 fn boot(binaries: &[Artifact], output: &mut Output) -> (anyhow::Result<vm::Outcome>, bool) {
     let mut stood_still = false;
-    let outcome = vm::guest(
-        &vm::Options::default(),
-        binaries,
-        &mut std::io::sink(),
-        &mut |line| {
-            stood_still |= line.contains(STOOD_STILL);
-            output.line(line);
-        },
-    );
+    let options = vm::Options {
+        silence: Some(GUEST_SILENCE_MAX),
+        ..vm::Options::default()
+    };
+    let outcome = vm::guest(&options, binaries, &mut std::io::sink(), &mut |line| {
+        stood_still |= line.contains(STOOD_STILL);
+        output.line(line);
+    });
     (outcome, stood_still)
 }
 

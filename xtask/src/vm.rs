@@ -72,6 +72,9 @@ pub(crate) struct Options {
     /// Keep the guest's file system and say where it is
     #[arg(long)]
     pub(crate) keep_initrd: bool,
+    /// How long the guest may say nothing before it is ended
+    #[arg(skip)]
+    pub(crate) silence: Option<Duration>,
 }
 
 impl Default for Options {
@@ -86,6 +89,7 @@ impl Default for Options {
             test: None,
             refresh: false,
             keep_initrd: false,
+            silence: None,
         }
     }
 }
@@ -97,6 +101,8 @@ pub(crate) enum Outcome {
     Ended(u8),
     /// The guest was ended at the deadline.
     Deadline,
+    /// The guest was ended because it had said nothing for too long.
+    Silent,
     /// The guest went away without a status: its kernel panicked, or QEMU failed.
     Vanished {
         /// What QEMU ended with.
@@ -119,7 +125,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     match guest(options, &binaries, &mut std::io::stdout(), &mut |_| ())? {
         Outcome::Ended(status) => Ok(ExitCode::from(status)),
-        Outcome::Deadline => {
+        Outcome::Deadline | Outcome::Silent => {
             eprintln!(
                 "error: the guest did not end within {} s and was ended",
                 options.timeout
@@ -180,6 +186,7 @@ pub(crate) fn guest(
         memory_mib: options.memory,
         cpus: options.cpus,
         deadline: Duration::from_secs(options.timeout),
+        silence: options.silence,
     };
     eprintln!(
         "guest   Linux {} under {}, {} MiB",
@@ -229,12 +236,13 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
         });
     }
     if let Some(name) = &options.test {
-        let (package, target) = GUEST_TESTS
+        let (_, target) = GUEST_TESTS
             .iter()
             .find(|(_, target)| target == name)
             .with_context(|| format!("the guest has no test {name}"))?;
         let mut cargo = shell::cargo();
-        cargo.args(["build", "--package", package, "--test", target]);
+        // Some tests start the program.
+        cargo.args(["build", "--workspace", "--bin", "muster", "--test", target]);
         return Ok(choose(&artifact::build(&mut cargo)?));
     }
     // With a test among the targets, cargo resolves features as `cargo test --workspace` does, so
