@@ -42,7 +42,8 @@ pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 pub use one_offs::{OneOffs, due_at};
 
-pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, id_of, key_at, key_of};
+pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, key_at};
+pub use allocs::{id_of, key_of};
 pub(crate) use digest::Digest;
 pub(crate) use jobs::{JobRow, is_over};
 pub(crate) use room::Room;

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use muster_control_core::state::{AllocView, State};
+use muster_control_core::state::{AllocView, State, id_of};
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::JobVersion;
 use muster_wire::codec;
@@ -22,8 +22,8 @@ const JOB_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 #[derive(Debug)]
 pub(super) struct Told {
     node_id: NodeId,
-    /// Allocations it was told of, in the order in which they were made, as the state has them.
-    known: Vec<(AllocId, LogIndex)>,
+    /// Allocations it was told of by key, so in the order in which they were made, as the state has them.
+    known: Vec<(u64, LogIndex)>,
     /// What the node knew before the session; `None` once it was told what changed since.
     before: Option<LogIndex>,
 }
@@ -48,21 +48,21 @@ impl Told {
         let mut known = Vec::with_capacity(self.known.len() + 1);
         let mut told = self.known.iter().peekable();
         for alloc in state.allocs_on(&self.node_id) {
-            let id = alloc.id();
+            let key = alloc.key();
             // Both are in the order in which they were made.
-            while let Some((told_id, _)) = told.next_if(|(told_id, _)| is_older(told_id, &id)) {
-                gone.push(*told_id);
+            while let Some((told_key, _)) = told.next_if(|(told_key, _)| *told_key < key) {
+                gone.push(id_of(*told_key));
             }
-            let told_at = told.next_if(|(told_id, _)| *told_id == id);
+            let told_at = told.next_if(|(told_key, _)| *told_key == key);
             let told_at = told_at.map(|(_, index)| *index).or(before);
             if told_at.is_none_or(|told| told < alloc.alloc_modify_index()) {
                 changed.push(alloc);
             } else if before.is_some() {
-                unchanged.push(id);
+                unchanged.push(alloc.id());
             }
-            known.push((id, alloc.alloc_modify_index()));
+            known.push((key, alloc.alloc_modify_index()));
         }
-        gone.extend(told.map(|(id, _)| *id));
+        gone.extend(told.map(|(key, _)| id_of(*key)));
         self.known = known;
         // Oldest first, so that a node that is cut off half-way has what was asked for first.
         changed.sort_by_key(|alloc: &AllocView<'_>| (alloc.alloc_modify_index(), alloc.id()));
@@ -92,11 +92,6 @@ impl Told {
         }
         messages
     }
-}
-
-/// Whether `one` was made before `other`. What no entry made is taken for older: nothing of it is left.
-fn is_older(one: &AllocId, other: &AllocId) -> bool {
-    one.origin() < other.origin()
 }
 
 fn message(index: LogIndex, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -> ToAgent {

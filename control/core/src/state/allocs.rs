@@ -88,13 +88,16 @@ pub(crate) fn key_at(index: LogIndex, ordinal: u32) -> u64 {
 }
 
 /// The key that an id says; `None` if no allocation can have it.
-pub(crate) fn key_of(alloc_id: &AllocId) -> Option<u64> {
+#[must_use]
+pub fn key_of(alloc_id: &AllocId) -> Option<u64> {
     let (index, ordinal) = alloc_id.origin()?;
     let fits = ordinal < ORDINALS && index.0 >> (u64::BITS - ORDINAL_BITS) == 0;
     fits.then(|| key_at(index, ordinal))
 }
 
-pub(crate) fn id_of(key: u64) -> AllocId {
+/// The id of the allocation of this key.
+#[must_use]
+pub fn id_of(key: u64) -> AllocId {
     let ordinal = u32::try_from(key & u64::from(ORDINALS - 1)).unwrap_or_default();
     AllocId::at(created(key), ordinal)
 }

@@ -1,4 +1,5 @@
 use muster_control_core::fixture::Cluster;
+use muster_control_core::state::key_of;
 use muster_domain::fixture::{job, node};
 
 use super::*;
@@ -86,22 +87,14 @@ fn what_vanished_is_gone_wherever_it_stood() {
     }
     let mut told = Told::up_to(node_id, LogIndex(0));
     told.catch_up(&cluster.state);
-    let ids: Vec<AllocId> = cluster
-        .state
-        .allocs_on(&node_id)
-        .map(AllocView::id)
-        .collect();
     let mut older = told.known.clone();
     // As if the node had been told of one before all others, one between and one after them.
     let [before, between, after] =
         [(1, 0), (7, 3), (9_000, 0)].map(|(index, ordinal)| AllocId::at(LogIndex(index), ordinal));
-    older.insert(0, (before, LogIndex(1)));
-    let at = 1 + ids
-        .iter()
-        .filter(|id| id.origin() < between.origin())
-        .count();
-    older.insert(at, (between, LogIndex(7)));
-    older.push((after, LogIndex(9_000)));
+    for alloc_id in [before, between, after] {
+        older.push((key_of(&alloc_id).unwrap(), LogIndex(7)));
+    }
+    older.sort_unstable();
     told.known = older;
     cluster.run(job("e").build());
 

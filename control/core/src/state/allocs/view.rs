@@ -39,7 +39,8 @@ impl<'a> AllocView<'a> {
     }
 
     /// Its place in the order in which allocations are made.
-    pub(crate) fn key(self) -> u64 {
+    #[must_use]
+    pub fn key(self) -> u64 {
         self.key
     }
 
