@@ -35,6 +35,7 @@ use self::limits::{
 use self::project::Projects;
 use crate::alloc::Input;
 use crate::facilities::now;
+use crate::sys::IoPriority;
 
 /// What the operator wants of ephemeral disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -381,7 +382,8 @@ impl Shared {
         if self.means == Means::Off {
             return;
         }
-        if let Err(error) = crate::sys::idle_io_priority() {
+        if let Err(error) = crate::sys::set_io_priority(rustix::thread::gettid(), IoPriority::Idle)
+        {
             tracing::debug!(%error, "disks are measured with the disk priority of everybody else");
         }
         // Niceness is a thread's own on Linux.

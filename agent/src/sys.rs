@@ -5,16 +5,27 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// `IOPRIO_WHO_PROCESS` (`ioprio_set(2)`); with the number 0 it means the calling thread.
-const WHO_THREAD: libc::c_int = 1;
-/// `IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0)`: the class stands above 13 bits of level.
-const CLASS_IDLE: libc::c_int = 3 << 13;
+use rustix::process::Pid;
 
-/// Lets the calling thread use a disk only when nobody else wants it, where the disk's scheduler knows
-/// priorities (`bfq`, `mq-deadline`).
-pub(crate) fn idle_io_priority() -> io::Result<()> {
+/// `IOPRIO_WHO_PROCESS` (`ioprio_set(2)`), which means a thread; the number 0 is the calling one.
+const WHO_THREAD: libc::c_int = 1;
+
+/// How much of a disk a thread gets, where the disk's scheduler knows priorities (`bfq`, `mq-deadline`). Values are
+/// those of `IOPRIO_PRIO_VALUE`: the class stands above 13 bits of level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum IoPriority {
+    /// What goes with its niceness: class none.
+    Default = 0,
+    /// Only what nobody else wants.
+    Idle = 3 << 13,
+}
+
+/// Sets what the thread gets of disks.
+pub(crate) fn set_io_priority(thread: Pid, priority: IoPriority) -> io::Result<()> {
+    let (thread, priority) = (thread.as_raw_nonzero().get(), priority as i32);
     // SAFETY: the call takes three numbers and touches no memory of this process.
-    let answer = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_THREAD, 0, CLASS_IDLE) };
+    let answer = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_THREAD, thread, priority) };
     answered(answer)
 }
 
@@ -181,8 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_calling_thread_becomes_idle() {
-        let inside = std::thread::spawn(|| idle_io_priority().map(|()| class()));
+    fn only_that_thread_becomes_idle() {
+        let inside = std::thread::spawn(|| {
+            set_io_priority(rustix::thread::gettid(), IoPriority::Idle).map(|()| class())
+        });
 
         assert_eq!(inside.join().unwrap().unwrap(), 3);
         assert_ne!(class(), 3);

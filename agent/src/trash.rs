@@ -2,7 +2,7 @@
 //!
 //! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any
 //! point leaves entries that the next agent finds, and memory holds a bounded number of names. A few
-//! threads of the lowest priority delete ([`delete`]). An entry that cannot be deleted is told, counted and
+//! threads of the lowest priority delete ([`delete`]), of the usual one while somebody waits for it. An entry that cannot be deleted is told, counted and
 //! tried again after a pause, while the others go on.
 //!
 //! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
@@ -25,7 +25,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use rustix::process::Pid;
 use tokio::sync::watch;
+
+use crate::sys::IoPriority;
 
 use self::delete::Deleter;
 use self::limits::{
@@ -79,8 +82,41 @@ struct Shared {
     work: Condvar,
     stop: AtomicBool,
     aside: AtomicU64,
+    haste: Mutex<Haste>,
     /// How often everything that could be deleted has become deleted.
     emptied: watch::Sender<u64>,
+}
+
+/// Whether somebody waits for the deletion, and who deletes.
+#[derive(Debug, Default)]
+struct Haste {
+    hurries: bool,
+    threads: Vec<Pid>,
+}
+
+impl Haste {
+    /// Gives one thread the priority that goes with it.
+    fn apply(&self, thread: Pid) {
+        let (class, niceness) = if self.hurries {
+            (IoPriority::Default, 0)
+        } else {
+            (IoPriority::Idle, NICENESS)
+        };
+        if let Err(error) = crate::sys::set_io_priority(thread, class) {
+            tracing::debug!(%error, "the disk priority of deletion stays as it is");
+        }
+        // Niceness is a thread's own on Linux. Deleting from memory-backed and cached directories is all processor.
+        if let Err(error) = rustix::process::setpriority_process(Some(thread), niceness) {
+            tracing::debug!(%error, "the processor priority of deletion stays as it is");
+        }
+    }
+
+    fn set(&mut self, hurries: bool) {
+        if self.hurries != hurries {
+            self.hurries = hurries;
+            self.threads.iter().for_each(|thread| self.apply(*thread));
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -145,6 +181,7 @@ impl Trash {
             work: Condvar::new(),
             stop: AtomicBool::new(false),
             aside: AtomicU64::new(0),
+            haste: Mutex::default(),
             emptied: watch::Sender::new(0),
         });
         shared.add_root(dir)?;
@@ -195,6 +232,12 @@ impl Trash {
         {
             tracing::warn!(path = %beside.display(), %error, "the trash there cannot be emptied");
         }
+    }
+
+    /// Somebody waits for what is deleted now and next: until all that can be deleted is, the threads yield to nobody.
+    /// On a busy machine they would hardly ever run otherwise.
+    pub(crate) fn hurry(&self) {
+        self.shared.haste().set(true);
     }
 
     /// Tries at once what was refused.
@@ -280,6 +323,17 @@ impl Drop for Trash {
 }
 
 impl Shared {
+    fn haste(&self) -> MutexGuard<'_, Haste> {
+        // Each change of it is whole.
+        self.haste.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that can be deleted is.
+    fn rest(&self) {
+        self.haste().set(false);
+        self.emptied.send_modify(|times| *times += 1);
+    }
+
     fn locked(&self) -> MutexGuard<'_, Queue> {
         // A panic elsewhere leaves the queue whole enough: at worst an entry stays claimed.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -332,7 +386,7 @@ impl Shared {
             if queue.unread {
                 self.read(&mut queue);
                 if queue.is_idle() {
-                    self.emptied.send_modify(|times| *times += 1);
+                    self.rest();
                 }
                 continue;
             }
@@ -414,7 +468,7 @@ impl Shared {
             Err(error) => refuse(&mut queue, entry, &error),
         }
         if queue.is_idle() {
-            self.emptied.send_modify(|times| *times += 1);
+            self.rest();
         }
     }
 }
@@ -442,12 +496,11 @@ fn refuse(queue: &mut Queue, entry: &Entry, error: &DeleteError) {
 
 /// The life of a thread.
 fn work(shared: &Shared) {
-    if let Err(error) = crate::sys::idle_io_priority() {
-        tracing::debug!(%error, "deletion has the disk priority of everybody else");
-    }
-    // Niceness is a thread's own on Linux. Deleting from memory-backed and cached directories is all processor.
-    if let Err(error) = rustix::process::nice(NICENESS) {
-        tracing::debug!(%error, "deletion has the processor priority of everybody else");
+    {
+        let mut haste = shared.haste();
+        let thread = rustix::thread::gettid();
+        haste.apply(thread);
+        haste.threads.push(thread);
     }
     let mut deleter = Deleter::new(&shared.stop, &shared.aside);
     while let Some(entry) = shared.claim() {

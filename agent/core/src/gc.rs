@@ -27,6 +27,20 @@ pub struct GcLimits {
     pub inode_percent_max: u8,
 }
 
+impl GcLimits {
+    /// What there is less of than there should be.
+    #[must_use]
+    pub fn exceeded(&self, space: &GcSpace) -> Option<GcReason> {
+        if space.disk_percent > self.disk_percent_max {
+            Some(GcReason::Disk)
+        } else if space.inode_percent > self.inode_percent_max {
+            Some(GcReason::Inodes)
+        } else {
+            None
+        }
+    }
+}
+
 impl Default for GcLimits {
     fn default() -> Self {
         Self {
@@ -237,6 +251,12 @@ impl Collector {
         }
     }
 
+    /// When a node collects.
+    #[must_use]
+    pub fn limits(&self) -> GcLimits {
+        self.config.limits
+    }
+
     /// The allocation to destroy now, and why. `allocs` counts all of the node's, and those about to start;
     /// `told` says whose last report is committed; `space` measures, and is asked only if it matters.
     pub fn poll_destroy(
@@ -323,36 +343,20 @@ impl Collector {
 
     /// The reason to collect, if there is one.
     fn pressure(&self, allocs: usize, space: impl FnOnce() -> GcSpace) -> Option<GcReason> {
-        let GcLimits {
-            allocs_max,
-            disk_percent_max,
-            inode_percent_max,
-        } = self.config.limits;
+        let limits = self.config.limits;
         // What runs while it is being removed counts until it is gone: its stop may take long.
         let leaving = self.chosen.keys().chain(&self.removed);
         let leaving = leaving
             .filter(|alloc_id| self.is_leaving(**alloc_id))
             .count();
-        if allocs.saturating_sub(leaving) > allocs_max {
+        if allocs.saturating_sub(leaving) > limits.allocs_max {
             return Some(GcReason::Allocs);
         }
         if self.finished.is_empty() || leaving > 0 {
             return None;
         }
-        let GcSpace {
-            disk_percent,
-            inode_percent,
-            deleting,
-        } = space();
-        if deleting {
-            None
-        } else if disk_percent > disk_percent_max {
-            Some(GcReason::Disk)
-        } else if inode_percent > inode_percent_max {
-            Some(GcReason::Inodes)
-        } else {
-            None
-        }
+        let space = space();
+        limits.exceeded(&space).filter(|_| !space.deleting)
     }
 
     fn is_under_way(&self, alloc_id: AllocId) -> bool {

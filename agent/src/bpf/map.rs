@@ -142,7 +142,9 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         let values = self.lookup(key)?;
         Ok(values.map(|values| {
             let mut sum = V::default();
-            values.into_iter().for_each(|value| sum += value);
+            for value in values {
+                sum += value;
+            }
             sum
         }))
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
 use muster_agent_core::contact::Contact;
-use muster_agent_core::gc::{Collector, GcConfig, GcSpace};
+use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
@@ -443,10 +443,19 @@ impl Node {
         let facilities = Arc::clone(&self.facilities);
         let told = |alloc_id| facilities.outbox.is_told(alloc_id);
         let allocs = self.allocs.len();
-        while let Some((alloc_id, reason)) =
-            self.collector
-                .poll_destroy(allocs, told, || space(&facilities), now())
+        let limits = self.collector.limits();
+        let space = || {
+            let space = space(&facilities);
+            if limits.exceeded(&space).is_some() {
+                facilities.trash.hurry();
+            }
+            space
+        };
+        while let Some((alloc_id, reason)) = self.collector.poll_destroy(allocs, told, space, now())
         {
+            if reason == GcReason::Forced {
+                facilities.trash.hurry();
+            }
             tracing::info!(%alloc_id, reason = reason.word(), "a finished allocation is destroyed");
             if facilities.leftovers.has(alloc_id) {
                 self.release(alloc_id);

@@ -41,6 +41,30 @@ async fn what_is_thrown_away_is_deleted() {
     trash.discard(&dir, "one").unwrap();
 }
 
+/// Nothing of tasks waits for a deletion, unless something waits for the room.
+#[tokio::test]
+async fn threads_yield_except_while_somebody_waits() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
+    let trash = Trash::with_threads(&root, 1).unwrap();
+    let niceness = || {
+        let thread = trash.shared.haste().threads[0];
+        rustix::process::getpriority_process(Some(thread)).unwrap()
+    };
+    fill(&dir);
+    trash.discard(&dir, "one").unwrap();
+    emptied(&trash).await;
+    assert_eq!(niceness(), NICENESS);
+
+    trash.hurry();
+    assert_eq!(niceness(), 0);
+
+    fill(&dir);
+    trash.discard(&dir, "two").unwrap();
+    emptied(&trash).await;
+    assert_eq!(niceness(), NICENESS);
+}
+
 /// More than are remembered at a time, left by an earlier agent.
 #[tokio::test]
 async fn what_an_earlier_agent_left_is_deleted() {

@@ -34,7 +34,7 @@ struct UsageOf6 {
     memory_peak_bytes: Option<u64>,
 }
 
-fn end(end: Box<EndOf6>) -> Box<End> {
+fn end(end: EndOf6) -> Box<End> {
     let EndOf6 {
         failed,
         failure_reason,
@@ -49,7 +49,7 @@ fn end(end: Box<EndOf6>) -> Box<End> {
             memory_peak_bytes,
         },
         at,
-    } = *end;
+    } = end;
     Box::new(End {
         failed,
         failure_reason,
@@ -102,7 +102,7 @@ impl From<TaskRecordOf6> for TaskRecord {
         let ended = ended.map(|ended| Ended {
             exit: ended.exit,
             detail: ended.detail,
-            end: ended.end.map(end),
+            end: ended.end.map(|ended| end(*ended)),
         });
         Self {
             attempt,
@@ -175,7 +175,7 @@ impl From<TaskSnapshotOf6> for TaskSnapshot {
             tracker,
             stop,
             running_since,
-            end: ended.map(end),
+            end: ended.map(|ended| end(*ended)),
         }
     }
 }
