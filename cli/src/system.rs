@@ -73,7 +73,12 @@ fn shown(report: &GcReport) -> String {
         text.push_str(&line);
     }
     if !report.dry_run {
-        let line = format!("{} log entries, {} ms\n", report.slices, report.took_ms);
+        let line = format!(
+            "{} of state, {} log entries, {} ms\n",
+            output::bytes(report.bytes),
+            report.slices,
+            report.took_ms
+        );
         text.push_str(&line);
     }
     text.extend(report.nodes.iter().map(|node| {

@@ -5,7 +5,10 @@
 //! back, and then they are told so. The same entries make the same events on every server.
 //!
 //! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an
-//! event. A job or node that goes is one, because somebody asked for it.
+//! event. A job or node that goes is one, because somebody asked for it; and a collection that freed something is
+//! one, when it ends ([`Collections`]).
+
+mod collection;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +26,8 @@ use muster_wire::api::alloc::NodeRef;
 use muster_wire::api::event::{Event, Payload, Topic};
 
 use crate::limits;
+
+pub(crate) use collection::{Collection, Collections, Slice};
 
 /// What an entry does, in Nomad's word for the type of its events.
 pub(crate) fn cause(command: &Command) -> &'static str {
@@ -73,6 +78,7 @@ enum Row {
     NodeGone(NodeId),
     Task(Arc<OneOff>),
     TaskGone(Arc<str>),
+    Collection(Arc<Collection>),
 }
 
 /// What one entry changed.
@@ -85,17 +91,21 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The rows in `changed`, from the `state` that the entry at `index` left. `None` if nobody could want
-    /// to know.
+    /// The rows in `changed`, from the `state` that the entry at `index` left, and the collections that ended with
+    /// it. `None` if nobody could want to know.
     pub(crate) fn capture(
         index: LogIndex,
         cause: &'static str,
         state: &State,
         changed: &[Changed],
+        collections: Vec<Collection>,
     ) -> Option<Self> {
+        let ended = collections.into_iter();
+        let ended = ended.map(|ended| Row::Collection(Arc::new(ended)));
         let rows: Vec<Row> = changed
             .iter()
             .filter_map(|changed| Row::of(state, changed))
+            .chain(ended)
             .collect();
         let bytes = rows.iter().map(Row::bytes).sum();
         (!rows.is_empty()).then_some(Self {
@@ -128,7 +138,8 @@ impl Batch {
             | Row::Alloc(..)
             | Row::AllocAlone(_)
             | Row::Node(_)
-            | Row::NodeGone(_) => None,
+            | Row::NodeGone(_)
+            | Row::Collection(_) => None,
         })
     }
 
@@ -187,9 +198,11 @@ impl Row {
         match self {
             Self::Job(_) => limits::EVENT_JOB_BYTES,
             Self::Node(_) => limits::EVENT_NODE_BYTES,
-            Self::Eval(_) | Self::Deployment(_) | Self::Alloc(..) | Self::AllocAlone(_) => {
-                limits::EVENT_ROW_BYTES
-            }
+            Self::Eval(_)
+            | Self::Deployment(_)
+            | Self::Alloc(..)
+            | Self::AllocAlone(_)
+            | Self::Collection(_) => limits::EVENT_ROW_BYTES,
             Self::Task(_) => limits::EVENT_TASK_BYTES,
             Self::JobGone(_) | Self::NodeGone(_) | Self::TaskGone(_) => size_of::<Self>(),
         }
@@ -203,6 +216,7 @@ impl Row {
             Self::Alloc(..) | Self::AllocAlone(_) => Topic::Allocation,
             Self::Node(_) | Self::NodeGone(_) => Topic::Node,
             Self::Task(_) | Self::TaskGone(_) => Topic::Task,
+            Self::Collection(_) => Topic::GarbageCollection,
         }
     }
 
@@ -213,7 +227,11 @@ impl Row {
             Self::Eval(eval) => &eval.job.namespace,
             Self::Deployment(deployment) => &deployment.job.namespace,
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => &alloc.job().spec.namespace,
-            Self::Node(_) | Self::NodeGone(_) | Self::Task(_) | Self::TaskGone(_) => "",
+            Self::Node(_)
+            | Self::NodeGone(_)
+            | Self::Task(_)
+            | Self::TaskGone(_)
+            | Self::Collection(_) => "",
         }
     }
 
@@ -228,6 +246,7 @@ impl Row {
             Self::NodeGone(node_id) => node_id.to_string(),
             Self::Task(row) => row.guid.clone(),
             Self::TaskGone(guid) => guid.to_string(),
+            Self::Collection(collection) => collection.rule().to_owned(),
         }
     }
 
@@ -243,7 +262,8 @@ impl Row {
             | Self::JobGone(_)
             | Self::Node(_)
             | Self::NodeGone(_)
-            | Self::TaskGone(_) => None,
+            | Self::TaskGone(_)
+            | Self::Collection(_) => None,
         }
     }
 
@@ -258,7 +278,8 @@ impl Row {
             | Self::Node(_)
             | Self::NodeGone(_)
             | Self::Task(_)
-            | Self::TaskGone(_) => None,
+            | Self::TaskGone(_)
+            | Self::Collection(_) => None,
         }
     }
 
@@ -281,6 +302,9 @@ impl Row {
             Self::NodeGone(_) => Payload::Node(None),
             Self::Task(row) => Payload::Task(Some(Box::new(api::task::Task::from(&**row)))),
             Self::TaskGone(_) => Payload::Task(None),
+            Self::Collection(collection) => {
+                Payload::GarbageCollection(Box::new(collection.shape()))
+            }
         }
     }
 
@@ -295,7 +319,8 @@ impl Row {
             | Self::Alloc(..)
             | Self::AllocAlone(_)
             | Self::Node(_)
-            | Self::Task(_) => cause,
+            | Self::Task(_)
+            | Self::Collection(_) => cause,
         };
         Event {
             topic: self.topic(),
@@ -481,7 +506,7 @@ mod tests {
         };
         let cause = cause(&command);
         let applied = fsm::apply(state, LogIndex(index), command);
-        Batch::capture(LogIndex(index), cause, state, &applied.changed).unwrap()
+        Batch::capture(LogIndex(index), cause, state, &applied.changed, Vec::new()).unwrap()
     }
 
     fn all() -> Filter {
@@ -534,7 +559,8 @@ mod tests {
         };
         let cause = cause(&stop);
         let applied = fsm::apply(&mut state, LogIndex(8), stop);
-        let second = Batch::capture(LogIndex(8), cause, &state, &applied.changed).unwrap();
+        let second =
+            Batch::capture(LogIndex(8), cause, &state, &applied.changed, Vec::new()).unwrap();
 
         let before = serde_json::to_value(&first.events(&all())[0].payload).unwrap();
         let after = &second.events(&all())[0];
@@ -629,6 +655,6 @@ mod tests {
     fn an_entry_that_changes_nothing_is_no_event() {
         let state = State::default();
 
-        assert!(Batch::capture(LogIndex(1), "X", &state, &[]).is_none());
+        assert!(Batch::capture(LogIndex(1), "X", &state, &[], Vec::new()).is_none());
     }
 }

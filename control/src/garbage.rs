@@ -21,6 +21,8 @@ pub(crate) struct Freed {
     pub deployments: u64,
     /// Nodes.
     pub nodes: u64,
+    /// How large they were, in bytes: see [`Response::Collected`].
+    pub bytes: u64,
     /// Log entries it took.
     pub slices: u64,
     /// Time it took.
@@ -38,6 +40,7 @@ impl Freed {
             deployments,
             next: _,
             kept: _,
+            bytes,
         } = response
         else {
             return None;
@@ -48,6 +51,7 @@ impl Freed {
             allocs: u64::from(*allocs),
             deployments: u64::from(*deployments),
             nodes: u64::from(*nodes),
+            bytes: *bytes,
             slices: 1,
             took: Duration::ZERO,
         })
@@ -78,6 +82,7 @@ impl Freed {
             allocs,
             deployments,
             nodes,
+            bytes,
             slices,
             took,
         } = other;
@@ -86,6 +91,7 @@ impl Freed {
         self.allocs += allocs;
         self.deployments += deployments;
         self.nodes += nodes;
+        self.bytes += bytes;
         self.slices += slices;
         self.took += *took;
     }
@@ -103,6 +109,11 @@ impl Kept {
                 *self.0.entry(*why).or_default() += u64::from(*count);
             }
         }
+    }
+
+    /// All, by reason.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GcKept, u64)> {
+        self.0.iter().map(|(why, count)| (*why, *count))
     }
 
     /// For one reason.
@@ -127,6 +138,7 @@ impl fmt::Display for Kept {
 pub(crate) struct Totals {
     freed: [AtomicU64; GcKind::ALL.len()],
     kept: [AtomicU64; GcKept::ALL.len()],
+    bytes: AtomicU64,
     slices: AtomicU64,
     slice_nanos: AtomicU64,
     slice_nanos_max: AtomicU64,
@@ -143,6 +155,8 @@ pub(crate) struct Read {
     pub(crate) freed: [u64; GcKind::ALL.len()],
     /// By the last round, by reason, in the order of [`GcKept::ALL`].
     pub(crate) kept: [u64; GcKept::ALL.len()],
+    /// The size of all that was freed.
+    pub(crate) bytes: u64,
     pub(crate) slices: u64,
     /// From proposing slices to having them applied, together.
     pub(crate) slices_took: Duration,
@@ -160,6 +174,7 @@ impl Totals {
         for (kind, total) in GcKind::ALL.into_iter().zip(&self.freed) {
             total.fetch_add(freed.count(kind), Ordering::Relaxed);
         }
+        self.bytes.fetch_add(freed.bytes, Ordering::Relaxed);
         self.slices.fetch_add(freed.slices, Ordering::Relaxed);
         self.slice_nanos.fetch_add(nanos(took), Ordering::Relaxed);
         self.slice_nanos_max
@@ -192,6 +207,7 @@ impl Totals {
         Read {
             freed: std::array::from_fn(|at| load(&self.freed[at])),
             kept: std::array::from_fn(|at| load(&self.kept[at])),
+            bytes: load(&self.bytes),
             slices: load(&self.slices),
             slices_took: Duration::from_nanos(load(&self.slice_nanos)),
             slice_max: Duration::from_nanos(load(&self.slice_nanos_max)),
@@ -220,6 +236,7 @@ mod tests {
             deployments: 0,
             next: None,
             kept: kept.iter().copied().collect(),
+            bytes: 0,
         }
     }
 

@@ -13,7 +13,7 @@ use muster_control_core::state::{State, StateHash};
 use muster_domain::id::LogIndex;
 use tokio::sync::{mpsc, watch};
 
-use crate::events::{Batch, EventRing};
+use crate::events::{Batch, Collection, EventRing};
 use crate::limits;
 
 /// What entries did that were applied and are not shown yet.
@@ -25,7 +25,8 @@ pub(crate) struct Unpublished {
 }
 
 impl Unpublished {
-    /// Adds the entry at `index`, which left `state`. `cause` is what its events are called.
+    /// Adds the entry at `index`, which left `state`. `cause` is what its events are called; `collections` ended with
+    /// it.
     pub(crate) fn add(
         &mut self,
         index: LogIndex,
@@ -33,10 +34,11 @@ impl Unpublished {
         state: &State,
         effects: Vec<Effect>,
         changed: &[Changed],
+        collections: Vec<Collection>,
     ) {
         self.effects.extend(effects);
         self.batches
-            .extend(Batch::capture(index, cause, state, changed));
+            .extend(Batch::capture(index, cause, state, changed, collections));
         self.hashes.push((index, state.hash()));
     }
 }

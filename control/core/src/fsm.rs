@@ -533,6 +533,10 @@ pub enum Response {
         /// stored nor sent.
         #[serde(skip)]
         kept: BTreeMap<GcKept, u32>,
+        /// How large what was forgotten is, in bytes as it is hashed, without what rows share: an allocation's part of
+        /// its job is the job's. The same for whom.
+        #[serde(skip)]
+        bytes: u64,
     },
     /// The reports of nodes are recorded.
     NodesReported {

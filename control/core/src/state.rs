@@ -71,6 +71,8 @@ pub(crate) struct RemovedAllocs {
     pub(crate) jobs: Vec<Arc<JobKey>>,
     /// Their nodes, each once.
     pub(crate) node_ids: Vec<NodeId>,
+    /// Their size, without what they share.
+    pub(crate) bytes: u64,
 }
 
 impl State {
@@ -264,6 +266,7 @@ impl State {
             nodes,
             evals,
             deployments,
+            bytes,
         } = removed;
         for eval_id in &evals {
             let may_free = self.allocs.may_free(eval_id);
@@ -284,6 +287,7 @@ impl State {
             keys,
             jobs,
             node_ids,
+            bytes,
         }
     }
 

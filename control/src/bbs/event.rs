@@ -215,7 +215,7 @@ mod tests {
     /// What the entry at `index` changed.
     fn applied(state: &mut State, index: u64, command: Command) -> Batch {
         let applied = fsm::apply(state, LogIndex(index), command);
-        Batch::capture(LogIndex(index), "test", state, &applied.changed).unwrap()
+        Batch::capture(LogIndex(index), "test", state, &applied.changed, Vec::new()).unwrap()
     }
 
     fn desire(state: &mut State, index: u64) -> Batch {

@@ -109,6 +109,7 @@ fn report(freed: Option<Freed>, survey: &GcSurvey, nodes: Vec<GcNode>) -> GcRepo
     GcReport {
         dry_run: freed.is_none(),
         state: state.collect(),
+        bytes: freed.map_or(0, |freed| freed.bytes),
         slices: freed.map_or(0, |freed| freed.slices),
         took_ms: freed.map_or(0, |freed| {
             u64::try_from(freed.took.as_millis()).unwrap_or(u64::MAX)

@@ -106,6 +106,11 @@ fn collections(read: &garbage::Read) -> Vec<Sample> {
     }));
     let numbers = [
         (
+            "muster_gc_freed_bytes_total",
+            "The size of those objects, without what they shared with others.",
+            read.bytes as f64,
+        ),
+        (
             "muster_gc_slices_total",
             "Log entries that its collections took.",
             read.slices as f64,

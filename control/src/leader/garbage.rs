@@ -123,6 +123,7 @@ impl Garbage {
         if freed.objects() > 0 || reply.is_some() {
             tracing::info!(
                 objects = freed.objects(),
+                bytes = freed.bytes,
                 %kept,
                 slices = freed.slices,
                 took = ?freed.took,

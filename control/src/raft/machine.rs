@@ -18,7 +18,7 @@ use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, Raf
 use super::restore::{self, LastRestored, Restoring};
 use super::snapshot::{self, Contents, Restored, SnapshotFile, SnapshotStore};
 use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
-use crate::events;
+use crate::events::{self, Collections};
 use crate::limits;
 use crate::published::{Outdated, Published, Unpublished};
 
@@ -33,6 +33,7 @@ pub(crate) struct Machine {
     /// A saved snapshot of which some chunks have arrived.
     restoring: Option<Restoring>,
     restored: LastRestored,
+    collections: Collections,
     published: Arc<Published>,
     snapshots: SnapshotStore,
 }
@@ -57,6 +58,7 @@ impl Machine {
             membership: StoredMembership::default(),
             restoring: None,
             restored: LastRestored::default(),
+            collections: Collections::default(),
             published,
             snapshots,
         };
@@ -78,6 +80,7 @@ impl Machine {
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.restoring.clone_from(restoring);
+        self.collections.forget();
         self.published.jump(self.state.clone(), self.index());
     }
 
@@ -116,6 +119,7 @@ impl Machine {
                         drop(self.publish(std::mem::take(entries)));
                         self.state = contents.state;
                         self.state.restored_at(index);
+                        self.collections.forget();
                         self.published.jump(self.state.clone(), index);
                         self.restored.set(attempt);
                     }
@@ -125,9 +129,16 @@ impl Machine {
             EntryPayload::Normal(logged) => {
                 let command = decode(index, &logged)?;
                 let cause = events::cause(&command);
-                let applied = fsm::apply(&mut self.state, index, command);
-                entries.add(index, cause, &self.state, applied.effects, &applied.changed);
-                Some(applied.response)
+                let slice = events::Slice::of(&command);
+                let fsm::Applied {
+                    response,
+                    effects,
+                    changed,
+                } = fsm::apply(&mut self.state, index, command);
+                let ended =
+                    slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
+                entries.add(index, cause, &self.state, effects, &changed, ended);
+                Some(response)
             }
         };
         self.last_applied = Some(entry.log_id);

@@ -14,6 +14,7 @@ use crate::api::deployment::Deployment;
 use crate::api::eval::Evaluation;
 use crate::api::job::Job;
 use crate::api::node::Node;
+use crate::api::operator::GcRound;
 use crate::api::task::Task;
 
 /// What an event is about.
@@ -28,11 +29,13 @@ pub enum Topic {
     Service,
     /// One-off tasks. Ours.
     Task,
+    /// Collections of garbage on servers, by rule. Ours.
+    GarbageCollection,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Job,
         Self::Allocation,
         Self::Evaluation,
@@ -40,6 +43,7 @@ impl Topic {
         Self::Deployment,
         Self::Service,
         Self::Task,
+        Self::GarbageCollection,
     ];
 
     /// Its name.
@@ -53,6 +57,7 @@ impl Topic {
             Self::Deployment => "Deployment",
             Self::Service => "Service",
             Self::Task => "Task",
+            Self::GarbageCollection => "GarbageCollection",
         }
     }
 
@@ -100,6 +105,7 @@ pub enum Payload {
     Node(Option<Box<Node>>),
     Deployment(Box<Deployment>),
     Task(Option<Box<Task>>),
+    GarbageCollection(Box<GcRound>),
 }
 
 /// Why a stream ends. Nomad's streams break off without a word.

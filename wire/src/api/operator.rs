@@ -176,12 +176,38 @@ pub struct GcReport {
     pub dry_run: bool,
     /// Of the state, by kind.
     pub state: Vec<GcCount>,
+    /// How large what was freed of the state is, in bytes, without what objects shared; 0 of a dry run.
+    pub bytes: u64,
     /// Log entries it took.
     pub slices: u64,
     /// Milliseconds it took the leader.
     pub took_ms: u64,
     /// Of the nodes that are not down, by name.
     pub nodes: Vec<GcNode>,
+}
+
+/// What a collection of garbage came to: the payload of an event. Ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GcRound {
+    /// What it looked at: `evals`, `jobs`, `deployments` or `nodes`.
+    pub rule: String,
+    /// It came to its end. If not, another leader began anew.
+    pub complete: bool,
+    /// What ended before was looked at; nanoseconds since the epoch.
+    pub before: u64,
+    /// When its first slice was proposed; nanoseconds since the epoch.
+    pub began_at: u64,
+    /// When its last was.
+    pub ended_at: u64,
+    /// Log entries it took.
+    pub slices: u64,
+    /// Objects that are gone, by kind.
+    pub freed: BTreeMap<String, u64>,
+    /// How large they were in bytes, without what they shared.
+    pub bytes: u64,
+    /// Objects that were looked at and stay, by reason.
+    pub kept: BTreeMap<String, u64>,
 }
 
 /// What became of the objects of one kind.

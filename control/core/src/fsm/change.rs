@@ -293,13 +293,14 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Forgets allocations; their agents hear that they are gone.
-    pub(super) fn remove_allocs(&mut self, keys: Vec<u64>) {
+    /// Forgets allocations; their agents hear that they are gone. Says how large they were.
+    pub(super) fn remove_allocs(&mut self, keys: Vec<u64>) -> u64 {
         let removed = self.state.remove_allocs(keys);
         let RemovedAllocs {
             keys,
             jobs,
             node_ids,
+            bytes,
         } = removed;
         if !keys.is_empty() {
             self.state.allocs.set_index(self.index);
@@ -309,6 +310,7 @@ impl<'a> Change<'a> {
         for job in jobs {
             self.touch_shared(job);
         }
+        bytes
     }
 
     /// Writes a one-off task.

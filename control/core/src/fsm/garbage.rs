@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, Effect, Response};
 use crate::limits;
-use crate::state::{JobRow, State};
+use crate::state::{Digest, JobRow, State};
 
 pub use rule::{Cutoffs, Kept};
 
@@ -141,6 +141,8 @@ struct Slice {
     jobs: u32,
     nodes: u32,
     deployments: u32,
+    /// How large what was forgotten is.
+    bytes: u64,
     kept: BTreeMap<Kept, u32>,
     next: Option<GcCursor>,
     /// Allocations that go with the end of the slice, by key: all of them together.
@@ -177,7 +179,7 @@ impl Slice {
     }
 
     fn remove_allocs(&mut self, change: &mut Change<'_>) {
-        change.remove_allocs(std::mem::take(&mut self.going));
+        self.bytes += change.remove_allocs(std::mem::take(&mut self.going));
     }
 
     /// Forgets all that was seen below a job, if there is room for it. Says whether there was.
@@ -196,12 +198,16 @@ impl Slice {
     }
 
     fn remove_eval(&mut self, change: &mut Change<'_>, eval_id: &EvalId) {
+        let eval = change.state.evals.get(eval_id);
+        self.bytes += eval.map_or(0, |eval| Digest::bytes_of(&**eval));
         change.remove_eval(eval_id);
         self.freed += 1;
         self.evals += 1;
     }
 
     fn remove_deployment(&mut self, change: &mut Change<'_>, id: &DeploymentId) {
+        let deployment = change.state.deployments.get(id);
+        self.bytes += deployment.map_or(0, |row| Digest::bytes_of(&**row));
         change.remove_deployment(id);
         self.freed += 1;
         self.deployments += 1;
@@ -233,6 +239,7 @@ pub(super) fn collect(
         jobs,
         nodes,
         deployments,
+        bytes,
         kept,
         next,
     } = slice;
@@ -244,6 +251,7 @@ pub(super) fn collect(
         deployments,
         next,
         kept,
+        bytes,
     }
 }
 
@@ -439,6 +447,9 @@ fn collect_job(
             for id in deployments {
                 slice.remove_deployment(change, &id);
             }
+            let versions = std::iter::once(&row.job.current).chain(&row.older);
+            let sizes = versions.map(|version| Digest::bytes_of(&**version));
+            slice.bytes += sizes.sum::<u64>();
             change.remove_job(key);
             slice.freed += 1;
             slice.jobs += 1;
@@ -600,6 +611,7 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
         let node = snapshot.nodes.get(&node_id);
         match node.map(|node| rule::node(&snapshot, node, before)) {
             Some(Ok(())) => {
+                slice.bytes += node.map_or(0, |node| Digest::bytes_of(&node.spec));
                 change.remove_node(&node_id);
                 change.effect(Effect::NodeGone(node_id));
                 slice.freed += 1;

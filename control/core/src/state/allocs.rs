@@ -222,6 +222,8 @@ pub(super) struct Removed {
     pub(super) evals: Vec<EvalId>,
     /// Deployments that have no live allocation any more.
     pub(super) deployments: Vec<DeploymentId>,
+    /// Their size, without what they share.
+    pub(super) bytes: u64,
 }
 
 /// Siblings that are forgotten together, which count alike.
@@ -541,7 +543,9 @@ impl Allocs {
         let mut all: Vec<Gone> = Vec::new();
         let mut hash: u64 = 0;
         self.rows.remove_all(&keys, |key, row| {
-            hash = hash.wrapping_add(row.hash(key));
+            let digest = row.digest(key);
+            hash = hash.wrapping_add(digest.finish());
+            removed.bytes += digest.size();
             removed.keys.push(key);
             numbers.push(row.node);
             match all.last_mut() {

@@ -82,11 +82,18 @@ impl StateHash {
 
 /// The hash of one row under way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Digest(u64);
+pub(crate) struct Digest {
+    state: u64,
+    /// Words that went into it.
+    words: u64,
+}
 
 impl Default for Digest {
     fn default() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
+        Self {
+            state: 0x9e37_79b9_7f4a_7c15,
+            words: 0,
+        }
     }
 }
 
@@ -109,8 +116,17 @@ impl Digest {
         digest.finish()
     }
 
+    /// How large a value is, in bytes: a word for each number and each length, and texts rounded up to words. That is
+    /// about what it takes in memory if it shares nothing.
+    pub(crate) fn bytes_of<T: Serialize + ?Sized>(value: &T) -> u64 {
+        let mut digest = Self::default();
+        digest.value(value);
+        digest.size()
+    }
+
     pub(crate) fn word(&mut self, word: u64) {
-        self.0 = fold(self.0 ^ word, MULTIPLIERS[0]).wrapping_add(MULTIPLIERS[1]);
+        self.state = fold(self.state ^ word, MULTIPLIERS[0]).wrapping_add(MULTIPLIERS[1]);
+        self.words += 1;
     }
 
     /// With its length, so that two texts never read as one.
@@ -135,7 +151,12 @@ impl Digest {
     }
 
     pub(crate) fn finish(self) -> u64 {
-        fold(self.0, MULTIPLIERS[1])
+        fold(self.state, MULTIPLIERS[1])
+    }
+
+    /// Bytes that went into it.
+    pub(crate) fn size(self) -> u64 {
+        self.words * 8
     }
 }
 
@@ -156,6 +177,13 @@ mod tests {
         );
 
         assert_eq!(Digest::of(&value), 10_874_827_633_051_364_661);
+    }
+
+    #[test]
+    fn a_size_is_that_of_what_is_hashed() {
+        assert_eq!(Digest::bytes_of(&7_u8), 8);
+        // Its length and two words.
+        assert_eq!(Digest::bytes_of("nine byte"), 24);
     }
 
     #[test]

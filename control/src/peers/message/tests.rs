@@ -168,6 +168,7 @@ fn replies() -> Vec<PeerReply> {
             allocs: 300,
             deployments: 4,
             nodes: 5,
+            bytes: 600,
             slices: 6,
             took: Duration::from_millis(7),
         }),

@@ -1,14 +1,19 @@
 //! Collections that somebody asks for, what goes with a purged job, and when an allocation goes.
 
+use std::collections::BTreeMap;
+
 use muster_control::handle::Control;
 use muster_control_core::fsm::Command;
 use muster_control_core::state::{State, StateHash};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::node;
 use muster_domain::id::{AllocId, JobKey};
+use muster_wire::api::event::Topic;
+use muster_wire::api::operator::GcRound;
 use muster_wire::rpc::{NodeReply, NodeRequest};
 use serde_json::{Value, json};
 
+use super::events::Stream;
 use super::trio::Trio;
 use super::{Answer, Client, until};
 use crate::fixture::{self, FakeAgent, TestServer};
@@ -125,6 +130,45 @@ async fn a_dry_run_says_what_a_collection_frees() {
         assert_eq!(report["Nodes"][0]["Error"], "");
     }
     assert_eq!(size(&test.control().state()), [1, 1, 1]);
+    test.server.shutdown().await;
+}
+
+/// What a collection came to is told by the report, by events, and by metrics: the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_that_freed_something_is_an_event() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    let mut stream = Stream::open(&client.base, "topic=GarbageCollection&index=1");
+    one_lives_one_is_over(&client, test.control(), &mut agent).await;
+
+    let (report, _) = collect(&client, "wait", &agent, 3).await;
+
+    let (mut told, mut bytes) = (BTreeMap::new(), 0);
+    let expected: BTreeMap<String, u64> = web().into_iter().collect();
+    while told != expected {
+        for event in stream.events().await.events {
+            assert_eq!(event.topic, Topic::GarbageCollection);
+            assert_eq!(event.event_type, "GarbageCollected");
+            let round = event.payload["GarbageCollection"].clone();
+            let round: GcRound = serde_json::from_value(round).unwrap();
+            assert_eq!(round.rule, event.key);
+            assert!(
+                round.complete && round.slices > 0 && round.bytes > 0,
+                "{round:?}"
+            );
+            assert!(round.began_at <= round.ended_at, "{round:?}");
+            for (kind, freed) in round.freed {
+                *told.entry(kind).or_insert(0) += freed;
+            }
+            bytes += round.bytes;
+        }
+    }
+    assert_eq!(report["Bytes"], bytes);
+    let metrics = client.get("/v1/metrics").await.json();
+    let gauges = metrics["Gauges"].as_array().unwrap().iter();
+    let mut gauges = gauges.filter(|gauge| gauge["Name"] == "muster_gc_freed_bytes_total");
+    assert_eq!(gauges.next().unwrap()["Value"].as_f64(), Some(bytes as f64));
     test.server.shutdown().await;
 }
 

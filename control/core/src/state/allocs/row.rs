@@ -453,6 +453,10 @@ impl Row {
 
     /// Its share of the table's hash.
     pub(super) fn hash(&self, key: u64) -> u64 {
+        self.digest(key).finish()
+    }
+
+    pub(super) fn digest(&self, key: u64) -> Digest {
         let Self {
             cohort,
             extra,
@@ -482,7 +486,7 @@ impl Row {
         if let Some(extra) = extra {
             digest.value(&**extra);
         }
-        digest.finish()
+        digest
     }
 }
 

@@ -1,0 +1,280 @@
+//! What a collection of garbage came to, put together from the slices that it was cut in.
+//!
+//! All of it follows from entries of the log, so every server that applied them says the same. One that began in the
+//! middle, because it was started or was given a snapshot, says nothing of that collection.
+
+use std::collections::BTreeMap;
+
+use muster_control_core::fsm::{Command, GcCursor, GcKind, GcRule, Response};
+use muster_domain::id::Timestamp;
+use muster_wire::api::operator::GcRound;
+
+use crate::garbage::{Freed, Kept};
+
+/// Collections under way that are followed. A leader has one at a time; the others were cut off with theirs.
+const OPEN_MAX: usize = 16;
+
+/// One slice: what its entry says.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    rule: GcRule,
+    before: Timestamp,
+    after: Option<GcCursor>,
+    at: Timestamp,
+}
+
+impl Slice {
+    /// That which `command` asks for.
+    pub(crate) fn of(command: &Command) -> Option<Self> {
+        if let Command::CollectGarbage {
+            rule,
+            before,
+            batch_before: _,
+            after,
+            at,
+        } = command
+        {
+            Some(Self {
+                rule: *rule,
+                before: *before,
+                after: after.clone(),
+                at: *at,
+            })
+        } else {
+            None
+        }
+    }
+}
+
+/// A collection by one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Collection {
+    rule: GcRule,
+    before: Timestamp,
+    began_at: Timestamp,
+    ended_at: Timestamp,
+    is_complete: bool,
+    freed: Freed,
+    kept: Kept,
+}
+
+impl Collection {
+    fn begin(slice: &Slice) -> Self {
+        Self {
+            rule: slice.rule,
+            before: slice.before,
+            began_at: slice.at,
+            ended_at: slice.at,
+            is_complete: false,
+            freed: Freed::default(),
+            kept: Kept::default(),
+        }
+    }
+
+    /// Its name.
+    pub(super) fn rule(&self) -> &'static str {
+        match self.rule {
+            GcRule::Evals => "evals",
+            GcRule::Jobs => "jobs",
+            GcRule::Nodes => "nodes",
+            GcRule::Deployments => "deployments",
+        }
+    }
+
+    pub(super) fn shape(&self) -> GcRound {
+        let freed: BTreeMap<String, u64> = GcKind::ALL
+            .into_iter()
+            .map(|kind| (kind.word().to_owned(), self.freed.count(kind)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let kept = self.kept.iter();
+        GcRound {
+            rule: self.rule().to_owned(),
+            complete: self.is_complete,
+            before: self.before.0,
+            began_at: self.began_at.0,
+            ended_at: self.ended_at.0,
+            slices: self.freed.slices,
+            freed,
+            bytes: self.freed.bytes,
+            kept: kept
+                .map(|(why, count)| (why.word().to_owned(), count))
+                .collect(),
+        }
+    }
+}
+
+/// Collections under way, each with where its next slice begins.
+#[derive(Debug, Default)]
+pub(crate) struct Collections {
+    open: Vec<(GcCursor, Collection)>,
+}
+
+impl Collections {
+    /// A slice was carried out. Says what is over by that and freed something.
+    pub(crate) fn follow(&mut self, slice: Slice, response: &Response) -> Vec<Collection> {
+        let mut over = Vec::new();
+        let (Some(freed), Response::Collected { next, .. }) = (Freed::of(response), response)
+        else {
+            return over;
+        };
+        let mut collection = match &slice.after {
+            None => {
+                // One of the same rule that is under way is nobody's any more.
+                let cut = self.open.extract_if(.., |(_, one)| one.rule == slice.rule);
+                over.extend(cut.map(|(_, one)| one));
+                Collection::begin(&slice)
+            }
+            Some(after) => {
+                let place = self.open.iter().position(|(next, one)| {
+                    one.rule == slice.rule && one.before == slice.before && next == after
+                });
+                match place {
+                    Some(place) => self.open.swap_remove(place).1,
+                    None => return over,
+                }
+            }
+        };
+        collection.ended_at = slice.at;
+        collection.freed.add(&freed);
+        collection.kept.add(response);
+        match next {
+            Some(next) => {
+                if self.open.len() >= OPEN_MAX {
+                    self.open.remove(0);
+                }
+                self.open.push((next.clone(), collection));
+            }
+            None => {
+                collection.is_complete = true;
+                over.push(collection);
+            }
+        }
+        over.retain(|one| one.freed.objects() > 0);
+        over
+    }
+
+    /// The state jumped: how it got there is not known.
+    pub(crate) fn forget(&mut self) {
+        self.open.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::fsm::GcKept;
+    use muster_domain::id::EvalId;
+
+    use super::*;
+
+    fn cursor(at: u64) -> GcCursor {
+        GcCursor::EvalAt {
+            is_batch: false,
+            at: Timestamp(at),
+            eval_id: EvalId([0; 16]),
+            alloc: 0,
+        }
+    }
+
+    /// A slice proposed `at` that time, and its answer.
+    fn slice(at: u64, after: Option<u64>, next: Option<u64>, evals: u32) -> (Slice, Response) {
+        let slice = Slice {
+            rule: GcRule::Evals,
+            before: Timestamp(1_000),
+            after: after.map(cursor),
+            at: Timestamp(at),
+        };
+        let response = Response::Collected {
+            evals,
+            allocs: 2 * evals,
+            jobs: 0,
+            nodes: 0,
+            deployments: 0,
+            next: next.map(cursor),
+            kept: BTreeMap::from([(GcKept::Live, 1)]),
+            bytes: 100,
+        };
+        (slice, response)
+    }
+
+    /// What each slice in turn is the end of.
+    fn followed(
+        collections: &mut Collections,
+        slices: impl IntoIterator<Item = (Slice, Response)>,
+    ) -> Vec<Vec<GcRound>> {
+        let slices = slices.into_iter();
+        let over = slices.map(|(slice, response)| collections.follow(slice, &response));
+        over.map(|over| over.iter().map(Collection::shape).collect())
+            .collect()
+    }
+
+    #[test]
+    fn slices_become_one_collection() {
+        let mut collections = Collections::default();
+
+        let told = followed(
+            &mut collections,
+            [
+                slice(5, None, Some(1), 3),
+                slice(6, Some(1), Some(2), 0),
+                slice(9, Some(2), None, 4),
+            ],
+        );
+
+        assert_eq!((told[0].len(), told[1].len()), (0, 0));
+        let whole = GcRound {
+            rule: "evals".to_owned(),
+            complete: true,
+            before: 1_000,
+            began_at: 5,
+            ended_at: 9,
+            slices: 3,
+            freed: BTreeMap::from([
+                ("evaluations".to_owned(), 7),
+                ("allocations".to_owned(), 14),
+            ]),
+            bytes: 300,
+            kept: BTreeMap::from([("live".to_owned(), 3)]),
+        };
+        assert_eq!(told[2], [whole]);
+        assert!(collections.open.is_empty());
+    }
+
+    #[test]
+    fn one_that_was_cut_off_is_told_when_the_next_begins() {
+        let told = followed(
+            &mut Collections::default(),
+            [slice(5, None, Some(1), 3), slice(7, None, None, 0)],
+        );
+
+        let cut = &told[1][0];
+        assert_eq!((cut.complete, cut.slices, cut.ended_at), (false, 1, 5));
+        // The second freed nothing.
+        assert_eq!(told[1].len(), 1);
+    }
+
+    #[test]
+    fn one_whose_beginning_was_not_seen_is_not_told() {
+        let mut collections = Collections::default();
+        followed(&mut collections, [slice(5, None, Some(1), 3)]);
+        collections.forget();
+
+        let told = followed(&mut collections, [slice(6, Some(1), None, 3)]);
+
+        assert_eq!(told, [[]]);
+    }
+
+    #[test]
+    fn what_is_followed_is_bounded() {
+        let mut collections = Collections::default();
+        for at in 0..100 {
+            let (mut begun, response) = slice(at, None, Some(at), 1);
+            begun.before = Timestamp(at);
+            collections.follow(begun, &response);
+            // As if it were of another rule each time: nothing of the same is cut off.
+            collections.open[0].1.rule = GcRule::Nodes;
+        }
+
+        assert!(collections.open.len() <= OPEN_MAX);
+    }
+}
