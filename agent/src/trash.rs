@@ -2,8 +2,8 @@
 //!
 //! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any
 //! point leaves entries that the next agent finds, and memory holds a bounded number of names. A few
-//! threads of the lowest priority delete ([`delete`]), of the usual one while somebody waits for it. An entry that cannot be deleted is told, counted and
-//! tried again after a pause, while the others go on.
+//! threads of the lowest priority delete ([`delete`]), of the usual one while somebody waits for it. An entry
+//! that cannot be deleted is told, counted and tried again after a pause, while the others go on.
 //!
 //! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
 

@@ -137,17 +137,19 @@ impl Evals {
             self.hash = self.hash.wrapping_sub(hash);
             old
         });
-        if let Some(old) = old.as_deref().filter(|old| old.job != eval.job) {
-            self.leave_job(old);
-        }
-        let was_open = old.as_deref().map(|old| !old.status.is_terminal());
-        if was_open == Some(false) {
-            let old = old.as_deref().unwrap_or(&eval);
-            self.due_mut(old).remove(&(old.modify_time, old.id));
+        if let Some(old) = &old {
+            if old.status.is_terminal() {
+                self.due_mut(old).remove(&(old.modify_time, old.id));
+            }
+            if old.job != eval.job {
+                self.leave_job(old);
+            }
         }
         let is_open = !eval.status.is_terminal();
-        let stays = old.as_deref().is_some_and(|old| old.job == eval.job);
-        if !stays || was_open != Some(is_open) {
+        let stays = |old: &Arc<Evaluation>| {
+            old.job == eval.job && old.status.is_terminal() == eval.status.is_terminal()
+        };
+        if !old.as_ref().is_some_and(stays) {
             let job = Arc::make_mut(self.by_job.entry(eval.job.clone()).or_default());
             job.ids.insert(eval.id);
             if is_open {
