@@ -18,6 +18,13 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
 /// Lines of a process's log shown when something went wrong.
 const LOG_LINES_MAX: usize = 40;
 
+/// The agent's configuration: what ended stays to be shown, however full this machine's disk is.
+const AGENT_CONFIG: &str = "client {
+  gc_disk_usage_threshold = 100
+  gc_inode_usage_threshold = 100
+}
+";
+
 /// A server and an agent on this machine.
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -94,8 +101,13 @@ impl Cluster {
             .create(true)
             .append(true)
             .open(self.dir().join("agent.log"))?;
+        let config = self.dir().join("agent.hcl");
+        fs::write(&config, AGENT_CONFIG)
+            .with_context(|| format!("cannot write {}", config.display()))?;
         let agent = Command::new(&self.muster)
             .arg("agent")
+            .arg("--config")
+            .arg(config)
             .args(["--name", "demo", "--servers", &self.quic, "--data-dir"])
             .arg(self.dir().join("agent"))
             .arg("--tls-dir")
