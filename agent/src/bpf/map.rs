@@ -139,14 +139,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     where
         V: AddAssign,
     {
-        let values = self.lookup(key)?;
-        Ok(values.map(|values| {
-            let mut sum = V::default();
-            for value in values {
-                sum += value;
-            }
-            sum
-        }))
+        Ok(self.lookup(key)?.map(total))
     }
 
     /// Makes an entry of zeros, or leaves the one that is there. Says whether it was made.
@@ -269,9 +262,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                 .iter()
                 .zip(values.chunks_exact(self.value_words()))
             {
-                let mut sum = V::default();
-                self.split(value).for_each(|value| sum += value);
-                each(*key, sum);
+                each(*key, total(self.split(value)));
             }
             if last {
                 return Ok(());
@@ -404,6 +395,14 @@ const CONTEXT_WORDS: usize = 48;
 const CONTEXT_DEVICE: usize = 10;
 /// Bytes that a program could add to a packet here.
 const PACKET_GROWTH: usize = 64;
+
+fn total<V: Default + AddAssign>(values: impl IntoIterator<Item = V>) -> V {
+    let mut total = V::default();
+    for value in values {
+        total += value;
+    }
+    total
+}
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {
     u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative")

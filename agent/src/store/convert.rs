@@ -14,24 +14,20 @@ mod end;
 
 use std::cmp::Ordering;
 
-use muster_agent_core::alloc::{AllocSnapshot, Stopping};
-use muster_agent_core::health::HealthSnapshot;
-use muster_agent_core::task::{Life, RestartTracker, StopCause, TaskSnapshot};
-use muster_domain::alloc::{DesiredAlloc, Exit, TaskState};
-use muster_domain::id::Timestamp;
+use muster_agent_core::alloc::AllocSnapshot;
+use muster_domain::alloc::DesiredAlloc;
 use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DESIRED, Ended, LEFTOVERS, META, META_SCHEMA, ReadError, SCHEMA, SNAPSHOTS, TASKS, TaskRecord,
-    decoded,
+    DESIRED, LEFTOVERS, META, META_SCHEMA, ReadError, SCHEMA, SNAPSHOTS, TASKS, TaskRecord, decoded,
 };
 use crate::gc::Leftover;
 
 pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5};
-pub(super) use end::{AllocSnapshotOf6, TaskRecordOf6};
+pub(super) use end::{AllocSnapshotOf2, AllocSnapshotOf6, TaskRecordOf2, TaskRecordOf6};
 
 /// A leftover in format 1.
 #[derive(Debug, Deserialize)]
@@ -56,108 +52,6 @@ impl From<LeftoverOf1> for Leftover {
             task,
             cgroup_id,
             boot_id: String::new(),
-        }
-    }
-}
-
-/// A record of a task in formats 1 and 2.
-#[derive(Debug, Deserialize)]
-pub(super) struct TaskRecordOf2 {
-    attempt: u32,
-    driver: String,
-    task_id: String,
-    cgroup_id: u64,
-    boot_id: String,
-    handle: Vec<u8>,
-    ended: Option<(Exit, String)>,
-}
-
-impl From<TaskRecordOf2> for TaskRecord {
-    fn from(record: TaskRecordOf2) -> Self {
-        let TaskRecordOf2 {
-            attempt,
-            driver,
-            task_id,
-            cgroup_id,
-            boot_id,
-            handle,
-            ended,
-        } = record;
-        let ended = ended.map(|(exit, detail)| Ended {
-            exit,
-            detail,
-            end: None,
-        });
-        Self {
-            attempt,
-            driver,
-            task_id,
-            cgroup_id,
-            boot_id,
-            handle,
-            ended,
-        }
-    }
-}
-
-/// A snapshot of an allocation in formats 1 and 2.
-#[derive(Debug, Deserialize)]
-pub(super) struct AllocSnapshotOf2 {
-    prepared: bool,
-    destroying: bool,
-    stopping: Option<Stopping>,
-    health: HealthSnapshot,
-    tasks: Vec<TaskSnapshotOf2>,
-}
-
-/// Its tasks.
-#[derive(Debug, Deserialize)]
-struct TaskSnapshotOf2 {
-    state: TaskState,
-    life: Life,
-    attempt: u32,
-    tracker: RestartTracker,
-    stop: Option<StopCause>,
-    running_since: Option<Timestamp>,
-}
-
-impl From<AllocSnapshotOf2> for AllocSnapshot {
-    fn from(snapshot: AllocSnapshotOf2) -> Self {
-        let AllocSnapshotOf2 {
-            prepared,
-            destroying,
-            stopping,
-            health,
-            tasks,
-        } = snapshot;
-        Self {
-            prepared,
-            destroying,
-            stopping,
-            health,
-            tasks: tasks.into_iter().map(TaskSnapshot::from).collect(),
-        }
-    }
-}
-
-impl From<TaskSnapshotOf2> for TaskSnapshot {
-    fn from(snapshot: TaskSnapshotOf2) -> Self {
-        let TaskSnapshotOf2 {
-            state,
-            life,
-            attempt,
-            tracker,
-            stop,
-            running_since,
-        } = snapshot;
-        Self {
-            state,
-            life,
-            attempt,
-            tracker,
-            stop,
-            running_since,
-            end: None,
         }
     }
 }

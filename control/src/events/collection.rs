@@ -4,15 +4,13 @@
 //! middle, because it was started or was given a snapshot, says nothing of that collection.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use muster_control_core::fsm::{Command, GcCursor, GcKind, GcRule, Response};
 use muster_domain::id::Timestamp;
 use muster_wire::api::operator::GcRound;
 
 use crate::garbage::{Freed, Kept};
-
-/// Collections under way that are followed. A leader has one at a time; the others were cut off with theirs.
-const OPEN_MAX: usize = 16;
 
 /// One slice: what its entry says.
 #[derive(Debug)]
@@ -104,10 +102,10 @@ impl Collection {
     }
 }
 
-/// Collections under way, each with where its next slice begins.
+/// Collections under way, at most one of a rule, each with where its next slice begins.
 #[derive(Debug, Default)]
 pub(crate) struct Collections {
-    open: Vec<(GcCursor, Collection)>,
+    open: BTreeMap<GcRule, (GcCursor, Collection)>,
 }
 
 impl Collections {
@@ -118,37 +116,29 @@ impl Collections {
         else {
             return over;
         };
-        let mut collection = match &slice.after {
-            None => {
-                // One of the same rule that is under way is nobody's any more.
-                let cut = self.open.extract_if(.., |(_, one)| one.rule == slice.rule);
-                over.extend(cut.map(|(_, one)| one));
+        let goes_on = |(next, one): &(GcCursor, Collection)| {
+            one.before == slice.before && slice.after.as_ref() == Some(next)
+        };
+        let open = self.open.entry(slice.rule);
+        let mut collection = match (open, &slice.after) {
+            (open, None) => {
+                // One that is under way is nobody's any more.
+                if let Entry::Occupied(cut) = open {
+                    over.push(cut.remove().1);
+                }
                 Collection::begin(&slice)
             }
-            Some(after) => {
-                let place = self.open.iter().position(|(next, one)| {
-                    one.rule == slice.rule && one.before == slice.before && next == after
-                });
-                match place {
-                    Some(place) => self.open.swap_remove(place).1,
-                    None => return over,
-                }
-            }
+            (Entry::Occupied(open), Some(_)) if goes_on(open.get()) => open.remove().1,
+            (Entry::Occupied(_) | Entry::Vacant(_), Some(_)) => return over,
         };
         collection.ended_at = slice.at;
         collection.freed.add(&freed);
         collection.kept.add(response);
-        match next {
-            Some(next) => {
-                if self.open.len() >= OPEN_MAX {
-                    self.open.remove(0);
-                }
-                self.open.push((next.clone(), collection));
-            }
-            None => {
-                collection.is_complete = true;
-                over.push(collection);
-            }
+        if let Some(next) = next {
+            self.open.insert(slice.rule, (next.clone(), collection));
+        } else {
+            collection.is_complete = true;
+            over.push(collection);
         }
         over.retain(|one| one.freed.objects() > 0);
         over
@@ -267,14 +257,19 @@ mod tests {
     #[test]
     fn what_is_followed_is_bounded() {
         let mut collections = Collections::default();
+        let rules = [
+            GcRule::Evals,
+            GcRule::Jobs,
+            GcRule::Nodes,
+            GcRule::Deployments,
+        ];
         for at in 0..100 {
-            let (mut begun, response) = slice(at, None, Some(at), 1);
-            begun.before = Timestamp(at);
-            collections.follow(begun, &response);
-            // As if it were of another rule each time: nothing of the same is cut off.
-            collections.open[0].1.rule = GcRule::Nodes;
+            for rule in rules {
+                let (begun, response) = slice(at, None, Some(at), 1);
+                collections.follow(Slice { rule, ..begun }, &response);
+            }
         }
 
-        assert!(collections.open.len() <= OPEN_MAX);
+        assert_eq!(collections.open.len(), rules.len());
     }
 }

@@ -42,8 +42,8 @@ impl Acceleration {
         }
     }
 
-    /// Translated processors take turns in one thread. With a thread each, both were seen to hang for ever, about once in
-    /// ten runs of the guest's tests (QEMU 7.2, Linux 6.1.192); the turns make those a quarter slower.
+    /// Translated processors take turns in one thread. With a thread each, both were seen to hang for ever, twice in
+    /// some fifteen runs of the guest's tests (QEMU 7.2, Linux 6.1.192); the turns make those a quarter slower.
     fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],

@@ -1,4 +1,5 @@
-//! Records of formats 3 to 6, whose ends of one-off tasks say nothing of what eBPF programs counted.
+//! Records of formats 1 to 6: the first two know nothing of the ends of one-off tasks, the others nothing of what eBPF
+//! programs counted until then.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::store::{Ended, TaskRecord};
 
 /// How the work of a one-off task ended.
 #[derive(Debug, Deserialize)]
-struct EndOf6 {
+pub(in crate::store) struct EndOf6 {
     failed: bool,
     failure_reason: String,
     failed_action: String,
@@ -34,63 +35,91 @@ struct UsageOf6 {
     memory_peak_bytes: Option<u64>,
 }
 
-fn end(end: EndOf6) -> Box<End> {
-    let EndOf6 {
-        failed,
-        failure_reason,
-        failed_action,
-        result,
-        result_truncated,
-        result_note,
-        exit,
-        oom,
-        usage: UsageOf6 {
-            cpu,
-            memory_peak_bytes,
-        },
-        at,
-    } = end;
-    Box::new(End {
-        failed,
-        failure_reason,
-        failed_action,
-        result,
-        result_truncated,
-        result_note,
-        exit,
-        oom,
-        usage: Usage {
-            cpu,
-            memory_peak_bytes,
-            counted: None,
-        },
-        at,
-    })
+/// What a format knew of the end of a one-off task.
+trait KnownEnd {
+    fn known(self) -> Option<Box<End>>;
 }
+
+impl KnownEnd for () {
+    fn known(self) -> Option<Box<End>> {
+        None
+    }
+}
+
+impl KnownEnd for Option<Box<EndOf6>> {
+    fn known(self) -> Option<Box<End>> {
+        self.map(|end| Box::new(End::from(*end)))
+    }
+}
+
+impl From<EndOf6> for End {
+    fn from(end: EndOf6) -> Self {
+        let EndOf6 {
+            failed,
+            failure_reason,
+            failed_action,
+            result,
+            result_truncated,
+            result_note,
+            exit,
+            oom,
+            usage: UsageOf6 {
+                cpu,
+                memory_peak_bytes,
+            },
+            at,
+        } = end;
+        Self {
+            failed,
+            failure_reason,
+            failed_action,
+            result,
+            result_truncated,
+            result_note,
+            exit,
+            oom,
+            usage: Usage {
+                cpu,
+                memory_peak_bytes,
+                counted: None,
+            },
+            at,
+        }
+    }
+}
+
+/// Of formats 1 and 2.
+pub(in crate::store) type TaskRecordOf2 = TaskRecordWith<()>;
+/// Of formats 3 to 6.
+pub(in crate::store) type TaskRecordOf6 = TaskRecordWith<Option<Box<EndOf6>>>;
+/// Of formats 1 and 2.
+pub(in crate::store) type AllocSnapshotOf2 = AllocSnapshotWith<()>;
+/// Of formats 3 to 6.
+pub(in crate::store) type AllocSnapshotOf6 = AllocSnapshotWith<Option<Box<EndOf6>>>;
 
 /// A record of a task.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct TaskRecordOf6 {
+pub(in crate::store) struct TaskRecordWith<E> {
     attempt: u32,
     driver: String,
     task_id: String,
     cgroup_id: u64,
     boot_id: String,
     handle: Vec<u8>,
-    ended: Option<EndedOf6>,
+    ended: Option<EndedWith<E>>,
 }
 
 /// What is recorded of its end.
 #[derive(Debug, Deserialize)]
-struct EndedOf6 {
+struct EndedWith<E> {
     exit: Exit,
     detail: String,
-    end: Option<Box<EndOf6>>,
+    end: E,
 }
 
-impl From<TaskRecordOf6> for TaskRecord {
-    fn from(record: TaskRecordOf6) -> Self {
-        let TaskRecordOf6 {
+impl<E: KnownEnd> From<TaskRecordWith<E>> for TaskRecord {
+    fn from(record: TaskRecordWith<E>) -> Self {
+        let TaskRecordWith {
             attempt,
             driver,
             task_id,
@@ -102,7 +131,7 @@ impl From<TaskRecordOf6> for TaskRecord {
         let ended = ended.map(|ended| Ended {
             exit: ended.exit,
             detail: ended.detail,
-            end: ended.end.map(|ended| end(*ended)),
+            end: ended.end.known(),
         });
         Self {
             attempt,
@@ -118,29 +147,29 @@ impl From<TaskRecordOf6> for TaskRecord {
 
 /// A snapshot of an allocation.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct AllocSnapshotOf6 {
+pub(in crate::store) struct AllocSnapshotWith<E> {
     prepared: bool,
     destroying: bool,
     stopping: Option<Stopping>,
     health: HealthSnapshot,
-    tasks: Vec<TaskSnapshotOf6>,
+    tasks: Vec<TaskSnapshotWith<E>>,
 }
 
 /// Its tasks.
 #[derive(Debug, Deserialize)]
-struct TaskSnapshotOf6 {
+struct TaskSnapshotWith<E> {
     state: TaskState,
     life: Life,
     attempt: u32,
     tracker: RestartTracker,
     stop: Option<StopCause>,
     running_since: Option<Timestamp>,
-    end: Option<Box<EndOf6>>,
+    end: E,
 }
 
-impl From<AllocSnapshotOf6> for AllocSnapshot {
-    fn from(snapshot: AllocSnapshotOf6) -> Self {
-        let AllocSnapshotOf6 {
+impl<E: KnownEnd> From<AllocSnapshotWith<E>> for AllocSnapshot {
+    fn from(snapshot: AllocSnapshotWith<E>) -> Self {
+        let AllocSnapshotWith {
             prepared,
             destroying,
             stopping,
@@ -157,16 +186,16 @@ impl From<AllocSnapshotOf6> for AllocSnapshot {
     }
 }
 
-impl From<TaskSnapshotOf6> for TaskSnapshot {
-    fn from(snapshot: TaskSnapshotOf6) -> Self {
-        let TaskSnapshotOf6 {
+impl<E: KnownEnd> From<TaskSnapshotWith<E>> for TaskSnapshot {
+    fn from(snapshot: TaskSnapshotWith<E>) -> Self {
+        let TaskSnapshotWith {
             state,
             life,
             attempt,
             tracker,
             stop,
             running_since,
-            end: ended,
+            end,
         } = snapshot;
         Self {
             state,
@@ -175,7 +204,7 @@ impl From<TaskSnapshotOf6> for TaskSnapshot {
             tracker,
             stop,
             running_since,
-            end: ended.map(|ended| end(*ended)),
+            end: end.known(),
         }
     }
 }
