@@ -25,8 +25,8 @@ mod why;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Evaluation};
-use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
-use muster_domain::job::JobType;
+use muster_domain::id::{EvalId, LogIndex, NodeId, Timestamp};
+use muster_domain::job::{Job, JobType};
 use muster_domain::plan::Plan;
 use muster_domain::resources::Amount;
 
@@ -139,9 +139,12 @@ impl Scheduler {
 
     fn look(&mut self, state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
         let Self { kinds, ahead } = self;
-        match job_type(state, eval) {
-            JobType::Service | JobType::Batch => generic::schedule(state, eval, now, kinds, ahead),
-            JobType::System | JobType::SysBatch => system::schedule(state, eval, now),
+        let job = state.jobs().get(&eval.job).map(|job| &**job);
+        match job_type(job, eval) {
+            JobType::Service | JobType::Batch => {
+                generic::schedule(state, job, eval, now, kinds, ahead)
+            }
+            JobType::System | JobType::SysBatch => system::schedule(state, job, eval, now),
         }
     }
 
@@ -154,8 +157,7 @@ impl Scheduler {
 
 /// The type of the job that is to be looked at. An evaluation may be older than its job: one that was removed
 /// can come again as another type before anybody has looked.
-fn job_type(state: &State, eval: &Evaluation) -> JobType {
-    let job = state.jobs().get(&eval.job);
+fn job_type(job: Option<&Job>, eval: &Evaluation) -> JobType {
     job.map_or(eval.job_type, |job| job.current.spec.job_type)
 }
 
@@ -245,9 +247,9 @@ fn seed(eval_id: &EvalId) -> u64 {
 }
 
 /// A plan that changes nothing.
-fn empty_plan(state: &State, eval_id: EvalId, job: JobKey) -> Plan {
-    let version = state.jobs().get(&job).map_or(0, |job| job.current.version);
-    Plan::empty(eval_id, job, version, state.applied())
+fn empty_plan(state: &State, job: Option<&Job>, eval: &Evaluation) -> Plan {
+    let version = job.map_or(0, |job| job.current.version);
+    Plan::empty(eval.id, eval.job.clone(), version, state.applied())
 }
 
 /// What becomes of the evaluation. What failed moves from the plan to it.

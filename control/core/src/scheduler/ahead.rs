@@ -25,6 +25,8 @@ pub(super) struct Ahead {
     of: Option<LogIndex>,
     /// The nodes of that state as they are after the plans.
     after: After,
+    /// Plans that are not in `after` yet: most are written before anybody asks.
+    added: Vec<EvalId>,
 }
 
 /// Nodes after some plans.
@@ -76,6 +78,7 @@ impl Ahead {
             plans: BTreeMap::new(),
             of: Some(state.applied()),
             after: After::nothing(state),
+            added: Vec::new(),
         }
     }
 
@@ -83,8 +86,15 @@ impl Ahead {
     pub(super) fn begin(&mut self, state: &State, eval_id: &EvalId) {
         let is_replaced = self.plans.remove(eval_id).is_some();
         if self.of == Some(state.applied()) && !is_replaced {
+            for eval_id in std::mem::take(&mut self.added) {
+                let placed = self.plans.get(&eval_id).map(|plan| &plan.placed);
+                for placed in placed.into_iter().flatten() {
+                    self.after.take(state, placed);
+                }
+            }
             return;
         }
+        self.added.clear();
         self.plans.retain(|eval_id, plan| {
             let eval = state.evals().get(eval_id);
             eval.is_some_and(|eval| eval.modify_index <= plan.since)
@@ -117,14 +127,12 @@ impl Ahead {
         if placed.is_empty() {
             return;
         }
-        for one in &placed {
-            self.after.take(state, one);
-        }
         let since = state.applied();
         self.plans.insert(eval_id, Under { since, placed });
+        self.added.push(eval_id);
     }
 
-    /// The nodes after the plans.
+    /// The nodes after the plans, as [`Self::begin`] found them.
     pub(super) fn after(&self) -> &After {
         &self.after
     }

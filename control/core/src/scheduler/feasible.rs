@@ -19,7 +19,7 @@ use muster_domain::node::NodeSpec;
 use super::why::Obstacle;
 use crate::state::NodeClass;
 
-pub(super) use constraint::{Condition, value_of};
+pub(super) use constraint::{Condition, names_one_node, value_of};
 pub(super) use device::matches as device_matches;
 
 /// Everything of a group that the rules look at. Groups that ask for the same get the same verdicts.
@@ -47,58 +47,100 @@ struct VolumeAsk {
 
 impl Asks {
     pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
-        let mut constraints: Vec<Constraint> = Vec::new();
-        let of_tasks = group.tasks.iter().flat_map(|task| &task.constraints);
-        for constraint in job
-            .constraints
-            .iter()
-            .chain(&group.constraints)
-            .chain(of_tasks)
-        {
-            if !constraints.contains(constraint) {
-                constraints.push(constraint.clone());
-            }
-        }
-        let mut drivers: Vec<String> = Vec::new();
-        for task in &group.tasks {
-            if !drivers.contains(&task.driver) {
-                drivers.push(task.driver.clone());
-            }
-        }
-        let volumes = group.volumes.values().map(|ask| VolumeAsk {
-            source: ask.source.clone(),
-            read_only: ask.read_only,
-        });
-        let ports = group.network.iter().flat_map(|network| &network.ports);
-        let host_networks = ports.map(|port| &port.host_network).filter(|name| {
-            // A node that names no address has the default one all the same.
-            !name.is_empty() && *name != DEFAULT_HOST_NETWORK
-        });
-        let devices = group.tasks.iter().flat_map(|task| &task.resources.devices);
         Self {
             node_pool: job.node_pool.clone(),
             datacenters: job.datacenters.clone(),
-            constraints,
-            drivers,
-            volumes: volumes.collect(),
-            host_networks: host_networks.cloned().collect(),
-            bridge: group
-                .network
-                .as_ref()
-                .is_some_and(|network| network.mode == NetworkMode::Bridge),
-            devices: devices
-                .map(|ask| (ask.name.clone(), ask.constraints.clone()))
+            constraints: constraints(job, group).cloned().collect(),
+            drivers: drivers(group).cloned().collect(),
+            volumes: volumes(group)
+                .map(|(source, read_only)| VolumeAsk {
+                    source: source.clone(),
+                    read_only,
+                })
+                .collect(),
+            host_networks: host_networks(group).cloned().collect(),
+            bridge: wants_bridge(group),
+            devices: devices(group)
+                .map(|(name, constraints)| (name.clone(), constraints.clone()))
                 .collect(),
         }
     }
 
-    /// Whether verdicts differ within a class.
-    pub(super) fn names_one_node(&self) -> bool {
-        self.constraints.iter().any(|constraint| {
-            constraint::names_one_node(&constraint.left)
-                || constraint::names_one_node(&constraint.right)
-        })
+    /// Whether it is what the group asks for: as [`Self::of`], without making it.
+    pub(super) fn is_of(&self, job: &JobSpec, group: &TaskGroup) -> bool {
+        let Self {
+            node_pool,
+            datacenters: own_datacenters,
+            constraints: own_constraints,
+            drivers: own_drivers,
+            volumes: own_volumes,
+            host_networks: own_networks,
+            bridge,
+            devices: own_devices,
+        } = self;
+        *node_pool == job.node_pool
+            && *own_datacenters == job.datacenters
+            && own_constraints.iter().eq(constraints(job, group))
+            && own_drivers.iter().eq(drivers(group))
+            && own_volumes
+                .iter()
+                .map(|ask| (&ask.source, ask.read_only))
+                .eq(volumes(group))
+            && own_networks.iter().eq(host_networks(group))
+            && *bridge == wants_bridge(group)
+            && own_devices
+                .iter()
+                .map(|(name, constraints)| (name, constraints))
+                .eq(devices(group))
     }
+}
+
+/// Each of `all` once, where it comes first.
+fn each_once<'a, T: PartialEq + 'a>(
+    all: impl Iterator<Item = &'a T> + Clone,
+) -> impl Iterator<Item = &'a T> {
+    let earlier = all.clone();
+    let new = move |(at, one): &(usize, &T)| !earlier.clone().take(*at).any(|it| it == *one);
+    all.enumerate().filter(new).map(|(_, one)| one)
+}
+
+fn constraints<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> impl Iterator<Item = &'a Constraint> {
+    let of_tasks = group.tasks.iter().flat_map(|task| &task.constraints);
+    each_once(
+        job.constraints
+            .iter()
+            .chain(&group.constraints)
+            .chain(of_tasks),
+    )
+}
+
+fn drivers(group: &TaskGroup) -> impl Iterator<Item = &String> {
+    each_once(group.tasks.iter().map(|task| &task.driver))
+}
+
+/// Sources, and whether no more than reading is asked for.
+fn volumes(group: &TaskGroup) -> impl Iterator<Item = (&String, bool)> {
+    let asks = group.volumes.values();
+    asks.map(|ask| (&ask.source, ask.read_only))
+}
+
+fn host_networks(group: &TaskGroup) -> impl Iterator<Item = &String> {
+    let ports = group.network.iter().flat_map(|network| &network.ports);
+    ports.map(|port| &port.host_network).filter(|name| {
+        // A node that names no address has the default one all the same.
+        !name.is_empty() && *name != DEFAULT_HOST_NETWORK
+    })
+}
+
+fn wants_bridge(group: &TaskGroup) -> bool {
+    let network = group.network.as_ref();
+    network.is_some_and(|network| network.mode == NetworkMode::Bridge)
+}
+
+/// Names and conditions.
+fn devices(group: &TaskGroup) -> impl Iterator<Item = (&String, &Vec<Constraint>)> {
+    let devices = group.tasks.iter().flat_map(|task| &task.resources.devices);
+    devices.map(|ask| (&ask.name, &ask.constraints))
 }
 
 /// What a group needs of a node, prepared once.
@@ -114,7 +156,7 @@ impl Needs {
     pub(super) fn new(asks: Asks) -> Self {
         Self {
             conditions: asks.constraints.iter().map(Condition::owned).collect(),
-            by_node: asks.names_one_node(),
+            by_node: asks.constraints.iter().any(constraint::is_about_one_node),
             asks,
         }
     }
@@ -203,15 +245,43 @@ pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obst
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClassAt(usize);
 
+/// How many nodes there is each verdict on.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Vec<u32>);
+
+impl Counts {
+    pub(super) fn add(&mut self, ClassAt(at): ClassAt, nodes: u32) {
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] += nodes;
+    }
+
+    /// Verdicts on any node at all.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClassAt, u32)> {
+        let counts = self.0.iter().enumerate();
+        let counts = counts.filter(|(_, count)| **count > 0);
+        counts.map(|(at, count)| (ClassAt(at), *count))
+    }
+}
+
 /// Verdicts by class.
 #[derive(Debug)]
 pub(super) struct Verdicts {
     needs: Needs,
     /// Verdict and datacenter.
     known: Vec<(Verdict, String)>,
-    by_class: BTreeMap<NodeClass, usize>,
+    by_class: BTreeMap<NodeClass, Judgement>,
     /// Neighbours are often of one class.
-    last: Option<(NodeClass, usize)>,
+    last: Option<(NodeClass, Judgement)>,
+}
+
+/// Which verdict there is on a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judgement {
+    pub(super) at: ClassAt,
+    /// The class, as a number; they are given in order.
+    pub(super) class: usize,
 }
 
 impl Verdicts {
@@ -229,13 +299,18 @@ impl Verdicts {
         &mut self,
         class: NodeClass,
         spec: impl FnOnce() -> Option<&'n NodeSpec>,
-    ) -> (ClassAt, &Verdict) {
-        let at = match self.last {
-            Some((last, at)) if last == class && !self.needs.by_node => at,
+    ) -> (Judgement, &Verdict) {
+        let judgement = match self.last {
+            Some((last, judgement)) if last == class && !self.needs.by_node => judgement,
             Some(_) | None => self.find(class, spec),
         };
-        self.last = Some((class, at));
-        (ClassAt(at), &self.known[at].0)
+        self.last = Some((class, judgement));
+        (judgement, self.verdict(judgement.at))
+    }
+
+    /// Whether nodes of one class may get different ones.
+    pub(super) fn differ_within_class(&self) -> bool {
+        self.needs.by_node
     }
 
     pub(super) fn verdict(&self, ClassAt(at): ClassAt) -> &Verdict {
@@ -246,9 +321,14 @@ impl Verdicts {
         &self.known[at].1
     }
 
-    fn find<'n>(&mut self, class: NodeClass, spec: impl FnOnce() -> Option<&'n NodeSpec>) -> usize {
-        if let Some(at) = self.by_class.get(&class).filter(|_| !self.needs.by_node) {
-            return *at;
+    fn find<'n>(
+        &mut self,
+        class: NodeClass,
+        spec: impl FnOnce() -> Option<&'n NodeSpec>,
+    ) -> Judgement {
+        let earlier = self.by_class.get(&class).copied();
+        if let Some(judgement) = earlier.filter(|_| !self.needs.by_node) {
+            return judgement;
         }
         let known = spec().map_or((Verdict::OtherPool, String::new()), |spec| {
             (judge(&self.needs, spec), spec.datacenter.clone())
@@ -261,7 +341,11 @@ impl Verdicts {
                 self.known.len() - 1
             }
         };
-        self.by_class.insert(class, at);
-        at
+        let judgement = Judgement {
+            at: ClassAt(at),
+            class: earlier.map_or(self.by_class.len(), |earlier| earlier.class),
+        };
+        self.by_class.insert(class, judgement);
+        judgement
     }
 }

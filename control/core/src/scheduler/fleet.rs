@@ -14,6 +14,9 @@ use super::kinds::Kinds;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
 use crate::state::{AllocView, Column, Columns, Held, State};
 
+/// Room is made for so many instances before there is a place for any of them.
+const EXPECTED_MAX: usize = 10_000;
+
 /// The nodes, by number.
 #[derive(Debug)]
 pub(super) struct Fleet<'a> {
@@ -210,6 +213,13 @@ impl<'a> Fleet<'a> {
             column.used = change(column.used);
             self.changed.push(number);
         }
+    }
+
+    /// So many instances are about to come.
+    pub(super) fn expect(&mut self, instances: usize) {
+        let instances = instances.min(EXPECTED_MAX);
+        self.placed.reserve(instances);
+        self.changed.reserve(instances);
     }
 
     /// Takes an instance's share of node `number`.

@@ -27,20 +27,20 @@ use crate::state::{AllocView, Room, State};
 
 pub(super) fn schedule(
     state: &State,
+    job: Option<&Job>,
     eval: &Evaluation,
     now: Timestamp,
     kinds: &mut Kinds,
     ahead: &mut Ahead,
 ) -> ScheduleOutcome {
-    let job = state.jobs().get(&eval.job).map(|job| &**job);
-    let mut plan = empty_plan(state, eval.id, eval.job.clone());
+    let mut plan = empty_plan(state, job, eval);
     let mut work = {
         let groups = groups(state, job, eval);
         let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
         let deployment = deployment
             .filter(|row| job.is_none_or(|job| job.current.create_index == row.job_create_index));
         let input = Input {
-            batch: super::job_type(state, eval) == JobType::Batch,
+            batch: super::job_type(job, eval) == JobType::Batch,
             stopped: job.is_none_or(|job| job.stop),
             deployment,
             deployment_is_current: job
@@ -85,12 +85,12 @@ pub(super) fn schedule(
         let seed = seed(&eval.id);
         if work.iter().any(|(_, work)| wants_room(work)) {
             let fleet = Fleet::with(state, seed, ahead, std::mem::take(kinds));
-            let fleet = Placer::new(state, job, fleet).place(work, &mut plan);
+            let fleet = Placer::new(state, job, &eval.job, fleet).place(work, &mut plan);
             let (known, placed) = fleet.into_parts();
             *kinds = known;
             ahead.add(state, eval.id, placed);
         } else {
-            Placer::new(state, job, Fleet::new(state, seed)).place(work, &mut plan);
+            Placer::new(state, job, &eval.job, Fleet::new(state, seed)).place(work, &mut plan);
         }
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
@@ -123,12 +123,16 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
             instances: Vec::new(),
         })
         .collect();
+    let mut allocs = state.allocs().of_job(&eval.job).peekable();
+    if allocs.peek().is_none() {
+        return groups;
+    }
     let mut places: BTreeMap<&str, usize> = groups
         .iter()
         .enumerate()
         .map(|(at, group)| (group.name, at))
         .collect();
-    for alloc in state.allocs().of_job(&eval.job) {
+    for alloc in allocs {
         let name = alloc.group().name.as_str();
         let at = *places.entry(name).or_insert_with(|| {
             groups.push(GroupInput {
@@ -156,7 +160,9 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     let Some(group) = job.and_then(|job| job.current.spec.group(name)) else {
         return;
     };
-    if work.place.is_empty() && work.stop.is_empty() {
+    // Only what was there before can be mended.
+    let has_none = state.allocs().summary(key).is_none();
+    if has_none || work.place.is_empty() && work.stop.is_empty() {
         return;
     }
     let mut replaced: BTreeSet<AllocId> = BTreeSet::new();
@@ -342,6 +348,7 @@ fn take_stops(
 struct Placer<'s> {
     state: &'s State,
     job: &'s Job,
+    key: &'s JobKey,
     fleet: Fleet<'s>,
     /// Where the plan placed instances, by group.
     planned: Vec<(usize, u16)>,
@@ -349,10 +356,11 @@ struct Placer<'s> {
 }
 
 impl<'s> Placer<'s> {
-    fn new(state: &'s State, job: &'s Job, fleet: Fleet<'s>) -> Self {
+    fn new(state: &'s State, job: &'s Job, key: &'s JobKey, fleet: Fleet<'s>) -> Self {
         Self {
             state,
             job,
+            key,
             fleet,
             planned: Vec::new(),
             may_preempt: super::may_preempt(state, job.current.spec.job_type),
@@ -410,26 +418,26 @@ impl<'s> Placer<'s> {
             return;
         }
         let current = Arc::clone(&self.job.current);
-        let mut by_version: BTreeMap<u64, Vec<Placement>> = BTreeMap::new();
-        for place in work.place {
-            let version = if place.last_stable {
-                self.last_stable(place.version_min)
-            } else {
-                current.version
-            };
-            by_version.entry(version).or_default().push(place);
+        let mut older: BTreeMap<u64, Vec<Placement>> = BTreeMap::new();
+        let mut of_current = work.place;
+        if of_current.iter().any(|place| place.last_stable) {
+            for place in std::mem::take(&mut of_current) {
+                let stable = || self.last_stable(place.version_min);
+                let older_than = place.last_stable.then(stable);
+                match older_than.filter(|version| *version != current.version) {
+                    Some(version) => older.entry(version).or_default().push(place),
+                    None => of_current.push(place),
+                }
+            }
         }
-        if !work.destructive.is_empty() {
-            by_version.entry(current.version).or_default();
-        }
+        let wants_current = !of_current.is_empty() || !work.destructive.is_empty();
+        let of_current = wants_current.then_some((current.version, of_current));
         let mut failed = 0;
-        let mut at_end = Arc::default();
-        for (number, places) in by_version {
-            let version = self
-                .state
-                .jobs()
-                .version(&plan.job, number)
-                .unwrap_or_else(|| Arc::clone(&current));
+        let mut at_end = None;
+        for (number, places) in older.into_iter().chain(of_current) {
+            let older = || self.state.jobs().version(&plan.job, number);
+            let older = (number != current.version).then(older).flatten();
+            let version = older.unwrap_or_else(|| Arc::clone(&current));
             let Some(group) = version.spec.group(&group.name) else {
                 continue;
             };
@@ -440,18 +448,22 @@ impl<'s> Placer<'s> {
             };
             let (runs, missed, how) =
                 self.place_version(&version, group, group_at, places, destructive, plan);
-            placed.placements.extend(runs);
+            if placed.placements.is_empty() {
+                placed.placements = runs;
+            } else {
+                placed.placements.extend(runs);
+            }
             placed.metrics = Arc::new(how.at_start);
             if missed > 0 {
                 failed += missed;
-                at_end = Arc::new(how.at_end);
+                at_end = Some(Arc::new(how.at_end));
             }
         }
         if failed > 0 {
             plan.failed.push(FailedGroup {
                 group: group.name.clone(),
                 count: failed,
-                metrics: at_end,
+                metrics: at_end.unwrap_or_default(),
             });
         }
         if placed.in_place || !placed.placements.is_empty() {
@@ -465,7 +477,7 @@ impl<'s> Placer<'s> {
         let current = &self.job.current;
         self.state
             .allocs()
-            .of_job(&self.job.key())
+            .of_job(self.key)
             .filter(|alloc| !alloc.is_terminal() && alloc.group().name == group.name)
             .filter(|alloc| !alloc.job().is_same(current))
             .map(AllocView::id)
@@ -478,7 +490,7 @@ impl<'s> Placer<'s> {
         let current = self.job.current.version;
         self.state
             .jobs()
-            .versions(&self.job.key())
+            .versions(self.key)
             .iter()
             .map(|version| version.version)
             .find(|version| *version < current && self.job.is_stable(*version))
@@ -497,11 +509,12 @@ impl<'s> Placer<'s> {
     ) -> (Vec<PlacementRun>, u32, Metrics) {
         let spec = &version.spec;
         let wanted = places.len() + destructive.len();
-        let chooser = match self.scan(spec, group, group_at, wanted) {
+        self.fleet.expect(wanted);
+        let mut chooser = match self.scan(spec, group, group_at, wanted) {
             Some(scan) => Chooser::Scan(Box::new(scan)),
             None => Chooser::Ranking(Box::new(self.ranking(spec, group, group_at))),
         };
-        let at_start = chooser.metrics(&self.fleet);
+        let at_start = chooser.take_metrics(&self.fleet);
         let older = Some(version.version).filter(|number| *number != self.job.current.version);
         let mut placing = Placing {
             placer: self,
@@ -517,7 +530,7 @@ impl<'s> Placer<'s> {
         placing.place(places, plan);
         let at_end = if placing.failed > 0 {
             placing.rank();
-            placing.chooser.metrics(&placing.placer.fleet)
+            placing.chooser.take_metrics(&placing.placer.fleet)
         } else {
             PlacementMetrics::default()
         };
@@ -558,7 +571,7 @@ impl<'s> Placer<'s> {
 
     /// Instances of the job that stay.
     fn present(&self) -> Vec<AllocView<'s>> {
-        let all = self.state.allocs().of_job(&self.job.key());
+        let all = self.state.allocs().of_job(self.key);
         all.filter(|alloc| !alloc.is_terminal() && !self.fleet.is_freed(*alloc))
             .collect()
     }
@@ -577,9 +590,10 @@ enum Chooser<'j> {
 }
 
 impl Chooser<'_> {
-    fn metrics(&self, fleet: &Fleet<'_>) -> PlacementMetrics {
+    /// How things stand; a scan knows how they stood at first, and says it once.
+    fn take_metrics(&mut self, fleet: &Fleet<'_>) -> PlacementMetrics {
         match self {
-            Self::Scan(scan) => scan.metrics(),
+            Self::Scan(scan) => scan.take_metrics(),
             Self::Ranking(ranking) => ranking.metrics(fleet),
         }
     }
@@ -698,10 +712,12 @@ impl Placing<'_, '_, '_> {
             return place;
         }
         self.rank();
-        let Placer { fleet, job, .. } = &mut *self.placer;
+        let Placer {
+            fleet, job, key, ..
+        } = &mut *self.placer;
         match &mut self.chooser {
             Chooser::Ranking(ranking) => {
-                ranking.place_preempting(fleet, &job.key(), job.current.spec.priority)
+                ranking.place_preempting(fleet, key, job.current.spec.priority)
             }
             Chooser::Scan(_) => None,
         }
@@ -727,6 +743,10 @@ impl Placing<'_, '_, '_> {
         let is_special = |place: &Placement| {
             has_extras || place.previous.is_some() || place.canary || self.older.is_some()
         };
+        if !places.iter().any(is_special) {
+            self.place_fresh(&places);
+            return;
+        }
         let (special, fresh): (Vec<_>, Vec<_>) = places.into_iter().partition(is_special);
         for place in special {
             self.place_special(place, plan);
@@ -787,6 +807,10 @@ impl Placing<'_, '_, '_> {
     /// Instances that nothing tells apart: how many each node gets is chosen one by one, then names are
     /// dealt out node by node, so that a node's share is one run.
     fn place_fresh(&mut self, fresh: &[Placement]) {
+        if let [alone] = fresh {
+            self.place_one(alone.name_index, PlacementDetail::default(), &[]);
+            return;
+        }
         let mut order: Vec<(Place, u32)> = Vec::new();
         let mut place_of: BTreeMap<NodeNumber, usize> = BTreeMap::new();
         let mut placed = 0;

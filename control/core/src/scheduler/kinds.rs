@@ -14,12 +14,13 @@
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::Affinity;
+use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
 use super::feasible::{Asks, ClassAt, Needs, Verdict, Verdicts};
+use super::rank::affinities;
 use crate::limits;
 use crate::state::{Column, Columns, NodeClass, State};
 
@@ -33,8 +34,11 @@ pub(super) const NEAR: f32 = 2e-5;
 /// As many as one instruction of every x86-64 takes.
 const LANES: usize = 4;
 
+/// Sizes of machines are few; where they are not, looking at more than these would cost what a power of ten does.
+const SIZES_MAX: usize = 8;
+
 /// A kind is sorted when one in so many of its nodes has changed, so that each change pays for its share.
-const SORTED_AFTER: usize = 8;
+const SORTED_AFTER: usize = 4;
 
 /// Neighbours of one kind.
 #[derive(Clone, Debug)]
@@ -49,15 +53,12 @@ pub(super) struct Block {
     memory_power: [f32; BLOCK],
     /// A bit for each slot where somebody may be placed.
     open: u64,
-    /// Of those together.
-    together: Together,
-    /// Slots were written since that was worked out.
-    is_stale: bool,
 }
 
-/// What the open nodes of a block have at least and at most.
+/// What the open nodes of a block, or of a kind, have at least and at most.
 #[derive(Clone, Copy, Debug)]
-struct Together {
+pub(super) struct Together {
+    open: u32,
     /// Free cpu, memory and disk.
     least_free: [i32; 3],
     most_free: [i32; 3],
@@ -68,12 +69,70 @@ struct Together {
 
 impl Together {
     const NOBODY: Self = Self {
+        open: 0,
         least_free: [i32::MAX; 3],
         most_free: [i32::MIN; 3],
         least_power: [f32::INFINITY; 2],
         least_number: u32::MAX,
         most_number: 0,
     };
+
+    /// One more node, or those of one more block.
+    fn add(&mut self, other: &Self) {
+        self.open += other.open;
+        for (least, free) in self.least_free.iter_mut().zip(other.least_free) {
+            *least = (*least).min(free);
+        }
+        for (most, free) in self.most_free.iter_mut().zip(other.most_free) {
+            *most = (*most).max(free);
+        }
+        for (least, power) in self.least_power.iter_mut().zip(other.least_power) {
+            *least = least.min(power);
+        }
+        self.least_number = self.least_number.min(other.least_number);
+        self.most_number = self.most_number.max(other.most_number);
+    }
+
+    /// The lowest number of an open node.
+    pub(super) fn least_number(&self) -> usize {
+        self.least_number as usize
+    }
+
+    /// No sum is less than this; infinite if nobody fits. No node is looked at for it.
+    pub(super) fn bound(&self, ask: Ask, algorithm: Algorithm) -> f32 {
+        let Self {
+            most_free: [cpu, memory, disk],
+            least_power: [cpu_power, memory_power],
+            ..
+        } = *self;
+        if cpu < ask.cpu || memory < ask.memory || disk < ask.disk {
+            return f32::INFINITY;
+        }
+        match algorithm {
+            Algorithm::Binpack => cpu_power * ask.cpu_factor + memory_power * ask.memory_factor,
+            // Everything free.
+            Algorithm::Spread => 10.0 * ask.cpu_factor + 10.0 * ask.memory_factor,
+        }
+    }
+
+    /// Whether there is room on every open node.
+    fn fits_all(&self, ask: Ask) -> bool {
+        let [cpu, memory, disk] = self.least_free;
+        ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
+    }
+
+    /// How many open nodes have too little, where no node need be looked at to tell.
+    fn short(&self, ask: Ask) -> Option<Short> {
+        let [least_cpu, ..] = self.least_free;
+        let [most_cpu, most_memory, _] = self.most_free;
+        if self.fits_all(ask) {
+            return Some([0; 3]);
+        }
+        if ask.cpu > most_cpu {
+            return Some([self.open, 0, 0]);
+        }
+        (ask.cpu <= least_cpu && ask.memory > most_memory).then_some([0, self.open, 0])
+    }
 }
 
 /// One instance, as nodes of one kind see it.
@@ -86,24 +145,73 @@ pub(super) struct Ask {
     memory_factor: f32,
 }
 
-impl Ask {
+/// One instance, for kinds of all sizes.
+#[derive(Debug)]
+pub(super) struct Factors {
+    ask: Amount,
     /// `None`: it is beyond what blocks can tell.
-    pub(super) fn new(ask: Amount, total: Amount, algorithm: Algorithm) -> Option<Self> {
-        let factor = |ask: u64, total: u64| {
-            let factor = narrow(10_f64.powf(-(ask as f64) / total as f64));
-            match algorithm {
-                Algorithm::Binpack => factor,
-                Algorithm::Spread => -factor,
-            }
+    amounts: Option<[i32; 3]>,
+    algorithm: Algorithm,
+    cpu: Known,
+    memory: Known,
+}
+
+/// The last factors by what there is in all, as many kinds have as much of the one or the other.
+#[derive(Debug, Default)]
+struct Known {
+    rows: [Option<(u64, f32)>; SIZES_MAX],
+    next: usize,
+}
+
+impl Factors {
+    pub(super) fn new(ask: Amount, algorithm: Algorithm) -> Self {
+        let bounded = |amount: u64| i32::try_from(amount).ok();
+        let amounts = || {
+            let (cpu, memory) = (bounded(ask.cpu_mhz)?, bounded(ask.memory_mb)?);
+            Some([cpu, memory, bounded(ask.disk_mb)?])
         };
-        Some(Self {
-            cpu: i32::try_from(ask.cpu_mhz).ok()?,
-            memory: i32::try_from(ask.memory_mb).ok()?,
-            disk: i32::try_from(ask.disk_mb).ok()?,
-            cpu_factor: factor(ask.cpu_mhz, total.cpu_mhz),
-            memory_factor: factor(ask.memory_mb, total.memory_mb),
+        Self {
+            ask,
+            amounts: amounts(),
+            algorithm,
+            cpu: Known::default(),
+            memory: Known::default(),
+        }
+    }
+
+    /// As nodes with `total` see it. `None`: it is beyond what blocks can tell.
+    pub(super) fn ask(&mut self, total: Amount) -> Option<Ask> {
+        let [cpu, memory, disk] = self.amounts?;
+        let algorithm = self.algorithm;
+        Some(Ask {
+            cpu,
+            memory,
+            disk,
+            cpu_factor: factor(&mut self.cpu, self.ask.cpu_mhz, total.cpu_mhz, algorithm),
+            memory_factor: factor(
+                &mut self.memory,
+                self.ask.memory_mb,
+                total.memory_mb,
+                algorithm,
+            ),
         })
     }
+}
+
+/// What of a power of ten an instance leaves that asks for `ask` of `total`.
+fn factor(known: &mut Known, ask: u64, total: u64, algorithm: Algorithm) -> f32 {
+    let mut rows = known.rows.iter().flatten();
+    if let Some((_, factor)) = rows.find(|(other, _)| *other == total) {
+        return *factor;
+    }
+    let factor = narrow(10_f64.powf(-(ask as f64) / total as f64));
+    let factor = match algorithm {
+        Algorithm::Binpack => factor,
+        Algorithm::Spread => -factor,
+    };
+    known.rows[known.next] = Some((total, factor));
+    known.next = (known.next + 1) % SIZES_MAX;
+    factor
 }
 
 #[expect(
@@ -142,31 +250,24 @@ impl Block {
         cpu_power: [0.0; BLOCK],
         memory_power: [0.0; BLOCK],
         open: 0,
-        together: Together::NOBODY,
-        is_stale: false,
     };
 
     pub(super) fn number(&self, slot: usize) -> usize {
         self.numbers[slot] as usize
     }
 
-    /// The lowest number of an open node.
-    pub(super) fn least_number(&self) -> usize {
-        self.together.least_number as usize
-    }
-
-    /// If the same is free on all open nodes, and it is enough: the sum of each, and which of them is the first from
-    /// `first` on, round the end.
-    pub(super) fn all_alike(&self, ask: Ask, first: usize) -> Option<(f32, usize)> {
+    /// If the same is free on all open nodes, which are `together`, and it is enough: the sum of each, and which of them
+    /// is the first from `first` on, round the end.
+    fn all_alike(&self, together: &Together, ask: Ask, first: usize) -> Option<(f32, usize)> {
         let Together {
             least_free: [least_cpu, least_memory, _],
             most_free: [most_cpu, most_memory, _],
             least_number,
             most_number,
             ..
-        } = self.together;
+        } = *together;
         let alike = least_cpu == most_cpu && least_memory == most_memory;
-        if !alike || most_cpu.max(most_memory) == i32::MAX || !self.fits_all(ask) {
+        if !alike || most_cpu.max(most_memory) == i32::MAX || !together.fits_all(ask) {
             return None;
         }
         let any = self.open.trailing_zeros() as usize;
@@ -192,58 +293,30 @@ impl Block {
     }
 
     /// The sum for one more instance; infinite where it does not fit. The less the better.
-    pub(super) fn sum(&self, slot: usize, ask: Ask) -> f32 {
-        let fits = self.cpu[slot] >= ask.cpu
-            && self.memory[slot] >= ask.memory
-            && self.disk[slot] >= ask.disk;
-        if fits {
-            self.cpu_power[slot] * ask.cpu_factor + self.memory_power[slot] * ask.memory_factor
-        } else {
-            f32::INFINITY
-        }
+    #[expect(
+        clippy::needless_bitwise_bool,
+        reason = "the compiler makes vector instructions of tests of this form"
+    )]
+    fn sum(&self, slot: usize, ask: Ask) -> f32 {
+        let short = (self.cpu[slot] < ask.cpu)
+            | (self.memory[slot] < ask.memory)
+            | (self.disk[slot] < ask.disk);
+        let sum =
+            self.cpu_power[slot] * ask.cpu_factor + self.memory_power[slot] * ask.memory_factor;
+        if short { f32::INFINITY } else { sum }
     }
 
-    /// No sum is less than this; infinite if nobody fits. No node is looked at for it.
-    pub(super) fn bound(&self, ask: Ask, algorithm: Algorithm) -> f32 {
-        let Together {
-            most_free: [cpu, memory, disk],
-            least_power: [cpu_power, memory_power],
-            ..
-        } = self.together;
-        if cpu < ask.cpu || memory < ask.memory || disk < ask.disk {
-            return f32::INFINITY;
-        }
-        match algorithm {
-            Algorithm::Binpack => cpu_power * ask.cpu_factor + memory_power * ask.memory_factor,
-            // Everything free.
-            Algorithm::Spread => 10.0 * ask.cpu_factor + 10.0 * ask.memory_factor,
-        }
-    }
-
-    /// Whether there is room on every open node.
-    pub(super) fn fits_all(&self, ask: Ask) -> bool {
-        let [cpu, memory, disk] = self.together.least_free;
-        ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
+    /// The sum of each.
+    pub(super) fn sums(&self, ask: Ask) -> [f32; BLOCK] {
+        std::array::from_fn(|slot| self.sum(slot, ask))
     }
 
     /// The least sum of all.
-    #[expect(
-        clippy::needless_range_loop,
-        clippy::needless_bitwise_bool,
-        reason = "the compiler makes vector instructions of loops and tests of this form"
-    )]
     pub(super) fn least(&self, ask: Ask) -> f32 {
         let mut least = [f32::INFINITY; LANES];
-        for at in (0..BLOCK).step_by(LANES) {
-            for lane in 0..LANES {
-                let slot = at + lane;
-                let short = (self.cpu[slot] < ask.cpu)
-                    | (self.memory[slot] < ask.memory)
-                    | (self.disk[slot] < ask.disk);
-                let sum = self.cpu_power[slot] * ask.cpu_factor
-                    + self.memory_power[slot] * ask.memory_factor;
-                let sum = if short { f32::INFINITY } else { sum };
-                least[lane] = if sum < least[lane] { sum } else { least[lane] };
+        for sums in self.sums(ask).chunks_exact(LANES) {
+            for (least, sum) in least.iter_mut().zip(sums) {
+                *least = if *sum < *least { *sum } else { *least };
             }
         }
         least.into_iter().fold(f32::INFINITY, f32::min)
@@ -255,22 +328,7 @@ impl Block {
         clippy::needless_bitwise_bool,
         reason = "the compiler makes vector instructions of loops and tests of this form"
     )]
-    pub(super) fn short(&self, ask: Ask) -> Short {
-        let Together {
-            least_free: [least_cpu, ..],
-            most_free: [most_cpu, most_memory, _],
-            ..
-        } = self.together;
-        if self.fits_all(ask) {
-            return [0; 3];
-        }
-        let open = self.open.count_ones();
-        if ask.cpu > most_cpu {
-            return [open, 0, 0];
-        }
-        if ask.cpu <= least_cpu && ask.memory > most_memory {
-            return [0, open, 0];
-        }
+    fn short(&self, ask: Ask) -> Short {
         let mut short = [[0_i32; LANES]; 3];
         for at in (0..BLOCK).step_by(LANES) {
             for lane in 0..LANES {
@@ -289,29 +347,24 @@ impl Block {
         [cpu - closed, memory, disk]
     }
 
-    /// What the open nodes have together changed.
-    fn summarise(&mut self) {
-        self.is_stale = false;
+    /// What the open nodes have together.
+    fn together(&self) -> Together {
         let mut together = Together::NOBODY;
         for slot in 0..BLOCK {
             if self.open >> slot & 1 == 0 {
                 continue;
             }
             let free = [self.cpu[slot], self.memory[slot], self.disk[slot]];
-            let powers = [self.cpu_power[slot], self.memory_power[slot]];
-            for (least, free) in together.least_free.iter_mut().zip(free) {
-                *least = (*least).min(free);
-            }
-            for (most, free) in together.most_free.iter_mut().zip(free) {
-                *most = (*most).max(free);
-            }
-            for (least, power) in together.least_power.iter_mut().zip(powers) {
-                *least = least.min(power);
-            }
-            together.least_number = together.least_number.min(self.numbers[slot]);
-            together.most_number = together.most_number.max(self.numbers[slot]);
+            together.add(&Together {
+                open: 1,
+                least_free: free,
+                most_free: free,
+                least_power: [self.cpu_power[slot], self.memory_power[slot]],
+                least_number: self.numbers[slot],
+                most_number: self.numbers[slot],
+            });
         }
-        self.together = together;
+        together
     }
 
     fn row(&self, slot: usize) -> Row {
@@ -349,13 +402,11 @@ impl Block {
             self.cpu[slot] = -1;
             self.open &= !(1 << slot);
         }
-        self.is_stale = true;
     }
 
     fn close(&mut self, slot: usize) {
         self.cpu[slot] = -1;
         self.open &= !(1 << slot);
-        self.summarise();
     }
 }
 
@@ -368,6 +419,11 @@ pub(super) struct Kind {
     pub(super) group: usize,
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
+    /// What the nodes of each block have together, and those of all.
+    pub(super) together: Vec<Together>,
+    pub(super) whole: Together,
+    /// Blocks that were written to since that was worked out, some of them more than once.
+    stale: Vec<usize>,
     len: usize,
     /// Changes since it was sorted.
     changes: usize,
@@ -380,10 +436,7 @@ impl Kind {
 
     /// Nodes on which somebody may be placed.
     pub(super) fn open(&self) -> u32 {
-        self.blocks
-            .iter()
-            .map(|block| block.open.count_ones())
-            .sum()
+        self.whole.open
     }
 
     /// The numbers of those.
@@ -392,6 +445,45 @@ impl Kind {
             let slots = (0..BLOCK).filter(|slot| block.open >> slot & 1 == 1);
             slots.map(|slot| block.number(slot))
         })
+    }
+
+    /// How many open nodes have too little.
+    pub(super) fn short(&self, ask: Ask) -> Short {
+        if let Some(short) = self.whole.short(ask) {
+            return short;
+        }
+        let blocks = self.blocks.iter().zip(&self.together);
+        let shorts = blocks.map(|(block, together)| match together.short(ask) {
+            Some(short) => short,
+            None => block.short(ask),
+        });
+        shorts.fold([0; 3], |sum, more| {
+            std::array::from_fn(|at| sum[at] + more[at])
+        })
+    }
+
+    /// If all open nodes of a block are alike: see [`Block::all_alike`].
+    pub(super) fn all_alike(&self, block: usize, ask: Ask, first: usize) -> Option<(f32, usize)> {
+        self.blocks[block].all_alike(&self.together[block], ask, first)
+    }
+
+    /// Works out again what the nodes of blocks that were written to have together.
+    fn summarise(&mut self) {
+        if self.stale.is_empty() {
+            return;
+        }
+        self.together.resize(self.blocks.len(), Together::NOBODY);
+        self.stale.sort_unstable();
+        self.stale.dedup();
+        for at in self.stale.drain(..) {
+            // One that is no more has nothing to say.
+            if let Some(block) = self.blocks.get(at) {
+                self.together[at] = block.together();
+            }
+        }
+        let mut whole = Together::NOBODY;
+        self.together.iter().for_each(|block| whole.add(block));
+        self.whole = whole;
     }
 
     /// Makes room for one more and says where.
@@ -409,9 +501,25 @@ impl Kind {
         let last = self.blocks[self.len / BLOCK].row(self.len % BLOCK);
         self.blocks[slot / BLOCK].put(slot % BLOCK, last);
         self.blocks[self.len / BLOCK].put(self.len % BLOCK, Row::NOBODY);
-        self.blocks[slot / BLOCK].is_stale = true;
-        self.blocks[self.len / BLOCK].is_stale = true;
+        self.stale.extend([slot / BLOCK, self.len / BLOCK]);
         self.blocks.truncate(self.len.div_ceil(BLOCK));
+    }
+
+    fn write(&mut self, slot: usize, number: u32, column: &Column) {
+        self.blocks[slot / BLOCK].write(slot % BLOCK, number, column);
+        self.is_stale(slot / BLOCK);
+    }
+
+    fn close(&mut self, slot: usize) {
+        self.blocks[slot / BLOCK].close(slot % BLOCK);
+        self.is_stale(slot / BLOCK);
+    }
+
+    fn is_stale(&mut self, block: usize) {
+        // Neighbours are often written to one after the other.
+        if self.stale.last() != Some(&block) {
+            self.stale.push(block);
+        }
     }
 
     fn sort(&mut self) {
@@ -427,7 +535,8 @@ impl Kind {
         for (slot, row) in rows.into_iter().enumerate() {
             self.blocks[slot / BLOCK].put(slot % BLOCK, row);
         }
-        self.blocks.iter_mut().for_each(Block::summarise);
+        self.stale.extend(0..self.blocks.len());
+        self.summarise();
     }
 }
 
@@ -471,8 +580,22 @@ const NOWHERE: Position = Position {
 /// What a group wants of a node besides room.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wants {
-    pub(super) asks: Asks,
-    pub(super) affinities: Vec<Affinity>,
+    asks: Asks,
+    affinities: Vec<Affinity>,
+}
+
+impl Wants {
+    fn of(job: &JobSpec, group: &TaskGroup) -> Self {
+        Self {
+            asks: Asks::of(job, group),
+            affinities: affinities(job, group).cloned().collect(),
+        }
+    }
+
+    /// Whether it is what the group wants: as [`Self::of`], without making it.
+    fn is_of(&self, job: &JobSpec, group: &TaskGroup) -> bool {
+        self.asks.is_of(job, group) && self.affinities.iter().eq(affinities(job, group))
+    }
 }
 
 /// What becomes of those who want the same on each group of classes.
@@ -545,6 +668,8 @@ pub(super) struct Kinds {
     written: Vec<usize>,
     /// What becomes of those who asked. A class says all that rules look at, so that never grows old.
     judged: BTreeMap<Wants, Judged>,
+    /// The last of them, which is not in `judged`: jobs that come together often want the same.
+    last: Option<(Wants, Judged)>,
 }
 
 impl Kinds {
@@ -597,6 +722,9 @@ impl Kinds {
                 group,
                 total,
                 blocks: Vec::new(),
+                together: Vec::new(),
+                whole: Together::NOBODY,
+                stale: Vec::new(),
                 len: 0,
                 changes: 0,
             });
@@ -604,7 +732,7 @@ impl Kinds {
         });
         let slot = kinds[at].push();
         let name = u32::try_from(number).unwrap_or(u32::MAX);
-        kinds[at].blocks[slot / BLOCK].write(slot % BLOCK, name, column);
+        kinds[at].write(slot, name, column);
         kinds[at].changes += 1;
         self.say_where(at, slot);
     }
@@ -635,16 +763,14 @@ impl Kinds {
     }
 
     fn write(&mut self, number: usize, column: &Column) {
-        if let Some((block, slot)) = self.block_mut(number) {
-            block.write(slot, block.numbers[slot], column);
+        if let Some((kind, slot)) = self.kind_mut(number) {
+            kind.write(slot, kind.number(slot), column);
         }
     }
 
-    fn block_mut(&mut self, number: usize) -> Option<(&mut Block, usize)> {
+    fn kind_mut(&mut self, number: usize) -> Option<(&mut Kind, usize)> {
         let Position { kind, at } = *self.positions.get(number)?;
-        let kind = self.kinds.get_mut(kind as usize)?;
-        let block = kind.blocks.get_mut(at as usize / BLOCK)?;
-        Some((block, at as usize % BLOCK))
+        Some((self.kinds.get_mut(kind as usize)?, at as usize))
     }
 
     pub(super) fn all(&self) -> &[Kind] {
@@ -664,16 +790,17 @@ impl Kinds {
     pub(super) fn set(&mut self, number: usize, column: &Column) {
         self.written.push(number);
         self.write(number, column);
-        if let Some((block, _)) = self.block_mut(number) {
-            block.summarise();
+        if let Some((kind, _)) = self.kind_mut(number) {
+            kind.summarise();
         }
     }
 
     /// Nobody is placed on node `number` by its sum.
     pub(super) fn close(&mut self, number: usize) {
         self.written.push(number);
-        if let Some((block, slot)) = self.block_mut(number) {
-            block.close(slot);
+        if let Some((kind, slot)) = self.kind_mut(number) {
+            kind.close(slot);
+            kind.summarise();
         }
     }
 
@@ -691,10 +818,7 @@ impl Kinds {
     }
 
     fn summarise(&mut self) {
-        let blocks = self.kinds.iter_mut().flat_map(|kind| &mut kind.blocks);
-        blocks
-            .filter(|block| block.is_stale)
-            .for_each(Block::summarise);
+        self.kinds.iter_mut().for_each(Kind::summarise);
     }
 
     /// The group of a class. A new one is with those that nobody told apart so far.
@@ -709,13 +833,21 @@ impl Kinds {
         0
     }
 
-    /// What is known of those who want the same. Give it back with [`Self::keep`].
-    pub(super) fn take_judged(&mut self, wants: &Wants) -> Judged {
-        let known = self.judged.remove(wants);
-        known.unwrap_or_else(|| Judged::new(wants))
+    /// What is known of those who want what the group does. Give it back with [`Self::keep`].
+    pub(super) fn take_judged(&mut self, job: &JobSpec, group: &TaskGroup) -> (Wants, Judged) {
+        if let Some(last) = self.last.take_if(|(wants, _)| wants.is_of(job, group)) {
+            return last;
+        }
+        let wants = Wants::of(job, group);
+        let known = self.judged.remove(&wants);
+        let judged = known.unwrap_or_else(|| Judged::new(&wants));
+        (wants, judged)
     }
 
     pub(super) fn keep(&mut self, wants: Wants, judged: Judged) {
+        let Some((wants, judged)) = self.last.replace((wants, judged)) else {
+            return;
+        };
         if self.judged.len() >= limits::CONSTRAINT_SETS_MAX {
             self.judged.clear();
         }
@@ -743,9 +875,9 @@ impl Kinds {
             let column = known.or_else(|| columns.iter().find(is_one));
             let node = column.and_then(|column| state.nodes().get(&column.node_id));
             let Some(node) = node else { return false };
-            let (class_at, verdict) = judged.verdicts.of(*class, || Some(&node.spec));
+            let (judgement, verdict) = judged.verdicts.of(*class, || Some(&node.spec));
             let view = View {
-                class_at,
+                class_at: judgement.at,
                 is_feasible: *verdict == Verdict::Feasible,
                 affinity: likes(&node.spec),
             };

@@ -36,10 +36,10 @@ use muster_domain::node::NodeSpec;
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{Asks, ClassAt, Condition, Needs, Verdict, Verdicts, value_of};
+use super::feasible::{Asks, Condition, Counts, Needs, Verdict, Verdicts, value_of};
 use super::fleet::{Assigned, Extras, Fleet, numbered};
 use crate::limits;
-use crate::state::{AllocView, NodeClass};
+use crate::state::AllocView;
 use distinct::{Hosts, Property};
 use evict::Evictions;
 use grouped::{Grouped, Own};
@@ -65,6 +65,8 @@ const NOWHERE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     number: usize,
+    /// Its class, as a number; they are given in order.
+    class: usize,
     /// Instances of the group that are on it, or planned there.
     collisions: u32,
     /// Instances of the job.
@@ -90,6 +92,8 @@ enum Best {
         values: Vec<Vec<Option<u32>>>,
         /// The shared part, by group.
         shared: Vec<f64>,
+        /// Room to work it out in.
+        boosts: Vec<f64>,
     },
 }
 
@@ -178,18 +182,19 @@ impl<'a> Ranking<'a> {
         planned: impl Iterator<Item = (usize, bool)>,
     ) {
         let mut uses = spread::uses(&job.spreads, &group.spreads, group.count);
-        let mut attributes: Vec<Values> = Vec::new();
-        attributes.resize_with(uses.len(), Values::default);
+        let attributes = uses.iter().map(|of| Values::of(&of.attribute));
+        let mut attributes: Vec<Values> = attributes.collect();
         if !uses.is_empty() || !self.properties.is_empty() {
             for candidate in &self.candidates {
-                let Some(spec) = fleet.spec(candidate.number) else {
-                    continue;
-                };
+                let spec = || fleet.spec(candidate.number);
                 for (of, values) in uses.iter().zip(&mut attributes) {
-                    values.push(&of.attribute, spec);
+                    values.push(&of.attribute, candidate.class, spec);
                 }
                 for property in &mut self.properties {
-                    property.values.push(property.attribute, spec);
+                    let Property {
+                        attribute, values, ..
+                    } = property;
+                    values.push(attribute, candidate.class, spec);
                 }
             }
         }
@@ -265,12 +270,13 @@ impl<'a> Ranking<'a> {
             };
             group_of.push(number);
         }
-        let mut shared = Vec::new();
-        share(&self.spreads, &values, &mut shared);
+        let (mut shared, mut boosts) = (Vec::new(), Vec::new());
+        share(&self.spreads, &values, &mut shared, &mut boosts);
         Best::Shared {
             groups: Grouped::new(&group_of, &self.owns, first),
             values,
             shared,
+            boosts,
         }
     }
 
@@ -413,8 +419,14 @@ impl<'a> Ranking<'a> {
         }
         let own = self.own(fleet, at, false);
         self.set(at, own);
-        if let Best::Shared { values, shared, .. } = &mut self.best {
-            share(&self.spreads, values, shared);
+        if let Best::Shared {
+            values,
+            shared,
+            boosts,
+            ..
+        } = &mut self.best
+        {
+            share(&self.spreads, values, shared, boosts);
         }
     }
 
@@ -599,7 +611,7 @@ impl<'a> Ranking<'a> {
 type Components = [Option<(&'static str, f64)>; 5];
 
 /// What a node's own part of the score is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Terms {
     total: Amount,
     /// With the instance.
@@ -630,9 +642,12 @@ impl Terms {
     }
 
     fn own(self, algorithm: Algorithm, count: u32) -> Own {
-        let components = self.components(algorithm, count);
-        Own::of(components.into_iter().flatten().map(|(_, score)| score))
+        together(self.components(algorithm, count))
     }
+}
+
+fn together(components: Components) -> Own {
+    Own::of(components.into_iter().flatten().map(|(_, score)| score))
 }
 
 fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> NodeScore {
@@ -663,17 +678,33 @@ fn has_capacity(total: Amount) -> Result<(), &'static str> {
 }
 
 /// What spreads make of each group of candidates.
-fn share(spreads: &[SpreadOver], values: &[Vec<Option<u32>>], shared: &mut Vec<f64>) {
+fn share(
+    spreads: &[SpreadOver],
+    values: &[Vec<Option<u32>>],
+    shared: &mut Vec<f64>,
+    boosts: &mut Vec<f64>,
+) {
     shared.clear();
     shared.resize(values.len(), 0.0);
-    let mut boosts = Vec::new();
     for (at, spread) in spreads.iter().enumerate() {
-        spread.uses.boosts(&mut boosts);
+        spread.uses.boosts(boosts);
         let missing = boosts.len() - 1;
         for (sum, own) in shared.iter_mut().zip(values) {
             *sum += boosts[own[at].map_or(missing, |value| value as usize)];
         }
     }
+}
+
+/// The affinities of job, group and tasks.
+pub(super) fn affinities<'a>(
+    job: &'a JobSpec,
+    group: &'a TaskGroup,
+) -> impl Iterator<Item = &'a Affinity> {
+    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
+    job.affinities
+        .iter()
+        .chain(&group.affinities)
+        .chain(of_tasks)
 }
 
 /// The affinities of job, group and tasks, prepared.
@@ -682,17 +713,8 @@ struct Affinities<'a> {
 }
 
 impl<'a> Affinities<'a> {
-    /// The affinities themselves.
-    fn all(job: &'a JobSpec, group: &'a TaskGroup) -> impl Iterator<Item = &'a Affinity> {
-        let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
-        job.affinities
-            .iter()
-            .chain(&group.affinities)
-            .chain(of_tasks)
-    }
-
     fn of(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
-        let conditions = Self::all(job, group).map(|affinity| {
+        let conditions = affinities(job, group).map(|affinity| {
             let condition = Condition::new(&affinity.left, affinity.operand, &affinity.right);
             (affinity.weight, condition)
         });
@@ -719,14 +741,17 @@ impl<'a> Affinities<'a> {
             return Vec::new();
         }
         let by_node = self.names_one_node();
-        let mut known: BTreeMap<NodeClass, Option<f64>> = BTreeMap::new();
+        let mut known: Vec<Option<Option<f64>>> = Vec::new();
         let scores = candidates.iter().map(|candidate| {
-            let class = fleet.column(candidate.number).class;
-            if let Some(score) = known.get(&class).filter(|_| !by_node) {
-                return *score;
+            let class = candidate.class;
+            if known.len() <= class {
+                known.resize(class + 1, None);
+            }
+            if let Some(score) = known[class].filter(|_| !by_node) {
+                return score;
             }
             let score = self.score(fleet.spec(candidate.number)?);
-            known.insert(class, score);
+            known[class] = Some(score);
             score
         });
         scores.collect()
@@ -737,8 +762,9 @@ impl<'a> Affinities<'a> {
 #[derive(Debug, Default)]
 struct Census {
     evaluated: u32,
-    filtered: BTreeMap<String, u32>,
-    available: BTreeMap<String, u32>,
+    /// By name, in order.
+    filtered: Vec<(String, u32)>,
+    available: Vec<(String, u32)>,
 }
 
 impl Census {
@@ -747,30 +773,31 @@ impl Census {
         let nodes = fleet.state().nodes();
         let mut verdicts = Verdicts::new(needs);
         let mut candidates = Vec::with_capacity(fleet.columns().len());
-        let mut counts: BTreeMap<ClassAt, u32> = BTreeMap::new();
+        let mut counts = Counts::default();
         for (number, column) in fleet.columns().iter().enumerate() {
             if !column.takes_work {
                 continue;
             }
-            let (class_at, verdict) = verdicts.of(column.class, || {
+            let (judgement, verdict) = verdicts.of(column.class, || {
                 nodes.get(&column.node_id).map(|node| &*node.spec)
             });
-            *counts.entry(class_at).or_default() += 1;
+            counts.add(judgement.at, 1);
             if *verdict == Verdict::Feasible {
                 candidates.push(Candidate {
                     number,
+                    class: judgement.class,
                     collisions: 0,
                     of_job: 0,
                 });
             }
         }
-        self.count_all(&verdicts, counts);
+        self.count_all(&verdicts, &counts);
         candidates
     }
 
     /// Counts nodes by the verdict on them.
-    fn count_all(&mut self, verdicts: &Verdicts, counts: BTreeMap<ClassAt, u32>) {
-        for (class_at, count) in counts {
+    fn count_all(&mut self, verdicts: &Verdicts, counts: &Counts) {
+        for (class_at, count) in counts.iter() {
             let datacenter = verdicts.datacenter(class_at);
             self.count(verdicts.verdict(class_at), datacenter, count);
         }
@@ -794,20 +821,18 @@ impl Census {
     fn into_metrics(self) -> PlacementMetrics {
         PlacementMetrics {
             nodes_evaluated: self.evaluated,
-            nodes_filtered: self.filtered.values().sum(),
-            nodes_available: self.available.into_iter().collect(),
-            constraint_filtered: self.filtered.into_iter().collect(),
+            nodes_filtered: self.filtered.iter().map(|(_, nodes)| nodes).sum(),
+            nodes_available: self.available,
+            constraint_filtered: self.filtered,
             ..PlacementMetrics::default()
         }
     }
 }
 
-fn add(counts: &mut BTreeMap<String, u32>, key: &str, more: u32) {
-    match counts.get_mut(key) {
-        Some(count) => *count += more,
-        None => {
-            counts.insert(key.to_owned(), more);
-        }
+fn add(counts: &mut Vec<(String, u32)>, key: &str, more: u32) {
+    match counts.binary_search_by(|(other, _)| other.as_str().cmp(key)) {
+        Ok(at) => counts[at].1 += more,
+        Err(at) => counts.insert(at, (key.to_owned(), more)),
     }
 }
 

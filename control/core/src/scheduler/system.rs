@@ -30,9 +30,13 @@ struct Present<'a> {
     restarted: Vec<AllocView<'a>>,
 }
 
-pub(super) fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
-    let job = state.jobs().get(&eval.job).map(|job| &**job);
-    let mut plan = empty_plan(state, eval.id, eval.job.clone());
+pub(super) fn schedule(
+    state: &State,
+    job: Option<&Job>,
+    eval: &Evaluation,
+    now: Timestamp,
+) -> ScheduleOutcome {
+    let mut plan = empty_plan(state, job, eval);
     let running = job.filter(|job| !job.stop);
     let mut groups: BTreeMap<&str, Present<'_>> = BTreeMap::new();
     let mut desired: BTreeMap<String, DesiredUpdates> = BTreeMap::new();

@@ -378,8 +378,9 @@ fn a_node_without_cpu_takes_nothing() {
 #[test]
 fn plans_under_way_do_not_choose_the_same_place() {
     let mut cluster = Cluster::new();
-    for number in 0..2 {
-        cluster.node(node(&format!("n{number}")).cpu_mhz(1_000).build());
+    // The smaller one would be the fuller: everybody likes it better.
+    for (name, cpu_mhz) in [("small", 1_000), ("large", 1_200)] {
+        cluster.node(node(name).cpu_mhz(cpu_mhz).build());
     }
     for name in ["one", "other", "third"] {
         let spec = Box::new(job(name).cpu_mhz(900).memory_mb(10).build());

@@ -140,8 +140,8 @@ impl Column {
 }
 
 /// Columns in a page. A scheduler that follows changes looks at one pointer a page and reads whole pages
-/// that changed, about 6 KiB; a write after a snapshot copies one.
-pub const PAGE_COLUMNS: usize = 64;
+/// that changed, about 3 KiB; a write after a snapshot copies one.
+pub const PAGE_COLUMNS: usize = 32;
 
 /// Neighbouring columns. A page is never changed while anybody else holds it, so a page with the same
 /// address as one that is held says the same.

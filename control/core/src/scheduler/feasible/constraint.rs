@@ -225,7 +225,13 @@ fn is_reference(target: &str) -> bool {
     target.starts_with("${")
 }
 
-pub(super) fn names_one_node(target: &str) -> bool {
+/// Whether nodes of one class may meet it or not.
+pub(super) fn is_about_one_node(constraint: &Constraint) -> bool {
+    names_one_node(&constraint.left) || names_one_node(&constraint.right)
+}
+
+/// Whether nodes of one class may differ in what it reads as.
+pub(in crate::scheduler) fn names_one_node(target: &str) -> bool {
     ["${node.unique.", "${attr.unique.", "${meta.unique."]
         .iter()
         .any(|prefix| target.starts_with(prefix))

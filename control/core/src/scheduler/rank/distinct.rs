@@ -72,7 +72,7 @@ pub(super) fn properties<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> Vec<Prop
                 attribute: &constraint.left,
                 of_job,
                 max: constraint.right.parse().unwrap_or(1),
-                values: Values::default(),
+                values: Values::of(&constraint.left),
                 used: Vec::new(),
             });
         }

@@ -42,6 +42,31 @@ impl Own {
 struct Level {
     sums: Vec<f64>,
     best: Tournament,
+    /// Which of the tops is its own.
+    top: usize,
+}
+
+/// The best of one level of one group.
+#[derive(Clone, Copy, Debug)]
+struct Top {
+    group: usize,
+    at: usize,
+    own: Own,
+}
+
+impl Top {
+    /// `number` is that of the level.
+    fn of(group: usize, number: usize, members: &[u32], level: &Level) -> Self {
+        let winner = level.best.winner();
+        Self {
+            group,
+            at: winner.map_or(0, |winner| members[winner] as usize),
+            own: Own {
+                sum: winner.map_or(f64::NEG_INFINITY, |winner| level.sums[winner]),
+                components: number + 1,
+            },
+        }
+    }
 }
 
 /// Candidates with the same values.
@@ -57,6 +82,8 @@ pub(super) struct Grouped {
     groups: Vec<Group>,
     /// Group and place in it of each candidate.
     places: Vec<(u32, u32)>,
+    /// The best of every level that there is, side by side.
+    tops: Vec<Top>,
     first: usize,
 }
 
@@ -73,7 +100,8 @@ impl Grouped {
             places.push((*group, u32::try_from(members.len()).unwrap_or(u32::MAX)));
             members.push(at);
         }
-        for group in &mut groups {
+        let mut tops = Vec::new();
+        for (group_at, group) in groups.iter_mut().enumerate() {
             for (number, slot) in group.levels.iter_mut().enumerate() {
                 let sum_of = |at: &u32| {
                     let own = owns[*at as usize];
@@ -87,13 +115,16 @@ impl Grouped {
                 if sums.iter().any(|sum| *sum > f64::NEG_INFINITY) {
                     let begin = group.members.partition_point(|at| (*at as usize) < first);
                     let best = Tournament::new(&sums, begin);
-                    *slot = Some(Level { sums, best });
+                    let top = tops.len();
+                    let level = slot.insert(Level { sums, best, top });
+                    tops.push(Top::of(group_at, number, &group.members, level));
                 }
             }
         }
         Self {
             groups,
             places,
+            tops,
             first,
         }
     }
@@ -101,7 +132,8 @@ impl Grouped {
     /// The candidate's own part changed.
     pub(super) fn update(&mut self, at: usize, own: Own) {
         let (group, place) = self.places[at];
-        let Group { members, levels } = &mut self.groups[group as usize];
+        let group = group as usize;
+        let Group { members, levels } = &mut self.groups[group];
         for (number, slot) in levels.iter_mut().enumerate() {
             let is_here = own.components == number + 1 && own.sum > f64::NEG_INFINITY;
             let level = match slot {
@@ -110,7 +142,10 @@ impl Grouped {
                     let sums = vec![f64::NEG_INFINITY; members.len()];
                     let begin = members.partition_point(|at| (*at as usize) < self.first);
                     let best = Tournament::new(&sums, begin);
-                    slot.insert(Level { sums, best })
+                    let top = self.tops.len();
+                    let level = slot.insert(Level { sums, best, top });
+                    self.tops.push(Top::of(group, number, members, level));
+                    level
                 }
                 None => continue,
             };
@@ -119,6 +154,7 @@ impl Grouped {
             if level.sums[place].to_bits() != sum.to_bits() {
                 level.sums[place] = sum;
                 level.best.update(&level.sums, place);
+                self.tops[level.top] = Top::of(group, number, members, level);
             }
         }
     }
@@ -133,28 +169,15 @@ impl Grouped {
         // Those before `first` come last.
         let place = |at: usize| (at < self.first, at);
         let mut best: Option<(usize, f64)> = None;
-        for (group, shared) in self.groups.iter().zip(shared) {
-            for (number, level) in (0..).zip(&group.levels) {
-                let Some(level) = level else { continue };
-                let Some(winner) = level.best.winner() else {
-                    continue;
-                };
-                let sum = level.sums[winner];
-                if sum == f64::NEG_INFINITY {
-                    continue;
-                }
-                let own = Own {
-                    sum,
-                    components: number + 1,
-                };
-                let (at, score) = (group.members[winner] as usize, own.score(*shared));
-                let is_better = best.is_none_or(|(other, top)| {
-                    let order = score.total_cmp(&top);
-                    order.then_with(|| place(other).cmp(&place(at))).is_gt()
-                });
-                if is_better {
-                    best = Some((at, score));
-                }
+        let tops = self.tops.iter();
+        for Top { group, at, own } in tops.filter(|top| top.own.sum > f64::NEG_INFINITY) {
+            let score = own.score(shared[*group]);
+            let is_better = best.is_none_or(|(other, top)| {
+                let order = score.total_cmp(&top);
+                order.then_with(|| place(other).cmp(&place(*at))).is_gt()
+            });
+            if is_better {
+                best = Some((*at, score));
             }
         }
         best

@@ -15,11 +15,14 @@ use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
 use super::distinct::{self, Hosts};
-use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, node_score, numbered};
+use super::{
+    Affinities, Census, Components, FULL, Own, Place, Terms, has_capacity, node_score, numbered,
+    together,
+};
 use crate::limits;
-use crate::scheduler::feasible::{Asks, ClassAt};
+use crate::scheduler::feasible::Counts;
 use crate::scheduler::fleet::{Assigned, Extras, Fleet};
-use crate::scheduler::kinds::{self, Ask, BLOCK, Block, NEAR, Short, View, Wants};
+use crate::scheduler::kinds::{self, Ask, Factors, Judged, Kind, NEAR, Short, View, Wants};
 use crate::state::AllocView;
 
 /// A scan looks at kinds and a few blocks for each instance, a ranking at every node once and then at one path in a
@@ -45,7 +48,7 @@ struct Usable {
     kind: usize,
     ask: Ask,
     affinity: Option<f64>,
-    /// The least sum of each block, or a bound below it.
+    /// The least sum of each block, or a bound below it. Empty until somebody looks at blocks.
     least: Vec<(f32, Known)>,
     /// The best node of each block where it was worked out. Empty until one is.
     best: Vec<Option<Best>>,
@@ -73,41 +76,56 @@ struct Best {
 
 impl Usable {
     /// What is known of some blocks changed.
-    fn summarise(&mut self) {
-        let sums = self.least.iter().map(|(sum, _)| *sum);
-        self.low = sums.fold(f32::INFINITY, f32::min);
+    fn summarise(&mut self, kind: &Kind, algorithm: Algorithm) {
+        self.low = if self.least.is_empty() {
+            kind.whole.bound(self.ask, algorithm)
+        } else {
+            self.lowest()
+        };
         self.top = None;
         self.is_sum = false;
     }
 
+    /// The least of all sums and bounds of blocks.
+    fn lowest(&self) -> f32 {
+        let sums = self.least.iter().map(|(sum, _)| *sum);
+        sums.fold(f32::INFINITY, f32::min)
+    }
+
+    /// From here on each block is looked at.
+    fn open(&mut self, kind: &Kind, algorithm: Algorithm) {
+        if self.least.is_empty() {
+            let bounds = kind.together.iter();
+            let bounds = bounds.map(|block| (block.bound(self.ask, algorithm), Known::Bound));
+            self.least = bounds.collect();
+        }
+    }
+
     /// Looks at the blocks with the lowest bounds until the lowest of all is a sum.
-    fn find_least(&mut self, blocks: &[Block], first: usize) {
+    fn find_least(&mut self, kind: &Kind, algorithm: Algorithm, first: usize) {
+        self.open(kind, algorithm);
         while !self.is_sum {
             // Blocks that were looked at meanwhile need not be as low as their bounds.
-            let sums = self.least.iter().map(|(sum, _)| *sum);
-            self.low = sums.fold(f32::INFINITY, f32::min);
+            self.low = self.lowest();
             let low = self.low;
             let is_lowest = |(sum, _): &(f32, Known)| *sum <= low;
             let mut lowest = self.least.iter().filter(|it| is_lowest(it));
             self.is_sum = lowest.any(|(_, known)| *known == Known::Least);
             match self.least.iter().position(is_lowest) {
-                Some(at) if !self.is_sum => {
-                    self.least[at] = look(&blocks[at], self.ask, self.least[at], first);
-                }
+                Some(at) if !self.is_sum => self.look(kind, at, first),
                 Some(_) => {}
                 None => self.is_sum = true,
             }
         }
     }
-}
 
-/// The least sum of a block of which a bound is known.
-fn look(block: &Block, ask: Ask, (bound, known): (f32, Known), first: usize) -> (f32, Known) {
-    match known {
-        Known::Least => (bound, known),
-        Known::Bound => {
-            let alike = block.all_alike(ask, first).map(|(sum, _)| sum);
-            (alike.unwrap_or_else(|| block.least(ask)), Known::Least)
+    /// Finds the least sum of the block at `at`.
+    fn look(&mut self, kind: &Kind, at: usize, first: usize) {
+        let (_, known) = self.least[at];
+        if known == Known::Bound {
+            let alike = kind.all_alike(at, self.ask, first).map(|(sum, _)| sum);
+            let sum = alike.unwrap_or_else(|| kind.blocks[at].least(self.ask));
+            self.least[at] = (sum, Known::Least);
         }
     }
 }
@@ -172,15 +190,19 @@ impl<'a> Scan<'a> {
         if wanted.saturating_mul(RANKED_FROM) > fleet.columns().len().max(WORTH_A_RANKING) {
             return None;
         }
-        let (extras, asks) = (Extras::of(group), Asks::of(job, group));
+        let extras = Extras::of(group);
         let affinities = Affinities::of(job, group);
         if !job.spreads.is_empty()
             || !group.spreads.is_empty()
             || !extras.only_ports()
-            || asks.names_one_node()
             || affinities.names_one_node()
             || !distinct::properties(job, group).is_empty()
         {
+            return None;
+        }
+        let (wants, judged) = fleet.kinds_mut().take_judged(job, group);
+        if judged.verdicts().differ_within_class() {
+            fleet.kinds_mut().keep(wants, judged);
             return None;
         }
         let mut scan = Self {
@@ -201,11 +223,7 @@ impl<'a> Scan<'a> {
         };
         fleet.follow();
         let mut census = Census::default();
-        let wants = Wants {
-            asks,
-            affinities: Affinities::all(job, group).cloned().collect(),
-        };
-        scan.choose_kinds(fleet, wants, &affinities, &mut census)?;
+        scan.choose_kinds(fleet, (wants, judged), &affinities, &mut census)?;
         scan.metrics = census.into_metrics();
         let present = present.filter_map(|alloc| {
             let of_group = alloc.group().name == group.name;
@@ -250,19 +268,20 @@ impl<'a> Scan<'a> {
     fn choose_kinds(
         &mut self,
         fleet: &mut Fleet<'_>,
-        wants: Wants,
+        (wants, mut judged): (Wants, Judged),
         affinities: &Affinities<'_>,
         census: &mut Census,
     ) -> Option<()> {
         let state = fleet.state();
-        let mut judged = fleet.kinds_mut().take_judged(&wants);
         fleet
             .kinds_mut()
             .agree(&mut judged, state, |spec| affinities.score(spec));
         let mut is_too_large = false;
-        let mut last: Option<(Amount, Ask)> = None;
-        let mut counts: BTreeMap<ClassAt, u32> = BTreeMap::new();
-        self.usable_of = vec![None; fleet.kinds().all().len()];
+        let mut factors = Factors::new(self.ask, self.algorithm);
+        let mut counts = Counts::default();
+        let kinds = fleet.kinds().all().len();
+        self.usable_of = vec![None; kinds];
+        self.usable = Vec::with_capacity(kinds);
         for (at, kind) in fleet.kinds().all().iter().enumerate() {
             let open = kind.open();
             let Some(view) = judged.view(kind.group).filter(|_| open > 0) else {
@@ -273,7 +292,7 @@ impl<'a> Scan<'a> {
                 is_feasible,
                 affinity,
             } = view;
-            *counts.entry(class_at).or_default() += open;
+            counts.add(class_at, open);
             if !is_feasible {
                 continue;
             }
@@ -286,27 +305,23 @@ impl<'a> Scan<'a> {
                 }
                 continue;
             }
-            // Most kinds are as large as others.
-            let known = last.filter(|(total, _)| *total == kind.total);
-            let ask = known.map(|(_, ask)| ask);
-            let Some(ask) = ask.or_else(|| Ask::new(self.ask, kind.total, self.algorithm)) else {
+            let Some(ask) = factors.ask(kind.total) else {
                 is_too_large = true;
                 break;
             };
-            last = Some((kind.total, ask));
             self.usable_of[at] = Some(self.usable.len());
             self.usable.push(Usable {
                 kind: at,
                 ask,
                 affinity,
-                least: vec![(f32::INFINITY, Known::Least); kind.blocks.len()],
+                least: Vec::new(),
                 best: Vec::new(),
                 low: f32::INFINITY,
                 top: None,
                 is_sum: false,
             });
         }
-        census.count_all(judged.verdicts(), counts);
+        census.count_all(judged.verdicts(), &counts);
         fleet.kinds_mut().keep(wants, judged);
         (!is_too_large).then_some(())
     }
@@ -314,14 +329,11 @@ impl<'a> Scan<'a> {
     fn look_at_all(&mut self, fleet: &Fleet<'_>) -> Short {
         let mut short = [0; 3];
         for usable in &mut self.usable {
-            let blocks = &fleet.kinds().all()[usable.kind].blocks;
-            for (known, block) in usable.least.iter_mut().zip(blocks) {
-                *known = (block.bound(usable.ask, self.algorithm), Known::Bound);
-                for (sum, more) in short.iter_mut().zip(block.short(usable.ask)) {
-                    *sum += more;
-                }
+            let kind = &fleet.kinds().all()[usable.kind];
+            for (sum, more) in short.iter_mut().zip(kind.short(usable.ask)) {
+                *sum += more;
             }
-            usable.summarise();
+            usable.summarise(kind, self.algorithm);
         }
         short
     }
@@ -343,8 +355,8 @@ impl<'a> Scan<'a> {
     }
 
     /// How things stood before the first was placed.
-    pub(in crate::scheduler) fn metrics(&self) -> PlacementMetrics {
-        self.metrics.clone()
+    pub(in crate::scheduler) fn take_metrics(&mut self) -> PlacementMetrics {
+        std::mem::take(&mut self.metrics)
     }
 
     /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed before.
@@ -446,13 +458,15 @@ impl<'a> Scan<'a> {
             fleet.kinds_mut().close(number);
         }
         let usable = &mut self.usable[usable];
-        let blocks = &fleet.kinds().all()[slot.kind].blocks;
-        let bound = blocks[slot.block].bound(usable.ask, self.algorithm);
-        usable.least[slot.block] = (bound, Known::Bound);
+        let kind = &fleet.kinds().all()[slot.kind];
+        if let Some(least) = usable.least.get_mut(slot.block) {
+            let bound = kind.together[slot.block].bound(usable.ask, self.algorithm);
+            *least = (bound, Known::Bound);
+        }
         if let Some(best) = usable.best.get_mut(slot.block) {
             *best = None;
         }
-        usable.summarise();
+        usable.summarise(kind, self.algorithm);
     }
 
     /// The part of a node's score that is its own; minus infinity for one that cannot be used.
@@ -540,8 +554,8 @@ impl<'a> Scan<'a> {
                 break highest;
             };
             let usable = &mut self.usable[at];
-            let blocks = &fleet.kinds().all()[usable.kind].blocks;
-            usable.find_least(blocks, self.first);
+            let kind = &fleet.kinds().all()[usable.kind];
+            usable.find_least(kind, self.algorithm, self.first);
         };
         for at in 0..self.usable.len() {
             let usable = &self.usable[at];
@@ -558,10 +572,9 @@ impl<'a> Scan<'a> {
     /// Kinds and the best score that they promise, best first.
     fn promising(&self) -> Vec<(f64, usize)> {
         let kinds = self.usable.iter().enumerate();
-        let mut promising: Vec<(f64, usize)> = kinds
-            .filter(|(_, usable)| usable.low.is_finite())
-            .map(|(at, usable)| (self.about(usable, usable.low), at))
-            .collect();
+        let kinds = kinds.filter(|(_, usable)| usable.low.is_finite());
+        let mut promising: Vec<(f64, usize)> = Vec::with_capacity(self.usable.len());
+        promising.extend(kinds.map(|(at, usable)| (self.about(usable, usable.low), at)));
         promising
             .sort_unstable_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
         promising
@@ -578,18 +591,17 @@ impl<'a> Scan<'a> {
     /// The best node of a kind, exactly.
     fn work_out_kind(&mut self, fleet: &Fleet<'_>, at: usize) -> Option<Best> {
         let usable = &mut self.usable[at];
-        let blocks = &fleet.kinds().all()[usable.kind].blocks;
-        usable.find_least(blocks, self.first);
+        let kind = &fleet.kinds().all()[usable.kind];
+        usable.find_least(kind, self.algorithm, self.first);
         let bound = usable.low + NEAR;
         let mut best = None;
-        for (block_at, block) in blocks.iter().enumerate() {
+        for block_at in 0..kind.blocks.len() {
             let usable = &mut self.usable[at];
             if !usable.low.is_finite() || usable.least[block_at].0 > bound {
                 continue;
             }
-            let known = look(block, usable.ask, usable.least[block_at], self.first);
-            usable.least[block_at] = known;
-            if known.0 > bound {
+            usable.look(kind, block_at, self.first);
+            if usable.least[block_at].0 > bound {
                 continue;
             }
             let known = usable.best.get(block_at).copied().flatten();
@@ -603,19 +615,20 @@ impl<'a> Scan<'a> {
     /// The best node of a block, exactly.
     fn work_out(&mut self, fleet: &Fleet<'_>, at: usize, block_at: usize) -> Option<Best> {
         let usable = &self.usable[at];
-        let block = &fleet.kinds().all()[usable.kind].blocks[block_at];
+        let kind = &fleet.kinds().all()[usable.kind];
+        let block = &kind.blocks[block_at];
         let bound = usable.least[block_at].0 + NEAR;
         let exact = |number| {
             let terms = self.terms(fleet, number, usable.affinity, Aside::PLAIN);
             terms.own(self.algorithm, self.count).score(0.0)
         };
         let mut best: Option<Best> = None;
-        if let Some((_, number)) = block.all_alike(usable.ask, self.first) {
+        if let Some((_, number)) = kind.all_alike(block_at, usable.ask, self.first) {
             best = Some(self.best_of(number, exact(number)));
         } else {
             let mut last: Option<((i32, i32), f64)> = None;
-            for slot in 0..BLOCK {
-                if block.sum(slot, usable.ask) > bound {
+            for (slot, sum) in block.sums(usable.ask).into_iter().enumerate() {
+                if sum > bound {
                     continue;
                 }
                 let number = block.number(slot);
@@ -635,55 +648,75 @@ impl<'a> Scan<'a> {
 
     /// The best nodes with their scores, best first.
     fn best_few(&mut self, fleet: &Fleet<'_>) -> Vec<NodeScore> {
-        let mut top = Top::default();
+        let mut top = Top::empty();
         for (number, aside) in &self.aside {
             if aside.own.sum > f64::NEG_INFINITY && fleet.column(*number).takes_work {
                 top.offer(aside.own.score(0.0), *number);
             }
         }
-        for (promise, at) in self.promising() {
+        for (promise, usable_at) in self.promising() {
             if !top.takes(promise, 0) {
                 break;
             }
-            let usable = &mut self.usable[at];
-            let blocks = &fleet.kinds().all()[usable.kind].blocks;
-            for (block_at, block) in blocks.iter().enumerate() {
-                let takes = |(sum, _): (f32, Known), usable: &Usable| {
-                    let score = about(usable, sum, self.algorithm);
-                    sum.is_finite() && top.takes(score, block.least_number())
-                };
-                // Nobody in it is better, and of those that are as good nobody has a lower number.
-                if !takes(usable.least[block_at], usable) {
-                    continue;
-                }
-                usable.least[block_at] =
-                    look(block, usable.ask, usable.least[block_at], self.first);
-                if !takes(usable.least[block_at], usable) {
-                    continue;
-                }
-                let mut most = beyond(usable, &top, self.algorithm);
-                for slot in 0..BLOCK {
-                    let sum = block.sum(slot, usable.ask);
-                    if sum <= most {
-                        top.offer(about(usable, sum, self.algorithm), block.number(slot));
-                        most = beyond(usable, &top, self.algorithm);
-                    }
-                }
+            let usable = &mut self.usable[usable_at];
+            let kind = &fleet.kinds().all()[usable.kind];
+            usable.open(kind, self.algorithm);
+            // The most promising block first: most of the others have nobody to offer then.
+            let promises = usable.least.iter().enumerate();
+            let first = promises.min_by(|(_, one), (_, other)| one.0.total_cmp(&other.0));
+            let first = first.map(|(at, _)| at);
+            let others = (0..kind.blocks.len()).filter(|at| Some(*at) != first);
+            for at in first.into_iter().chain(others) {
+                self.offer_block(fleet, usable_at, at, &mut top);
             }
         }
+        // Nodes as full as each other are neighbours.
+        let mut last: Option<(Terms, Components)> = None;
         let scores = top.0.into_iter().filter_map(|(_, number)| {
             let slot = fleet.kinds().slot(number)?;
             let usable = &self.usable[self.usable_of[slot.kind]?];
             let aside = self.aside.get(&number).copied().unwrap_or(Aside::PLAIN);
             let terms = self.terms(fleet, number, usable.affinity, aside);
-            let score = terms.own(self.algorithm, self.count).score(0.0);
-            let components = terms.components(self.algorithm, self.count);
+            let components = match last {
+                Some((other, components)) if other == terms => components,
+                Some(_) | None => terms.components(self.algorithm, self.count),
+            };
+            last = Some((terms, components));
+            let score = together(components).score(0.0);
             let node_id = fleet.column(number).node_id;
             Some((score, number, node_score(node_id, components, 0.0, score)))
         });
-        let mut scores: Vec<(f64, usize, NodeScore)> = scores.collect();
-        scores.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        scores.into_iter().map(|(_, _, score)| score).collect()
+        let mut best: Vec<(f64, usize, NodeScore)> = Vec::with_capacity(limits::SCORES_MAX);
+        best.extend(scores);
+        best.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        best.into_iter().map(|(_, _, score)| score).collect()
+    }
+
+    /// Offers the nodes of a block, if any of them may be among the best.
+    fn offer_block(&mut self, fleet: &Fleet<'_>, usable_at: usize, at: usize, top: &mut Top) {
+        let usable = &mut self.usable[usable_at];
+        let kind = &fleet.kinds().all()[usable.kind];
+        let least_number = kind.together[at].least_number();
+        let takes = |(sum, _): (f32, Known), usable: &Usable, top: &Top| {
+            let score = about(usable, sum, self.algorithm);
+            sum.is_finite() && top.takes(score, least_number)
+        };
+        // Nobody in it is better, and of those that are as good nobody has a lower number.
+        if !takes(usable.least[at], usable, top) {
+            return;
+        }
+        usable.look(kind, at, self.first);
+        if !takes(usable.least[at], usable, top) {
+            return;
+        }
+        let block = &kind.blocks[at];
+        let mut most = beyond(usable, top, self.algorithm);
+        for (slot, sum) in block.sums(usable.ask).into_iter().enumerate() {
+            if sum <= most {
+                top.offer(about(usable, sum, self.algorithm), block.number(slot));
+                most = beyond(usable, top, self.algorithm);
+            }
+        }
     }
 }
 
@@ -716,10 +749,14 @@ fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
 }
 
 /// The best scores so far, best first; of equal ones the lowest number first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Top(Vec<(f64, usize)>);
 
 impl Top {
+    fn empty() -> Self {
+        Self(Vec::with_capacity(limits::SCORES_MAX + 1))
+    }
+
     /// Whether a node with this score would be among them.
     fn takes(&self, score: f64, number: usize) -> bool {
         let last = self.0.get(limits::SCORES_MAX - 1);

@@ -203,12 +203,12 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         } else {
             Vec::new()
         };
-        self.carry_out(&place, &now, &lost, &destructive, limit);
+        let placed = place.len();
+        self.carry_out(place, &now, &lost, &destructive, limit);
         self.migrate(&migrate);
         self.begin_deployment(&all, &destructive);
 
-        let busy =
-            destructive.len() + in_place + place.len() + migrate.len() + now.len() + later.len();
+        let busy = destructive.len() + in_place + placed + migrate.len() + now.len() + later.len();
         let complete = busy == 0 && !needs_canaries && self.is_healthy();
         (self.work, complete)
     }
@@ -654,7 +654,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
 
     fn carry_out(
         &mut self,
-        place: &[Placement],
+        place: Vec<Placement>,
         now: &ById<'a>,
         lost: &ById<'a>,
         destructive: &ById<'a>,
@@ -664,23 +664,28 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             && !self.deployments.has_failed
             && !self.waits_for_canaries();
         if !ready {
-            self.place_regardless(place, now, lost);
+            self.place_regardless(&place, now, lost);
             self.work.counts.ignore += count(destructive.len());
             return;
         }
-        self.work.counts.place += count(place.len());
-        self.work.place.extend(place);
+        let placed = count(place.len());
+        self.work.counts.place += placed;
+        if self.work.place.is_empty() {
+            self.work.place = place;
+        } else {
+            self.work.place.extend(place);
+        }
         self.work
             .stop
             .extend(now.keys().map(|id| stop(*id, RESCHEDULED)));
         self.work.counts.stop += count(now.len());
         let mut destructive = by_name(destructive).into_iter().map(|instance| instance.id);
-        let replaced = limit.saturating_sub(count(place.len())) as usize;
+        let replaced = limit.saturating_sub(placed) as usize;
         self.work
             .destructive
             .extend(destructive.by_ref().take(replaced));
         self.work.held_back.extend(destructive);
-        self.work.overdrawn = count(place.len()).saturating_sub(limit);
+        self.work.overdrawn = placed.saturating_sub(limit);
         self.work.counts.destructive += count(self.work.destructive.len());
         self.work.counts.ignore += count(self.work.held_back.len());
     }

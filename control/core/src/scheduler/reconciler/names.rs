@@ -36,7 +36,12 @@ impl NameIndex {
             .collect();
         let missing = number - u32::try_from(next.len()).unwrap_or(number);
         next.extend(0..missing);
-        self.taken.extend(&next);
+        if self.taken.is_empty() {
+            // At once, which is much less work.
+            self.taken = next.iter().copied().collect();
+        } else {
+            self.taken.extend(&next);
+        }
         next
     }
 

@@ -3,8 +3,11 @@
 use muster_domain::alloc::{PlacementMetrics, Score};
 use muster_domain::fixture;
 use muster_domain::id::NodeId;
-use muster_domain::job::{Affinity, Constraint, JobSpec, Operand};
+use muster_domain::job::{
+    Affinity, Constraint, GroupNetwork, JobSpec, NetworkMode, Operand, VolumeAsk,
+};
 use muster_domain::node::{Eligibility, NodeSpec};
+use muster_domain::resources::DeviceAsk;
 use muster_domain::scheduling::{Algorithm, SchedulerConfig};
 use proptest::prelude::*;
 
@@ -12,6 +15,7 @@ use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
 use crate::scheduler::ahead::Ahead;
+use crate::scheduler::feasible::Asks;
 use crate::scheduler::fleet::Fleet;
 use crate::scheduler::kinds::Kinds;
 use crate::scheduler::rank::{Found, Place, Ranking, Scan};
@@ -164,7 +168,7 @@ proptest! {
         let mut scan = Scan::new(&mut by_kind, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let mut ranking = Ranking::new(&one_by_one, &spec, group, present(), std::iter::empty());
         let has_port = flags & PORT != 0;
-        prop_assert_eq!(known(scan.metrics(), has_port), known(ranking.metrics(&one_by_one), has_port));
+        prop_assert_eq!(known(scan.take_metrics(), has_port), known(ranking.metrics(&one_by_one), has_port));
 
         let avoid: Vec<NodeId> = avoid.into_iter().map(|number| node(number).id).collect();
         for step in 0..count {
@@ -188,8 +192,88 @@ proptest! {
         // What a plan wrote is taken back.
         let (kinds, _) = by_kind.into_parts();
         let mut again = Fleet::with(&cluster.state, seed, &nothing, kinds);
-        let scan = Scan::new(&mut again, &spec, group, 1, present(), std::iter::empty()).unwrap();
+        let mut scan = Scan::new(&mut again, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let ranking = Ranking::new(&again, &spec, group, present(), std::iter::empty());
-        prop_assert_eq!(known(scan.metrics(), has_port), known(ranking.metrics(&again), has_port));
+        prop_assert_eq!(known(scan.take_metrics(), has_port), known(ranking.metrics(&again), has_port));
     }
+}
+
+/// Jobs that differ in one thing each; some of it no node is asked about.
+fn jobs_that_differ() -> Vec<JobSpec> {
+    let changes: [fn(&mut JobSpec); 13] = [
+        |_| {},
+        |job| job.priority = 7,
+        |job| job.node_pool = "gpu".to_owned(),
+        |job| job.datacenters.push("dc2".to_owned()),
+        |job| job.constraints.push(constraint("linux")),
+        |job| job.groups[0].constraints.push(constraint("linux")),
+        |job| {
+            job.constraints = vec![
+                constraint("linux"),
+                constraint("linux"),
+                constraint("plan9"),
+            ]
+        },
+        |job| job.groups[0].tasks[0].constraints = vec![constraint("plan9"), constraint("linux")],
+        |job| job.groups[0].tasks[0].driver = "another".to_owned(),
+        |job| {
+            let ask = DeviceAsk {
+                name: "gpu".to_owned(),
+                count: 1,
+                constraints: Vec::new(),
+                affinities: Vec::new(),
+            };
+            job.groups[0].tasks[0].resources.devices.push(ask);
+        },
+        |job| {
+            let ask = VolumeAsk {
+                source: "data".to_owned(),
+                read_only: true,
+            };
+            job.groups[0].volumes.insert("v".to_owned(), ask);
+        },
+        |job| network(job).mode = NetworkMode::Bridge,
+        |job| network(job).ports[0].host_network = "inner".to_owned(),
+    ];
+    let jobs = changes.into_iter().map(|change| {
+        let mut job = fixture::job("wants").dynamic_port("admin").build();
+        change(&mut job);
+        job
+    });
+    jobs.collect()
+}
+
+fn network(job: &mut JobSpec) -> &mut GroupNetwork {
+    let network = job.groups[0].network.as_mut();
+    network.expect("it asks for a port")
+}
+
+fn constraint(kernel: &str) -> Constraint {
+    Constraint {
+        left: "${attr.kernel.name}".to_owned(),
+        operand: Operand::Equal,
+        right: kernel.to_owned(),
+    }
+}
+
+#[test]
+fn who_wants_the_same_is_known_without_saying_it_again() {
+    let jobs = jobs_that_differ();
+    let mut same = 0;
+    for (one, other) in jobs
+        .iter()
+        .flat_map(|one| jobs.iter().map(move |other| (one, other)))
+    {
+        let asks = Asks::of(one, &one.groups[0]);
+        let others = Asks::of(other, &other.groups[0]);
+
+        assert_eq!(
+            asks.is_of(other, &other.groups[0]),
+            asks == others,
+            "{asks:?}, {others:?}"
+        );
+        same += usize::from(asks == others);
+    }
+    // Each job and itself; the first two jobs; whoever says `linux` once, wherever.
+    assert_eq!(same, 13 + 2 + 2);
 }

@@ -9,13 +9,20 @@ use super::{Column, ColumnPage, PAGE_COLUMNS};
 /// All columns by number. A copy costs a few pointers and shares its pages; a write copies one page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Columns {
+    /// As in the state.
     pages: Vector<Arc<ColumnPage>>,
+    /// Pages that were written to since, by number. As long as it must be: a plan writes to few.
+    written: Vec<Option<Arc<ColumnPage>>>,
     len: usize,
 }
 
 impl Columns {
     pub(super) fn new(pages: Vector<Arc<ColumnPage>>, len: usize) -> Self {
-        Self { pages, len }
+        Self {
+            pages,
+            written: Vec::new(),
+            len,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -26,42 +33,100 @@ impl Columns {
         if at >= self.len {
             return None;
         }
-        self.pages.get(at / PAGE_COLUMNS)?.get(at % PAGE_COLUMNS)
+        self.page(at / PAGE_COLUMNS)?.get(at % PAGE_COLUMNS)
     }
 
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Column> {
         if at >= self.len {
             return None;
         }
-        let page = self.pages.get_mut(at / PAGE_COLUMNS)?;
+        let page_at = at / PAGE_COLUMNS;
+        if self.written.len() <= page_at {
+            self.written.resize(page_at + 1, None);
+        }
+        let page = match &mut self.written[page_at] {
+            Some(page) => page,
+            vacant => vacant.insert(Arc::clone(self.pages.get(page_at)?)),
+        };
         Arc::make_mut(page).get_mut(at % PAGE_COLUMNS)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Column> {
-        let columns = self.pages.iter().flat_map(|page| page.iter());
-        columns.take(self.len)
+        let pages = self.pages.leaves().flatten().enumerate();
+        let pages = pages.map(|(at, page)| self.written_page(at).unwrap_or(page));
+        pages.flat_map(|page| page.iter()).take(self.len)
+    }
+
+    fn page(&self, at: usize) -> Option<&Arc<ColumnPage>> {
+        self.written_page(at).or_else(|| self.pages.get(at))
+    }
+
+    fn written_page(&self, at: usize) -> Option<&Arc<ColumnPage>> {
+        self.written.get(at)?.as_ref()
+    }
+
+    /// Numbers of the pages that were written to.
+    fn written_pages(&self) -> impl Iterator<Item = usize> {
+        let pages = self.written.iter().enumerate();
+        pages.filter_map(|(at, page)| page.is_some().then_some(at))
     }
 
     /// Numbers whose column is another one than in `older`, ascending, up to the longer of both. Pages are
     /// compared by address first.
     pub(crate) fn changed_since(&self, older: &Self) -> Vec<usize> {
-        let mut changed = Vec::new();
-        if self.len == older.len && self.pages.ptr_eq(&older.pages) {
-            return changed;
-        }
         // Those that both have, and then those that only one has.
         let both = self.len.min(older.len);
-        let pages = self.pages.iter().zip(older.pages.iter());
-        for (page, (new, old)) in pages.enumerate() {
+        let mut pages = differing(&self.pages, &older.pages);
+        let in_order = pages.len();
+        pages.extend(self.written_pages().chain(older.written_pages()));
+        if pages.len() > in_order {
+            pages.sort_unstable();
+            pages.dedup();
+        }
+        let mut changed = Vec::new();
+        for at in pages {
+            let (Some(new), Some(old)) = (self.page(at), older.page(at)) else {
+                continue;
+            };
             if Arc::ptr_eq(new, old) {
                 continue;
             }
             let columns = new.iter().zip(old.iter()).enumerate();
             let numbers = columns.filter(|(_, (new, old))| new != old);
-            let numbers = numbers.map(|(at, _)| page * PAGE_COLUMNS + at);
+            let numbers = numbers.map(|(column_at, _)| at * PAGE_COLUMNS + column_at);
             changed.extend(numbers.filter(|number| *number < both));
         }
         changed.extend(both..self.len.max(older.len));
         changed
+    }
+}
+
+/// Numbers of the pages that are not the same ones, of those that both have. Leaves are compared by address first.
+fn differing(new: &Vector<Arc<ColumnPage>>, old: &Vector<Arc<ColumnPage>>) -> Vec<usize> {
+    let mut differing = Vec::new();
+    if new.ptr_eq(old) {
+        return differing;
+    }
+    let (mut new_leaves, mut old_leaves) = (new.leaves(), old.leaves());
+    let (mut new, mut old): (&[_], &[_]) = (&[], &[]);
+    let mut first = 0;
+    loop {
+        if new.is_empty() {
+            new = new_leaves.next().unwrap_or_default();
+        }
+        if old.is_empty() {
+            old = old_leaves.next().unwrap_or_default();
+        }
+        let len = new.len().min(old.len());
+        if len == 0 {
+            return differing;
+        }
+        if !std::ptr::eq(&raw const new[0], &raw const old[0]) {
+            let pages = new.iter().zip(old).enumerate();
+            let pages = pages.filter(|(_, (new, old))| !Arc::ptr_eq(new, old));
+            differing.extend(pages.map(|(at, _)| first + at));
+        }
+        (new, old) = (&new[len..], &old[len..]);
+        first += len;
     }
 }

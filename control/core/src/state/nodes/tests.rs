@@ -31,7 +31,8 @@ fn fleet(nodes: usize) -> Cluster {
 fn a_placement_changes_the_page_of_its_node_alone() {
     let mut cluster = fleet(3 * PAGE_COLUMNS);
     let before = cluster.state.nodes().clone();
-    let there = job("web").constraint("${node.unique.name}", "=", "n70");
+    let name = format!("n{}", PAGE_COLUMNS + 6);
+    let there = job("web").constraint("${node.unique.name}", "=", &name);
 
     cluster.run(there.build());
 
@@ -44,17 +45,20 @@ fn a_placement_changes_the_page_of_its_node_alone() {
 
 #[test]
 fn the_last_page_goes_with_its_last_node() {
-    let cluster = fleet(70);
+    let len = PAGE_COLUMNS + 6;
+    let cluster = fleet(len);
     let mut nodes = cluster.state.nodes().clone();
-    let last = (**nodes.get(&node_id(69)).unwrap()).clone();
+    let last = (**nodes.get(&node_id(len - 1)).unwrap()).clone();
 
-    for number in 60..70 {
+    for number in PAGE_COLUMNS - 4..len {
         nodes.remove(&node_id(number), false, LogIndex(200));
     }
 
-    assert_eq!((nodes.pages().len(), nodes.columns().count()), (1, 60));
+    let left = (nodes.pages().len(), nodes.columns().count());
+    assert_eq!(left, (1, PAGE_COLUMNS - 4));
     nodes.put(last);
-    assert_eq!(nodes.number(&node_id(69)), Some(NodeNumber(60)));
+    let number = nodes.number(&node_id(len - 1)).unwrap();
+    assert_eq!(number.at(), PAGE_COLUMNS - 4);
 }
 
 #[test]
@@ -81,4 +85,28 @@ fn what_changed_since_is_found_whatever_grew_or_shrank() {
     assert!(after.changed_since(&after).is_empty());
     nodes.remove(&node_id(70), false, LogIndex(200));
     assert_eq!(nodes.shared_columns().changed_since(&after), [70]);
+}
+
+#[test]
+fn what_a_plan_wrote_has_changed_and_the_state_has_not() {
+    let cluster = fleet(3 * PAGE_COLUMNS);
+    let before = cluster.state.nodes().shared_columns();
+    let mut planned = before.clone();
+    let last = 3 * PAGE_COLUMNS - 1;
+
+    for number in [last, 1] {
+        planned.get_mut(number).unwrap().used.cpu_mhz += 1;
+    }
+    let mut more = planned.clone();
+    more.get_mut(PAGE_COLUMNS).unwrap().used.cpu_mhz += 1;
+
+    assert_eq!(planned.changed_since(&before), [1, last]);
+    assert_eq!(before.changed_since(&planned), [1, last], "and back");
+    assert_eq!(more.changed_since(&planned), [PAGE_COLUMNS]);
+    assert!(planned.clone().changed_since(&planned).is_empty());
+    let written: Vec<&Column> = (0..=last).map(|at| planned.get(at).unwrap()).collect();
+    assert!(written.into_iter().eq(planned.iter()));
+    let state = cluster.state.nodes().shared_columns();
+    assert!(state.changed_since(&before).is_empty());
+    assert!(planned.get_mut(last + 1).is_none());
 }
