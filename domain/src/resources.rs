@@ -137,6 +137,16 @@ impl Amount {
         }
     }
 
+    /// The smaller of both, in each dimension.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            cpu_mhz: self.cpu_mhz.min(other.cpu_mhz),
+            memory_mb: self.memory_mb.min(other.memory_mb),
+            disk_mb: self.disk_mb.min(other.disk_mb),
+        }
+    }
+
     /// The first dimension in which `self` is more than `room`, in Nomad's words, if any.
     #[must_use]
     pub fn exceeds(self, room: Self) -> Option<&'static str> {

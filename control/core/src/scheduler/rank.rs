@@ -335,19 +335,35 @@ impl<'a> Ranking<'a> {
     ) -> Option<Place> {
         let mut evictions = match self.evictions.take() {
             Some(evictions) => evictions,
-            None => Evictions::new(self, fleet, job, priority),
+            None => Evictions::new(self, fleet),
         };
         let chosen = evictions.best(self, fleet, job, priority);
-        self.evictions = Some(evictions);
+        let evictions = self.evictions.insert(evictions);
         let (at, score, victims) = chosen?;
         let mut preempted = Vec::with_capacity(victims.len());
         for alloc_id in victims {
             if let Some(alloc) = fleet.state().allocs().get(&alloc_id) {
                 fleet.evict(alloc);
                 preempted.push(alloc_id);
+                if evict::is_spared(fleet, alloc) {
+                    evictions.sway();
+                }
             }
         }
         self.take(fleet, at, score, preempted).ok()
+    }
+
+    /// The node and the victims that [`Self::place_preempting`] should choose, found by looking at each node.
+    #[cfg(test)]
+    pub(super) fn best_of_all_preempting(
+        &self,
+        fleet: &Fleet<'_>,
+        job: &JobKey,
+        priority: u8,
+    ) -> Option<(NodeNumber, Score, Vec<AllocId>)> {
+        let (at, score, victims) = evict::best_of_all(self, fleet, job, priority)?;
+        let number = self.candidates[at].number;
+        Some((numbered(number), Score::new(score), victims))
     }
 
     /// The feasible nodes, by number.
@@ -384,9 +400,6 @@ impl<'a> Ranking<'a> {
             spread.uses.plan(spread.values.of[at], 1);
         }
         self.changed(fleet, at, 1);
-        if let Some(evictions) = &mut self.evictions {
-            evictions.outdate(at);
-        }
     }
 
     /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
@@ -413,12 +426,14 @@ impl<'a> Ranking<'a> {
                 others.extend(of.filter(|(_, other)| **other == value).map(|(at, _)| at));
             }
         }
+        others.push(at);
+        if let Some(evictions) = &mut self.evictions {
+            evictions.outdate(&others);
+        }
         for other in others {
             let own = self.own(fleet, other, false);
             self.set(other, own);
         }
-        let own = self.own(fleet, at, false);
-        self.set(at, own);
         if let Best::Shared {
             values,
             shared,
@@ -467,7 +482,23 @@ impl<'a> Ranking<'a> {
     fn shared(&self, at: usize) -> f64 {
         match &self.best {
             Best::Alone { .. } => 0.0,
-            Best::Shared { groups, shared, .. } => shared[groups.group_of(at)],
+            Best::Shared { groups, shared, .. } => shared[groups.group_of(at) as usize],
+        }
+    }
+
+    /// The group of candidates with the same values that a candidate is in.
+    fn group_of(&self, at: usize) -> u32 {
+        match &self.best {
+            Best::Alone { .. } => 0,
+            Best::Shared { groups, .. } => groups.group_of(at),
+        }
+    }
+
+    /// What spreads make of each group.
+    fn shares(&self) -> &[f64] {
+        match &self.best {
+            Best::Alone { .. } => &[0.0],
+            Best::Shared { shared, .. } => shared,
         }
     }
 

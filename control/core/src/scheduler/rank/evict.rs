@@ -5,17 +5,19 @@
 //! anybody goes for such things, everybody who goes has to. If Nomad's rule for devices gives fewer or less
 //! important ones, it is followed. The node is scored as it would be then, with a component for how little is lost.
 //!
-//! What a candidate would cost is worked out once and again only when it is about to be chosen after the plan
-//! changed: what else the plan evicts can only make it dearer.
+//! Who goes is worked out only for candidates that are about to be chosen: of the others it is known that they
+//! cannot be better than [`at_most`] says. It is forgotten again when the plan changed the candidate, or evicts
+//! so many of a group elsewhere that somebody else may go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_domain::id::{AllocId, JobKey};
 use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::{AllocatedPort, Amount, HeldDevices, Holding};
+use muster_domain::scheduling::Algorithm;
 
-use super::tournament::Tournament;
-use super::{Own, Ranking, has_capacity};
+use super::grouped::{Grouped, Own};
+use super::{FULL, Ranking, Terms, has_capacity};
 use crate::scheduler::feasible::device_matches;
 use crate::scheduler::fleet::{self, Extras, Fleet};
 use crate::scheduler::preempt::{self, Candidate, Loss, Room, may_evict};
@@ -24,42 +26,60 @@ use crate::state::{AllocView, Held};
 /// What each candidate would cost.
 #[derive(Debug)]
 pub(super) struct Evictions {
-    scores: Vec<f64>,
-    tree: Tournament,
-    /// Evictions of the plan when a candidate's score was worked out.
-    worked_out_at: Vec<u32>,
-    evicted: u32,
+    best: Grouped,
+    /// Whether a candidate was worked out; what is known of the others is [`at_most`].
+    is_worked_out: Vec<bool>,
     /// Candidates that changed since.
     outdated: Vec<usize>,
+    /// Those that were worked out and on which somebody else goes if the plan evicts enough elsewhere.
+    swaying: Vec<usize>,
+    /// It did.
+    is_swayed: bool,
+}
+
+/// More than rounding makes of a sum of components, which are a handful and hardly above 1.
+const ROUNDED: f64 = 1e-12;
+
+/// Who goes, and what becomes of the candidate's score by that.
+struct Choice<'a> {
+    /// The own part of the score.
+    own: Own,
+    victims: Vec<AllocView<'a>>,
+    /// Somebody else goes if the plan evicts enough elsewhere.
+    sways: bool,
+}
+
+impl Choice<'_> {
+    fn ids(&self) -> Vec<AllocId> {
+        self.victims.iter().map(|alloc| alloc.id()).collect()
+    }
 }
 
 impl Evictions {
-    pub(super) fn new(
-        ranking: &Ranking<'_>,
-        fleet: &Fleet<'_>,
-        job: &JobKey,
-        priority: u8,
-    ) -> Self {
+    pub(super) fn new(ranking: &Ranking<'_>, fleet: &Fleet<'_>) -> Self {
         let first = ranking
             .candidates
             .partition_point(|it| it.number < fleet.first());
-        let scores: Vec<f64> = (0..ranking.candidates.len())
-            .map(|at| {
-                option(ranking, fleet, at, job, priority).map_or(f64::NEG_INFINITY, |it| it.0)
-            })
-            .collect();
+        let all = 0..ranking.candidates.len();
+        let group_of: Vec<u32> = all.clone().map(|at| ranking.group_of(at)).collect();
+        let owns: Vec<Own> = all.map(|at| at_most(ranking, fleet, at)).collect();
         Self {
-            tree: Tournament::new(&scores, first),
-            worked_out_at: vec![0; scores.len()],
-            scores,
-            evicted: 0,
+            best: Grouped::new(&group_of, &owns, first),
+            is_worked_out: vec![false; owns.len()],
             outdated: Vec::new(),
+            swaying: Vec::new(),
+            is_swayed: false,
         }
     }
 
-    /// A candidate changed.
-    pub(super) fn outdate(&mut self, at: usize) {
-        self.outdated.push(at);
+    /// Candidates changed.
+    pub(super) fn outdate(&mut self, candidates: &[usize]) {
+        self.outdated.extend(candidates);
+    }
+
+    /// So many of a group are evicted by now that others had rather go.
+    pub(super) fn sway(&mut self) {
+        self.is_swayed = true;
     }
 
     /// The best candidate, its score and who goes.
@@ -70,66 +90,111 @@ impl Evictions {
         job: &JobKey,
         priority: u8,
     ) -> Option<(usize, f64, Vec<AllocId>)> {
-        for at in std::mem::take(&mut self.outdated) {
-            self.work_out(ranking, fleet, at, job, priority);
+        let mut forgotten = std::mem::take(&mut self.outdated);
+        if std::mem::take(&mut self.is_swayed) {
+            forgotten.append(&mut self.swaying);
         }
-        // Each round brings one candidate up to date.
-        for _ in 0..=self.scores.len() {
-            let at = self
-                .tree
-                .winner()
-                .filter(|at| self.scores[*at] > f64::NEG_INFINITY)?;
-            let (before, is_current) = (self.scores[at], self.worked_out_at[at] == self.evicted);
-            let found = self.work_out(ranking, fleet, at, job, priority);
-            if let Some((score, victims)) = found
-                && (is_current || score.to_bits() == before.to_bits())
-            {
-                self.evicted += 1;
-                return Some((at, score, victims));
+        for at in forgotten {
+            self.is_worked_out[at] = false;
+            self.best.update(at, at_most(ranking, fleet, at));
+        }
+        // Each round works one candidate out, or is the last.
+        for _ in 0..=self.is_worked_out.len() {
+            let (at, score) = self.best.winner(ranking.shares())?;
+            let choice = choice(ranking, fleet, at, job, priority);
+            if let Some(choice) = choice.as_ref().filter(|_| self.is_worked_out[at]) {
+                return Some((at, score, choice.ids()));
             }
+            self.is_worked_out[at] = true;
+            if choice.as_ref().is_some_and(|choice| choice.sways) {
+                self.swaying.push(at);
+            }
+            self.best
+                .update(at, choice.map_or(FULL, |choice| choice.own));
         }
         None
     }
+}
 
-    fn work_out(
-        &mut self,
-        ranking: &Ranking<'_>,
-        fleet: &Fleet<'_>,
-        at: usize,
-        job: &JobKey,
-        priority: u8,
-    ) -> Option<(f64, Vec<AllocId>)> {
-        let found = option(ranking, fleet, at, job, priority);
-        self.scores[at] = found.as_ref().map_or(f64::NEG_INFINITY, |it| it.0);
-        self.worked_out_at[at] = self.evicted;
-        self.tree.update(&self.scores, at);
-        found
+/// The own part of a candidate's score is no more than this, whoever goes: no more of the node is used than now and by
+/// the instance, nor more than there is, and nothing is lost.
+fn at_most(ranking: &Ranking<'_>, fleet: &Fleet<'_>, at: usize) -> Own {
+    let number = ranking.candidates[at].number;
+    let column = fleet.column(number);
+    if ranking.is_allowed(at).is_err() || has_capacity(column.total).is_err() {
+        return FULL;
+    }
+    let terms = ranking.terms(fleet, at, Amount::default(), None, false);
+    let used = match ranking.algorithm {
+        Algorithm::Binpack => terms.used.plus(column.used).min(column.total),
+        // The less is used the better.
+        Algorithm::Spread => terms.used,
+    };
+    let own = own_of(ranking, Terms { used, ..terms }, &[]);
+    Own {
+        sum: own.sum + ROUNDED,
+        ..own
     }
 }
 
-/// The score of a candidate after those who go have gone, and who they are.
-fn option(
+/// The own part of a score if `victims` go.
+fn own_of(ranking: &Ranking<'_>, terms: Terms, victims: &[AllocView<'_>]) -> Own {
+    let components = terms.components(ranking.algorithm, ranking.count);
+    let components = components.into_iter().flatten().map(|(_, score)| score);
+    Own::of(components.chain([score(victims)]))
+}
+
+/// Who goes from a candidate, if that helps.
+fn choice<'a>(
     ranking: &Ranking<'_>,
-    fleet: &Fleet<'_>,
+    fleet: &Fleet<'a>,
     at: usize,
     job: &JobKey,
     priority: u8,
-) -> Option<(f64, Vec<AllocId>)> {
+) -> Option<Choice<'a>> {
     let number = ranking.candidates[at].number;
     let column = fleet.column(number);
     ranking.is_allowed(at).ok()?;
     has_capacity(column.total).ok()?;
-    let victims = victims(ranking, fleet, number, job, priority)?;
+    let crowd = Crowd::new(ranking, fleet, number, job, priority);
+    let sways = crowd.sways();
+    let victims = crowd.victims()?;
     let freed = victims
         .iter()
         .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));
     let used = column.used.minus(freed);
     let terms = ranking.terms(fleet, at, used, None, false);
-    let components = terms.components(ranking.algorithm, ranking.count);
-    let components = components.into_iter().flatten().map(|(_, score)| score);
-    let own = Own::of(components.chain((!victims.is_empty()).then(|| score(&victims))));
-    let ids = victims.iter().map(|alloc| alloc.id()).collect();
-    Some((own.score(ranking.shared(at)), ids))
+    Some(Choice {
+        own: own_of(ranking, terms, &victims),
+        victims,
+        sways,
+    })
+}
+
+/// The best candidate, its score and who goes: every one is worked out.
+#[cfg(test)]
+pub(super) fn best_of_all(
+    ranking: &Ranking<'_>,
+    fleet: &Fleet<'_>,
+    job: &JobKey,
+    priority: u8,
+) -> Option<(usize, f64, Vec<AllocId>)> {
+    let len = ranking.candidates.len();
+    let before = ranking
+        .candidates
+        .partition_point(|it| it.number < fleet.first());
+    let in_turn = (before..len).chain(0..before);
+    let mut best: Option<(usize, f64, Vec<AllocId>)> = None;
+    for at in in_turn {
+        let Some(choice) = choice(ranking, fleet, at, job, priority) else {
+            continue;
+        };
+        let score = choice.own.score(ranking.shared(at));
+        if best.as_ref().is_none_or(|(_, other, _)| score > *other) {
+            best = Some((at, score, choice.ids()));
+        }
+    }
+    best
 }
 
 /// How little is lost, between 0 and 1: Nomad's curve over the victims' priorities, each job's counted once.
@@ -156,7 +221,7 @@ fn score(victims: &[AllocView<'_>]) -> f64 {
     1.0 / (1.0 + (RATE * (net - MIDDLE)).exp())
 }
 
-/// Who goes so that one instance fits node `number`; `None` if nobody can make that so.
+/// Who goes so that one instance fits node `number`, at least one; `None` if nobody can make that so.
 ///
 /// Never more of them than Nomad's rule gives, nor more important ones.
 pub(super) fn victims<'a>(
@@ -166,20 +231,23 @@ pub(super) fn victims<'a>(
     job: &JobKey,
     priority: u8,
 ) -> Option<Vec<AllocView<'a>>> {
-    let crowd = Crowd::new(ranking, fleet, number, job, priority);
-    let ours = crowd.make_room(crowd.least_important()?);
-    let theirs = crowd
-        .by_device_group()
-        .and_then(|gone| crowd.make_room(gone));
-    let loss = |gone: &[AllocView<'_>]| Loss::of(gone.iter().map(priority_of));
-    match (ours, theirs) {
-        (Some(ours), Some(theirs)) if loss(&ours).is_no_worse_than(loss(&theirs)) => Some(ours),
-        (ours, theirs) => theirs.or(ours),
-    }
+    Crowd::new(ranking, fleet, number, job, priority).victims()
 }
 
 fn priority_of(alloc: &AllocView<'_>) -> u8 {
     alloc.job().spec.priority
+}
+
+/// How many of its group may go at a time without anybody minding; 0: nobody minds.
+fn max_parallel(alloc: AllocView<'_>) -> u32 {
+    let migrate = alloc.group().migrate.as_ref();
+    migrate.map_or(0, |migrate| migrate.max_parallel)
+}
+
+/// Whether so many of the group of `alloc` are evicted that others had rather go.
+pub(super) fn is_spared(fleet: &Fleet<'_>, alloc: AllocView<'_>) -> bool {
+    let max = max_parallel(alloc);
+    max > 0 && fleet.evicted_of(alloc) >= max
 }
 
 /// A node on which somebody has to go.
@@ -192,7 +260,7 @@ struct Crowd<'r, 'a> {
     ask: Amount,
     /// Of the asking job.
     priority: u8,
-    /// Who may go: the least important first, of those the youngest.
+    /// Who may go; where ports, cores or devices are asked for, the least important first, of those the youngest.
     may_go: Vec<AllocView<'a>>,
 }
 
@@ -208,10 +276,13 @@ impl<'r, 'a> Crowd<'r, 'a> {
             **alloc.job_key() != *job && may_evict(priority, priority_of(alloc))
         };
         let mut may_go: Vec<AllocView<'a>> = fleet.running_on(number).filter(may_go).collect();
-        may_go.sort_by_key(|alloc| {
-            let age = std::cmp::Reverse(alloc.create_index());
-            (priority_of(alloc), age, alloc.id())
-        });
+        // Where it is about amounts only, `preempt` looks at all of them anyway.
+        if !ranking.extras.is_empty() {
+            may_go.sort_by_cached_key(|alloc| {
+                let age = std::cmp::Reverse(alloc.create_index());
+                (priority_of(alloc), age, alloc.id())
+            });
+        }
         let column = fleet.column(number);
         Self {
             extras: &ranking.extras,
@@ -225,6 +296,29 @@ impl<'r, 'a> Crowd<'r, 'a> {
             priority,
             may_go,
         }
+    }
+
+    /// Who goes; see [`victims`].
+    fn victims(&self) -> Option<Vec<AllocView<'a>>> {
+        let ours = self.make_room(self.least_important()?);
+        let theirs = self.by_device_group().and_then(|gone| self.make_room(gone));
+        let loss = |gone: &[AllocView<'_>]| Loss::of(gone.iter().map(priority_of));
+        match (ours, theirs) {
+            (Some(ours), Some(theirs)) if loss(&ours).is_no_worse_than(loss(&theirs)) => Some(ours),
+            (ours, theirs) => theirs.or(ours),
+        }
+    }
+
+    /// Whether who goes depends on what the plan evicts elsewhere: there are groups to choose from, and one of them would
+    /// rather not lose too many.
+    fn sways(&self) -> bool {
+        let Some(first) = self.may_go.first() else {
+            return false;
+        };
+        let is_other = |alloc: &AllocView<'_>| {
+            alloc.job_key() != first.job_key() || alloc.group().name != first.group().name
+        };
+        self.may_go.iter().any(is_other) && self.may_go.iter().any(|it| max_parallel(*it) > 0)
     }
 
     /// Whether ports, cores and devices are to be had as things stand.
@@ -350,7 +444,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
             if free >= wanted {
                 break;
             }
-            let is_here = gone.iter().all(|other| other.id() != alloc.id());
+            let is_here = gone.iter().all(|other| other.key() != alloc.key());
             if is_here && share(alloc) > 0 {
                 free += share(alloc);
                 option.push(*alloc);
@@ -389,17 +483,13 @@ impl<'r, 'a> Crowd<'r, 'a> {
     }
 
     fn choose(&self, room: Room, gone: &[AllocView<'_>]) -> Option<Vec<AllocView<'a>>> {
-        let is_here = |alloc: &&AllocView<'_>| gone.iter().all(|other| other.id() != alloc.id());
+        let is_here = |alloc: &&AllocView<'_>| gone.iter().all(|other| other.key() != alloc.key());
         let rest: Vec<AllocView<'a>> = self.may_go.iter().filter(is_here).copied().collect();
         let candidate = |alloc: &AllocView<'_>| Candidate {
             id: alloc.id(),
             priority: priority_of(alloc),
             amount: alloc.ask(),
-            max_parallel: alloc
-                .group()
-                .migrate
-                .as_ref()
-                .map_or(0, |migrate| migrate.max_parallel),
+            max_parallel: max_parallel(*alloc),
             evicted: self.fleet.evicted_of(*alloc),
             age: alloc.create_index().0,
         };

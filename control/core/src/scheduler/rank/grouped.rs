@@ -7,8 +7,9 @@
 
 use super::tournament::Tournament;
 
-/// No more components than these are a candidate's own: binpack, anti-affinity, penalty, affinity, devices.
-const LEVELS: usize = 5;
+/// No more components than these are a candidate's own: binpack, anti-affinity, penalty, affinity, devices, and what is
+/// lost where somebody makes room.
+const LEVELS: usize = 6;
 
 /// A candidate's own part of its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,8 +161,8 @@ impl Grouped {
     }
 
     /// The group of a candidate.
-    pub(super) fn group_of(&self, at: usize) -> usize {
-        self.places[at].0 as usize
+    pub(super) fn group_of(&self, at: usize) -> u32 {
+        self.places[at].0
     }
 
     /// The best candidate and its score; `shared` is the shared part of each group.

@@ -4,7 +4,7 @@ use muster_domain::alloc::{PlacementMetrics, Score};
 use muster_domain::fixture;
 use muster_domain::id::NodeId;
 use muster_domain::job::{
-    Affinity, Constraint, GroupNetwork, JobSpec, NetworkMode, Operand, VolumeAsk,
+    Affinity, Constraint, GroupNetwork, JobSpec, NetworkMode, Operand, Spread, VolumeAsk,
 };
 use muster_domain::node::{Eligibility, NodeSpec};
 use muster_domain::resources::DeviceAsk;
@@ -195,6 +195,55 @@ proptest! {
         let mut scan = Scan::new(&mut again, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let ranking = Ranking::new(&again, &spec, group, present(), std::iter::empty());
         prop_assert_eq!(known(scan.take_metrics(), has_port), known(ranking.metrics(&again), has_port));
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn who_makes_room_is_whom_a_look_at_every_node_finds(
+        nodes in 1..40_u32,
+        loads in prop::collection::vec((1..20_u32, 5..30_u32, 5..30_u32, 1..70_u8), 3..9),
+        flags in 0..8_u8,
+        spread in any::<bool>(),
+        (count, cpu, memory) in (1..8_u32, 5..40_u32, 5..40_u32),
+        seed in any::<u64>(),
+    ) {
+        let mut cluster = Cluster { unchecked: true, ..Cluster::new() };
+        for number in 0..nodes {
+            cluster.node(node(number));
+        }
+        for (at, (count, cpu, memory, priority)) in loads.into_iter().enumerate() {
+            let load = fixture::job(&format!("load-{at}")).count(count).priority(priority);
+            cluster.run(load.cpu_mhz(cpu * 100).memory_mb(memory * 200).build());
+        }
+        let mut spec = wanted(flags & !SPREAD_ALGORITHM, count, cpu * 100, memory * 200);
+        if spread {
+            spec.spreads.push(Spread {
+                attribute: "${meta.zone}".to_owned(),
+                weight: 100,
+                targets: Vec::new(),
+            });
+        }
+        if flags & SPREAD_ALGORITHM != 0 {
+            cluster.apply(Command::SetSchedulerConfig {
+                config: SchedulerConfig { algorithm: Algorithm::Spread, ..SchedulerConfig::default() },
+                check_index: None,
+                at: cluster.now,
+            });
+        }
+        let (group, key) = (&spec.groups[0], spec.key());
+        let mut fleet = Fleet::new(&cluster.state, seed);
+        let mut ranking = Ranking::new(&fleet, &spec, group, std::iter::empty(), std::iter::empty());
+        while ranking.place(&mut fleet, &[]).is_some() {}
+
+        for step in 0..count {
+            let expected = ranking.best_of_all_preempting(&fleet, &key, 80);
+            let found = ranking.place_preempting(&mut fleet, &key, 80);
+            let found = found.map(|place| (place.node, place.score, place.preempted));
+            prop_assert_eq!(found, expected, "instance {}", step);
+        }
     }
 }
 
