@@ -108,6 +108,14 @@ const RULES: &[Rule] = &[
         advice: "a core does no I/O and waits for nothing: take the value as an argument, or return an effect",
     },
     Rule {
+        name: "same-floats",
+        patterns: &[Pattern::Word("powf")],
+        only: CORES,
+        rooms: &[],
+        tests: true,
+        advice: "powers come out differently from one C library or processor to the next, and plans with them: use libm",
+    },
+    Rule {
         name: "pure-nouns",
         patterns: &[
             Pattern::Word("std::fs"),
@@ -318,6 +326,14 @@ mod tests {
         assert_eq!(rules("control/core/src/fsm.rs", source), [("pure-core", 1)]);
         assert_eq!(rules("control/core/src/fsm/tests.rs", source), []);
         assert_eq!(rules("control/src/fsm.rs", source), []);
+    }
+
+    #[test]
+    fn cores_count_alike_everywhere() {
+        let source = "let a = x.powf(y);\nlet b = libm::exp10(y);\n";
+
+        assert_eq!(rules("control/core/src/a.rs", source), [("same-floats", 1)]);
+        assert_eq!(rules("perf/src/a.rs", source), []);
     }
 
     #[test]

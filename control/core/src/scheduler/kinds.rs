@@ -204,7 +204,7 @@ fn factor(known: &mut Known, ask: u64, total: u64, algorithm: Algorithm) -> f32 
     if let Some((_, factor)) = rows.find(|(other, _)| *other == total) {
         return *factor;
     }
-    let factor = narrow(10_f64.powf(-(ask as f64) / total as f64));
+    let factor = narrow(libm::exp10(-(ask as f64) / total as f64));
     let factor = match algorithm {
         Algorithm::Binpack => factor,
         Algorithm::Spread => -factor,
@@ -390,7 +390,7 @@ impl Block {
             None => -1,
         };
         let power =
-            |total: u64, used: u64| narrow(10_f64.powf(1.0 - used as f64 / total.max(1) as f64));
+            |total: u64, used: u64| narrow(libm::exp10(1.0 - used as f64 / total.max(1) as f64));
         self.numbers[slot] = number;
         self.cpu[slot] = free(total.cpu_mhz, used.cpu_mhz);
         self.memory[slot] = free(total.memory_mb, used.memory_mb);

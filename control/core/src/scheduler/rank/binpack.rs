@@ -1,4 +1,7 @@
 //! Bin-packing: the fuller a node would be, the better. Nomad's formula, between 0 and 1.
+//!
+//! Powers are those of `libm`: the C library's differ in the last bit from one version, or one processor, to the next, and
+//! with them which of two nearly equal nodes is chosen.
 
 use muster_domain::resources::Amount;
 
@@ -21,5 +24,5 @@ pub(super) fn spread_score(total: Amount, used: Amount) -> f64 {
 fn free(total: Amount, used: Amount) -> f64 {
     let free_cpu = 1.0 - used.cpu_mhz as f64 / total.cpu_mhz as f64;
     let free_memory = 1.0 - used.memory_mb as f64 / total.memory_mb as f64;
-    10_f64.powf(free_cpu) + 10_f64.powf(free_memory)
+    libm::exp10(free_cpu) + libm::exp10(free_memory)
 }

@@ -218,7 +218,7 @@ fn score(victims: &[AllocView<'_>]) -> f64 {
     } else {
         f64::from(most) + f64::from(sum) / f64::from(most)
     };
-    1.0 / (1.0 + (RATE * (net - MIDDLE)).exp())
+    1.0 / (1.0 + libm::exp(RATE * (net - MIDDLE)))
 }
 
 /// Who goes so that one instance fits node `number`, at least one; `None` if nobody can make that so.

@@ -117,6 +117,28 @@ fn recorded_cases_in_named_files() {
 }
 
 #[test]
+fn scores_are_the_same_bits_everywhere() {
+    let amount = |cpu_mhz, memory_mb| Amount {
+        cpu_mhz,
+        memory_mb,
+        disk_mb: 0,
+    };
+    let bits = |total, used| binpack::score(total, used).to_bits();
+
+    let total = amount(15_700, 31_337);
+
+    let of_some = [(1, 1), (4_321, 1_234), (9_999, 30_000), (15_700, 31_337)];
+    let of_some = of_some.map(|(cpu, memory)| bits(total, amount(cpu, memory)));
+    let expected: [f64; 4] = [
+        f64::from_bits(4_548_643_814_294_720_057),
+        f64::from_bits(4_599_236_776_143_383_737),
+        f64::from_bits(4_606_476_545_647_468_576),
+        1.0,
+    ];
+    assert_eq!(of_some, expected.map(f64::to_bits));
+}
+
+#[test]
 fn the_winner_is_the_first_of_the_best() {
     let mut scores = vec![0.5, 1.0, 1.0, f64::NEG_INFINITY, 0.2];
 

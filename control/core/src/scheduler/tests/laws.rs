@@ -270,8 +270,8 @@ fn brute_force(cluster: &Cluster, spec: &JobSpec) -> Vec<(NodeId, u32)> {
                 continue;
             }
             let free = |used: u64, total: u64| 1.0 - used as f64 / total as f64;
-            let sum = 10_f64.powf(free(after.cpu_mhz, total.cpu_mhz))
-                + 10_f64.powf(free(after.memory_mb, total.memory_mb));
+            let sum = libm::exp10(free(after.cpu_mhz, total.cpu_mhz))
+                + libm::exp10(free(after.memory_mb, total.memory_mb));
             let fit = (20.0 - sum).clamp(0.0, 18.0) / 18.0;
             let score = if placed[at] == 0 {
                 fit
