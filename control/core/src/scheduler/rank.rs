@@ -11,12 +11,14 @@
 //! | `rank/tournament.rs` | the best of many scores, kept up as single ones change |
 //! | `rank/grouped.rs` | the same where a part of the score is shared |
 //! | `rank/values.rs` | the values that nodes have for an attribute |
+//! | `rank/by_class.rs` | what nodes of one class have in common |
 //! | `rank/distinct.rs` | what instances must not share |
 //! | `rank/evict.rs` | who makes room where there is none |
 
 mod affinity;
 mod anti_affinity;
 mod binpack;
+mod by_class;
 mod distinct;
 mod evict;
 mod grouped;
@@ -40,6 +42,7 @@ use super::feasible::{Asks, Condition, Counts, Needs, Verdict, Verdicts, value_o
 use super::fleet::{Assigned, Extras, Fleet, numbered};
 use crate::limits;
 use crate::state::AllocView;
+use by_class::ByClass;
 use distinct::{Hosts, Property};
 use evict::Evictions;
 use grouped::{Grouped, Own};
@@ -771,19 +774,11 @@ impl<'a> Affinities<'a> {
         if self.conditions.is_empty() {
             return Vec::new();
         }
-        let by_node = self.names_one_node();
-        let mut known: Vec<Option<Option<f64>>> = Vec::new();
+        let mut by_class = ByClass::new(self.names_one_node());
         let scores = candidates.iter().map(|candidate| {
-            let class = candidate.class;
-            if known.len() <= class {
-                known.resize(class + 1, None);
-            }
-            if let Some(score) = known[class].filter(|_| !by_node) {
-                return score;
-            }
-            let score = self.score(fleet.spec(candidate.number)?);
-            known[class] = Some(score);
-            score
+            by_class.get(candidate.class, || {
+                self.score(fleet.spec(candidate.number)?)
+            })
         });
         scores.collect()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_domain::node::NodeSpec;
 
+use super::by_class::ByClass;
 use crate::scheduler::feasible::{names_one_node, value_of};
 
 /// The value of each candidate.
@@ -13,12 +14,11 @@ pub(super) struct Values {
     pub(super) names: Vec<String>,
     /// The number of each candidate's value; `None`: it has none.
     pub(super) of: Vec<Option<u32>>,
-    numbers: BTreeMap<String, u32>,
-    /// The number of each class's value, where that is known.
-    by_class: Vec<Option<Option<u32>>>,
-    /// Nodes of one class may have different ones.
-    by_node: bool,
+    numbers: Numbers,
+    by_class: ByClass<Option<u32>>,
 }
+
+type Numbers = BTreeMap<String, u32>;
 
 impl Values {
     /// Of nobody so far.
@@ -26,9 +26,8 @@ impl Values {
         Self {
             names: Vec::new(),
             of: Vec::new(),
-            numbers: BTreeMap::new(),
-            by_class: Vec::new(),
-            by_node: names_one_node(attribute),
+            numbers: Numbers::new(),
+            by_class: ByClass::new(names_one_node(attribute)),
         }
     }
 
@@ -39,30 +38,34 @@ impl Values {
         class: usize,
         node: impl FnOnce() -> Option<&'n NodeSpec>,
     ) {
-        if self.by_class.len() <= class {
-            self.by_class.resize(class + 1, None);
-        }
-        let number = match self.by_class[class].filter(|_| !self.by_node) {
-            Some(number) => number,
-            None => node().and_then(|node| self.find(attribute, node)),
-        };
-        self.by_class[class] = Some(number);
-        self.of.push(number);
-    }
-
-    fn find(&mut self, attribute: &str, node: &NodeSpec) -> Option<u32> {
-        let value = value_of(attribute, node)?;
-        if let Some(number) = self.numbers.get(&*value) {
-            return Some(*number);
-        }
-        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        self.names.push(value.clone().into_owned());
-        self.numbers.insert(value.into_owned(), number);
-        Some(number)
+        let Self {
+            names,
+            of,
+            numbers,
+            by_class,
+        } = self;
+        of.push(by_class.get(class, || number_of(attribute, node()?, names, numbers)));
     }
 
     /// The number of a value, if a candidate has it.
     pub(super) fn number(&self, value: &str) -> Option<u32> {
         self.numbers.get(value).copied()
     }
+}
+
+/// The number of the value that `node` has, if it has one. A new one is the next.
+fn number_of(
+    attribute: &str,
+    node: &NodeSpec,
+    names: &mut Vec<String>,
+    numbers: &mut Numbers,
+) -> Option<u32> {
+    let value = value_of(attribute, node)?;
+    if let Some(number) = numbers.get(&*value) {
+        return Some(*number);
+    }
+    let number = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    names.push(value.clone().into_owned());
+    numbers.insert(value.into_owned(), number);
+    Some(number)
 }

@@ -261,7 +261,7 @@ fn jobs_that_differ() -> Vec<JobSpec> {
                 constraint("linux"),
                 constraint("linux"),
                 constraint("plan9"),
-            ]
+            ];
         },
         |job| job.groups[0].tasks[0].constraints = vec![constraint("plan9"), constraint("linux")],
         |job| job.groups[0].tasks[0].driver = "another".to_owned(),
