@@ -67,7 +67,7 @@ impl fmt::Display for Shape {
 const SHAPES: [Shape; 3] = [
     Shape::of(1, 10_000),
     Shape::of(1_000, 10),
-    Shape::of(2_000, 1),
+    Shape::of(10_000, 1),
 ];
 
 /// Fleets. The largest shape fills a third of the smallest.

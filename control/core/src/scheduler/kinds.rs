@@ -507,15 +507,16 @@ impl Kind {
 
     fn write(&mut self, slot: usize, number: u32, column: &Column) {
         self.blocks[slot / BLOCK].write(slot % BLOCK, number, column);
-        self.is_stale(slot / BLOCK);
+        self.outdate(slot / BLOCK);
     }
 
     fn close(&mut self, slot: usize) {
         self.blocks[slot / BLOCK].close(slot % BLOCK);
-        self.is_stale(slot / BLOCK);
+        self.outdate(slot / BLOCK);
     }
 
-    fn is_stale(&mut self, block: usize) {
+    /// What the nodes of a block have together is to be worked out again.
+    fn outdate(&mut self, block: usize) {
         // Neighbours are often written to one after the other.
         if self.stale.last() != Some(&block) {
             self.stale.push(block);
