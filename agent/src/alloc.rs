@@ -4,6 +4,7 @@
 //! them are dropped when the agent stops, which changes nothing for the processes.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +189,7 @@ impl AllocTask {
             Effect::PrepareAlloc => {
                 let (facilities, desired) =
                     (Arc::clone(&self.facilities), Arc::clone(&self.desired));
-                let inbox = inbox.clone();
+                let (inbox, node) = (inbox.clone(), facilities.node.clone());
                 jobs.spawn(async move {
                     let watcher = inbox.clone();
                     let made = tokio::task::spawn_blocking(move || {
@@ -197,6 +198,7 @@ impl AllocTask {
                         Ok(())
                     });
                     let made = made.await;
+                    drop(node.send(node::Event::Prepared { alloc_id }).await);
                     let event = match made.unwrap_or_else(|error| Err(error.to_string())) {
                         Ok(()) => Event::Prepared,
                         Err(reason) => Event::PrepareFailed { reason },
@@ -325,7 +327,20 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<(), String
     disks
         .limit(&root, DiskLimit::of(group))
         .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
-    data.make_alloc(desired.alloc_id, &tasks).map_err(failed)
+    data.make_alloc(desired.alloc_id, &tasks).map_err(failed)?;
+    let Some(previous) = desired.inherits_from() else {
+        return Ok(());
+    };
+    let carry = |tree, dir: &Path| disks.carry(tree, dir);
+    if data
+        .inherit(previous, desired.alloc_id, &tasks, carry)
+        .map_err(failed)?
+    {
+        tracing::info!(alloc_id = %desired.alloc_id, %previous, "the data of the allocation that it replaces are taken over");
+        // What came over has the owners that the tasks had.
+        data.make_alloc(desired.alloc_id, &tasks).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Has an allocation's disk looked at, if it has directories.

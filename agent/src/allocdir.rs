@@ -15,11 +15,13 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use muster_domain::id::AllocId;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 
 use crate::logs::Owner;
 use crate::trash::Trash;
@@ -192,6 +194,31 @@ impl DataDir {
         make(&dirs.fifos, 0o700, None)
     }
 
+    /// Moves what `previous` kept to `heir`, whose directories are there: what is in the shared `data`, and in the
+    /// `local` directories of tasks that both have. What has come over already stays. `carry` is told of each directory before, and
+    /// of the one it goes to. Returns whether anything was moved.
+    pub(crate) fn inherit(
+        &self,
+        previous: AllocId,
+        heir: AllocId,
+        tasks: &[(String, Option<Owner>)],
+        carry: impl Fn(OwnedFd, &Path) -> io::Result<()>,
+    ) -> Result<bool, DirError> {
+        let (from, to) = (self.alloc(previous).alloc, self.alloc(heir).alloc);
+        let own = tasks.iter().map(|(task, _)| Path::new(task).join("local"));
+        let mut moved = false;
+        for place in std::iter::once(PathBuf::from("alloc/data")).chain(own) {
+            let (from, place) = (from.join(&place), to.join(&place));
+            let done = take_over(&from, &place, |dir| carry(dir, &to));
+            moved |= done.map_err(|source| DirError {
+                action: "take over",
+                path: from,
+                source,
+            })?;
+        }
+        Ok(moved)
+    }
+
     /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) fn discard_alloc(&self, trash: &Trash, alloc_id: AllocId) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
@@ -218,13 +245,33 @@ impl DataDir {
     }
 }
 
+/// Moves the directory `from` to the place of `to`, which is there and empty, or has come over before. Nothing is moved
+/// if there is no directory at `from`: a task may have put something else there. Nobody writes to it any more.
+fn take_over(
+    from: &Path,
+    to: &Path,
+    carry: impl FnOnce(OwnedFd) -> io::Result<()>,
+) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = match rustix::fs::open(from, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
+        dir => dir?,
+    };
+    if fs::read_dir(to)?.next().is_some() {
+        return Ok(false);
+    }
+    carry(dir)?;
+    rustix::fs::rename(from, to)?;
+    Ok(true)
+}
+
 /// Makes a directory with this mode, or takes the one that is there. Nothing is done through a path
 /// once it is open: a task may put a link in the place of a directory that it owns.
 fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<(), DirError> {
     let attempt = || {
         match rustix::fs::mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(rustix::io::Errno::NOENT) => {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => {
                 fs::DirBuilder::new()
                     .recursive(true)
                     .mode(0o700)

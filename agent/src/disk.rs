@@ -8,6 +8,7 @@
 //! What counts is all below `<data>/alloc/<allocation>`. Logs, host volumes and what a task mounts do not: logs are
 //! bounded by their own rotation.
 
+mod carry;
 mod limits;
 mod project;
 mod walk;
@@ -15,6 +16,7 @@ mod walk;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -236,6 +238,18 @@ impl Disks {
     pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<()> {
         match self.shared.means {
             Means::Quota => self.shared.projects.limit(dir, limit).map(drop),
+            Means::Accounted { .. } | Means::Off => Ok(()),
+        }
+    }
+
+    /// Has a tree charged to the allocation whose directory is `dir`, before it is moved there.
+    ///
+    /// # Errors
+    ///
+    /// If not all of it can be: there is not as much room, or something cannot be read.
+    pub(crate) fn carry(&self, tree: OwnedFd, dir: &Path) -> io::Result<()> {
+        match self.shared.means {
+            Means::Quota => project::carry(tree, dir),
             Means::Accounted { .. } | Means::Off => Ok(()),
         }
     }

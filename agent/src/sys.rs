@@ -100,8 +100,19 @@ pub(crate) fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut wanted = xattr(dir)?;
     wanted.project = project;
     wanted.xflags |= PROJECT_INHERIT;
+    set_xattr(dir, &wanted)
+}
+
+/// Has an open file or directory charged to another project; what is made in a directory gets what it got before.
+pub(crate) fn move_to_project(file: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+    let mut wanted = xattr(file)?;
+    wanted.project = project;
+    set_xattr(file, &wanted)
+}
+
+fn set_xattr(file: BorrowedFd<'_>, wanted: &FsXattr) -> io::Result<()> {
     // SAFETY: the request reads 28 bytes, the size of the struct, which outlives the call.
-    let answer = unsafe { libc::ioctl(dir.as_raw_fd(), SET_XATTR, &raw const wanted) };
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), SET_XATTR, &raw const *wanted) };
     answered(answer.into())
 }
 

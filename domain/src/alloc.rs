@@ -480,4 +480,13 @@ impl DesiredAlloc {
     pub fn group(&self) -> Option<&TaskGroup> {
         self.job.spec.groups.get(usize::from(self.group_at))
     }
+
+    /// The allocation whose data it gets, if that was on the same node.
+    #[must_use]
+    pub fn inherits_from(&self) -> Option<AllocId> {
+        let keeps = self
+            .group()
+            .is_some_and(|group| group.ephemeral_disk.sticky);
+        self.previous.filter(|_| keeps)
+    }
 }

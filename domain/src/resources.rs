@@ -175,6 +175,14 @@ pub struct AllocatedPort {
     pub host_ip: String,
 }
 
+impl AllocatedPort {
+    /// Whether `other` is the same port on an address of this one.
+    fn meets(&self, other: &Self) -> bool {
+        let is_every = self.host_ip.is_empty() || other.host_ip.is_empty();
+        self.value == other.value && (is_every || self.host_ip == other.host_ip)
+    }
+}
+
 /// What an allocation holds of its node besides amounts. Nobody else may have any of it meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
@@ -191,6 +199,28 @@ impl Holding {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
+    }
+
+    /// Whether `other` has something of it, too, which they cannot share.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        let ports = self.ports.iter().any(|port| {
+            let mut ports = other.ports.iter();
+            ports.any(|other| port.meets(other))
+        });
+        let cores = |of: &Self, id: &u16| of.cores.iter().any(|cores| cores.ids.contains(id));
+        let devices = |of: &Self, group: &str, id: &String| {
+            let mut devices = of.devices.iter();
+            devices.any(|held| held.group == group && held.ids.contains(id))
+        };
+        let mut held = self.devices.iter();
+        ports
+            || self
+                .cores
+                .iter()
+                .flat_map(|cores| &cores.ids)
+                .any(|id| cores(other, id))
+            || held.any(|held| held.ids.iter().any(|id| devices(other, &held.group, id)))
     }
 
     /// What its cores are worth, in MHz.

@@ -31,6 +31,15 @@ impl Algorithm {
     }
 }
 
+/// How far below the priority of a job that of another must be for the one to take the other's place. Nomad's number.
+pub const PREEMPTION_DELTA_MIN: u8 = 10;
+
+/// Whether a job of priority `asking` may take the place of one of priority `running`.
+#[must_use]
+pub fn may_evict(asking: u8, running: u8) -> bool {
+    asking.saturating_sub(running) >= PREEMPTION_DELTA_MIN
+}
+
 /// Which jobs may take the place of less important ones.
 #[expect(
     clippy::struct_excessive_bools,

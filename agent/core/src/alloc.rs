@@ -10,7 +10,7 @@
 //! A stop, whoever wanted it, is one for all tasks: after the group's delay the leader is stopped, then
 //! the others. Tasks that come last run after it, unless nothing of the allocation ever ran.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use muster_domain::alloc::{
@@ -33,6 +33,8 @@ use crate::task::{
 pub enum Event {
     /// The control plane said what it wants.
     DesiredChanged(DesiredStatus),
+    /// Those whose place it takes have ended.
+    TurnCame,
     /// The allocation's directories are there.
     Prepared,
     /// The allocation's directories could not be made.
@@ -138,6 +140,8 @@ pub enum MalformedAllocError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// Others have to end before it begins.
+    Waiting,
     Received,
     Preparing,
     Ready,
@@ -164,6 +168,22 @@ pub struct AllocRunner {
     unsaved: bool,
     /// Something besides the tasks changed and is not yet reported.
     untold: bool,
+}
+
+/// Where an allocation begins that waits for those of `before`.
+fn first_stage(before: &BTreeSet<AllocId>) -> Stage {
+    if before.is_empty() {
+        Stage::Received
+    } else {
+        Stage::Waiting
+    }
+}
+
+/// What is said of an allocation that waits.
+fn waiting_for(before: &BTreeSet<AllocId>) -> String {
+    let names: Vec<String> = before.iter().map(AllocId::to_string).collect();
+    let names = names.join(", ");
+    format!("waiting until what it takes the place of has ended on this node: {names}")
 }
 
 fn shutdown_delay(desired: &DesiredAlloc) -> Duration {
@@ -199,10 +219,12 @@ impl AllocRunner {
     ///
     /// [`MalformedAllocError::Group`].
     pub fn new(desired: &DesiredAlloc, now: Timestamp) -> Result<Self, MalformedAllocError> {
-        Self::taking(desired, &RemoteAlloc::none(desired.alloc_id), now)
+        let remote = RemoteAlloc::none(desired.alloc_id);
+        Self::taking(desired, &remote, &BTreeSet::new(), now)
     }
 
-    /// The same, with remote tasks that run already.
+    /// The same, with remote tasks that run already, and with allocations that have to end before it begins
+    /// ([`turns::before`](crate::turns::before)).
     ///
     /// # Errors
     ///
@@ -210,14 +232,21 @@ impl AllocRunner {
     pub fn taking(
         desired: &DesiredAlloc,
         remote: &RemoteAlloc,
+        before: &BTreeSet<AllocId>,
         now: Timestamp,
     ) -> Result<Self, MalformedAllocError> {
-        let tasks = policies(desired)?
+        let mut tasks: Vec<TaskRunner> = policies(desired)?
             .into_iter()
             .map(|(name, policy)| TaskRunner::new(&name, policy, now))
             .collect();
+        if !before.is_empty() {
+            let message = waiting_for(before);
+            for task in &mut tasks {
+                task.handle_told(TaskEventKind::Setup, &message, now);
+            }
+        }
         let health = Health::new(desired, now);
-        let mut runner = Self::with_tasks(desired, tasks, health, Stage::Received);
+        let mut runner = Self::with_tasks(desired, tasks, health, first_stage(before));
         runner.handle_remote(remote);
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
@@ -233,10 +262,11 @@ impl AllocRunner {
         snapshot: AllocSnapshot,
         now: Timestamp,
     ) -> Result<Self, MalformedAllocError> {
-        Self::restore_with(desired, snapshot, Vec::new(), now)
+        Self::restore_with(desired, snapshot, Vec::new(), &BTreeSet::new(), now)
     }
 
-    /// The same, with what [`Self::remote_tasks`] said.
+    /// The same, with what [`Self::remote_tasks`] said, and with allocations that have to end before it begins, if it
+    /// had not.
     ///
     /// # Errors
     ///
@@ -245,6 +275,7 @@ impl AllocRunner {
         desired: &DesiredAlloc,
         snapshot: AllocSnapshot,
         remote: Vec<RemoteTask>,
+        before: &BTreeSet<AllocId>,
         now: Timestamp,
     ) -> Result<Self, MalformedAllocError> {
         let policies = policies(desired)?;
@@ -270,7 +301,7 @@ impl AllocRunner {
         let stage = if prepared {
             Stage::Ready
         } else {
-            Stage::Received
+            first_stage(before)
         };
         let health = Health::restore(desired, health, now);
         let mut runner = Self::with_tasks(desired, tasks, health, stage);
@@ -331,6 +362,11 @@ impl AllocRunner {
             }
             Event::Disconnected => self.stop(StopCause::Disconnected, now),
             Event::DiskExceeded { message } => self.disk_exceeded(&message, now),
+            Event::TurnCame => {
+                if self.stage == Stage::Waiting {
+                    self.stage = Stage::Received;
+                }
+            }
             Event::Prepared => self.prepared(),
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {
@@ -411,7 +447,7 @@ impl AllocRunner {
                 let kill_at = kill_at.map(|at| (at, "stop the tasks"));
                 tasks.chain(kill_at).chain(health).min()
             }
-            Stage::Received | Stage::Preparing => health,
+            Stage::Waiting | Stage::Received | Stage::Preparing => health,
             Stage::Destroying | Stage::Destroyed => None,
         }
     }
@@ -529,7 +565,7 @@ impl AllocRunner {
     #[must_use]
     pub fn snapshot(&self) -> AllocSnapshot {
         let prepared = match self.stage {
-            Stage::Received | Stage::Preparing => false,
+            Stage::Waiting | Stage::Received | Stage::Preparing => false,
             Stage::Ready | Stage::Destroying | Stage::Destroyed => true,
         };
         AllocSnapshot {
@@ -689,11 +725,14 @@ impl AllocRunner {
                 self.stage = Stage::Preparing;
                 self.effects.push_back(Effect::PrepareAlloc);
             }
-            Stage::Received | Stage::Ready if self.destroy_asked && self.is_terminal() => {
+            Stage::Waiting | Stage::Received | Stage::Ready
+                if self.destroy_asked && self.is_terminal() =>
+            {
                 self.stage = Stage::Destroying;
                 self.effects.push_back(Effect::DestroyAlloc);
             }
-            Stage::Received
+            Stage::Waiting
+            | Stage::Received
             | Stage::Preparing
             | Stage::Ready
             | Stage::Destroying

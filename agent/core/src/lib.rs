@@ -13,6 +13,7 @@
 //! | [`node`] | which messages of the control plane are news |
 //! | [`contact`] | what stops because no server was in reach for too long |
 //! | [`servers`] | which server the agent tries next, and when |
+//! | [`turns`] | which allocation waits for others to end |
 //! | [`gc`] | which finished allocation is destroyed next |
 //! | [`policy`] | what a task may send and receive, compiled for the packet path |
 //! | [`limits`] | bounds of all of it |
@@ -31,3 +32,4 @@ pub mod node;
 pub mod policy;
 pub mod servers;
 pub mod task;
+pub mod turns;

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use rustix::fs::{Mode, OFlags};
 
 use super::limits::{PROJECT_TRIES_MAX, PROJECTS};
-use super::{Amount, DiskLimit};
+use super::{Amount, DiskLimit, carry};
 use crate::sys;
 
 /// Why the file system of `dir` has no project quota; `None` if it has.
@@ -68,6 +68,14 @@ pub(crate) fn usage(dir: &Path) -> io::Result<Option<(Amount, DiskLimit)>> {
 /// The project of `dir`, if it is one of an ephemeral disk.
 pub(crate) fn of(dir: &Path) -> io::Result<Option<u32>> {
     ours(open(dir)?.as_fd())
+}
+
+/// Has the directory `tree` and all in it charged to the project of `dir`; nothing if that has none.
+pub(crate) fn carry(tree: OwnedFd, dir: &Path) -> io::Result<()> {
+    match ours(open(dir)?.as_fd())? {
+        Some(project) => carry::carry(tree, project),
+        None => Ok(()),
+    }
 }
 
 /// What the file system of `dir` has of a project: what is charged, and its limit.

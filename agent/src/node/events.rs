@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muster_agent_core::alloc::{AllocRunner, MalformedAllocError};
+use muster_agent_core::alloc::{
+    AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
+};
 use muster_agent_core::contact::Contact;
 use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
+use muster_agent_core::turns::{self, Turns};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
@@ -51,6 +54,11 @@ pub(crate) enum Event {
         dry_run: bool,
         /// Told what was done.
         done: oneshot::Sender<Collected>,
+    },
+    /// The directories of an allocation are made, or cannot be: it has what it gets of the one that it replaces.
+    Prepared {
+        /// Which.
+        alloc_id: AllocId,
     },
     /// Drivers and the kernel have let go of an allocation that is to be destroyed.
     Released {
@@ -113,6 +121,9 @@ pub(super) struct Node {
     epoch: Instant,
     allocs: BTreeMap<AllocId, Known>,
     jobs: Jobs,
+    turns: Turns,
+    /// Who gets the data of which allocation, until it has them.
+    heirs: BTreeMap<AllocId, AllocId>,
     collector: Collector,
     asks: Asks,
     /// Allocations with cgroups that were there before this agent.
@@ -140,6 +151,8 @@ impl Node {
             epoch: Instant::now(),
             allocs: BTreeMap::new(),
             jobs: Jobs::default(),
+            turns: Turns::default(),
+            heirs: BTreeMap::new(),
             collector: Collector::new(gc),
             asks: Asks::default(),
             found,
@@ -211,14 +224,33 @@ impl Node {
         for (desired, _) in allocs.values() {
             cores.adopt(tree, desired);
         }
-        for (alloc_id, (desired, snapshot)) in allocs {
+        // Who has begun first: whom the others wait for is among them.
+        let has_begun = |snapshot: &Option<AllocSnapshot>| {
+            snapshot.as_ref().is_some_and(|snapshot| snapshot.prepared)
+        };
+        let (begun, waiting): (Vec<_>, Vec<_>) = allocs
+            .into_iter()
+            .partition(|(_, (_, snapshot))| has_begun(snapshot));
+        for (alloc_id, (desired, snapshot)) in begun.into_iter().chain(waiting) {
+            let has_begun = has_begun(&snapshot);
+            let before = if has_begun {
+                BTreeSet::new()
+            } else {
+                self.before(&desired)
+            };
             let runner = match snapshot {
                 Some(snapshot) => {
                     let remote = remote.remove(&alloc_id).unwrap_or_default();
-                    AllocRunner::restore_with(&desired, snapshot, remote, now())
+                    AllocRunner::restore_with(&desired, snapshot, remote, &before, now())
                 }
-                None => AllocRunner::new(&desired, now()),
+                None => {
+                    let remote = RemoteAlloc::none(alloc_id);
+                    AllocRunner::taking(&desired, &remote, &before, now())
+                }
             };
+            if !has_begun {
+                self.queue(&desired, before);
+            }
             let later = tasks.split_off(&(AllocId(next_bytes(alloc_id.0)), String::new()));
             let records = std::mem::replace(&mut tasks, later)
                 .into_iter()
@@ -226,6 +258,36 @@ impl Node {
                 .map(|((_, name), record)| (name, record))
                 .collect();
             self.run_alloc(desired, runner, records, Unrecorded::NeverStarted, true);
+        }
+    }
+
+    /// Whom an allocation has to wait for.
+    fn before(&self, alloc: &DesiredAlloc) -> BTreeSet<AllocId> {
+        let live = self.allocs.iter().filter(|(_, known)| !known.finished);
+        turns::before(
+            alloc,
+            live.filter_map(|(alloc_id, _)| self.desired.get(*alloc_id)),
+        )
+    }
+
+    /// An allocation that has not begun waits for others, and what it inherits stays until it has it.
+    fn queue(&mut self, alloc: &DesiredAlloc, before: BTreeSet<AllocId>) {
+        self.turns.wait(alloc.alloc_id, before);
+        if let Some(previous) = alloc.inherits_from() {
+            self.heirs.insert(previous, alloc.alloc_id);
+        }
+    }
+
+    /// An allocation has what it inherits, or will never want it.
+    fn has_inherited(&mut self, alloc_id: AllocId) {
+        self.heirs.retain(|_, heir| *heir != alloc_id);
+    }
+
+    /// An allocation has ended: those that waited for it alone begin.
+    fn ended(&mut self, alloc_id: AllocId) {
+        self.has_inherited(alloc_id);
+        for next in self.turns.handle_ended(alloc_id) {
+            self.tell(next, AllocEvent::TurnCame.into());
         }
     }
 
@@ -257,6 +319,7 @@ impl Node {
             Event::SweepDue { found } => self.sweep(found),
             Event::CollectGarbage => drop(self.force()),
             Event::Collect { dry_run, done } => self.collect_now(dry_run, done),
+            Event::Prepared { alloc_id } => self.has_inherited(alloc_id),
             Event::Released { alloc_id } => self.tell(alloc_id, Input::Destroy),
             Event::Refused { alloc_id } => {
                 self.collector.handle_refused(alloc_id, now());
@@ -268,10 +331,12 @@ impl Node {
                     known.finished = true;
                     self.collector.handle_finished(alloc_id, at);
                 }
+                self.ended(alloc_id);
                 self.tell_stopped();
             }
             Event::Destroyed { alloc_id } => {
                 self.allocs.remove(&alloc_id);
+                self.ended(alloc_id);
                 self.collector.handle_destroyed(alloc_id, now());
                 self.asks.settled(alloc_id, true);
                 self.facilities.outbox.forget(alloc_id);
@@ -303,7 +368,10 @@ impl Node {
             Change::Start(desired)
                 if !self.found.contains(&desired.alloc_id) && !self.may_have_run(&desired) =>
             {
-                let runner = AllocRunner::taking(&desired, &of(desired.alloc_id), now());
+                let before = self.before(&desired);
+                let remote = of(desired.alloc_id);
+                let runner = AllocRunner::taking(&desired, &remote, &before, now());
+                self.queue(&desired, before);
                 self.run_alloc(
                     *desired,
                     runner,
@@ -441,7 +509,6 @@ impl Node {
 
     fn collect(&mut self) {
         let facilities = Arc::clone(&self.facilities);
-        let told = |alloc_id| facilities.outbox.is_told(alloc_id);
         let allocs = self.allocs.len();
         let limits = self.collector.limits();
         let space = || {
@@ -451,8 +518,15 @@ impl Node {
             }
             space
         };
-        while let Some((alloc_id, reason)) = self.collector.poll_destroy(allocs, told, space, now())
-        {
+        loop {
+            // Whose data another is about to get stays until then.
+            let heirs = &self.heirs;
+            let may_go =
+                |alloc_id| facilities.outbox.is_told(alloc_id) && !heirs.contains_key(&alloc_id);
+            let chosen = self.collector.poll_destroy(allocs, may_go, space, now());
+            let Some((alloc_id, reason)) = chosen else {
+                break;
+            };
             if reason == GcReason::Forced {
                 facilities.trash.hurry();
             }
@@ -494,6 +568,7 @@ impl Node {
             let mut waiting = self.force();
             // For a server that does not hear nobody need wait.
             waiting.retain(|alloc_id| self.facilities.outbox.is_told(*alloc_id));
+            waiting.retain(|alloc_id| !self.heirs.contains_key(alloc_id));
             self.asks.add(waiting, done);
         }
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use muster_agent::DiskEnforcement;
 use muster_agent::disk::{DiskLimit, project_of, project_quota};
 use muster_agent::node::{Agent, Leave};
-use muster_domain::alloc::{ClientStatus, TaskEventKind, TaskState};
+use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskEventKind, TaskState};
 use muster_domain::id::AllocId;
 use muster_domain::one_off::Definition;
 use muster_domain::resources::Mb;
@@ -400,5 +400,45 @@ async fn a_one_off_task_that_exceeds_its_disk_says_so() {
         "{}",
         end.failure_reason
     );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// What a replacement gets of the one before counts against its own disk: four of ten MiB are left of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn quota_goes_with_what_a_replacement_gets() {
+    let Some(place) = Place::quota("quota_goes_with_what_a_replacement_gets") else {
+        return;
+    };
+    let server = place.machine.server();
+    let agent = place.agent(&server).await;
+    let keeping = |alloc: AllocBuilder| {
+        let alloc = alloc.with(|spec, _| spec.groups[0].ephemeral_disk.sticky = true);
+        sized(alloc, SIZE).build()
+    };
+    let deep = format!(
+        "mkdir -p $NOMAD_ALLOC_DIR/data/a/b; {}; mv $NOMAD_ALLOC_DIR/data/f $NOMAD_ALLOC_DIR/data/a/b/g",
+        writes(6)
+    );
+    let old = server.place(keeping(batch(1, &deep))).await;
+    server.status(old, ClientStatus::Complete).await;
+
+    let new = DesiredAlloc {
+        previous: Some(old),
+        ..keeping(batch(2, &format!("{}; {}", writes(3), writes(SIZE))))
+    };
+    let new = server.place(new).await;
+    server.status(new, ClientStatus::Complete).await;
+
+    let log = server.log(new, LogStream::Stdout).await;
+    assert!(
+        log.contains("ended 0") && log.contains("Disk quota exceeded"),
+        "{log}"
+    );
+    assert_eq!(size_of(&place.dir(new).join("alloc/data/a/b/g")), 6 << 20);
+    let project = |alloc_id| project_of(&place.dir(alloc_id)).unwrap().unwrap();
+    let (used, _) = project_quota(&place.machine.data(), project(new)).unwrap();
+    assert!(used.bytes > 9 << 20, "{used:?}");
+    let (left, _) = project_quota(&place.machine.data(), project(old)).unwrap();
+    assert!(left.bytes < 1 << 20, "{left:?}");
     agent.shutdown(Leave::StopTasks).await;
 }

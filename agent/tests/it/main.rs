@@ -32,3 +32,5 @@ mod stuck;
 mod support;
 #[cfg(test)]
 mod survival;
+#[cfg(test)]
+mod turns;

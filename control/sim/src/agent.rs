@@ -8,11 +8,14 @@ mod link;
 mod outbox;
 mod tasks;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use muster_agent_core::alloc::{AllocRunner, Event as AllocEvent};
+use muster_agent_core::alloc::{
+    AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
+};
 use muster_agent_core::node::{Change, Desired, News};
-use muster_domain::alloc::DesiredAlloc;
+use muster_agent_core::turns::{self, Turns};
+use muster_domain::alloc::{DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 
 use crate::bug::Bug;
@@ -37,6 +40,7 @@ struct Runner {
 pub struct Agent {
     desired: Desired,
     runners: BTreeMap<AllocId, Runner>,
+    turns: Turns,
     outbox: Outbox,
     link: Link,
     /// When the store writes what it was given.
@@ -72,6 +76,7 @@ impl Host {
         let agent = Agent {
             desired: Desired::restore(known.map(|(desired, _)| desired.clone())),
             runners: BTreeMap::new(),
+            turns: Turns::default(),
             outbox: Outbox::default(),
             link: Link::begin(env),
             flush_at: None,
@@ -80,16 +85,54 @@ impl Host {
             history: VecDeque::new(),
         };
         self.agent = Some(agent);
-        let restored: Vec<_> = self.store.allocs.values().cloned().collect();
-        for (desired, snapshot) in restored {
-            let core = match snapshot {
-                Some(snapshot) => AllocRunner::restore(&desired, snapshot, env.now),
-                None => AllocRunner::new(&desired, env.now),
+        let has_begun = |snapshot: &Option<AllocSnapshot>| {
+            snapshot.as_ref().is_some_and(|snapshot| snapshot.prepared)
+        };
+        let restored = self.store.allocs.values().cloned();
+        let (begun, waiting): (Vec<_>, Vec<_>) =
+            restored.partition(|(_, snapshot)| has_begun(snapshot));
+        for (desired, snapshot) in begun.into_iter().chain(waiting) {
+            let before = if has_begun(&snapshot) {
+                BTreeSet::new()
+            } else {
+                self.before(&desired)
             };
+            let core = match snapshot {
+                Some(snapshot) => {
+                    AllocRunner::restore_with(&desired, snapshot, Vec::new(), &before, env.now)
+                }
+                None => Self::waiting(&desired, &before, env),
+            };
+            self.wait(desired.alloc_id, before);
             match core {
                 Ok(core) => self.run_restored(core, desired, env),
                 Err(error) => env.oracle.fault(&error.to_string()),
             }
+        }
+    }
+
+    /// Whom an allocation has to wait for.
+    fn before(&self, alloc: &DesiredAlloc) -> BTreeSet<AllocId> {
+        let agent = self.agent.iter();
+        let live = agent.flat_map(|agent| {
+            let live = agent.live();
+            live.filter_map(|alloc_id| agent.desired.get(alloc_id))
+        });
+        turns::before(alloc, live)
+    }
+
+    fn waiting(
+        desired: &DesiredAlloc,
+        before: &BTreeSet<AllocId>,
+        env: &Env,
+    ) -> Result<AllocRunner, MalformedAllocError> {
+        let remote = RemoteAlloc::none(desired.alloc_id);
+        AllocRunner::taking(desired, &remote, before, env.now)
+    }
+
+    fn wait(&mut self, alloc_id: AllocId, before: BTreeSet<AllocId>) {
+        if let Some(agent) = &mut self.agent {
+            agent.turns.wait(alloc_id, before);
         }
     }
 
@@ -251,7 +294,9 @@ impl Host {
         match change {
             // What is found here runs already, whatever the lost store and the servers do not know.
             Change::Start(desired) if !self.has_processes(desired.alloc_id) => {
-                let core = AllocRunner::new(&desired, env.now);
+                let before = self.before(&desired);
+                let core = Self::waiting(&desired, &before, env);
+                self.wait(desired.alloc_id, before);
                 self.begin(core, *desired, false, env);
             }
             Change::Start(desired) | Change::Unremembered(desired) => {
@@ -268,7 +313,7 @@ impl Host {
 
     fn begin(
         &mut self,
-        core: Result<AllocRunner, muster_agent_core::alloc::MalformedAllocError>,
+        core: Result<AllocRunner, MalformedAllocError>,
         desired: DesiredAlloc,
         adopted: bool,
         env: &mut Env,

@@ -4,6 +4,7 @@ mod disk;
 mod health;
 mod laws;
 mod lifecycle;
+mod turns;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -96,6 +97,7 @@ fn event(desired: &DesiredAlloc, words: &[&str]) -> Event {
         ["run"] => Event::DesiredChanged(DesiredStatus::Run),
         ["stop"] => Event::DesiredChanged(DesiredStatus::Stop),
         ["evict"] => Event::DesiredChanged(DesiredStatus::Evict),
+        ["turn"] => Event::TurnCame,
         ["prepared"] => Event::Prepared,
         ["prepare-failed"] => Event::PrepareFailed {
             reason: "no space left".into(),
@@ -220,7 +222,8 @@ fn play(mut runner: AllocRunner, desired: &DesiredAlloc, script: &str) -> String
         match words.as_slice() {
             ["reload"] => {
                 let (saved, remote) = (runner.snapshot(), runner.remote_tasks());
-                runner = AllocRunner::restore_with(&desired, saved, remote, now).unwrap();
+                runner = AllocRunner::restore_with(&desired, saved, remote, &BTreeSet::new(), now)
+                    .unwrap();
             }
             ["deployment", name] => {
                 desired.deployment = Some(DeploymentId::at(LogIndex(1), name.parse().unwrap()));
@@ -648,7 +651,7 @@ fn a_remote_task_is_stopped_once_it_is_taken_over() {
         }],
         leave: Vec::new(),
     };
-    let runner = AllocRunner::taking(&desired, &remote, at(0)).unwrap();
+    let runner = AllocRunner::taking(&desired, &remote, &BTreeSet::new(), at(0)).unwrap();
 
     let script = "0 stop\n1 prepared\n2 far elsewhere 1\n2 far started\n3 far exit 0";
 

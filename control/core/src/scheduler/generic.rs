@@ -678,7 +678,8 @@ impl Placing<'_, '_, '_> {
 
     /// Places one instance, where nobody else may have room at the cost of less important ones.
     fn place_one(&mut self, name_index: u32, detail: PlacementDetail, avoid: &[NodeId]) -> bool {
-        let Some(place) = self.find(avoid) else {
+        let preferred = self.preferred(detail.previous);
+        let Some(place) = self.find(preferred, avoid) else {
             self.failed += 1;
             return false;
         };
@@ -706,8 +707,16 @@ impl Placing<'_, '_, '_> {
         true
     }
 
-    fn find(&mut self, avoid: &[NodeId]) -> Option<Place> {
-        let place = self.find_room(avoid);
+    /// The node on which the data of the instance that is replaced are, if those are to be kept.
+    fn preferred(&self, previous: Option<AllocId>) -> Option<usize> {
+        let previous = previous.filter(|_| self.group.ephemeral_disk.sticky)?;
+        let Placer { state, fleet, .. } = &*self.placer;
+        fleet.number_of(state.allocs().get(&previous)?)
+    }
+
+    fn find(&mut self, preferred: Option<usize>, avoid: &[NodeId]) -> Option<Place> {
+        let place = preferred.and_then(|number| self.find_at(number));
+        let place = place.or_else(|| self.find_room(avoid));
         if place.is_some() || !self.placer.may_preempt {
             return place;
         }
@@ -718,6 +727,17 @@ impl Placing<'_, '_, '_> {
         match &mut self.chooser {
             Chooser::Ranking(ranking) => {
                 ranking.place_preempting(fleet, key, job.current.spec.priority)
+            }
+            Chooser::Scan(_) => None,
+        }
+    }
+
+    /// The place on node `number`, if it takes the instance and has room.
+    fn find_at(&mut self, number: usize) -> Option<Place> {
+        self.rank();
+        match &mut self.chooser {
+            Chooser::Ranking(ranking) => {
+                ranking.place_at(&mut self.placer.fleet, number, None).ok()
             }
             Chooser::Scan(_) => None,
         }

@@ -1,6 +1,6 @@
 //! Which allocations of a node make room for a more important one.
 //!
-//! The rule is Nomad's. Only allocations of jobs whose priority is at least [`DELTA_MIN`] below the
+//! The rule is Nomad's. Only allocations of jobs whose priority is at least [`PREEMPTION_DELTA_MIN`](muster_domain::scheduling::PREEMPTION_DELTA_MIN) below the
 //! asking job's may go. The lowest priority goes first; within one, whatever comes closest to what is
 //! still needed, with a penalty for a group of which the plan evicts its `migrate.max_parallel` or
 //! more elsewhere.
@@ -16,9 +16,8 @@
 
 use muster_domain::id::AllocId;
 use muster_domain::resources::Amount;
+use muster_domain::scheduling::may_evict;
 
-/// How far below the asking job's priority a victim's must be.
-pub(super) const DELTA_MIN: u8 = 10;
 /// The penalty of an allocation for each one of its group that goes beyond `migrate.max_parallel`.
 const PARALLEL_PENALTY: f64 = 50.0;
 
@@ -61,11 +60,6 @@ impl Room {
             ..self
         }
     }
-}
-
-/// Whether a job of priority `asking` may take the place of one of priority `running`.
-pub(super) fn may_evict(asking: u8, running: u8) -> bool {
-    asking.saturating_sub(running) >= DELTA_MIN
 }
 
 /// The positions in `candidates` of those that go so that `ask` fits beside what stays.

@@ -110,6 +110,50 @@ fn room_of_a_stopped_job_wakes_who_waits() {
     );
 }
 
+/// The smaller node came later and is the better one.
+#[test]
+fn a_replacement_stays_where_its_data_are() {
+    check(
+        "node n1 cpu=4000 mem=8192
+         job web cpu=500 sticky
+         job free cpu=500
+         node n2 cpu=2000 mem=4096
+         job web cpu=600 sticky
+         job free cpu=600
+         fail web[0]
+         after 60
+         down n1",
+        expect![[r#"
+            place web[0] n1 score 0.149
+            place free[0] n1 score 0.263
+            stop web[0] on n1: alloc is being updated due to job update
+            place web[0] n1 score 0.280 after n1
+            stop free[0] on n1: alloc is being updated due to job update
+            place free[0] n2 score 0.297 after n1
+            stop web[0] on n1: alloc was rescheduled because it failed
+            place web[0] n1 score 0.172 after n1
+            stop web[0] on n1: alloc is lost since its node is down
+            place web[0] n2 score 0.455 after n1"#]],
+    );
+}
+
+/// The node has no room for more, so the data are left.
+#[test]
+fn a_replacement_leaves_its_data_rather_than_wait() {
+    check(
+        "node n1 cpu=1000 mem=8192
+         job web cpu=500 sticky
+         job other cpu=400
+         node n2 cpu=2000 mem=8192
+         job web cpu=700 sticky",
+        expect![[r#"
+            place web[0] n1 score 0.390
+            place other[0] n1 score 0.505
+            stop web[0] on n1: alloc is being updated due to job update
+            place web[0] n2 score 0.317 after n1"#]],
+    );
+}
+
 #[test]
 fn a_smaller_count_stops_the_highest_names() {
     check(

@@ -36,13 +36,22 @@ impl Host {
         let Some(runner) = agent.runners.get(&alloc_id) else {
             return;
         };
-        if runner.core.is_destroyed() {
+        let (is_terminal, is_destroyed) = (runner.core.is_terminal(), runner.core.is_destroyed());
+        let free = if is_terminal {
+            agent.turns.handle_ended(alloc_id)
+        } else {
+            Vec::new()
+        };
+        if is_destroyed {
             agent.runners.remove(&alloc_id);
             agent.outbox.forget(alloc_id);
             self.store.allocs.remove(&alloc_id);
             self.store.started.retain(|(of, _), _| *of != alloc_id);
             self.processes.retain(|(of, _), _| *of != alloc_id);
             self.flush();
+        }
+        for next in free {
+            self.tell_runner(self.life, next, AllocEvent::TurnCame, env);
         }
     }
 

@@ -6,10 +6,10 @@ use crate::job::JobSpec;
 /// Everything in `spec` that would be ignored.
 pub(super) fn check(spec: &JobSpec, faults: &mut Vec<Fault>) {
     for group in &spec.groups {
-        if group.ephemeral_disk.sticky || group.ephemeral_disk.migrate {
+        if group.ephemeral_disk.migrate {
             faults.push(Fault::new(
                 format!("group \"{}\" → ephemeral_disk", group.name),
-                "`sticky` and `migrate` are not supported yet: leave them out",
+                "`migrate` is not supported yet: leave it out; `sticky` keeps the data of a replacement on the same node",
             ));
         }
     }

@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::id::{AllocId, JobKey};
 use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::{AllocatedPort, Amount, HeldDevices, Holding};
-use muster_domain::scheduling::Algorithm;
+use muster_domain::scheduling::{Algorithm, may_evict};
 
 use super::grouped::{Grouped, Own};
 use super::{FULL, Ranking, Terms, has_capacity};
 use crate::scheduler::feasible::device_matches;
 use crate::scheduler::fleet::{self, Extras, Fleet};
-use crate::scheduler::preempt::{self, Candidate, Loss, Room, may_evict};
+use crate::scheduler::preempt::{self, Candidate, Loss, Room};
 use crate::state::{AllocView, Held};
 
 /// What each candidate would cost.

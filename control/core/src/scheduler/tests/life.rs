@@ -96,6 +96,7 @@ fn job(which: u16, how: u16, more: u16) -> JobSpec {
         .build();
     spec.priority = u8::try_from(how >> 9 & 63).unwrap() + 10;
     let group = &mut spec.groups[0];
+    group.ephemeral_disk.sticky = bit(7);
     match kind {
         JobType::Service => {
             group.migrate = Some(MigrateStrategy::default());

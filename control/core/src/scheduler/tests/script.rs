@@ -2,7 +2,7 @@
 //!
 //! `node NAME [cpu=] [mem=] [disk=] [dc=] [pool=] [class=] [attr.K=V] [meta.K=V] [drain]`,
 //! `job NAME [count=] [cpu=] [mem=] [type=] [priority=] [dc=] [pool=] [driver=] [port=N|any]
-//! [where=LEFT,OPERAND,RIGHT]`, `stop JOB`, `down NODE`, `up NODE`, `fail|complete|run JOB[I]`,
+//! [where=LEFT,OPERAND,RIGHT] [sticky]`, `stop JOB`, `down NODE`, `up NODE`, `fail|complete|run JOB[I]`,
 //! `after SECONDS`. Every line but `node` answers with the plans it led to.
 
 use std::fmt::Write as _;
@@ -154,6 +154,7 @@ fn job(name: &str, words: &[&str]) -> JobSpec {
             _ => {}
         }
     }
+    spec.groups[0].ephemeral_disk.sticky = words.contains(&"sticky");
     if words.contains(&"cpu=0") {
         spec.groups[0].tasks[0].resources.cpu = CpuMhz(0);
     }

@@ -1,0 +1,75 @@
+//! Takes a tree over into another project, so that it may be moved below that project's directory: the file system
+//! refuses to rename across projects (`EXDEV`).
+//!
+//! As everywhere below an allocation, each directory is opened in its parent and no link is followed. What is
+//! neither a directory nor a file has no content, and stays charged to the project that it has; so does what may not
+//! be changed.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use super::limits::{DEPTH_MAX, READ_BYTES};
+use super::walk::INSIDE;
+use crate::sys;
+
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
+/// Gives the directory `tree` and what is in it `project`.
+///
+/// # Errors
+///
+/// If a directory cannot be read, is deeper than can be opened, or the project has no room for all of it (`EDQUOT`).
+pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
+    let mut buffer = vec![MaybeUninit::uninit(); READ_BYTES];
+    let mut pending: Vec<(Rc<OwnedFd>, CString, u32)> = Vec::new();
+    let mut next = Some((Rc::new(tree), 1));
+    while let Some((dir, depth)) = next.take() {
+        give(dir.as_fd(), project)?;
+        let mut entries = RawDir::new(dir.as_fd(), &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            match entry.file_type() {
+                _ if name == c"." || name == c".." => {}
+                FileType::Directory if depth >= DEPTH_MAX => {
+                    return Err(io::Error::other(format!(
+                        "its directories are nested more than {DEPTH_MAX} times"
+                    )));
+                }
+                FileType::Directory => pending.push((Rc::clone(&dir), name.to_owned(), depth + 1)),
+                FileType::RegularFile => {
+                    let file = rustix::fs::openat2(&*dir, name, READ, Mode::empty(), INSIDE)?;
+                    give(file.as_fd(), project)?;
+                }
+                FileType::Symlink
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => {}
+            }
+        }
+        if let Some((parent, name, depth)) = pending.pop() {
+            let flags = READ.union(OFlags::DIRECTORY);
+            let dir = rustix::fs::openat2(&*parent, &name, flags, Mode::empty(), INSIDE)?;
+            next = Some((Rc::new(dir), depth));
+        }
+    }
+    Ok(())
+}
+
+fn give(file: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+    match sys::move_to_project(file, project) {
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => Ok(()),
+        given => given,
+    }
+}
