@@ -383,12 +383,11 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         slice.remove_allocs(change);
     }
     let snapshot = change.state.clone();
-    for place in snapshot.jobs.over_from(from.clone()) {
-        let (at, key) = place;
-        if *at >= before {
+    for (at, key) in snapshot.jobs.over_from(from.clone()) {
+        if at >= before {
             break;
         }
-        let step = if *place == from {
+        let step = if (at, key) == (from.0, &from.1) {
             std::mem::replace(&mut step, GcJobStep::Begin)
         } else {
             GcJobStep::Begin
@@ -400,7 +399,7 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         };
         if let Some(step) = next {
             slice.next = Some(GcCursor::JobAt {
-                at: *at,
+                at,
                 key: key.clone(),
                 step,
             });

@@ -25,7 +25,7 @@ struct JobEvals {
 pub struct Evals {
     /// With the hash of each.
     rows: OrdMap<EvalId, (Arc<Evaluation>, u64)>,
-    by_job: OrdMap<JobKey, Arc<JobEvals>>,
+    by_job: OrdMap<Arc<JobKey>, Arc<JobEvals>>,
     /// Those that are not terminal.
     open: OrdSet<EvalId>,
     /// Terminal ones without allocations, or with one that is terminal, by the time of their last change.
@@ -150,7 +150,7 @@ impl Evals {
             old.job == eval.job && old.status.is_terminal() == eval.status.is_terminal()
         };
         if !old.as_ref().is_some_and(stays) {
-            let job = Arc::make_mut(self.by_job.entry(eval.job.clone()).or_default());
+            let job = self.job_mut(&eval.job);
             job.ids.insert(eval.id);
             if is_open {
                 job.open.insert(eval.id);
@@ -177,6 +177,13 @@ impl Evals {
         } else if eval.status.is_terminal() {
             self.due_mut(&eval).insert(place);
         }
+    }
+
+    /// What is known of a job, to write to.
+    fn job_mut(&mut self, key: &JobKey) -> &mut JobEvals {
+        let known = self.by_job.get_key_value(key);
+        let key = known.map_or_else(|| Arc::new(key.clone()), |(key, _)| Arc::clone(key));
+        Arc::make_mut(self.by_job.entry(key).or_default())
     }
 
     fn due_mut(&mut self, eval: &Evaluation) -> &mut OrdSet<(Timestamp, EvalId)> {

@@ -63,13 +63,14 @@ struct Hashed {
 /// The table of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jobs {
-    rows: OrdMap<JobKey, Hashed>,
+    /// A tree copies the keys that lie beside one that it writes: so they are shared.
+    rows: OrdMap<Arc<JobKey>, Hashed>,
     /// Jobs that have an instance on every node they can use and are not told to stop.
     on_every_node: OrdSet<JobKey>,
     /// Jobs that are launched by time and are not told to stop.
     periodic: OrdSet<JobKey>,
     /// Jobs that are over, by the time they were last submitted.
-    over: OrdSet<(Timestamp, JobKey)>,
+    over: OrdSet<(Timestamp, Arc<JobKey>)>,
     index: LogIndex,
     hash: u64,
 }
@@ -112,9 +113,10 @@ impl Jobs {
     /// Jobs that are over, by the time they were last submitted, from the position given on.
     pub(crate) fn over_from(
         &self,
-        from: (Timestamp, JobKey),
-    ) -> impl Iterator<Item = &(Timestamp, JobKey)> {
-        self.over.range(from..)
+        (at, key): (Timestamp, JobKey),
+    ) -> impl Iterator<Item = (Timestamp, &JobKey)> {
+        let over = self.over.range((at, Arc::new(key))..);
+        over.map(|(at, key)| (*at, &**key))
     }
 
     /// Jobs that `parent` made, by id.
@@ -182,7 +184,7 @@ impl Jobs {
     }
 
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&JobKey, &Arc<JobRow>)> {
-        self.rows.iter().map(|(key, hashed)| (key, &hashed.row))
+        self.rows.iter().map(|(key, hashed)| (&**key, &hashed.row))
     }
 
     pub(crate) fn put(&mut self, row: JobRow) {
@@ -197,7 +199,9 @@ impl Jobs {
         put_in(&mut self.periodic, &key, is_periodic);
         let over = is_over(&row.job).then_some(row.job.current.submit_time);
         let row = Arc::new(row);
-        let old = self.rows.insert(key.clone(), Hashed { row, hash });
+        let known = self.rows.get_key_value(&key);
+        let key = known.map_or_else(|| Arc::new(key), |(key, _)| Arc::clone(key));
+        let old = self.rows.insert(Arc::clone(&key), Hashed { row, hash });
         let was_over = old.and_then(|old| {
             self.hash = self.hash.wrapping_sub(old.hash);
             is_over(&old.row.job).then_some(old.row.job.current.submit_time)
@@ -206,7 +210,7 @@ impl Jobs {
             return;
         }
         if let Some(submitted) = was_over {
-            self.over.remove(&(submitted, key.clone()));
+            self.over.remove(&(submitted, Arc::clone(&key)));
         }
         if let Some(submitted) = over {
             self.over.insert((submitted, key));
@@ -228,7 +232,7 @@ impl Jobs {
         self.on_every_node.remove(key);
         self.periodic.remove(key);
         if is_over(&row.job) {
-            let place = (row.job.current.submit_time, key.clone());
+            let place = (row.job.current.submit_time, Arc::new(key.clone()));
             self.over.remove(&place);
         }
         self.hash = self.hash.wrapping_sub(hash);
