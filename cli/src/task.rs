@@ -47,7 +47,7 @@ pub enum TaskCommand {
     Delete {
         /// Its guid.
         guid: String,
-        /// Claim it first.
+        /// Claim it first, in one go.
         #[arg(long)]
         resolve: bool,
     },
@@ -130,22 +130,23 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
             tell(json, &answer, &format!("{guid} is to end"))
         }
         TaskCommand::Resolve { guid } => {
-            let answer = resolve(client, guid)?;
+            let answer: TaskResponse = client.put(&path(guid, "/resolving"), &json!({}))?;
             tell(json, &answer, &format!("{guid} is claimed"))
         }
         TaskCommand::Delete {
             guid,
             resolve: first,
         } => {
-            if *first {
-                resolve(client, guid)?;
-            }
-            let answer: TaskResponse = client.delete(&path(guid, ""))?;
+            let rest = if *first { RESOLVE } else { "" };
+            let answer: TaskResponse = client.delete(&path(guid, rest))?;
             tell(json, &answer, &format!("{guid} is forgotten"))
         }
         TaskCommand::Watch(args) => watch(client, json, args),
     }
 }
+
+/// Behind a task's path, where it is deleted: it is claimed first, in the same entry.
+const RESOLVE: &str = "?resolve=true";
 
 fn path(guid: &str, rest: &str) -> String {
     format!("/v1/tasks/{}{rest}", escape(guid))
@@ -153,10 +154,6 @@ fn path(guid: &str, rest: &str) -> String {
 
 fn one(client: &Client, guid: &str) -> Result<Task, CliError> {
     client.get(&path(guid, ""))
-}
-
-fn resolve(client: &Client, guid: &str) -> Result<TaskResponse, CliError> {
-    client.put(&path(guid, "/resolving"), &json!({}))
 }
 
 fn tell(json: bool, answer: &TaskResponse, words: &str) -> CliResult {

@@ -4,6 +4,8 @@
 //! of them. Readers hold nothing but the index they want next; what they want may be gone when they come
 //! back, and then they are told so. The same entries make the same events on every server.
 //!
+//! A one-off task that an entry moved by two states is there twice: as it was in between, then as it is.
+//!
 //! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an
 //! event. A job or node that goes is one, because somebody asked for it; and a collection that freed something is
 //! one, when it ends ([`Collections`]).
@@ -13,7 +15,7 @@ mod collection;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use muster_control_core::fsm::{Changed, Command, DeploymentChange};
+use muster_control_core::fsm::{Applied, Changed, Command, DeploymentChange};
 use muster_control_core::state::{SavedAlloc, State};
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
@@ -58,7 +60,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::DispatchJob { .. }
         | Command::LaunchPeriodic { .. } => "JobRegistered",
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
-        Command::DesireOneOffs { .. } => "TaskDesired",
+        Command::DesireOneOffs { .. } | Command::PlaceOneOffs { .. } => "TaskDesired",
         Command::ChangeOneOffs { .. } => "TaskUpdated",
         Command::Keyed { once: _, command } => cause(command.command()),
     }
@@ -91,20 +93,22 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The rows in `changed`, from the `state` that the entry at `index` left, and the collections that ended with
-    /// it. `None` if nobody could want to know.
+    /// The rows that the entry at `index` changed, from the `state` that it left, before them one-off tasks as they were
+    /// in between, and the collections that ended with it. `None` if nobody could want to know.
     pub(crate) fn capture(
         index: LogIndex,
         cause: &'static str,
         state: &State,
-        changed: &[Changed],
+        applied: &Applied,
         collections: Vec<Collection>,
     ) -> Option<Self> {
+        let passed = applied.passed.iter();
+        let passed = passed.map(|row| Row::Task(Arc::clone(row)));
+        let changed = applied.changed.iter();
         let ended = collections.into_iter();
         let ended = ended.map(|ended| Row::Collection(Arc::new(ended)));
-        let rows: Vec<Row> = changed
-            .iter()
-            .filter_map(|changed| Row::of(state, changed))
+        let rows: Vec<Row> = passed
+            .chain(changed.filter_map(|changed| Row::of(state, changed)))
             .chain(ended)
             .collect();
         let bytes = rows.iter().map(Row::bytes).sum();
@@ -506,7 +510,7 @@ mod tests {
         };
         let cause = cause(&command);
         let applied = fsm::apply(state, LogIndex(index), command);
-        Batch::capture(LogIndex(index), cause, state, &applied.changed, Vec::new()).unwrap()
+        Batch::capture(LogIndex(index), cause, state, &applied, Vec::new()).unwrap()
     }
 
     fn all() -> Filter {
@@ -559,8 +563,7 @@ mod tests {
         };
         let cause = cause(&stop);
         let applied = fsm::apply(&mut state, LogIndex(8), stop);
-        let second =
-            Batch::capture(LogIndex(8), cause, &state, &applied.changed, Vec::new()).unwrap();
+        let second = Batch::capture(LogIndex(8), cause, &state, &applied, Vec::new()).unwrap();
 
         let before = serde_json::to_value(&first.events(&all())[0].payload).unwrap();
         let after = &second.events(&all())[0];
@@ -654,7 +657,13 @@ mod tests {
     #[test]
     fn an_entry_that_changes_nothing_is_no_event() {
         let state = State::default();
+        let applied = Applied {
+            response: fsm::Response::Done,
+            effects: Vec::new(),
+            changed: Vec::new(),
+            passed: Vec::new(),
+        };
 
-        assert!(Batch::capture(LogIndex(1), "X", &state, &[], Vec::new()).is_none());
+        assert!(Batch::capture(LogIndex(1), "X", &state, &applied, Vec::new()).is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Command, NewOneOff, OneOffPlace, Response};
 use muster_control_core::gc::GcConfig;
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId, Timestamp, WriteKey};
@@ -230,6 +230,22 @@ pub(crate) type Proposed = Result<(LogIndex, Response), ProposeError>;
 pub(crate) enum DutyRequest {
     /// Collect all garbage now, and say when that is done.
     CollectGarbage(oneshot::Sender<Result<Freed, ProposeError>>),
+    /// Find places for one-off tasks that are about to be recorded.
+    Place(PlacesWanted),
+}
+
+/// One-off tasks that are about to be recorded, and who asks for places for them. Who gets no answer does without.
+#[derive(Debug)]
+pub(crate) struct PlacesWanted {
+    pub(crate) tasks: Arc<Vec<NewOneOff>>,
+    pub(crate) reply: oneshot::Sender<Places>,
+}
+
+/// Places for one-off tasks, in their order, and the state in which they were found.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) places: Vec<Option<OneOffPlace>>,
+    pub(crate) seen: LogIndex,
 }
 
 /// A server's handle. Clones are cheap and share everything.
@@ -545,6 +561,26 @@ impl Control {
             return Err(stopped());
         }
         receiver.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Places for `tasks`, which are about to be recorded; none where another server leads, others wait for room, or it
+    /// would take too long.
+    pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<Places> {
+        if !self.leadership().borrow().is_self() {
+            return None;
+        }
+        let (reply, places) = oneshot::channel();
+        let wanted = PlacesWanted {
+            tasks: Arc::clone(tasks),
+            reply,
+        };
+        // Who is busy has no time for more.
+        self.shared
+            .duties
+            .try_send(DutyRequest::Place(wanted))
+            .ok()?;
+        let found = tokio::time::timeout(limits::PLACES_WAIT, places).await;
+        found.ok()?.ok()
     }
 
     /// Intervals and thresholds of the collection.

@@ -30,13 +30,14 @@ use self::scheduling::Scheduling;
 use self::watching::Watching;
 use crate::handle::{Control, DutyRequest, ProposeError};
 use crate::limits;
+use crate::published::TermEffect;
 use crate::raft::Leadership;
 
 /// What reaches the duties from the rest of the process.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     /// Effects of applied entries.
-    pub(crate) effects: mpsc::Receiver<Vec<Effect>>,
+    pub(crate) effects: mpsc::Receiver<Vec<TermEffect>>,
     /// What servers heard of their nodes.
     pub(crate) beats: mpsc::Receiver<Beats>,
     /// Requests.
@@ -78,10 +79,13 @@ async fn follow(
             }
             // Whoever sent them hears that this server does not lead.
             Some(_) = inputs.beats.recv() => {}
-            Some(request) = inputs.requests.recv() => {
-                let DutyRequest::CollectGarbage(reply) = request;
-                drop(reply.send(Err(ProposeError::NotLeader { leader: control.leader() })));
-            }
+            Some(request) = inputs.requests.recv() => match request {
+                DutyRequest::CollectGarbage(reply) => {
+                    drop(reply.send(Err(ProposeError::NotLeader { leader: control.leader() })));
+                }
+                // Without an answer there are no places: the leader finds them once the tasks are recorded.
+                DutyRequest::Place(_) => {}
+            },
             else => return false,
         }
     }
@@ -135,9 +139,10 @@ async fn lead(
                 }
             }
             Some(beats) = inputs.beats.recv() => duties.heartbeats.handle_beats(beats, now),
-            Some(DutyRequest::CollectGarbage(reply)) = inputs.requests.recv() => {
-                duties.garbage.force(reply, now);
-            }
+            Some(request) = inputs.requests.recv() => match request {
+                DutyRequest::CollectGarbage(reply) => duties.garbage.force(reply, now),
+                DutyRequest::Place(wanted) => duties.scheduling.find_places(wanted),
+            },
             () = duties.scheduling.progress() => {}
             () = duties.heartbeats.progress() => {}
             () = duties.garbage.progress() => {}
@@ -153,6 +158,7 @@ async fn lead(
 /// The duties of a leader.
 #[derive(Debug)]
 struct Duties {
+    term: u64,
     scheduling: Scheduling,
     heartbeats: NodeHeartbeats,
     garbage: Garbage,
@@ -166,6 +172,7 @@ impl Duties {
     fn begin(control: &Control, term: u64) -> Self {
         let now = control.monotonic();
         Self {
+            term,
             scheduling: Scheduling::begin(control.clone(), now),
             heartbeats: NodeHeartbeats::begin(control.clone(), term, now),
             garbage: Garbage::begin(control.clone(), now),
@@ -186,12 +193,12 @@ impl Duties {
         self.one_offs.wake();
     }
 
-    fn handle_effects(&mut self, effects: Vec<Effect>, now: Timestamp) {
+    fn handle_effects(&mut self, effects: Vec<TermEffect>, now: Timestamp) {
         let state = self.scheduling.state();
         if muster_control_core::watch::is_needed(&state) {
             self.watching.wake();
         }
-        for effect in effects {
+        for (term, effect) in effects {
             match effect {
                 Effect::EnqueueEval(eval_id) => self.scheduling.enqueue(&state, eval_id, now),
                 Effect::BlockEval(eval_id) => self.scheduling.block(&state, eval_id, now),
@@ -206,7 +213,11 @@ impl Duties {
                     self.periodic.wake(now);
                     self.one_offs.wake();
                 }
-                Effect::NodeChanged(_) => {}
+                // Of an entry of another term it is another leader's to make.
+                Effect::CallbackClaimed(alloc_id) if term == self.term => {
+                    self.one_offs.handle_claimed(&state, &alloc_id);
+                }
+                Effect::CallbackClaimed(_) | Effect::NodeChanged(_) => {}
             }
         }
     }
@@ -238,8 +249,8 @@ impl Duties {
     }
 }
 
-fn wake_nodes(control: &Control, effects: &[Effect]) {
-    let changed = effects.iter().filter_map(|effect| match effect {
+fn wake_nodes(control: &Control, effects: &[TermEffect]) {
+    let changed = effects.iter().filter_map(|(_, effect)| match effect {
         Effect::NodeChanged(node_id) => Some(*node_id),
         _ => None,
     });

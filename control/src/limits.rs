@@ -177,6 +177,9 @@ pub const REPORT_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
 pub const REPORTS_PER_SESSION_MAX: usize = 8192;
 /// Pause before reports and registrations are proposed again after the log took none.
 pub const REPORT_RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// How long it may take to be written that a one-off task prepares or runs: a task that ends before then, or beside other
+/// news, takes no entry for it. Half would spare few tasks that do something; longer, and people wait to see it.
+pub const PROGRESS_WAIT: Duration = Duration::from_millis(500);
 /// Messages with heartbeats that wait for the leader's duties. Each server has one under way.
 pub const BEATS_MAX: usize = 64;
 /// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
@@ -285,15 +288,18 @@ pub const ONE_OFF_REQUESTS_PER_ENTRY_MAX: usize = 1024;
 pub const ONE_OFF_ENTRIES_MAX: usize = 4;
 /// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind it.
 pub const ONE_OFF_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
+/// How long an entry that records one-off tasks waits for places for them: several times what finding them takes for as
+/// many as one entry holds. Without them the tasks are placed by the next entry.
+pub const PLACES_WAIT: Duration = Duration::from_millis(100);
 /// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
 /// endpoint that hangs can take all.
 pub const CALLBACKS_MAX: usize = 256;
 /// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second at most.
-pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
+pub const CALLBACKS_PER_PLACE_MAX: usize = muster_control_core::limits::CALLBACKS_PER_PLACE_MAX;
 /// How long a callback may take in all: name, connection, answer. Diego's 10 s.
 pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
 /// How long a claim for a callback holds: the call, and the entries before and after it on a busy server. Diego's.
-pub const CALLBACK_CLAIM: Duration = Duration::from_secs(30);
+pub const CALLBACK_CLAIM: Duration = muster_control_core::limits::CALLBACK_CLAIM;
 /// Pause after a callback's first failure; it doubles from there.
 pub const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of a callback.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use muster_control_core::fsm::{Changed, Effect};
+use muster_control_core::fsm::{Applied, Effect};
 use muster_control_core::state::{State, StateHash};
 use muster_domain::id::LogIndex;
 use tokio::sync::{mpsc, watch};
@@ -16,29 +16,33 @@ use tokio::sync::{mpsc, watch};
 use crate::events::{Batch, Collection, EventRing};
 use crate::limits;
 
+/// What there is to do after an entry, and the term whose leader proposed that.
+pub(crate) type TermEffect = (u64, Effect);
+
 /// What entries did that were applied and are not shown yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unpublished {
-    effects: Vec<Effect>,
+    effects: Vec<TermEffect>,
     batches: Vec<Batch>,
     hashes: Vec<(LogIndex, StateHash)>,
 }
 
 impl Unpublished {
-    /// Adds the entry at `index`, which left `state`. `cause` is what its events are called; `collections` ended with
-    /// it.
+    /// Adds the entry at an index and of a term, which left `state` and came to `applied`. `cause` is what its events
+    /// are called; `collections` ended with it.
     pub(crate) fn add(
         &mut self,
-        index: LogIndex,
+        (index, term): (LogIndex, u64),
         cause: &'static str,
         state: &State,
-        effects: Vec<Effect>,
-        changed: &[Changed],
+        mut applied: Applied,
         collections: Vec<Collection>,
     ) {
-        self.effects.extend(effects);
+        let effects = std::mem::take(&mut applied.effects);
+        self.effects
+            .extend(effects.into_iter().map(|effect| (term, effect)));
         self.batches
-            .extend(Batch::capture(index, cause, state, changed, collections));
+            .extend(Batch::capture(index, cause, state, &applied, collections));
         self.hashes.push((index, state.hash()));
     }
 }
@@ -56,7 +60,7 @@ pub(crate) struct Outdated {
 pub(crate) struct Published {
     state: RwLock<State>,
     applied: watch::Sender<LogIndex>,
-    effects: mpsc::Sender<Vec<Effect>>,
+    effects: mpsc::Sender<Vec<TermEffect>>,
     effects_lost: AtomicBool,
     events: EventRing,
     hashes: Mutex<Hashes>,
@@ -65,7 +69,7 @@ pub(crate) struct Published {
 
 impl Published {
     /// Shows an empty state; effects come out of the receiver.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Vec<Effect>>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Vec<TermEffect>>) {
         let (effects, receiver) = mpsc::channel(limits::EFFECT_BATCHES_MAX);
         let (applied, _) = watch::channel(LogIndex(0));
         let published = Self {
@@ -219,7 +223,7 @@ mod tests {
 
     fn with_effect() -> Unpublished {
         Unpublished {
-            effects: vec![Effect::EnqueueEval(EvalId([1; 16]))],
+            effects: vec![(1, Effect::EnqueueEval(EvalId([1; 16])))],
             ..Unpublished::default()
         }
     }

@@ -54,9 +54,9 @@ pub const NODE_GONE: &str = "cell disappeared before completion";
 /// Where a one-off task is in its life. Diego's four states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OneOffState {
-    /// It has not started.
+    /// It has no node: nothing of it has started.
     Pending,
-    /// It may have started on its node.
+    /// A node has it, and only that one ever will: it may have started there.
     Running,
     /// It is over, and nothing of it runs.
     Completed,
@@ -72,6 +72,22 @@ impl OneOffState {
         Self::Completed,
         Self::Resolving,
     ];
+
+    /// Whether a task may go from one state to the other in one step; `None` is a task that is not there. Diego's
+    /// transitions: cancelling and what time does are among them.
+    #[must_use]
+    pub fn may_follow(from: Option<Self>, to: Option<Self>) -> bool {
+        match (from, to) {
+            (None, to) => matches!(to, None | Some(Self::Pending)),
+            (Some(Self::Pending), to) => {
+                matches!(to, Some(Self::Pending | Self::Running | Self::Completed))
+            }
+            (Some(Self::Running), to) => matches!(to, Some(Self::Running | Self::Completed)),
+            (Some(Self::Completed | Self::Resolving), to) => {
+                matches!(to, None | Some(Self::Completed | Self::Resolving))
+            }
+        }
+    }
 
     /// The word used in the API.
     #[must_use]
@@ -104,7 +120,8 @@ impl fmt::Display for OneOffState {
 pub enum Phase {
     /// It waits for room.
     Queued,
-    /// A node has it and has not reported a process.
+    /// A node has it and has not reported a process. That report may take a moment longer than the process does to
+    /// start, since nobody waits for it.
     Preparing,
     /// Its process runs.
     Running,

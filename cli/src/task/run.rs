@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use muster_wire::api::task::{Task, TaskResponse};
 
-use super::{RunArgs, desired, path, resolve, show};
+use super::{RESOLVE, RunArgs, desired, path, show};
 use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
@@ -72,8 +72,7 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
 
 /// Its result is on the screen: nobody needs the task any more. Where somebody else works on it, it is theirs.
 fn forget(client: &Client, guid: &str) {
-    let forgotten =
-        resolve(client, guid).and_then(|_| client.delete::<TaskResponse>(&path(guid, "")));
+    let forgotten = client.delete::<TaskResponse>(&path(guid, RESOLVE));
     if let Err(error) = forgotten {
         output::say(&format!("{guid} is kept: {error}"));
     }

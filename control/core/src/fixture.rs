@@ -7,6 +7,7 @@ use muster_domain::alloc::{AllocReport, Allocation, ClientStatus, RemoteHandle};
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::JobSpec;
 use muster_domain::node::{NodeSpec, NodeStatus};
+use muster_domain::one_off::{OneOff, OneOffState};
 use muster_domain::plan::Plan;
 
 use crate::applier;
@@ -28,6 +29,8 @@ pub struct Cluster {
     pub unchecked: bool,
     /// What the last command asked the shell for.
     pub effects: Vec<Effect>,
+    /// One-off tasks as the last entry had them in between.
+    pub passed: Vec<Arc<OneOff>>,
     /// Every command so far, if wanted.
     pub history: Option<Vec<Command>>,
     /// What one worker keeps.
@@ -55,11 +58,16 @@ impl Cluster {
         if let Some(history) = &mut self.history {
             history.push(command.clone());
         }
+        let before = (!self.unchecked).then(|| self.state.clone());
         let Applied {
             response,
             effects,
             changed: _,
+            passed,
         } = fsm::apply(&mut self.state, index, command);
+        if let Some(before) = before {
+            assert_steps(&before, &passed, &self.state);
+        }
         for effect in &effects {
             match *effect {
                 Effect::EnqueueEval(eval_id) => {
@@ -87,10 +95,12 @@ impl Cluster {
                 Effect::NodeChanged(_)
                 | Effect::NodeReady(_)
                 | Effect::NodeGone(_)
-                | Effect::DutiesDue => {}
+                | Effect::DutiesDue
+                | Effect::CallbackClaimed(_) => {}
             }
         }
         self.effects = effects;
+        self.passed = passed;
         if !self.unchecked {
             assert_eq!(
                 check::broken(&self.state),
@@ -261,5 +271,21 @@ impl Cluster {
             .collect();
         live.sort_by_key(|alloc| (alloc.group().name.clone(), alloc.name_index));
         live
+    }
+}
+
+/// One-off tasks went from `before` over `passed` to `after` by steps that there are.
+fn assert_steps(before: &State, passed: &[Arc<OneOff>], after: &State) {
+    let rows = before.one_offs().iter().chain(after.one_offs().iter());
+    for guid in rows.map(|row| row.guid.as_str()) {
+        let state = |state: &State| state.one_offs().get(guid).map(|row| row.state);
+        let mut steps: Vec<Option<OneOffState>> = vec![state(before)];
+        let passed = passed.iter().filter(|row| row.guid == guid);
+        steps.extend(passed.map(|row| Some(row.state)));
+        steps.push(state(after));
+        let all_may = steps
+            .windows(2)
+            .all(|step| OneOffState::may_follow(step[0], step[1]));
+        assert!(all_may, "task {guid} went {steps:?}");
     }
 }

@@ -34,6 +34,7 @@ use muster_domain::id::{
 };
 use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
+use muster_domain::one_off::OneOff;
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
@@ -48,10 +49,10 @@ pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
 pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
 pub use keyed::{Once, Unkeyed};
 pub(crate) use one_off::is_placed as is_placed_one_off;
-pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffRefusal, OneOffStep};
+pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -283,6 +284,16 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// Clients want one-off tasks done, and the leader has found places for them. A place that is not there any more
+    /// leaves its task to wait as [`Self::DesireOneOffs`] does.
+    PlaceOneOffs {
+        /// The tasks, each with its place if one was found; one that is refused keeps no other back.
+        tasks: Vec<(NewOneOff, Option<OneOffPlace>)>,
+        /// The state in which the places were found.
+        seen: LogIndex,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// What is to happen to a deployment.
@@ -334,8 +345,12 @@ impl Command {
             | Self::DispatchJob { .. }
             | Self::LaunchPeriodic { .. }
             | Self::SetSchedulerConfig { .. }
-            | Self::DesireOneOffs { .. }
-            | Self::ChangeOneOffs { .. } => 1,
+            | Self::DesireOneOffs { .. } => 1,
+            Self::ChangeOneOffs { changes, .. } => changes
+                .iter()
+                .map(|change| change.step.version())
+                .fold(1, u32::max),
+            Self::PlaceOneOffs { .. } => 2,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -366,7 +381,8 @@ impl Command {
             | Self::LaunchPeriodic { at, .. }
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
-            | Self::ChangeOneOffs { at, .. } => *at,
+            | Self::ChangeOneOffs { at, .. }
+            | Self::PlaceOneOffs { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -397,7 +413,8 @@ impl Command {
             | Self::MigrateAllocs { .. }
             | Self::SetSchedulerConfig { .. }
             | Self::DesireOneOffs { .. }
-            | Self::ChangeOneOffs { .. } => None,
+            | Self::ChangeOneOffs { .. }
+            | Self::PlaceOneOffs { .. } => None,
         }
     }
 
@@ -425,7 +442,8 @@ impl Command {
             | Self::LaunchPeriodic { at, .. }
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
-            | Self::ChangeOneOffs { at, .. } => at,
+            | Self::ChangeOneOffs { at, .. }
+            | Self::PlaceOneOffs { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -693,6 +711,9 @@ pub enum Effect {
     NodeGone(NodeId),
     /// Deployments, drains, periodic jobs or one-off tasks changed: their duties look again.
     DutiesDue,
+    /// The one-off task of this allocation has ended, and whoever led the entry's term holds the claim on its callback:
+    /// make it. If nobody does, the claim ends by itself.
+    CallbackClaimed(AllocId),
 }
 
 /// A row that was written or removed: look it up in the state to see which.
@@ -723,6 +744,9 @@ pub struct Applied {
     pub effects: Vec<Effect>,
     /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
     pub changed: Vec<Changed>,
+    /// One-off tasks as they were in between, where the command moved one by two states: whoever follows tasks sees
+    /// each.
+    pub passed: Vec<Arc<OneOff>>,
 }
 
 impl Applied {
@@ -731,6 +755,7 @@ impl Applied {
             response,
             effects: Vec::new(),
             changed: Vec::new(),
+            passed: Vec::new(),
         }
     }
 }
@@ -853,17 +878,22 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             check_index,
             at: _,
         } => set_config(&mut change, config, check_index),
-        Command::DesireOneOffs { tasks, at: _ } => Ok(one_off::desire_all(&mut change, tasks)),
+        Command::DesireOneOffs { tasks, at: _ } => {
+            let tasks = tasks.into_iter().map(|task| (task, None));
+            Ok(one_off::desire_all(&mut change, tasks, LogIndex(0)))
+        }
+        Command::PlaceOneOffs { tasks, seen, at: _ } => {
+            Ok(one_off::desire_all(&mut change, tasks, seen))
+        }
         Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }
     };
-    let (effects, changed) = change.finish();
+    let finished = change.finish();
     Applied {
         response: result.unwrap_or_else(Response::Rejected),
-        effects,
-        changed,
+        ..finished
     }
 }
 

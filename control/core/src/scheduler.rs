@@ -5,7 +5,7 @@
 //! top of a tournament, so that C instances on N nodes cost O(N + C log N). `reconciler` says what is missing and what
 //! is too much; `generic` ties it together for service and batch jobs, `system` for those that have an instance on
 //! every node. `preempt` says who makes room. `ahead` are plans that are not committed yet; system jobs neither see
-//! them nor are among them. The same snapshot, evaluation, time and plans ahead give the same plan.
+//! them nor are among them. `newcomer` finds places for one-off tasks that are about to be recorded. The same snapshot, evaluation, time and plans ahead give the same plan.
 //!
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
@@ -16,6 +16,7 @@ mod fleet;
 mod generic;
 mod instances;
 mod kinds;
+mod newcomer;
 mod preempt;
 mod rank;
 mod reconciler;
@@ -109,6 +110,8 @@ impl From<reconciler::Counts> for DesiredUpdates {
 pub struct Scheduler {
     kinds: Kinds,
     ahead: Ahead,
+    /// Jobs that were looked at before they were in the state.
+    newcomers: u64,
 }
 
 impl Scheduler {
@@ -124,7 +127,7 @@ impl Scheduler {
         now: Timestamp,
     ) -> ScheduleOutcome {
         let now = now.max(eval.wait_until);
-        self.ahead.begin(state, &eval.id);
+        self.ahead.begin(state, &eval.id, now);
         let outcome = self.look(state, eval, now);
         if self.ahead.is_alone(&eval.id) || !outcome.lacks_room() {
             return outcome;
@@ -133,12 +136,12 @@ impl Scheduler {
         let others = std::mem::replace(&mut self.ahead, Ahead::nothing(state));
         let outcome = self.look(state, eval, now);
         let alone = std::mem::replace(&mut self.ahead, others);
-        self.ahead.replace(state, &eval.id, alone);
+        self.ahead.replace(state, &eval.id, now, alone);
         outcome
     }
 
     fn look(&mut self, state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
-        let Self { kinds, ahead } = self;
+        let Self { kinds, ahead, .. } = self;
         let job = state.jobs().get(&eval.job).map(|job| &**job);
         match job_type(job, eval) {
             JobType::Service | JobType::Batch => {

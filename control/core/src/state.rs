@@ -40,7 +40,7 @@ pub use held::Held;
 pub use jobs::Jobs;
 pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
-pub use one_offs::{OneOffs, due_at};
+pub use one_offs::{OneOffs, due_at, place_of};
 
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, key_at};
 pub use allocs::{id_of, key_of};

@@ -56,6 +56,14 @@ pub fn command(command: &Command) -> String {
             let guids: Vec<&str> = tasks.iter().map(|task| task.guid.as_str()).collect();
             format!("desire tasks {}", guids.join(", "))
         }
+        Command::PlaceOneOffs { tasks, seen, .. } => {
+            let each = tasks.iter().map(|(task, place)| {
+                let place = place.as_ref().map(|place| place.node);
+                format!("{} at {place:?}", task.guid)
+            });
+            let each: Vec<String> = each.collect();
+            format!("desire tasks {} as of {}", each.join(", "), seen.0)
+        }
         Command::ChangeOneOffs { changes, .. } => {
             let each = changes.iter();
             let words: Vec<String> = each

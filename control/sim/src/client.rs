@@ -154,6 +154,9 @@ fn task(dice: &mut Dice) -> NewOneOff {
     let mut definition = fixture::definition();
     definition.start_timeout_ms = u64::from(dice.between(5, 60)) * 1_000;
     definition.retention_ms = u64::from(dice.between(5, 30)) * 1_000;
+    if dice.chance(40) {
+        definition.completion_callback_url = format!("http://endpoint-{}/", dice.below(2));
+    }
     definition.memory_mb = i32::try_from(dice.between(1, 8) * 64).unwrap_or(64);
     NewOneOff {
         guid: guid(dice),
@@ -163,13 +166,14 @@ fn task(dice: &mut Dice) -> NewOneOff {
 }
 
 fn step(dice: &mut Dice) -> OneOffChange {
-    let step = match dice.below(3) {
+    let step = match dice.below(4) {
         0 => OneOffStep::Cancel,
         // Over before anybody looks, or when the storm is.
         1 => OneOffStep::Claim {
             until: Timestamp(u64::from(dice.between(0, 1)) * (u64::MAX >> 1)),
             for_callback: false,
         },
+        2 => OneOffStep::Resolve,
         _ => OneOffStep::Delete,
     };
     OneOffChange {

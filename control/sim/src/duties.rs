@@ -9,14 +9,16 @@ use std::time::Duration;
 use muster_control_core::applier::{self, Merged};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
 use muster_control_core::converge;
-use muster_control_core::fsm::{Command, Effect, Response};
+use muster_control_core::fsm::{Command, Effect, OneOffChange, OneOffStep, Response};
 use muster_control_core::gc::{Collector, GcConfig};
 use muster_control_core::heartbeat::{Beat, HeartbeatConfig, Heartbeats};
+use muster_control_core::limits::CALLBACK_CLAIM;
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::state::State;
 use muster_domain::eval::EvalStatus;
-use muster_domain::id::{NodeId, Timestamp};
+use muster_domain::id::{AllocId, NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
+use muster_domain::one_off::{OneOff, Phase};
 
 use crate::bug::Bug;
 use crate::env::Env;
@@ -33,6 +35,28 @@ pub enum Purpose {
     Garbage(Box<Command>),
     /// Time has changed one-off tasks.
     Converge,
+    /// Callbacks are to be made.
+    Claim(Vec<Arc<OneOff>>, Timestamp),
+    /// Callbacks were made.
+    Called,
+}
+
+/// A callback under way.
+#[derive(Debug)]
+struct Call {
+    ends: Timestamp,
+    /// What comes of it.
+    change: OneOffChange,
+}
+
+/// Callbacks of one-off tasks.
+#[derive(Debug, Default)]
+struct Callbacks {
+    under_way: Vec<Call>,
+    /// Some are being claimed.
+    claiming: bool,
+    /// What came of some is being written.
+    writing: bool,
 }
 
 /// The duties of one reign.
@@ -52,6 +76,7 @@ pub struct Duties {
     garbage: VecDeque<Command>,
     collecting: bool,
     converging: bool,
+    callbacks: Callbacks,
     looked_at: Timestamp,
 }
 
@@ -86,6 +111,7 @@ impl Duties {
             garbage: VecDeque::new(),
             collecting: false,
             converging: false,
+            callbacks: Callbacks::default(),
             looked_at: env.now,
         };
         duties.broker.lead(state, env.now);
@@ -103,7 +129,9 @@ impl Duties {
     pub fn restart(&mut self, state: &State, now: Timestamp) {
         self.reign.1 += 1;
         self.waiting.clear();
-        self.applying = false;
+        // Answers to what is under way do not come any more.
+        (self.applying, self.collecting, self.converging) = (false, false, false);
+        (self.callbacks.claiming, self.callbacks.writing) = (false, false);
         self.busy = 0;
         self.broker.lead(state, now);
         self.heartbeats.lead(state, now);
@@ -133,9 +161,85 @@ impl Duties {
                 Effect::RulesEased => self.broker.handle_eased(state.applied(), now),
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(&node_id),
-                Effect::NodeChanged(_) | Effect::DutiesDue => {}
+                // Made where the term of the entry is known.
+                Effect::CallbackClaimed(_) | Effect::NodeChanged(_) | Effect::DutiesDue => {}
             }
         }
+    }
+
+    /// The end of the task of `alloc_id` has claimed its callback for this leader. `at` is the wall clock.
+    pub fn handle_claimed(
+        &mut self,
+        state: &State,
+        alloc_id: &AllocId,
+        at: Timestamp,
+        env: &mut Env,
+    ) {
+        let alloc = state.allocs().get(alloc_id);
+        let row = alloc.and_then(|alloc| state.one_offs().get(&alloc.job_key().job_id));
+        let row = row.filter(|row| row.alloc_id.as_ref() == Some(alloc_id));
+        if let Some(row) = row.filter(|row| row.phase == Phase::Delivering)
+            && let Some(until) = row.claimed_until
+        {
+            self.call(row, until, at, env);
+        }
+    }
+
+    /// Makes a callback that is claimed until then, if there is time for it.
+    fn call(&mut self, row: &OneOff, until: Timestamp, at: Timestamp, env: &mut Env) {
+        if until <= at.plus(2 * limits::CALLBACK_WAIT) {
+            return;
+        }
+        let ends = env.now.plus(env.dice.millis(1, 10_000));
+        env.oracle.calls(&row.guid, row.create_index, env.now, ends);
+        let step = match env.dice.below(4) {
+            0 => OneOffStep::CallbackFailed { next_at: None },
+            1 => OneOffStep::CallbackFailed {
+                next_at: Some(at.plus(limits::CALLBACK_WAIT)),
+            },
+            _ => OneOffStep::Delete,
+        };
+        let change = converge::change(row, step);
+        self.callbacks.under_way.push(Call { ends, change });
+    }
+
+    /// Callbacks that are due and claimed by nobody, and that they are to be claimed.
+    fn claim(&mut self, state: &State, at: Timestamp) -> Option<(Command, Purpose)> {
+        let one_offs = state.one_offs();
+        let places = one_offs.callback_places("");
+        let due = places.flat_map(|place| one_offs.callbacks(place));
+        let due = due.filter(|(from, _)| *from <= at);
+        let rows: Vec<Arc<OneOff>> = due
+            .map(|(_, row)| Arc::clone(row))
+            .take(limits::CALLBACKS_MAX)
+            .collect();
+        if rows.is_empty() {
+            return None;
+        }
+        let until = at.plus(CALLBACK_CLAIM);
+        let step = OneOffStep::Claim {
+            until,
+            for_callback: true,
+        };
+        let changes = rows.iter().map(|row| converge::change(row, step)).collect();
+        self.callbacks.claiming = true;
+        let command = Command::ChangeOneOffs { changes, at };
+        Some((command, Purpose::Claim(rows, until)))
+    }
+
+    /// What came of callbacks that are over.
+    fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Command, Purpose)> {
+        let (over, calls) = std::mem::take(&mut self.callbacks.under_way)
+            .into_iter()
+            .partition(|call| call.ends <= now);
+        self.callbacks.under_way = calls;
+        let over: Vec<Call> = over;
+        if over.is_empty() {
+            return None;
+        }
+        self.callbacks.writing = true;
+        let changes = over.into_iter().map(|call| call.change).collect();
+        Some((Command::ChangeOneOffs { changes, at }, Purpose::Called))
     }
 
     /// A node was heard of. False: nothing is expected of it, so it is not counted.
@@ -147,10 +251,31 @@ impl Duties {
     }
 
     /// A proposal of this reign was answered.
-    pub fn settle(&mut self, purpose: Purpose, response: &Response, state: &State, now: Timestamp) {
+    /// `at` is the wall clock.
+    pub fn settle(
+        &mut self,
+        purpose: Purpose,
+        response: &Response,
+        state: &State,
+        at: Timestamp,
+        env: &mut Env,
+    ) {
+        let now = env.now;
         match purpose {
             Purpose::Down(_) => {}
             Purpose::Converge => self.converging = false,
+            Purpose::Called => self.callbacks.writing = false,
+            Purpose::Claim(rows, until) => {
+                self.callbacks.claiming = false;
+                let Response::OneOffsChanged { outcomes } = response else {
+                    return;
+                };
+                for (row, refusal) in rows.iter().zip(outcomes) {
+                    if refusal.is_none() {
+                        self.call(row, until, at, env);
+                    }
+                }
+            }
             Purpose::Garbage(command) => {
                 self.collecting = false;
                 if let Some(next) = Collector::next_slice(&command, response, now) {
@@ -217,6 +342,16 @@ impl Duties {
             self.converging = true;
             return Some((command, Purpose::Converge));
         }
+        if !self.callbacks.claiming
+            && let Some(claim) = self.claim(state, at)
+        {
+            return Some(claim);
+        }
+        if !self.callbacks.writing
+            && let Some(called) = self.called(now, at)
+        {
+            return Some(called);
+        }
         if self.applying {
             return None;
         }
@@ -275,11 +410,19 @@ impl Duties {
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         let idle = self.looked_at.plus(limits::DUTY_INTERVAL);
+        let ends = self.callbacks.under_way.iter().map(|call| call.ends);
+        let idle = ends.fold(idle, Timestamp::min);
         [self.broker.poll_timeout(), self.heartbeats.poll_timeout()]
             .into_iter()
             .flatten()
             .map(|(at, _)| at)
             .fold(idle, Timestamp::min)
+    }
+
+    /// Whether places are found for tasks that are about to be recorded: nobody waits who would come first.
+    #[must_use]
+    pub fn finds_places(&self) -> bool {
+        self.broker.ready() == 0 && self.broker.blocked() == 0
     }
 
     /// Whether anything waits for a worker or for the applier.

@@ -107,6 +107,10 @@ pub struct Report {
     pub collected: u64,
     /// One-off tasks that began.
     pub one_offs: usize,
+    /// One-off tasks placed by the entry that made them.
+    pub placed_at_once: u64,
+    /// Callbacks made.
+    pub called: u64,
     /// Elections won.
     pub terms: usize,
     /// Writes acknowledged to users.

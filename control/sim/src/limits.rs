@@ -74,3 +74,7 @@ pub const CLIENT_WAIT: Duration = Duration::from_secs(6);
 pub const CLIENT_TRIES_MAX: u32 = 8;
 /// How often it is looked whether all is at rest.
 pub const REST_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest callback, as `control`'s `CALLBACK_WAIT`.
+pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
+/// Callbacks claimed in one entry: few, so that there are several.
+pub const CALLBACKS_MAX: usize = 3;

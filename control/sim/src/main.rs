@@ -41,6 +41,8 @@ struct Sum {
     placed: u64,
     collected: u64,
     one_offs: usize,
+    placed_at_once: u64,
+    called: u64,
     terms: usize,
     promises: usize,
     reads: u64,
@@ -54,6 +56,8 @@ impl Sum {
         self.placed += report.placed;
         self.collected += report.collected;
         self.one_offs += report.one_offs;
+        self.placed_at_once += report.placed_at_once;
+        self.called += report.called;
         self.terms += report.terms;
         self.promises += report.promises;
         self.reads += report.reads;
@@ -136,13 +140,15 @@ fn main() -> ExitCode {
     }
     eprintln!();
     println!(
-        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} one-off tasks begun, {} objects collected, {} writes and {} reads of users; at rest within {} s of virtual time",
+        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} one-off tasks begun, {} placed as they were made, {} callbacks, {} objects collected, {} writes and {} reads of users; at rest within {} s of virtual time",
         args.seeds,
         sum.events,
         sum.entries,
         sum.terms,
         sum.placed,
         sum.one_offs,
+        sum.placed_at_once,
+        sum.called,
         sum.collected,
         sum.promises,
         sum.reads,

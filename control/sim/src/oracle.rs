@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_control_core::fsm::{Applied, Command, Response};
+use muster_control_core::fsm::{Applied, Changed, Command, Response};
 use muster_control_core::state::StateHash;
-use muster_domain::id::{JobKey, LogIndex, NodeId, WriteKey};
+use muster_domain::id::{JobKey, LogIndex, NodeId, Timestamp, WriteKey};
 use muster_domain::job::JobType;
 use muster_domain::node::NodeStatus;
+use muster_domain::one_off::OneOffState;
 
 use crate::disk::Image;
 use crate::log::{Entry, Payload, Position};
@@ -57,6 +58,14 @@ pub struct Oracle {
     pub jobs: BTreeMap<JobKey, Wanted>,
     /// One-off tasks by their job and the entry that made it: how often each began.
     one_offs: BTreeMap<(JobKey, LogIndex), u32>,
+    /// Where each one-off task is in its life.
+    tasks: BTreeMap<String, OneOffState>,
+    /// Tasks placed by the entry that made them.
+    pub placed_at_once: u64,
+    /// Callbacks under way, by task and the entry that made it: until when at most.
+    calls: BTreeMap<(String, LogIndex), Timestamp>,
+    /// Callbacks made.
+    pub called: u64,
     /// Instances placed.
     pub placed: u64,
     /// Objects that collections have freed.
@@ -82,6 +91,10 @@ impl Oracle {
             promised: BTreeMap::new(),
             jobs: BTreeMap::new(),
             one_offs: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            placed_at_once: 0,
+            calls: BTreeMap::new(),
+            called: 0,
             placed: 0,
             collected: 0,
             reads: 0,
@@ -272,6 +285,21 @@ impl Oracle {
         }
     }
 
+    /// A callback is made from `now` until `ends` at most: no other of that task may be under way.
+    pub fn calls(&mut self, guid: &str, generation: LogIndex, now: Timestamp, ends: Timestamp) {
+        self.called += 1;
+        let key = (guid.to_owned(), generation);
+        if self
+            .calls
+            .insert(key, ends)
+            .is_some_and(|until| until > now)
+        {
+            self.fault(&format!(
+                "the callback of task {guid} is made twice at once"
+            ));
+        }
+    }
+
     /// One-off tasks that began.
     #[must_use]
     pub fn one_offs(&self) -> usize {
@@ -297,6 +325,7 @@ impl Oracle {
                 }
             }
         }
+        self.tasks_go_on(applied, machine);
         let command = match command {
             Command::Keyed { command, .. } => command.command(),
             other => other,
@@ -345,6 +374,33 @@ impl Oracle {
             _ => {}
         }
         self.jobs_agree(machine);
+    }
+
+    /// One-off tasks go from state to state as they may, also those that go twice in one entry.
+    fn tasks_go_on(&mut self, applied: &Applied, machine: &Machine) {
+        let passed = applied.passed.iter();
+        let passed = passed.map(|row| (row.guid.clone(), Some(row.state)));
+        let rows = machine.state.one_offs();
+        let changed = applied.changed.iter().filter_map(|changed| match changed {
+            Changed::OneOff(guid) => Some((guid.to_string(), rows.get(guid).map(|row| row.state))),
+            _ => None,
+        });
+        let steps: Vec<(String, Option<OneOffState>)> = passed.chain(changed).collect();
+        for (guid, to) in steps {
+            let from = self.tasks.get(&guid).copied();
+            if !OneOffState::may_follow(from, to) {
+                self.fault(&format!("task {guid} goes from {from:?} to {to:?}"));
+            }
+            if from == Some(OneOffState::Pending)
+                && applied.passed.iter().any(|row| row.guid == guid)
+            {
+                self.placed_at_once += u64::from(to == Some(OneOffState::Running));
+            }
+            match to {
+                Some(to) => self.tasks.insert(guid, to),
+                None => self.tasks.remove(&guid),
+            };
+        }
     }
 
     /// The state has the jobs that users wanted, as they wanted them.

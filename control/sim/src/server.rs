@@ -308,11 +308,11 @@ impl Server {
                 brief::response(&applied.response)
             ));
         }
-        self.handle_effects(&applied, env);
+        self.handle_effects(entry.at.term, &applied, env);
         self.answer(entry, &applied, env);
     }
 
-    fn handle_effects(&mut self, applied: &Applied, env: &mut Env) {
+    fn handle_effects(&mut self, term: u64, applied: &Applied, env: &mut Env) {
         for effect in &applied.effects {
             if let Effect::NodeChanged(node_id) = effect {
                 let of_node = |session: &&mut Session| session.node_id() == *node_id;
@@ -321,10 +321,17 @@ impl Server {
                 }
             }
         }
+        let at = self.wall(env.now);
+        let is_ours = term == self.raft.image().term;
         let Some(duties) = &mut self.duties else {
             return;
         };
         if !env.trouble(2) {
+            for effect in applied.effects.iter().filter(|_| is_ours) {
+                if let Effect::CallbackClaimed(alloc_id) = effect {
+                    duties.handle_claimed(&self.machine.state, alloc_id, at, env);
+                }
+            }
             duties.handle_effects(&self.machine.state, &applied.effects, env.now);
         } else if !env.has(Bug::LostEffect) {
             duties.restart(&self.machine.state, env.now);
@@ -345,8 +352,9 @@ impl Server {
                 env.send(me, to, Message::Forwarded { request, result });
             }
             Origin::Duty(reign, purpose) => {
+                let at = self.wall(env.now);
                 if let Some(duties) = self.duties.as_mut().filter(|duties| duties.reign == reign) {
-                    duties.settle(purpose, &applied.response, &self.machine.state, env.now);
+                    duties.settle(purpose, &applied.response, &self.machine.state, at, env);
                 }
             }
         }

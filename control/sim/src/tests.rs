@@ -13,16 +13,24 @@ fn well(config: SimConfig, name: &str) -> Report {
 #[test]
 fn the_first_seeds_come_to_rest() {
     let (mut placed, mut collected, mut one_offs) = (0, 0, 0);
+    let (mut placed_at_once, mut called) = (0, 0);
     for seed in 1..=20 {
         let report = well(SimConfig::new(seed), &format!("seed {seed}"));
         placed += report.placed;
         collected += report.collected;
         one_offs += report.one_offs;
+        placed_at_once += report.placed_at_once;
+        called += report.called;
     }
 
     assert!(placed > 1_000, "only {placed} instances were placed");
     assert!(collected > 1_000, "only {collected} objects were collected");
     assert!(one_offs > 100, "only {one_offs} one-off tasks began");
+    assert!(
+        placed_at_once > 20,
+        "only {placed_at_once} tasks were placed as they were made"
+    );
+    assert!(called > 20, "only {called} callbacks were made");
 }
 
 #[test]

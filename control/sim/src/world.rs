@@ -86,6 +86,8 @@ impl World {
             placed: self.env.oracle.placed,
             collected: self.env.oracle.collected,
             one_offs: self.env.oracle.one_offs(),
+            placed_at_once: self.env.oracle.placed_at_once,
+            called: self.env.oracle.called,
             terms: self.env.oracle.terms(),
             promises: self.env.oracle.promises(),
             reads: self.env.oracle.reads,

@@ -5,6 +5,9 @@
 //! one entry is under way, so reports of an allocation are written in order. A report is acknowledged when it is
 //! committed; a session that ends takes along what it has not written, because its agent says it again to
 //! the next server.
+//!
+//! That a one-off task prepares or runs changes its state in nothing: it may have started since it was placed. Nobody
+//! waits for that, so it waits for a while itself, and a task that ends meanwhile is written once.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,10 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use muster_control_core::fsm::{Command, Response};
 use muster_control_core::state::State;
-use muster_domain::alloc::AllocReport;
+use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::id::{AllocId, NodeId};
 use muster_wire::rpc::{ToAgent, report_bytes};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Control, Retry};
@@ -26,8 +30,31 @@ use crate::limits;
 struct Pending {
     /// The newest message of the agent.
     sequence: u64,
-    reports: BTreeMap<AllocId, AllocReport>,
+    reports: BTreeMap<AllocId, Waiting>,
     outbox: mpsc::Sender<ToAgent>,
+}
+
+/// A report that is not written yet.
+#[derive(Debug)]
+struct Waiting {
+    report: AllocReport,
+    /// The message it was in.
+    sequence: u64,
+    /// Not before, if it can wait.
+    at: Option<Instant>,
+}
+
+impl Waiting {
+    fn is_due(&self, now: Instant) -> bool {
+        self.at.is_none_or(|at| at <= now)
+    }
+}
+
+/// A message's report, and whether it can wait.
+#[derive(Debug)]
+pub(super) struct Told {
+    report: AllocReport,
+    can_wait: bool,
 }
 
 /// Reports of all sessions.
@@ -54,9 +81,10 @@ impl Reports {
         &self,
         node_id: NodeId,
         sequence: u64,
-        reports: Vec<AllocReport>,
+        reports: Vec<Told>,
         outbox: &mpsc::Sender<ToAgent>,
     ) {
+        let now = Instant::now();
         loop {
             let taken = self.taken.notified();
             if self.has_room(node_id, outbox) {
@@ -64,8 +92,12 @@ impl Reports {
             }
             taken.await;
         }
+        // Who has something that waits knows when it is due: later ones are due later.
+        let wakes;
         {
             let mut pending = self.lock();
+            let is_due = reports.is_empty() || reports.iter().any(|told| !told.can_wait);
+            wakes = is_due || pending.is_empty();
             let entry = pending.entry(node_id).or_insert_with(|| Pending {
                 sequence: 0,
                 reports: BTreeMap::new(),
@@ -78,10 +110,22 @@ impl Reports {
                 entry.outbox = outbox.clone();
             }
             entry.sequence = entry.sequence.max(sequence);
-            let newer = reports.into_iter().map(|report| (report.alloc_id, report));
-            entry.reports.extend(newer);
+            for Told { report, can_wait } in reports {
+                let alloc_id = report.alloc_id;
+                let before = entry.reports.get(&alloc_id);
+                // One that comes again and again does not wait for ever, and one that is due stays so.
+                let since = before.map_or(Some(now + limits::PROGRESS_WAIT), |before| before.at);
+                let waiting = Waiting {
+                    report,
+                    sequence,
+                    at: since.filter(|_| can_wait),
+                };
+                entry.reports.insert(alloc_id, waiting);
+            }
         }
-        self.news.notify_one();
+        if wakes {
+            self.news.notify_one();
+        }
     }
 
     fn has_room(&self, node_id: NodeId, outbox: &mpsc::Sender<ToAgent>) -> bool {
@@ -91,9 +135,9 @@ impl Reports {
         })
     }
 
-    /// Takes what fits into one entry, beginning with the first node after `after`: a node with much to say must
-    /// not keep others waiting.
-    fn take(&self, after: &mut NodeId) -> Vec<Part> {
+    /// Takes what is due and fits into one entry, beginning with the first node after `after`: a node with much to say
+    /// must not keep others waiting.
+    fn take(&self, after: &mut NodeId, now: Instant) -> Vec<Part> {
         let mut pending = self.lock();
         pending.retain(|_, pending| !pending.outbox.is_closed());
         let order: Vec<NodeId> = pending
@@ -107,34 +151,57 @@ impl Reports {
             let Some(waiting) = pending.get_mut(&node_id) else {
                 continue;
             };
-            let mut reports = Vec::new();
-            while let Some((_, report)) = waiting.reports.first_key_value()
-                && (count == 0
-                    || (count < limits::REPORTS_PER_ENTRY_MAX
-                        && bytes + report_bytes(report) <= limits::REPORT_BYTES_PER_ENTRY_MAX))
-            {
-                count += 1;
-                bytes += report_bytes(report);
-                reports.extend(waiting.reports.pop_first().map(|(_, report)| report));
+            let due = waiting.reports.iter();
+            let due = due.filter(|(_, waiting)| waiting.is_due(now));
+            let (mut fitting, mut is_full) = (Vec::new(), false);
+            for (alloc_id, Waiting { report, .. }) in due {
+                let more = bytes + report_bytes(report);
+                is_full = count > 0
+                    && (count >= limits::REPORTS_PER_ENTRY_MAX
+                        || more > limits::REPORT_BYTES_PER_ENTRY_MAX);
+                if is_full {
+                    break;
+                }
+                (count, bytes) = (count + 1, more);
+                fitting.push(*alloc_id);
             }
-            let whole = waiting.reports.is_empty();
-            if !whole && reports.is_empty() {
+            if is_full && fitting.is_empty() {
                 break;
             }
+            if fitting.is_empty() && !waiting.reports.is_empty() {
+                continue;
+            }
+            let reports = fitting.iter();
+            let reports = reports.filter_map(|alloc_id| waiting.reports.remove(alloc_id));
+            let reports = reports.map(|waiting| waiting.report).collect();
             *after = node_id;
+            // What is left was in later messages, or in some of these.
+            let left = waiting.reports.values().map(|waiting| waiting.sequence);
+            let told = left
+                .min()
+                .map_or(Some(waiting.sequence), |first| first.checked_sub(1));
             parts.push(Part {
                 node_id,
                 reports,
-                sequence: whole.then_some(waiting.sequence),
+                sequence: told.filter(|sequence| *sequence > 0),
                 outbox: waiting.outbox.clone(),
             });
-            if whole {
+            if waiting.reports.is_empty() {
                 pending.remove(&node_id);
             }
         }
         drop(pending);
         self.taken.notify_waiters();
         parts
+    }
+
+    /// When the next report is due that waits; `None` if none does.
+    fn next_due(&self) -> Option<Instant> {
+        let pending = self.lock();
+        let waiting = pending
+            .values()
+            .flat_map(|pending| pending.reports.values());
+        waiting.filter_map(|waiting| waiting.at).min()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Pending>> {
@@ -145,23 +212,43 @@ impl Reports {
 
 /// Those of `reports` that can change `state`: nothing more is heard of an allocation that has ended. An agent that starts
 /// says all it knows again, of thousands that have.
-pub(super) fn news(state: &State, mut reports: Vec<AllocReport>) -> Vec<AllocReport> {
-    let allocs = state.allocs();
-    reports.retain(|report| {
-        let known = allocs.get(&report.alloc_id);
-        known.is_none_or(|alloc| !alloc.client_status().is_terminal())
+pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<Told> {
+    let told = reports.into_iter().filter_map(|report| {
+        let known = state.allocs().get(&report.alloc_id);
+        let is_over = known.is_some_and(|alloc| alloc.client_status().is_terminal());
+        let can_wait = known.is_some_and(|alloc| {
+            alloc.job_key().is_one_off()
+                && is_under_way(alloc.client_status())
+                && is_under_way(report.client_status)
+        });
+        (!is_over).then_some(Told { report, can_wait })
     });
-    reports
+    told.collect()
+}
+
+/// Whether a task of an allocation with that status prepares or runs, within reach.
+fn is_under_way(status: ClientStatus) -> bool {
+    match status {
+        ClientStatus::Pending | ClientStatus::Running => true,
+        ClientStatus::Complete
+        | ClientStatus::Failed
+        | ClientStatus::Lost
+        | ClientStatus::Unknown => false,
+    }
 }
 
 /// Writes what is gathered until `stop`.
 pub(super) async fn write(control: &Control, reports: &Reports, stop: &CancellationToken) {
     let mut after = NodeId([0; 16]);
     loop {
-        let parts = reports.take(&mut after);
+        let parts = reports.take(&mut after, Instant::now());
+        let next = reports.next_due().filter(|_| parts.is_empty());
         let work = async {
             if parts.is_empty() {
-                reports.news.notified().await;
+                tokio::select! {
+                    () = reports.news.notified() => {}
+                    () = until(next) => {}
+                }
             } else {
                 commit(control, parts).await;
             }
@@ -169,6 +256,13 @@ pub(super) async fn write(control: &Control, reports: &Reports, stop: &Cancellat
         if stop.run_until_cancelled(work).await.is_none() {
             return;
         }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

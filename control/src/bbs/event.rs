@@ -4,7 +4,7 @@
 //! ring has lost its place: Diego's clients then subscribe, list and merge anew. It keeps what it last sent of every
 //! task, because a change is told with what was before it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -63,22 +63,35 @@ impl Told {
     /// The events of one entry, as they are sent; empty if it has none for the reader.
     fn events(&mut self, batch: &Batch) -> String {
         let mut text = String::new();
+        // An entry may move a task on by two states.
+        let mut told: BTreeSet<&str> = BTreeSet::new();
         for change in batch.tasks() {
             match change {
-                TaskChange::Now(row) => self.now(row, &mut text),
-                TaskChange::Gone(guid) => self.gone(guid, batch.index(), &mut text),
+                TaskChange::Now(row) => {
+                    if self.is_news(&row.guid, batch.index()) || told.contains(row.guid.as_str()) {
+                        self.now(row, &mut text);
+                        told.insert(&row.guid);
+                    }
+                }
+                TaskChange::Gone(guid) => {
+                    if self.is_news(guid, batch.index()) || told.contains(guid) {
+                        self.gone(guid, &mut text);
+                    }
+                }
             }
         }
         text
     }
 
+    /// Whether what the entry at `index` did to a task is not known. The rows that a reader begins with are as new as
+    /// they are, the ring may be behind them.
+    fn is_news(&self, guid: &str, index: LogIndex) -> bool {
+        let before = self.rows.get(guid);
+        before.is_none_or(|before| before.modify_index < index)
+    }
+
     fn now(&mut self, row: &Arc<OneOff>, text: &mut String) {
         let task = |row: &OneOff| Some(convert::task(row, String::new()));
-        let before = self.rows.get(&row.guid);
-        // The rows that a reader begins with are as new as they are, the ring may be behind them.
-        if before.is_some_and(|before| before.modify_index >= row.modify_index) {
-            return;
-        }
         let before = self.rows.insert(row.guid.clone(), Arc::clone(row));
         let after = task(row);
         match before.map(|before| task(&before)) {
@@ -89,11 +102,7 @@ impl Told {
         }
     }
 
-    fn gone(&mut self, guid: &str, index: LogIndex, text: &mut String) {
-        let older = |row: &Arc<OneOff>| row.modify_index < index;
-        if !self.rows.get(guid).is_some_and(older) {
-            return;
-        }
+    fn gone(&mut self, guid: &str, text: &mut String) {
         if let Some(row) = self.rows.remove(guid) {
             let task = Some(convert::task(&row, String::new()));
             self.write("task_removed", &TaskRemovedEvent { task }, text);
@@ -215,7 +224,7 @@ mod tests {
     /// What the entry at `index` changed.
     fn applied(state: &mut State, index: u64, command: Command) -> Batch {
         let applied = fsm::apply(state, LogIndex(index), command);
-        Batch::capture(LogIndex(index), "test", state, &applied.changed, Vec::new()).unwrap()
+        Batch::capture(LogIndex(index), "test", state, &applied, Vec::new()).unwrap()
     }
 
     fn desire(state: &mut State, index: u64) -> Batch {
@@ -305,6 +314,29 @@ mod tests {
         assert_eq!(names[1], ["task_changed", "task_removed", "task_created"]);
         assert_eq!(names[2], ["task_removed", "task_created"]);
         assert_eq!(names[4], Vec::<String>::new());
+    }
+
+    /// A state in which task `a` is completed, and what the entry did that moved it on by two states.
+    fn resolved_at_once() -> (HashMap<String, Arc<OneOff>>, Batch) {
+        let mut state = State::default();
+        desire(&mut state, 1);
+        change(&mut state, 2, OneOffStep::Cancel);
+        let rows = state.one_offs().iter();
+        let rows = rows.map(|row| (row.guid.clone(), Arc::clone(row)));
+        let rows = rows.collect();
+        (rows, change(&mut state, 3, OneOffStep::Resolve))
+    }
+
+    #[test]
+    fn a_task_that_goes_on_twice_in_an_entry_is_told_twice() {
+        let (rows, batch) = resolved_at_once();
+        let mut told = Told { rows, next_id: 0 };
+
+        let text = told.events(&batch);
+
+        let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
+        assert_eq!(names.collect::<Vec<_>>(), ["task_changed", "task_removed"]);
+        assert!(told.rows.is_empty());
     }
 
     #[test]

@@ -206,7 +206,13 @@ async fn delete(
     Path(guid): Path<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    change(&http, &query, guid, OneOffStep::Delete).await
+    // Who has what he wanted claims it and is done with it at once.
+    let step = if query.flag("resolve")? {
+        OneOffStep::Resolve
+    } else {
+        OneOffStep::Delete
+    };
+    change(&http, &query, guid, step).await
 }
 
 async fn change(

@@ -1,18 +1,20 @@
 //! One-off tasks: what time does to them, and their callbacks.
 //!
 //! A callback is claimed in the state before it is made, so that no two servers make it at once and no client works
-//! on the same task; what came of it is written after. A leader that dies in between leaves a claim, which ends by
+//! on the same task; what came of it is written after. Mostly the task's end claims it, for the leader of the term of
+//! that entry; others are claimed here. A leader that dies in between leaves a claim, which ends by
 //! itself, and the next leader calls again under the same idempotency key. Each place has a bounded share of the calls
 //! under way, so that one that hangs delays nobody else's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_control_core::converge;
 use muster_control_core::fsm::{Command, OneOffChange, OneOffStep, Response};
-use muster_domain::id::Timestamp;
-use muster_domain::one_off::OneOff;
+use muster_control_core::state::{State, place_of};
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
 use crate::callback::{Caller, Delivery};
@@ -31,7 +33,9 @@ pub(super) struct OneOffs {
     /// What time does; at most one.
     converging: JoinSet<Proposed>,
     /// Callbacks being claimed; at most one entry.
-    claiming: JoinSet<(Vec<Arc<OneOff>>, Proposed)>,
+    claiming: JoinSet<(Claims, Proposed)>,
+    /// Callbacks that are claimed and not made yet.
+    claimed: VecDeque<Arc<OneOff>>,
     calls: JoinSet<(Arc<OneOff>, Delivery)>,
     /// Callbacks claimed or being made, by guid: where to.
     under_way: BTreeMap<String, String>,
@@ -41,6 +45,13 @@ pub(super) struct OneOffs {
     outcomes: Vec<OneOffChange>,
     /// Being written; at most one entry.
     writing: JoinSet<(Vec<String>, Proposed)>,
+}
+
+/// Callbacks that are being claimed.
+#[derive(Debug)]
+struct Claims {
+    rows: Vec<Arc<OneOff>>,
+    until: Timestamp,
 }
 
 impl OneOffs {
@@ -59,6 +70,7 @@ impl OneOffs {
             looked_at: Timestamp(0),
             converging: JoinSet::new(),
             claiming: JoinSet::new(),
+            claimed: VecDeque::new(),
             calls: JoinSet::new(),
             under_way: BTreeMap::new(),
             served: String::new(),
@@ -80,9 +92,59 @@ impl OneOffs {
         Some((self.look_at?, "one-off tasks"))
     }
 
+    /// The end of the task of `alloc_id` has claimed its callback for this leader.
+    pub(super) fn handle_claimed(&mut self, state: &State, alloc_id: &AllocId) {
+        let alloc = state.allocs().get(alloc_id);
+        let row = alloc.and_then(|alloc| state.one_offs().get(&alloc.job_key().job_id));
+        let row = row.filter(|row| row.alloc_id.as_ref() == Some(alloc_id));
+        if let Some(row) = row.filter(|row| row.phase == Phase::Delivering)
+            && self.caller.is_some()
+            && !self.under_way.contains_key(&row.guid)
+        {
+            self.claimed.push_back(Arc::clone(row));
+        }
+    }
+
+    /// Makes claimed callbacks, of each place as many as may be under way there. One whose claim could end before the call
+    /// does, by the clock of another server, is left: it is claimed again when the claim is over.
+    fn call_claimed(&mut self) {
+        let Some(caller) = self.caller.clone().filter(|_| !self.claimed.is_empty()) else {
+            return;
+        };
+        let latest = latest(self.control.now());
+        for row in std::mem::take(&mut self.claimed) {
+            let is_over = row.claimed_until.is_none_or(|until| until <= latest);
+            if is_over || self.under_way.contains_key(&row.guid) {
+                continue;
+            }
+            let place = place_of(&row.definition.completion_callback_url);
+            if self.under_way.len() >= limits::CALLBACKS_MAX
+                || self.busy_at(place) >= limits::CALLBACKS_PER_PLACE_MAX
+            {
+                self.claimed.push_back(row);
+                continue;
+            }
+            self.under_way.insert(row.guid.clone(), place.to_owned());
+            self.call(&caller, row);
+        }
+    }
+
+    fn busy_at(&self, place: &str) -> usize {
+        self.under_way.values().filter(|it| *it == place).count()
+    }
+
+    fn call(&mut self, caller: &Caller, row: Arc<OneOff>) {
+        let caller = caller.clone();
+        self.calls.spawn_blocking(move || {
+            let delivery = caller.call(&row);
+            (row, delivery)
+        });
+    }
+
     /// Looks, if it is time, and proposes what is due.
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.write();
+        self.call_claimed();
         if self.look_at.is_none_or(|at| at > now) {
             return;
         }
@@ -113,12 +175,7 @@ impl OneOffs {
     }
 
     /// Callbacks to make now: those that are due, of each place as many as may be under way there.
-    fn pick(
-        &mut self,
-        state: &muster_control_core::state::State,
-        now: Timestamp,
-        wall: Timestamp,
-    ) -> Vec<Arc<OneOff>> {
+    fn pick(&mut self, state: &State, now: Timestamp, wall: Timestamp) -> Vec<Arc<OneOff>> {
         let mut picked = Vec::new();
         let mut next: Option<Timestamp> = None;
         let served = self.served.clone();
@@ -127,8 +184,7 @@ impl OneOffs {
             if self.under_way.len() >= limits::CALLBACKS_MAX {
                 break;
             }
-            let busy = self.under_way.values().filter(|it| *it == place).count();
-            let mut left = limits::CALLBACKS_PER_PLACE_MAX.saturating_sub(busy);
+            let mut left = limits::CALLBACKS_PER_PLACE_MAX.saturating_sub(self.busy_at(place));
             for (at, row) in state.one_offs().callbacks(place) {
                 if at > wall {
                     next = Some(next.map_or(at, |next| next.min(at)));
@@ -157,9 +213,10 @@ impl OneOffs {
         if picked.is_empty() {
             return;
         }
+        // A call that is under way must not be made a second time.
+        let until = wall.plus(limits::CALLBACK_CLAIM);
         let step = OneOffStep::Claim {
-            // A call that is under way must not be made a second time.
-            until: wall.plus(limits::CALLBACK_CLAIM),
+            until,
             for_callback: true,
         };
         let changes = picked.iter().map(|row| converge::change(row, step));
@@ -167,11 +224,17 @@ impl OneOffs {
         let control = self.control.clone();
         self.claiming.spawn(async move {
             let command = Command::ChangeOneOffs { changes, at: wall };
-            (picked, control.propose(command).await)
+            let claims = Claims {
+                rows: picked,
+                until,
+            };
+            (claims, control.propose(command).await)
         });
     }
 
-    fn claimed(&mut self, picked: Vec<Arc<OneOff>>, proposed: Proposed) {
+    fn claimed(&mut self, claims: Claims, proposed: Proposed) {
+        let Claims { rows, until } = claims;
+        let is_in_time = until > latest(self.control.now());
         let outcomes = match proposed {
             Ok((_, Response::OneOffsChanged { outcomes })) => outcomes,
             Ok((_, other)) => {
@@ -187,16 +250,10 @@ impl OneOffs {
             }
         };
         let mut outcomes = outcomes.into_iter();
-        for row in picked {
-            match (outcomes.next(), &self.caller) {
-                (Some(None), Some(caller)) => {
-                    let caller = caller.clone();
-                    self.calls.spawn_blocking(move || {
-                        let delivery = caller.call(&row);
-                        (row, delivery)
-                    });
-                }
-                // A client was faster, or nobody knows.
+        for row in rows {
+            match (outcomes.next(), self.caller.clone()) {
+                (Some(None), Some(caller)) if is_in_time => self.call(&caller, row),
+                // A client was faster, nobody knows, or the entry took so long that others may call soon.
                 _ => {
                     self.under_way.remove(&row.guid);
                 }
@@ -258,7 +315,7 @@ impl OneOffs {
                 self.wake();
             }
             Some(done) = self.claiming.join_next() => match done {
-                Ok((picked, proposed)) => self.claimed(picked, proposed),
+                Ok((claims, proposed)) => self.claimed(claims, proposed),
                 Err(error) => self.broken(&error),
             },
             Some(done) = self.calls.join_next() => match done {
@@ -296,6 +353,12 @@ impl OneOffs {
         }
         self.wake();
     }
+}
+
+/// Until when a claim must hold, at least, for its call to begin `now`: the call has its time, and clocks of servers may
+/// differ by as much.
+fn latest(now: Timestamp) -> Timestamp {
+    now.plus(2 * limits::CALLBACK_WAIT)
 }
 
 /// The pause after so many failures and one more: it doubles up to its bound.

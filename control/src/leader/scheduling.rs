@@ -4,6 +4,9 @@
 //! it does not give away twice what is there once. Several workers would. Outcomes gather while one entry commits and
 //! then go into the next, all in one. Whatever goes wrong with an entry, the broker starts again from the
 //! state: an evaluation that was carried out is complete there, every other one is pending there.
+//!
+//! One-off tasks that are about to be recorded are given places before they are ([`Scheduling::find_places`]), as long as
+//! nobody waits who would come first.
 
 use std::collections::VecDeque;
 
@@ -16,7 +19,7 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{EvalId, NodeId, Timestamp};
 use tokio::task::JoinSet;
 
-use crate::handle::{Control, Proposed};
+use crate::handle::{Control, Places, PlacesWanted, Proposed};
 use crate::limits;
 
 /// What the worker made of a delivery; no outcome if the evaluation is gone.
@@ -33,6 +36,8 @@ pub(super) struct Scheduling {
     worker: JoinSet<(Scheduler, Vec<Planned>)>,
     /// What it was given, in case it dies.
     run: Vec<Delivery>,
+    /// Who asks for places for one-off tasks.
+    wanted: Vec<PlacesWanted>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
@@ -48,6 +53,7 @@ impl Scheduling {
             scheduler: Some(Scheduler::default()),
             worker: JoinSet::new(),
             run: Vec::new(),
+            wanted: Vec::new(),
             planned: VecDeque::new(),
             commit: JoinSet::new(),
         };
@@ -60,6 +66,7 @@ impl Scheduling {
         self.worker.detach_all();
         self.scheduler = Some(Scheduler::default());
         self.run.clear();
+        self.wanted.clear();
         self.planned.clear();
         // The entry itself stands or falls alone; its evaluations are looked at again if it falls.
         self.commit.detach_all();
@@ -95,6 +102,12 @@ impl Scheduling {
 
     pub(super) fn handle_eased(&mut self, state: &State, now: Timestamp) {
         self.broker.handle_eased(state.applied(), now);
+    }
+
+    /// Places for one-off tasks are wanted: found by the next run of the worker. Dropped, with that as the answer, while
+    /// anybody waits for a look or for room: new tasks get in line behind them.
+    pub(super) fn find_places(&mut self, wanted: PlacesWanted) {
+        self.wanted.push(wanted);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
@@ -142,17 +155,21 @@ impl Scheduling {
 
     fn dispatch(&mut self, now: Timestamp) {
         if self.control.state().config().scheduler.pause_broker {
+            self.wanted.clear();
             return;
         }
         if self.scheduler.is_none() {
             return;
+        }
+        if self.broker.ready() > 0 || self.broker.blocked() > 0 {
+            self.wanted.clear();
         }
         let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
         let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);
         let run: Vec<Delivery> = std::iter::from_fn(|| self.broker.dequeue(now))
             .take(most)
             .collect();
-        if run.is_empty() {
+        if run.is_empty() && self.wanted.is_empty() {
             return;
         }
         let Some(scheduler) = self.scheduler.take() else {
@@ -163,8 +180,14 @@ impl Scheduling {
         // The broker's clock says what is due: a wall clock that was set back must not differ.
         let at = self.control.now().max(now);
         self.run.clone_from(&run);
-        self.worker
-            .spawn_blocking(move || plan(scheduler, &state, run, at));
+        let wanted = std::mem::take(&mut self.wanted);
+        self.worker.spawn_blocking(move || {
+            let (mut scheduler, planned) = plan(scheduler, &state, run, at);
+            for wanted in wanted {
+                place(&mut scheduler, &state, wanted, at);
+            }
+            (scheduler, planned)
+        });
     }
 
     fn take(&mut self, planned: Vec<Planned>) {
@@ -240,6 +263,19 @@ impl Scheduling {
             }
         }
     }
+}
+
+/// Finds places in `state` for one-off tasks that are about to be recorded.
+fn place(scheduler: &mut Scheduler, state: &State, wanted: PlacesWanted, at: Timestamp) {
+    let PlacesWanted { tasks, reply } = wanted;
+    if reply.is_closed() {
+        return;
+    }
+    let places = scheduler.place_new(state, &tasks, at);
+    let seen = state.applied();
+    drop(tasks);
+    // Whoever asked may have gone on without.
+    drop(reply.send(Places { places, seen }));
 }
 
 /// Plans each delivery on `state`.

@@ -9,17 +9,18 @@
 //! leader's own changes, which its duty gathers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use muster_control_core::fsm::{
     Command, DesiredOneOff, NewOneOff, OneOffChange, Rejection, Response,
 };
-use muster_domain::id::{LogIndex, Timestamp, WriteKey};
+use muster_domain::id::{LogIndex, WriteKey};
 use muster_wire::codec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::{Control, ProposeError, Proposed};
+use crate::handle::{Control, Places, ProposeError, Proposed};
 use crate::limits;
 
 /// What one request comes to: the entry, and what it did there.
@@ -34,7 +35,7 @@ pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
     fn guid(&self) -> &str;
 
     /// The entry for `requests`.
-    fn command(requests: Vec<Self>, at: Timestamp) -> Command;
+    fn command(control: &Control, requests: Vec<Self>) -> impl Future<Output = Command> + Send;
 
     /// What became of each; `None` if `response` is not about such requests.
     fn outcomes(response: Response) -> Option<Vec<Result<Self::Done, Rejection>>>;
@@ -47,8 +48,22 @@ impl Request for NewOneOff {
         &self.guid
     }
 
-    fn command(tasks: Vec<Self>, at: Timestamp) -> Command {
-        Command::DesireOneOffs { tasks, at }
+    /// With places, where the leader is here and finds some: they share the entry then.
+    async fn command(control: &Control, tasks: Vec<Self>) -> Command {
+        let tasks = Arc::new(tasks);
+        let found = control.places(&tasks).await;
+        let tasks = Arc::unwrap_or_clone(tasks);
+        let at = control.now();
+        match found {
+            Some(Places { places, seen }) if places.iter().any(Option::is_some) => {
+                Command::PlaceOneOffs {
+                    tasks: tasks.into_iter().zip(places).collect(),
+                    seen,
+                    at,
+                }
+            }
+            Some(_) | None => Command::DesireOneOffs { tasks, at },
+        }
     }
 
     fn outcomes(response: Response) -> Option<Vec<Result<DesiredOneOff, Rejection>>> {
@@ -66,7 +81,8 @@ impl Request for OneOffChange {
         &self.guid
     }
 
-    fn command(changes: Vec<Self>, at: Timestamp) -> Command {
+    async fn command(control: &Control, changes: Vec<Self>) -> Command {
+        let at = control.now();
         Command::ChangeOneOffs { changes, at }
     }
 
@@ -133,7 +149,7 @@ impl<T: Request> Lane<T> {
         request: T,
     ) -> Answer<T::Done> {
         if let Some(key) = key {
-            let command = T::command(vec![request], control.now());
+            let command = T::command(control, vec![request]).await;
             let proposed = control.propose_keyed(key, command).await;
             return split::<T>(proposed, 1).remove(0);
         }
@@ -196,7 +212,7 @@ async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<Waiting<
 
 /// Writes `requests` as one entry and answers each.
 async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Asker<T>>) {
-    let command = T::command(requests, control.now());
+    let command = T::command(&control, requests).await;
     let outcomes = split::<T>(control.propose(command).await, answers.len());
     for (answer, outcome) in answers.into_iter().zip(outcomes) {
         // Whoever asked may be gone: the request is carried out all the same.

@@ -130,14 +130,12 @@ impl Machine {
                 let command = decode(index, &logged)?;
                 let cause = events::cause(&command);
                 let slice = events::Slice::of(&command);
-                let fsm::Applied {
-                    response,
-                    effects,
-                    changed,
-                } = fsm::apply(&mut self.state, index, command);
+                let mut applied = fsm::apply(&mut self.state, index, command);
+                let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
-                entries.add(index, cause, &self.state, effects, &changed, ended);
+                let term = entry.log_id.committed_leader_id().term;
+                entries.add((index, term), cause, &self.state, applied, ended);
                 Some(response)
             }
         };

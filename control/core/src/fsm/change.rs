@@ -15,7 +15,7 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{End, OneOff};
 use muster_domain::plan::PlacementRun;
 
-use super::{Changed, Effect, one_off, remote};
+use super::{Applied, Changed, Effect, Response, one_off, remote};
 use crate::limits;
 use crate::state::{
     Cohort, JobRow, ORDINALS, RemovedAllocs, Row, State, Tasks, id_of, key_at, key_of,
@@ -41,6 +41,8 @@ pub(super) struct Change<'a> {
     placed: BTreeSet<NodeNumber>,
     /// How one-off tasks ended, as their nodes reported in this command, by the allocation's key.
     ends: BTreeMap<u64, End>,
+    /// One-off tasks in states that they leave again in this command.
+    passed: Vec<Arc<OneOff>>,
     written: Written,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Change<'a> {
             changed: Vec::new(),
             placed: BTreeSet::new(),
             ends: BTreeMap::new(),
+            passed: Vec::new(),
             written: Written::default(),
         }
     }
@@ -322,6 +325,13 @@ impl<'a> Change<'a> {
         self.state.one_offs.put(row);
     }
 
+    /// Shows a one-off task as it is before this command moves it on once more.
+    pub(super) fn pass_one_off(&mut self, mut row: OneOff) {
+        row.modify_index = self.index;
+        row.updated_at = self.at;
+        self.passed.push(Arc::new(row));
+    }
+
     /// Forgets a one-off task.
     pub(super) fn remove_one_off(&mut self, guid: &str) {
         if self.state.one_offs.remove(guid).is_some() {
@@ -391,8 +401,8 @@ impl<'a> Change<'a> {
         eval_id
     }
 
-    /// Brings the status of every touched job up to date and hands out the effects.
-    pub(super) fn finish(mut self) -> (Vec<Effect>, Vec<Changed>) {
+    /// Brings the status of every touched job up to date and hands out what came of the command, without its answer.
+    pub(super) fn finish(mut self) -> Applied {
         let one_offs = self.touched.iter().filter(|key| key.is_one_off());
         let one_offs: Vec<_> = one_offs.cloned().collect();
         for key in one_offs {
@@ -417,8 +427,12 @@ impl<'a> Change<'a> {
         changed.dedup();
         self.effects
             .extend(changed.into_iter().map(Effect::NodeChanged));
-        let changed = self.written.list(self.index, self.next_alloc);
-        (self.effects, changed)
+        Applied {
+            response: Response::Done,
+            effects: self.effects,
+            changed: self.written.list(self.index, self.next_alloc),
+            passed: self.passed,
+        }
     }
 
     fn follow_one_off(&mut self, key: &JobKey) {
@@ -427,18 +441,23 @@ impl<'a> Change<'a> {
         one_off::follow(self, key, end);
     }
 
-    fn refresh_status(&mut self, key: &JobKey) {
-        let Some(row) = self.state.jobs.row(key) else {
-            return;
-        };
-        let is_waiting_template = row.job.current.spec.is_template() && !row.job.stop;
-        let status = if is_waiting_template || self.state.allocs.live_of_job(key) > 0 {
+    /// The status of a job, as its allocations and evaluations are.
+    pub(super) fn status_of(&self, key: &JobKey, job: &Job) -> JobStatus {
+        let is_waiting_template = job.current.spec.is_template() && !job.stop;
+        if is_waiting_template || self.state.allocs.live_of_job(key) > 0 {
             JobStatus::Running
         } else if self.state.evals.open_of_job(key).next().is_some() {
             JobStatus::Pending
         } else {
             JobStatus::Dead
+        }
+    }
+
+    fn refresh_status(&mut self, key: &JobKey) {
+        let Some(row) = self.state.jobs.row(key) else {
+            return;
         };
+        let status = self.status_of(key, &row.job);
         if row.job.status != status {
             let job = Job {
                 status,

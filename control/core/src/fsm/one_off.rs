@@ -1,22 +1,30 @@
 //! One-off tasks: desired, followed, ended, claimed, forgotten.
 //!
 //! A task is placed as the only allocation of a job of its own. What its allocation is, and nothing else, says
-//! where the task is ([`follow`]); it is called wherever a command touched that job. An allocation's id names the
+//! where the task is ([`follow`]); it is called wherever a command touched that job. A task that is placed is `Running`,
+//! as Diego's is from when a cell claims it: it may have started. An allocation's id names the
 //! entry that placed it, so a report about an earlier task of the same guid finds no row.
+//!
+//! An entry costs a write to a quorum's disks, so what nobody decides between shares one: a task is desired with its
+//! place where the leader found one ([`OneOffPlace`]), its end claims its callback, and a claim may delete at once. What
+//! it was in between is told all the same ([`Change::pass_one_off`]).
 
 use std::sync::Arc;
 
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
-use muster_domain::eval::{EvalStatus, Trigger};
-use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
-use muster_domain::job::Job;
+use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics, Score};
+use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
+use muster_domain::job::{Job, JobStatus};
 use muster_domain::one_off::{
     self, Callback, Definition, End, OneOff, OneOffState, Phase, job_key,
 };
+use muster_domain::plan::{PlacementDetail, PlacementRun};
+use muster_domain::resources::Holding;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, Response, job};
-use crate::state::{AllocView, JobRow, State, due_at};
+use super::{Change, Effect, Rejection, Response, job};
+use crate::limits;
+use crate::state::{AllocView, Cohort, JobRow, Room, State, due_at};
 
 /// A task that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +37,19 @@ pub struct NewOneOff {
     pub definition: Definition,
 }
 
+/// Where a task is to run, found before it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OneOffPlace {
+    /// The node that had this number in the state in which the place was found.
+    pub node: NodeNumber,
+    /// The node's score.
+    pub score: Score,
+    /// What it takes of the node besides amounts.
+    pub holding: Holding,
+    /// How it was chosen.
+    pub metrics: Arc<PlacementMetrics>,
+}
+
 /// A task that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredOneOff {
@@ -36,7 +57,7 @@ pub struct DesiredOneOff {
     pub created: bool,
     /// The entry that made it.
     pub generation: LogIndex,
-    /// The evaluation that will place it; none if it was there before.
+    /// The evaluation that places it, or has placed it in the same entry; none if it was there before.
     pub eval_id: Option<EvalId>,
 }
 
@@ -72,6 +93,22 @@ pub enum OneOffStep {
         /// Not to be tried again before; `None`: never.
         next_at: Option<Timestamp>,
     },
+    /// Claim its result and forget it: whoever asks has what he wanted.
+    Resolve,
+}
+
+impl OneOffStep {
+    /// The oldest format of commands that knows it.
+    pub(super) fn version(self) -> u32 {
+        match self {
+            Self::Cancel
+            | Self::Claim { .. }
+            | Self::Delete
+            | Self::Converge
+            | Self::CallbackFailed { .. } => 1,
+            Self::Resolve => 2,
+        }
+    }
 }
 
 /// Why a change of a task is refused.
@@ -93,14 +130,28 @@ pub enum OneOffRefusal {
     },
 }
 
-/// Records several tasks, each on its own. Answers in their order.
-pub(super) fn desire_all(change: &mut Change<'_>, tasks: Vec<NewOneOff>) -> Response {
-    let outcomes = tasks.into_iter().map(|new| desire(change, new)).collect();
-    Response::OneOffsDesired { outcomes }
+/// Records several tasks, each on its own, with the places that were found for them in the state `seen`. Answers in
+/// their order.
+pub(super) fn desire_all(
+    change: &mut Change<'_>,
+    tasks: impl IntoIterator<Item = (NewOneOff, Option<OneOffPlace>)>,
+    seen: LogIndex,
+) -> Response {
+    let tasks = tasks.into_iter();
+    let outcomes = tasks.map(|(new, place)| desire(change, new, place, seen));
+    Response::OneOffsDesired {
+        outcomes: outcomes.collect(),
+    }
 }
 
-/// Records a task, the job that runs it and the evaluation that places it. The same task again changes nothing.
-fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<DesiredOneOff, Rejection> {
+/// Records a task, the job that runs it and the evaluation that places it, and places it if `place` is still there. The
+/// same task again changes nothing.
+fn desire(
+    change: &mut Change<'_>,
+    new: NewOneOff,
+    place: Option<OneOffPlace>,
+    seen: LogIndex,
+) -> Result<DesiredOneOff, Rejection> {
     let NewOneOff {
         guid,
         domain,
@@ -124,16 +175,101 @@ fn desire(change: &mut Change<'_>, new: NewOneOff) -> Result<DesiredOneOff, Reje
     forget_job(change, &key);
     let spec = one_off::job(&guid, &domain, &definition);
     let row = job::first_version(change, spec);
-    let job = Arc::clone(&row.job);
-    change.put_job(row);
     let (index, at) = (change.index, change.at);
-    change.put_one_off(OneOff::new(guid, domain, Arc::new(definition), index, at));
-    let eval_id = change.add_eval(&job, Trigger::JobRegister);
+    let task = OneOff::new(guid, domain, Arc::new(definition), index, at);
+    let eval = change.new_eval(&row.job, Trigger::JobRegister);
+    let eval_id = eval.id;
+    match place.and_then(|place| Fitting::of(change, &row, place, seen, eval_id)) {
+        Some(place) => place_new(change, task, row, eval, &place),
+        None => {
+            change.put_job(row);
+            change.put_one_off(task);
+            change.put_eval(eval);
+        }
+    }
     Ok(DesiredOneOff {
         created: true,
         generation: index,
         eval_id: Some(eval_id),
     })
+}
+
+/// A place that is still there.
+struct Fitting {
+    run: PlacementRun,
+    cohort: Arc<Cohort>,
+    seen: LogIndex,
+}
+
+impl Fitting {
+    /// The place, if the node still is what it was in the state `seen` and has the room.
+    fn of(
+        change: &Change<'_>,
+        row: &JobRow,
+        place: OneOffPlace,
+        seen: LogIndex,
+        eval_id: EvalId,
+    ) -> Option<Self> {
+        if seen > change.index || change.placements_left() == 0 {
+            return None;
+        }
+        let OneOffPlace {
+            node,
+            score,
+            holding,
+            metrics,
+        } = place;
+        let version = &row.job.current;
+        let mut ask = version.spec.group(one_off::GROUP)?.ask();
+        ask.cpu_mhz = ask.cpu_mhz.saturating_add(holding.cores_mhz());
+        let held = Some(&holding).filter(|holding| !holding.is_empty());
+        let mut room = Room::new(change.state);
+        room.take(node, seen, ask, held).ok()?;
+        let cohort = Cohort::new(Arc::clone(version), 0, eval_id, metrics, change.at, None)?;
+        let detail = held.is_some().then(|| {
+            Box::new(PlacementDetail {
+                holding,
+                ..PlacementDetail::default()
+            })
+        });
+        let run = PlacementRun {
+            node,
+            first_index: 0,
+            count: 1,
+            score,
+            detail,
+        };
+        Some(Self { run, cohort, seen })
+    }
+}
+
+/// Records a task that has its place: `Pending` for nobody but those who follow it.
+fn place_new(
+    change: &mut Change<'_>,
+    task: OneOff,
+    mut row: JobRow,
+    mut eval: Evaluation,
+    place: &Fitting,
+) {
+    row.plan_index = change.index;
+    let mut job = Job::clone(&row.job);
+    job.status = JobStatus::Running;
+    row.job = Arc::new(job);
+    change.put_job(row);
+    let alloc_id = change.place(&place.cohort, &place.run, 0);
+    let alloc = alloc_id.and_then(|alloc_id| change.state.allocs.get(&alloc_id));
+    let node_id = alloc.map(AllocView::node_id);
+    eval.status = EvalStatus::Complete;
+    eval.snapshot_index = place.seen;
+    change.put_eval(eval);
+    change.pass_one_off(task.clone());
+    change.put_one_off(OneOff {
+        state: OneOffState::Running,
+        phase: Phase::Preparing,
+        alloc_id,
+        node_id,
+        ..task
+    });
 }
 
 /// Carries out changes of several tasks, each on its own. Answers in their order.
@@ -177,13 +313,17 @@ fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefu
             },
             OneOffState::Completed,
         ) => {
-            claim(change, &row, until, for_callback);
+            change.put_one_off(claimed(&row, until, for_callback));
+        }
+        (OneOffStep::Resolve, OneOffState::Completed) => {
+            change.pass_one_off(claimed(&row, change.at, false));
+            forget(change, &row);
         }
         (
-            OneOffStep::Claim { .. } | OneOffStep::Delete,
+            OneOffStep::Claim { .. } | OneOffStep::Delete | OneOffStep::Resolve,
             OneOffState::Pending | OneOffState::Running,
         )
-        | (OneOffStep::Claim { .. }, OneOffState::Resolving)
+        | (OneOffStep::Claim { .. } | OneOffStep::Resolve, OneOffState::Resolving)
         | (OneOffStep::Delete, OneOffState::Completed) => {
             return Err(refused(OneOffState::Resolving));
         }
@@ -221,8 +361,9 @@ fn end_early(change: &mut Change<'_>, row: &OneOff, why: &str) {
     change.stop(alloc, why, None);
 }
 
-fn claim(change: &mut Change<'_>, row: &OneOff, until: Timestamp, for_callback: bool) {
-    change.put_one_off(OneOff {
+/// A completed task whose result somebody works on.
+fn claimed(row: &OneOff, until: Timestamp, for_callback: bool) -> OneOff {
+    OneOff {
         state: OneOffState::Resolving,
         phase: if for_callback {
             Phase::Delivering
@@ -231,7 +372,7 @@ fn claim(change: &mut Change<'_>, row: &OneOff, until: Timestamp, for_callback: 
         },
         claimed_until: Some(until),
         ..row.clone()
-    });
+    }
 }
 
 fn callback_failed(change: &mut Change<'_>, row: &OneOff, next_at: Option<Timestamp>) {
@@ -307,8 +448,10 @@ fn stop_job(change: &mut Change<'_>, key: &JobKey) {
     }
     let row = change.state.jobs.row(key).map(Arc::clone);
     if let Some(row) = row.filter(|row| !row.job.stop) {
+        // With the status that it has then: a row is hashed whole whenever it is written.
         let job = Job {
             stop: true,
+            status: change.status_of(key, &row.job),
             modify_index: change.index,
             ..(*row.job).clone()
         };
@@ -362,7 +505,7 @@ pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<End>) {
         return;
     }
     (next.state, next.phase) = match status {
-        ClientStatus::Pending => (row.state, Phase::Preparing),
+        ClientStatus::Pending => (OneOffState::Running, Phase::Preparing),
         ClientStatus::Unknown => (OneOffState::Running, Phase::Unreachable),
         ClientStatus::Running
         | ClientStatus::Complete
@@ -400,11 +543,29 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: End) {
         end.failure_reason = one_off::reason(why);
     }
     let at = change.at;
-    change.put_one_off(OneOff {
+    let completed = OneOff {
         state: OneOffState::Completed,
         phase: Phase::Completed,
         end: Some(end),
         first_completed_at: row.first_completed_at.or(Some(at)),
         ..row
-    });
+    };
+    match calls_back_at_once(change.state, &completed) {
+        Some(alloc_id) => {
+            let until = at.plus(limits::CALLBACK_CLAIM);
+            change.put_one_off(claimed(&completed, until, true));
+            change.pass_one_off(completed);
+            change.effect(Effect::CallbackClaimed(alloc_id));
+        }
+        None => change.put_one_off(completed),
+    }
+}
+
+/// The allocation of a task whose end claims its callback. Where as many are claimed as can be made at a time, it waits
+/// its turn instead.
+fn calls_back_at_once(state: &State, row: &OneOff) -> Option<AllocId> {
+    let alloc_id = row.alloc_id.filter(|_| row.owes_callback())?;
+    let url = &row.definition.completion_callback_url;
+    let is_free = state.one_offs.delivering(url) < limits::CALLBACKS_PER_PLACE_MAX;
+    is_free.then_some(alloc_id)
 }

@@ -2,13 +2,13 @@
 //!
 //! Between a plan and its entry there is a write to disk, and whoever plans meanwhile on the same nodes would choose the
 //! same ones: for him they count as full as they are about to be. A plan counts until its evaluation was written since,
-//! or is planned anew. That it will be committed is likely and not sure, so nobody is told that there is no room, and
+//! or is planned anew; one for a job that is not in the state yet counts until the job is there, or should have been. That it will be committed is likely and not sure, so nobody is told that there is no room, and
 //! nobody is evicted, because of it.
 
 use std::collections::BTreeMap;
 
 use imbl::OrdMap;
-use muster_domain::id::{EvalId, LogIndex};
+use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::resources::{Amount, Holding};
 
 use super::fleet::numbered;
@@ -69,6 +69,21 @@ struct Under {
     /// The last entry of the state it was made on.
     since: LogIndex,
     placed: Vec<Placed>,
+    /// It is for a job that is not in that state: which, and until when it may come.
+    newcomer: Option<(JobKey, Timestamp)>,
+}
+
+impl Under {
+    /// Whether it may still be written after `state`.
+    fn may_come(&self, state: &State, eval_id: &EvalId, now: Timestamp) -> bool {
+        match &self.newcomer {
+            Some((key, until)) => *until > now && state.jobs().get(key).is_none(),
+            None => {
+                let eval = state.evals().get(eval_id);
+                eval.is_some_and(|eval| eval.modify_index <= self.since)
+            }
+        }
+    }
 }
 
 impl Ahead {
@@ -83,7 +98,7 @@ impl Ahead {
     }
 
     /// Forgets what `state` shows already, and the last plan for `eval_id`.
-    pub(super) fn begin(&mut self, state: &State, eval_id: &EvalId) {
+    pub(super) fn begin(&mut self, state: &State, eval_id: &EvalId, now: Timestamp) {
         let is_replaced = self.plans.remove(eval_id).is_some();
         if self.of == Some(state.applied()) && !is_replaced {
             for eval_id in std::mem::take(&mut self.added) {
@@ -95,10 +110,8 @@ impl Ahead {
             return;
         }
         self.added.clear();
-        self.plans.retain(|eval_id, plan| {
-            let eval = state.evals().get(eval_id);
-            eval.is_some_and(|eval| eval.modify_index <= plan.since)
-        });
+        self.plans
+            .retain(|eval_id, plan| plan.may_come(state, eval_id, now));
         self.of = Some(state.applied());
         self.after = After::nothing(state);
         for placed in self.plans.values().flat_map(|plan| &plan.placed) {
@@ -116,8 +129,14 @@ impl Ahead {
     }
 
     /// Puts the plan for `eval_id` of `other`, which knew of nothing else, in the place of its own.
-    pub(super) fn replace(&mut self, state: &State, eval_id: &EvalId, mut other: Self) {
-        self.begin(state, eval_id);
+    pub(super) fn replace(
+        &mut self,
+        state: &State,
+        eval_id: &EvalId,
+        now: Timestamp,
+        mut other: Self,
+    ) {
+        self.begin(state, eval_id, now);
         if let Some(Under { placed, .. }) = other.plans.remove(eval_id) {
             self.add(state, *eval_id, placed);
         }
@@ -128,8 +147,29 @@ impl Ahead {
             return;
         }
         let since = state.applied();
-        self.plans.insert(eval_id, Under { since, placed });
+        let newcomer = None;
+        let under = Under {
+            since,
+            placed,
+            newcomer,
+        };
+        self.plans.insert(eval_id, under);
         self.added.push(eval_id);
+    }
+
+    /// The plan for `eval_id`, which is no evaluation of the state, is for the job `key` that may come until then.
+    pub(super) fn expect(&mut self, eval_id: &EvalId, key: JobKey, until: Timestamp) {
+        if let Some(plan) = self.plans.get_mut(eval_id) {
+            plan.newcomer = Some((key, until));
+        }
+    }
+
+    /// The plan for `eval_id` will not be written.
+    pub(super) fn give_up(&mut self, eval_id: &EvalId) {
+        if self.plans.remove(eval_id).is_some() {
+            // What is worked out has it, perhaps.
+            self.of = None;
+        }
     }
 
     /// The nodes after the plans, as [`Self::begin`] found them.

@@ -155,11 +155,11 @@ impl Restoring {
         state.deployments.set_index(header.deployments_index);
         state.one_offs.set_index(header.one_offs_index);
         let differing = state.hash().differing(&header.hash);
-        if differing.is_empty() {
-            Ok(state)
-        } else {
-            Err(RestoreError::Differs { tables: differing })
+        if !differing.is_empty() {
+            return Err(RestoreError::Differs { tables: differing });
         }
+        state.one_offs.run_what_is_placed();
+        Ok(state)
     }
 
     fn dangling<E>(&self, what: &'static str) -> RestoreError<E> {

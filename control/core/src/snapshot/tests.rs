@@ -6,6 +6,7 @@ use std::time::Duration;
 use muster_domain::alloc::{ClientStatus, RemoteHandle};
 use muster_domain::fixture::{job, node};
 use muster_domain::job::{JobType, UpdateStrategy};
+use muster_domain::one_off::OneOffState;
 use muster_domain::scheduling::SchedulerConfig;
 
 use super::*;
@@ -186,4 +187,20 @@ fn a_newer_format_is_refused_by_name() {
     let error = restore(whole(all)).unwrap_err();
 
     assert_eq!(error, RestoreError::Version { found: VERSION + 1 });
+}
+
+/// As servers wrote it that called a placed task pending until its node had reported a process.
+#[test]
+fn a_task_that_has_a_node_runs_once_it_is_restored() {
+    let mut state = populated();
+    let mut queued = (**state.one_offs().get("queued").unwrap()).clone();
+    assert!(queued.alloc_id.is_some());
+    queued.state = OneOffState::Pending;
+    state.one_offs.put(queued);
+
+    let restored = restore(whole(records(&state).collect())).unwrap();
+
+    let row = restored.one_offs().get("queued").unwrap();
+    assert_eq!(row.state, OneOffState::Running);
+    assert_eq!(crate::state::check::broken(&restored), Vec::<String>::new());
 }

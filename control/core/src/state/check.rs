@@ -238,6 +238,13 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
         if is_over != row.end.is_some() || is_over != row.first_completed_at.is_some() {
             broken.push(format!("task {guid} is {} with another end", row.state));
         }
+        if !is_over && (row.state == OneOffState::Running) != row.alloc_id.is_some() {
+            let says = row.state;
+            broken.push(format!(
+                "task {guid} is {says} with allocation {:?}",
+                row.alloc_id
+            ));
+        }
         for alloc in allocs {
             if row.alloc_id != Some(alloc.id()) {
                 broken.push(format!(

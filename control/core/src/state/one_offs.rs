@@ -1,11 +1,13 @@
 //! One-off tasks by guid, with indexes by what is due of them.
+//!
+//! A name stands in several of them and is one piece of memory: a tree copies the keys that lie beside one that it writes.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::one_off::{OneOff, OneOffState};
+use muster_domain::one_off::{OneOff, OneOffState, Phase};
 
 use super::digest::Digest;
 use super::sets::take_out;
@@ -14,14 +16,16 @@ use super::sets::take_out;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OneOffs {
     /// With the hash of each.
-    rows: OrdMap<String, (Arc<OneOff>, u64)>,
+    rows: OrdMap<Arc<str>, (Arc<OneOff>, u64)>,
     /// By domain.
-    domains: OrdMap<String, OrdSet<String>>,
+    domains: OrdMap<Arc<str>, OrdSet<Arc<str>>>,
     /// By when time alone changes them: see [`due_at`].
-    due: OrdSet<(Timestamp, String)>,
+    due: OrdSet<(Timestamp, Arc<str>)>,
     /// Completed ones whose callback is to be delivered, by where to and when it may be tried: one place that
     /// takes none keeps no other waiting.
-    callbacks: OrdMap<String, OrdSet<(Timestamp, String)>>,
+    callbacks: OrdMap<Arc<str>, OrdSet<(Timestamp, Arc<str>)>>,
+    /// How many callbacks are claimed, by where to.
+    delivering: OrdMap<Arc<str>, usize>,
     index: LogIndex,
     hash: u64,
 }
@@ -47,7 +51,7 @@ impl OneOffs {
     /// Domains that have tasks, with how many.
     pub fn domains(&self) -> impl Iterator<Item = (&str, usize)> {
         let domains = self.domains.iter();
-        domains.map(|(name, guids)| (name.as_str(), guids.len()))
+        domains.map(|(name, guids)| (&**name, guids.len()))
     }
 
     /// Those that time changes, the earliest first.
@@ -58,12 +62,12 @@ impl OneOffs {
 
     /// Places that are owed callbacks, those after `from` first, so that whoever takes some at a time comes to all.
     pub fn callback_places(&self, from: &str) -> impl Iterator<Item = &str> {
-        let from = from.to_owned();
-        let after = (Bound::Excluded(from.clone()), Bound::Unbounded);
+        let from: Arc<str> = Arc::from(from);
+        let after = (Bound::Excluded(Arc::clone(&from)), Bound::Unbounded);
         let rest = (Bound::Unbounded, Bound::Included(from));
         let places = self.callbacks.range(after);
         let places = places.chain(self.callbacks.range(rest));
-        places.map(|(place, _)| place.as_str())
+        places.map(|(place, _)| &**place)
     }
 
     /// Those whose callback is to be delivered to one place, by when it may be tried.
@@ -73,6 +77,11 @@ impl OneOffs {
     ) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> + use<'_> {
         let callbacks = self.callbacks.get(place).into_iter().flatten();
         callbacks.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
+    }
+
+    /// How many callbacks are claimed that go to where this URL does.
+    pub(crate) fn delivering(&self, url: &str) -> usize {
+        self.delivering.get(place_of(url)).copied().unwrap_or(0)
     }
 
     /// How many.
@@ -104,42 +113,52 @@ impl OneOffs {
         let hash = Digest::of(&row);
         self.hash = self.hash.wrapping_add(hash);
         let row = Arc::new(row);
-        let old = self.rows.insert(row.guid.clone(), (Arc::clone(&row), hash));
+        let guid = self.name(&row.guid);
+        let old = self
+            .rows
+            .insert(Arc::clone(&guid), (Arc::clone(&row), hash));
         let old = old.map(|(old, hash)| {
             self.hash = self.hash.wrapping_sub(hash);
             old
         });
         let (old, new) = (old.as_deref().map(Places::of), Places::of(&row));
-        self.replace(&row.guid, old, Some(new));
+        self.replace(&guid, old, Some(new));
     }
 
     /// Forgets a row.
     pub(crate) fn remove(&mut self, guid: &str) -> Option<Arc<OneOff>> {
-        let (old, hash) = self.rows.remove(guid)?;
+        let guid = self.name(guid);
+        let (old, hash) = self.rows.remove(&*guid)?;
         self.hash = self.hash.wrapping_sub(hash);
-        self.replace(&old.guid, Some(Places::of(&old)), None);
+        self.replace(&guid, Some(Places::of(&old)), None);
         Some(old)
     }
 
+    /// The name as the table has it, if it has.
+    fn name(&self, guid: &str) -> Arc<str> {
+        let known = self.rows.get_key_value(guid);
+        known.map_or_else(|| Arc::from(guid), |(name, _)| Arc::clone(name))
+    }
+
     /// Moves a row in the indexes, in those where its place is another.
-    fn replace(&mut self, guid: &str, old: Option<Places<'_>>, new: Option<Places<'_>>) {
+    fn replace(&mut self, guid: &Arc<str>, old: Option<Places<'_>>, new: Option<Places<'_>>) {
         let domain = (old.map(|old| old.domain), new.map(|new| new.domain));
         if domain.0 != domain.1 {
             if let Some(old) = domain.0 {
-                take_out(&mut self.domains, old, guid);
+                take_out(&mut self.domains, old, &**guid);
             }
             if let Some(new) = domain.1 {
-                let guids = self.domains.entry(new.to_owned()).or_default();
-                guids.insert(guid.to_owned());
+                let guids = self.domains.entry(Arc::from(new)).or_default();
+                guids.insert(Arc::clone(guid));
             }
         }
         let due = (old.and_then(|old| old.due), new.and_then(|new| new.due));
         if due.0 != due.1 {
             if let Some(at) = due.0 {
-                self.due.remove(&(at, guid.to_owned()));
+                self.due.remove(&(at, Arc::clone(guid)));
             }
             if let Some(at) = due.1 {
-                self.due.insert((at, guid.to_owned()));
+                self.due.insert((at, Arc::clone(guid)));
             }
         }
         let callback = (
@@ -148,12 +167,47 @@ impl OneOffs {
         );
         if callback.0 != callback.1 {
             if let Some((place, at)) = callback.0 {
-                take_out(&mut self.callbacks, place, &(at, guid.to_owned()));
+                take_out(&mut self.callbacks, place, &(at, Arc::clone(guid)));
             }
             if let Some((place, at)) = callback.1 {
-                let callbacks = self.callbacks.entry(place.to_owned()).or_default();
-                callbacks.insert((at, guid.to_owned()));
+                let callbacks = self.callbacks.entry(Arc::from(place)).or_default();
+                callbacks.insert((at, Arc::clone(guid)));
             }
+        }
+        let delivering = (
+            old.and_then(|old| old.delivering),
+            new.and_then(|new| new.delivering),
+        );
+        if delivering.0 != delivering.1 {
+            if let Some(place) = delivering.0
+                && let Some(count) = self.delivering.get(place).copied()
+            {
+                match count - 1 {
+                    0 => self.delivering.remove(place),
+                    less => self.delivering.insert(Arc::from(place), less),
+                };
+            }
+            if let Some(place) = delivering.1 {
+                *self.delivering.entry(Arc::from(place)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Calls what has a node running. It was called pending until its node had reported a process, before commands had
+    /// format 2.
+    pub(crate) fn run_what_is_placed(&mut self) {
+        let is_called_pending =
+            |row: &&Arc<OneOff>| row.state == OneOffState::Pending && row.alloc_id.is_some();
+        let rows: Vec<OneOff> = self
+            .iter()
+            .filter(is_called_pending)
+            .map(|row| OneOff::clone(row))
+            .collect();
+        for row in rows {
+            self.put(OneOff {
+                state: OneOffState::Running,
+                ..row
+            });
         }
     }
 
@@ -168,6 +222,8 @@ struct Places<'a> {
     domain: &'a str,
     due: Option<Timestamp>,
     callback: Option<(&'a str, Timestamp)>,
+    /// Where its callback goes, if that is claimed.
+    delivering: Option<&'a str>,
 }
 
 impl<'a> Places<'a> {
@@ -177,12 +233,14 @@ impl<'a> Places<'a> {
             domain: &row.domain,
             due: due_at(row),
             callback: callback_at(row).map(|at| (place(), at)),
+            delivering: (row.phase == Phase::Delivering).then(place),
         }
     }
 }
 
 /// Scheme, host and port of a URL: where a callback goes to.
-fn place_of(url: &str) -> &str {
+#[must_use]
+pub fn place_of(url: &str) -> &str {
     let from = url.find("://").map_or(0, |at| at + 3);
     let to = url[from..].find(['/', '?', '#']);
     to.map_or(url, |length| &url[..from + length])
@@ -195,10 +253,17 @@ pub fn due_at(row: &OneOff) -> Option<Timestamp> {
     let after =
         |from: Timestamp, ms: u64| Timestamp(from.0.saturating_add(ms.saturating_mul(1_000_000)));
     match row.state {
-        OneOffState::Pending if row.ending.is_none() => {
-            Some(after(row.created_at, row.definition.start_timeout_ms))
-        }
-        OneOffState::Pending | OneOffState::Running => None,
+        OneOffState::Pending | OneOffState::Running => match row.phase {
+            Phase::Queued | Phase::Preparing => {
+                Some(after(row.created_at, row.definition.start_timeout_ms))
+            }
+            Phase::Running
+            | Phase::Cancelling
+            | Phase::Unreachable
+            | Phase::Completed
+            | Phase::Delivering
+            | Phase::Resolving => None,
+        },
         OneOffState::Completed if row.owes_callback() => None,
         OneOffState::Completed => row
             .first_completed_at

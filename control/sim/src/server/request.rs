@@ -1,10 +1,12 @@
 //! Requests under way: writes that must get into the leader's log, reads that must see all before them.
 
 use muster_control_core::fsm::{Command, Response};
+use muster_control_core::scheduler::Scheduler;
 use muster_domain::id::{LogIndex, Timestamp};
 
 use super::{Origin, Server};
 use crate::bug::Bug;
+use crate::duties::Duties;
 use crate::env::{Env, ms};
 use crate::limits;
 use crate::message::{Answer, Ask, GatheredBeat, Message, Place, Wish};
@@ -132,10 +134,29 @@ impl Server {
     pub(super) fn handle_ask(&mut self, client: usize, request: u64, ask: Ask, env: &mut Env) {
         match ask {
             Ask::Write { key, wish } => {
-                let command = command(wish, self.wall(env.now)).keyed(key);
+                let command = self
+                    .placed(command(wish, self.wall(env.now)), env)
+                    .keyed(key);
                 self.ask(Asker::Client { client, request }, command, env);
             }
             Ask::ReadLinearizable => self.read(Reader::Client { client, request }, env),
+        }
+    }
+
+    /// One-off tasks that are to be recorded, with places if this server leads and nobody waits.
+    fn placed(&self, command: Command, env: &Env) -> Command {
+        if !self.duties.as_ref().is_some_and(Duties::finds_places) {
+            return command;
+        }
+        let Command::DesireOneOffs { tasks, at } = command else {
+            return command;
+        };
+        let state = &self.machine.state;
+        let places = Scheduler::default().place_new(state, &tasks, env.now);
+        Command::PlaceOneOffs {
+            tasks: tasks.into_iter().zip(places).collect(),
+            seen: state.applied(),
+            at,
         }
     }
 

@@ -20,6 +20,16 @@ fn report(name: u32, words: &str) -> AllocReport {
     }
 }
 
+fn at_once(reports: Vec<AllocReport>) -> Vec<Told> {
+    told(reports, false)
+}
+
+fn told(reports: Vec<AllocReport>, can_wait: bool) -> Vec<Told> {
+    let reports = reports.into_iter();
+    let told = reports.map(|report| Told { report, can_wait });
+    told.collect()
+}
+
 /// What is taken: node, words, acknowledged.
 fn shown(parts: &[Part]) -> Vec<(NodeId, Vec<&str>, Option<u64>)> {
     parts
@@ -43,17 +53,27 @@ async fn nodes_share_an_entry() {
     let reports = Reports::default();
     let (first, _first) = outbox();
     let (second, _second) = outbox();
-    reports.put(FIRST, 1, vec![report(1, "a")], &first).await;
-    reports.put(SECOND, 1, vec![report(2, "b")], &second).await;
-    reports.put(FIRST, 2, vec![report(1, "c")], &first).await;
+    reports
+        .put(FIRST, 1, at_once(vec![report(1, "a")]), &first)
+        .await;
+    reports
+        .put(SECOND, 1, at_once(vec![report(2, "b")]), &second)
+        .await;
+    reports
+        .put(FIRST, 2, at_once(vec![report(1, "c")]), &first)
+        .await;
 
-    let parts = reports.take(&mut NodeId([0; 16]));
+    let parts = reports.take(&mut NodeId([0; 16]), Instant::now());
 
     assert_eq!(
         shown(&parts),
         [(FIRST, vec!["c"], Some(2)), (SECOND, vec!["b"], Some(1))]
     );
-    assert!(reports.take(&mut NodeId([0; 16])).is_empty());
+    assert!(
+        reports
+            .take(&mut NodeId([0; 16]), Instant::now())
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -63,12 +83,14 @@ async fn entries_are_bounded_and_in_turn() {
     let (second, _second) = outbox();
     let many = u32::try_from(limits::REPORTS_PER_ENTRY_MAX).unwrap() + 1;
     let all = (0..many).map(|name| report(name, "a")).collect();
-    reports.put(FIRST, 1, all, &first).await;
-    reports.put(SECOND, 1, vec![report(0, "b")], &second).await;
+    reports.put(FIRST, 1, at_once(all), &first).await;
+    reports
+        .put(SECOND, 1, at_once(vec![report(0, "b")]), &second)
+        .await;
     let mut after = NodeId([0; 16]);
 
-    let one = reports.take(&mut after);
-    let two = reports.take(&mut after);
+    let one = reports.take(&mut after, Instant::now());
+    let two = reports.take(&mut after, Instant::now());
 
     assert_eq!(one.len(), 1);
     assert_eq!(one[0].reports.len(), limits::REPORTS_PER_ENTRY_MAX);
@@ -85,13 +107,13 @@ async fn large_reports_are_cut_by_their_bytes() {
     let (first, _first) = outbox();
     let words = "x".repeat(limits::REPORT_BYTES_PER_ENTRY_MAX / 2);
     let all = (0..3).map(|name| report(name, &words)).collect();
-    reports.put(FIRST, 1, all, &first).await;
+    reports.put(FIRST, 1, at_once(all), &first).await;
     let mut after = NodeId([0; 16]);
 
     let counts: Vec<usize> = (0..3)
         .map(|_| {
             reports
-                .take(&mut after)
+                .take(&mut after, Instant::now())
                 .iter()
                 .map(|part| part.reports.len())
                 .sum()
@@ -106,11 +128,17 @@ async fn large_reports_are_cut_by_their_bytes() {
 async fn a_session_that_ended_writes_nothing() {
     let reports = Reports::default();
     let (first, inbox) = outbox();
-    reports.put(FIRST, 1, vec![report(1, "a")], &first).await;
+    reports
+        .put(FIRST, 1, at_once(vec![report(1, "a")]), &first)
+        .await;
 
     drop(inbox);
 
-    assert!(reports.take(&mut NodeId([0; 16])).is_empty());
+    assert!(
+        reports
+            .take(&mut NodeId([0; 16]), Instant::now())
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -118,11 +146,15 @@ async fn a_new_session_replaces_what_the_old_one_had() {
     let reports = Reports::default();
     let (old, _old) = outbox();
     let (new, _new) = outbox();
-    reports.put(FIRST, 7, vec![report(1, "old")], &old).await;
+    reports
+        .put(FIRST, 7, at_once(vec![report(1, "old")]), &old)
+        .await;
 
-    reports.put(FIRST, 1, vec![report(2, "new")], &new).await;
+    reports
+        .put(FIRST, 1, at_once(vec![report(2, "new")]), &new)
+        .await;
 
-    let parts = reports.take(&mut NodeId([0; 16]));
+    let parts = reports.take(&mut NodeId([0; 16]), Instant::now());
     assert_eq!(shown(&parts), [(FIRST, vec!["new"], Some(1))]);
 }
 
@@ -132,12 +164,12 @@ async fn an_agent_with_too_much_under_way_waits() {
     let (first, _first) = outbox();
     let many = u32::try_from(limits::REPORTS_PER_SESSION_MAX).unwrap();
     let all = (0..many).map(|name| report(name, "a")).collect();
-    reports.put(FIRST, 1, all, &first).await;
-    let more = reports.put(FIRST, 2, vec![report(0, "b")], &first);
+    reports.put(FIRST, 1, at_once(all), &first).await;
+    let more = reports.put(FIRST, 2, at_once(vec![report(0, "b")]), &first);
     tokio::pin!(more);
     assert!(futures::poll!(&mut more).is_pending());
 
-    reports.take(&mut NodeId([0; 16]));
+    reports.take(&mut NodeId([0; 16]), Instant::now());
 
     more.await;
 }
@@ -164,7 +196,7 @@ fn what_has_ended_is_no_news() {
 
     let words: Vec<&str> = news
         .iter()
-        .map(|report| report.client_description.as_str())
+        .map(|told| told.report.client_description.as_str())
         .collect();
     assert_eq!(words, ["runs", "unknown"]);
 }
@@ -174,8 +206,90 @@ async fn a_message_without_news_is_acknowledged() {
     let reports = Reports::default();
     let (first, _first) = outbox();
 
-    reports.put(FIRST, 3, Vec::new(), &first).await;
+    reports.put(FIRST, 3, at_once(Vec::new()), &first).await;
 
-    let parts = reports.take(&mut NodeId([0; 16]));
+    let parts = reports.take(&mut NodeId([0; 16]), Instant::now());
     assert_eq!(shown(&parts), [(FIRST, vec![], Some(3))]);
+}
+
+/// The first waits for its second report, which does not; what waits longer is due by itself.
+#[tokio::test(start_paused = true)]
+async fn progress_waits_for_the_end_or_for_its_time() {
+    let reports = Reports::default();
+    let (first, _first) = outbox();
+    let mut after = NodeId([0; 16]);
+    let now = Instant::now();
+    let progress = told(vec![report(1, "runs"), report(2, "runs")], true);
+    reports.put(FIRST, 4, progress, &first).await;
+    assert!(reports.take(&mut after, now).is_empty());
+    assert_eq!(reports.next_due(), Some(now + limits::PROGRESS_WAIT));
+
+    reports
+        .put(FIRST, 5, at_once(vec![report(1, "ended")]), &first)
+        .await;
+
+    let parts = reports.take(&mut after, now);
+    // The second one's report of message 4 is not written yet.
+    assert_eq!(shown(&parts), [(FIRST, vec!["ended"], Some(3))]);
+    let later = now + limits::PROGRESS_WAIT;
+    assert_eq!(
+        shown(&reports.take(&mut after, later)),
+        [(FIRST, vec!["runs"], Some(5))]
+    );
+    assert_eq!(reports.next_due(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_that_goes_on_does_not_wait_for_ever() {
+    let reports = Reports::default();
+    let (first, _first) = outbox();
+    let begun = Instant::now();
+    for sequence in 1..4 {
+        let progress = told(vec![report(1, "prepares")], true);
+        reports.put(FIRST, sequence, progress, &first).await;
+        tokio::time::advance(limits::PROGRESS_WAIT / 4).await;
+    }
+
+    assert_eq!(reports.next_due(), Some(begun + limits::PROGRESS_WAIT));
+}
+
+/// Of one-off tasks that prepare or run; not of what came back, has ended, or is no one-off task.
+#[test]
+fn only_progress_of_one_off_tasks_can_wait() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+    let web = cluster.live("web")[0].id;
+    let at = cluster.now;
+    let tasks = vec![muster_control_core::fsm::NewOneOff {
+        guid: "task".to_owned(),
+        domain: "apps".to_owned(),
+        definition: muster_domain::fixture::definition(),
+    }];
+    cluster.apply(Command::DesireOneOffs { tasks, at });
+    cluster.settle();
+    let task = cluster
+        .state
+        .one_offs()
+        .get("task")
+        .unwrap()
+        .alloc_id
+        .unwrap();
+    let can_wait = |cluster: &Cluster, alloc_id, client_status| {
+        let report = AllocReport {
+            alloc_id,
+            client_status,
+            ..report(0, "")
+        };
+        news(&cluster.state, vec![report])[0].can_wait
+    };
+    assert!(can_wait(&cluster, task, ClientStatus::Pending));
+    assert!(can_wait(&cluster, task, ClientStatus::Running));
+    assert!(!can_wait(&cluster, task, ClientStatus::Complete));
+    assert!(!can_wait(&cluster, web, ClientStatus::Running));
+
+    cluster.node_status(node_id, muster_domain::node::NodeStatus::Down);
+    cluster.settle();
+
+    assert!(!can_wait(&cluster, task, ClientStatus::Running));
 }

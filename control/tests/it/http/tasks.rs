@@ -112,6 +112,120 @@ async fn a_task_is_desired_followed_and_resolved() {
     test.server.shutdown().await;
 }
 
+/// An agent whose node takes work, as the server's state has it.
+async fn ready(test: &TestServer) -> FakeAgent {
+    let agent = FakeAgent::join(test, node("n1").build()).await;
+    test.until("the node takes work", |state| {
+        state.nodes().iter().any(|node| node.takes_work())
+    })
+    .await;
+    agent
+}
+
+/// States that `events` tells of a task until it is gone.
+async fn states(events: &mut Stream) -> Vec<String> {
+    let mut states = Vec::new();
+    loop {
+        for event in events.events().await.events {
+            match event.payload["Task"]["state"].as_str() {
+                Some(state) => states.push(state.to_owned()),
+                None => return states,
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_takes_three_entries() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = ready(&test).await;
+    let mut events = Stream::open(&client.base, "topic=Task:a&namespace=*");
+    let before = test.control().last_log_index().0;
+
+    let desired = desire(&client, &body("a")).await;
+    let running = client.get("/v1/tasks/a").await.json();
+    assert_eq!(
+        (&running["state"], &running["phase"]),
+        (&json!("Running"), &json!("preparing"))
+    );
+    assert_eq!(running["modify_index"], desired["generation"]);
+    let alloc = agent.next_to_run().await;
+    agent
+        .report_end(alloc.alloc_id, ClientStatus::Complete, End::default())
+        .await;
+    let resolved = client
+        .send("DELETE", "/v1/tasks/a?resolve=true", Vec::new())
+        .await;
+    assert_eq!(resolved.status, 200);
+
+    assert_eq!(test.control().last_log_index().0, before + 3);
+    assert_eq!(
+        states(&mut events).await,
+        ["Pending", "Running", "Completed", "Resolving"]
+    );
+    assert_eq!(client.get("/v1/tasks/a").await.status, 404);
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_with_a_callback_takes_three_entries() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = ready(&test).await;
+    let mut events = Stream::open(&client.base, "topic=Task:a&namespace=*");
+    let (url, bodies) = endpoint(&[TAKEN]);
+    let mut wanted = body("a");
+    wanted["task_definition"]["completion_callback_url"] = json!(url);
+    let before = test.control().last_log_index().0;
+
+    desire(&client, &wanted).await;
+    let alloc = agent.next_to_run().await;
+    agent
+        .report_end(alloc.alloc_id, ClientStatus::Complete, End::default())
+        .await;
+
+    let body = bodies.recv_timeout(fixture::PATIENCE).unwrap();
+    assert_eq!(body["task_guid"], "a");
+    test.until("the task is forgotten", |state| state.one_offs().is_empty())
+        .await;
+    assert_eq!(test.control().last_log_index().0, before + 3);
+    assert_eq!(
+        states(&mut events).await,
+        ["Pending", "Running", "Completed", "Resolving"]
+    );
+    test.server.shutdown().await;
+}
+
+/// Who waits comes first: new tasks get in line.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_somebody_waits_for_room_nobody_is_placed_before_the_queue_is_looked_at() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    ready(&test).await;
+    let mut huge = body("huge");
+    huge["task_definition"]["memory_mb"] = json!(1_000_000);
+    desire(&client, &huge).await;
+    test.until("it waits for room", |state| {
+        let mut evals = state.evals().iter();
+        evals.any(|eval| !eval.failed_groups.is_empty())
+    })
+    .await;
+
+    let desired = desire(&client, &body("a")).await;
+
+    let state = test
+        .until("it has a place", |state| {
+            let row = state.one_offs().get("a");
+            row.is_some_and(|row| row.alloc_id.is_some())
+        })
+        .await;
+    let row = state.one_offs().get("a").unwrap();
+    assert!(row.modify_index > row.create_index);
+    assert_eq!(desired["generation"], json!(row.create_index.0));
+    test.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_domain_is_called_fresh() {
     let test = fixture::server().await;

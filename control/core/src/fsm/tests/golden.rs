@@ -264,11 +264,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
         (
             "desire_one_offs",
             Command::DesireOneOffs {
-                tasks: vec![NewOneOff {
-                    guid: "task-1".to_owned(),
-                    domain: "apps".to_owned(),
-                    definition: muster_domain::fixture::definition(),
-                }],
+                tasks: vec![task()],
                 at: AT,
             },
         ),
@@ -279,7 +275,43 @@ fn one_offs() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+        (
+            "place_one_offs",
+            Command::PlaceOneOffs {
+                tasks: vec![(task(), Some(place())), (task(), None)],
+                seen: LogIndex(9),
+                at: AT,
+            },
+        ),
+        (
+            "resolve_one_off",
+            Command::ChangeOneOffs {
+                changes: vec![OneOffChange {
+                    guid: "task-1".to_owned(),
+                    generation: None,
+                    step: OneOffStep::Resolve,
+                }],
+                at: AT,
+            },
+        ),
     ]
+}
+
+fn task() -> NewOneOff {
+    NewOneOff {
+        guid: "task-1".to_owned(),
+        domain: "apps".to_owned(),
+        definition: muster_domain::fixture::definition(),
+    }
+}
+
+fn place() -> OneOffPlace {
+    OneOffPlace {
+        node: NodeNumber(7),
+        score: Score(500_000),
+        holding: Holding::default(),
+        metrics: metrics(),
+    }
 }
 
 fn deployments() -> impl Iterator<Item = (&'static str, Command)> {
@@ -508,7 +540,9 @@ fn commands_read_back_what_they_wrote() {
         let read: Command = muster_wire::codec::decode(&bytes).unwrap();
 
         assert_eq!(read, command, "{name}");
-        assert_eq!(read.version(), VERSION);
+        let is_second = matches!(name, "place_one_offs" | "resolve_one_off");
+        assert_eq!(read.version(), if is_second { 2 } else { 1 }, "{name}");
+        assert!(read.version() <= VERSION);
     }
 }
 

@@ -66,6 +66,8 @@ enum Step {
         task: u8,
         domain: u8,
         callback: bool,
+        /// With the place that the scheduler finds, whether or not it is there when the entry is applied.
+        placed: bool,
     },
     /// Somebody wants something of a one-off task.
     Task {
@@ -102,8 +104,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(pick, status, message)| Step::Report { pick, status, message }),
         2 => Just(Step::Plan),
         2 => any::<usize>().prop_map(|pick| Step::Late { pick }),
-        4 => (0..3_u8, 0..2_u8, any::<bool>())
-            .prop_map(|(task, domain, callback)| Step::Desire { task, domain, callback }),
+        4 => (0..3_u8, 0..2_u8, any::<bool>(), any::<bool>())
+            .prop_map(|(task, domain, callback, placed)| Step::Desire {
+                task, domain, callback, placed,
+            }),
         4 => (0..3_u8, one_off_step()).prop_map(|(task, step)| Step::Task { task, step }),
         2 => Just(Step::Converge),
         6 => Just(Step::Settle),
@@ -122,6 +126,7 @@ fn one_off_step() -> impl Strategy<Value = OneOffStep> {
             for_callback
         }),
         Just(OneOffStep::Delete),
+        Just(OneOffStep::Resolve),
         Just(OneOffStep::Converge),
         proptest::option::of(Just(until))
             .prop_map(|next_at| OneOffStep::CallbackFailed { next_at }),
@@ -132,6 +137,8 @@ fn one_off_step() -> impl Strategy<Value = OneOffStep> {
 struct History {
     cluster: Cluster,
     late: Vec<ScheduleOutcome>,
+    /// A state from before, in which places are found.
+    older: Option<State>,
 }
 
 impl History {
@@ -139,6 +146,7 @@ impl History {
         let mut history = Self {
             cluster: Cluster::new(),
             late: Vec::new(),
+            older: None,
         };
         history.cluster.history = Some(Vec::new());
         for number in 0..3 {
@@ -227,7 +235,8 @@ impl History {
                 task,
                 domain,
                 callback,
-            } => self.desire(task, domain, callback),
+                placed,
+            } => self.desire(task, domain, callback, placed),
             Step::Task { task, step } => {
                 let changes = vec![OneOffChange {
                     guid: format!("task{task}"),
@@ -253,7 +262,7 @@ impl History {
         }
     }
 
-    fn desire(&mut self, task: u8, domain: u8, callback: bool) {
+    fn desire(&mut self, task: u8, domain: u8, callback: bool, placed: bool) {
         let mut definition = definition();
         if callback {
             "http://localhost/".clone_into(&mut definition.completion_callback_url);
@@ -265,7 +274,16 @@ impl History {
         };
         let at = self.cluster.now;
         let tasks = vec![new];
-        self.apply(Command::DesireOneOffs { tasks, at });
+        if !placed {
+            self.apply(Command::DesireOneOffs { tasks, at });
+            return;
+        }
+        let state = self.cluster.state.clone();
+        let older = self.older.replace(state.clone()).unwrap_or(state);
+        let places = crate::scheduler::Scheduler::default().place_new(&older, &tasks, at);
+        let seen = older.applied();
+        let tasks = tasks.into_iter().zip(places).collect();
+        self.apply(Command::PlaceOneOffs { tasks, seen, at });
     }
 
     fn stop(&mut self, job: u8, purge: bool) {

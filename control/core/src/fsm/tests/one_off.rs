@@ -177,6 +177,16 @@ fn every_call_in_every_state_does_what_the_table_says() {
             no(Completed, Resolving),
         ),
         (OneOffStep::Delete, Some(Resolving), Ok(None)),
+        (OneOffStep::Resolve, None, missing()),
+        (OneOffStep::Resolve, Some(Pending), no(Pending, Resolving)),
+        (OneOffStep::Resolve, Some(Running), no(Running, Resolving)),
+        (OneOffStep::Resolve, Some(Completed), Ok(None)),
+        // Somebody else works on it.
+        (
+            OneOffStep::Resolve,
+            Some(Resolving),
+            no(Resolving, Resolving),
+        ),
         (failed, None, missing()),
         (failed, Some(Pending), no(Pending, Completed)),
         (failed, Some(Running), no(Running, Completed)),
@@ -224,6 +234,256 @@ fn each_task_of_an_entry_is_judged_for_itself() {
     let exists = OneOffRefusal::Exists("a".to_owned());
     assert_eq!(*refused, Rejection::OneOff(exists));
     assert_eq!(fixture.cluster.state.one_offs().iter().count(), 2);
+}
+
+/// Its node has claimed it by being given it: it may have started.
+#[test]
+fn a_task_runs_from_when_it_is_placed() {
+    let mut fixture = Fixture::at(Some(OneOffState::Pending));
+    assert_eq!(fixture.row().alloc_id, None);
+
+    fixture.cluster.settle();
+
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.phase),
+        (OneOffState::Running, Phase::Preparing)
+    );
+    assert_eq!(row.node_id, Some(fixture.node_id));
+    // Pending again it is never, whatever is reported.
+    fixture.report(ClientStatus::Pending, None);
+    assert_eq!(fixture.row(), row);
+}
+
+#[test]
+fn a_task_that_a_node_never_starts_expires() {
+    let mut fixture = Fixture::at(Some(OneOffState::Pending));
+    fixture.cluster.settle();
+    fixture.cluster.advance(Duration::from_mins(1));
+
+    fixture.converge();
+
+    assert_eq!(fixture.row().phase, Phase::Cancelling);
+    fixture.report(ClientStatus::Complete, Some(End::default()));
+    assert_eq!(fixture.row().failure_reason(), NOT_STARTED);
+    // One that has started does not.
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    fixture.cluster.advance(Duration::from_mins(1));
+    fixture.converge();
+    assert_eq!(fixture.row().phase, Phase::Running);
+}
+
+/// Places in the newest state, taken from the fixture's only node.
+fn places(fixture: &Fixture, tasks: &[NewOneOff]) -> Vec<Option<OneOffPlace>> {
+    let mut scheduler = crate::scheduler::Scheduler::default();
+    scheduler.place_new(&fixture.cluster.state, tasks, fixture.cluster.now)
+}
+
+fn place(fixture: &mut Fixture, tasks: Vec<(NewOneOff, Option<OneOffPlace>)>, seen: LogIndex) {
+    let at = fixture.cluster.now;
+    fixture
+        .cluster
+        .apply(Command::PlaceOneOffs { tasks, seen, at });
+}
+
+#[test]
+fn one_entry_desires_a_task_and_places_it() {
+    let mut fixture = Fixture::new();
+    let tasks = vec![new(GUID, "apps")];
+    let places = places(&fixture, &tasks);
+    let seen = fixture.cluster.state.applied();
+
+    place(&mut fixture, tasks.into_iter().zip(places).collect(), seen);
+
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.phase),
+        (OneOffState::Running, Phase::Preparing)
+    );
+    let alloc = fixture
+        .cluster
+        .state
+        .allocs()
+        .get(&fixture.alloc())
+        .unwrap();
+    assert_eq!(alloc.node_id(), fixture.node_id);
+    // It was pending for whoever follows it.
+    let [pending] = &fixture.cluster.passed[..] else {
+        panic!("{:?}", fixture.cluster.passed)
+    };
+    assert_eq!(
+        (pending.state, pending.alloc_id),
+        (OneOffState::Pending, None)
+    );
+    let state = &fixture.cluster.state;
+    let eval = state.evals().of_job(&row.job_key()).next().unwrap();
+    assert_eq!(
+        (eval.status, eval.snapshot_index),
+        (EvalStatus::Complete, seen)
+    );
+    let job = state.jobs().get(&row.job_key()).unwrap();
+    assert_eq!(job.status, JobStatus::Running);
+    assert!(
+        fixture
+            .cluster
+            .effects
+            .contains(&Effect::NodeChanged(fixture.node_id))
+    );
+    // Nothing is left to be placed.
+    assert!(fixture.cluster.settle().is_empty());
+    fixture.report(ClientStatus::Complete, Some(End::default()));
+    assert_eq!(fixture.row().state, OneOffState::Completed);
+}
+
+/// The same state as after two entries, but for their numbers.
+#[test]
+fn a_place_that_is_gone_leaves_the_task_to_wait() {
+    let mut fixture = Fixture::new();
+    let tasks: Vec<_> = ["a", "b", GUID].map(|guid| new(guid, "apps")).into();
+    let places = places(&fixture, &tasks);
+    // The node has room for two.
+    assert!(places[0].is_some() && places[1].is_some());
+    assert_eq!(places[2], None);
+    let seen = fixture.cluster.state.applied();
+    let full = fixture.cluster.run(job("full").cpu_mhz(150).build());
+    assert!(!full.is_empty());
+    let last = places[1].clone();
+    let with = tasks.into_iter().zip([places[0].clone(), None, last]);
+
+    place(&mut fixture, with.collect(), seen);
+
+    let states = |fixture: &Fixture| {
+        let rows = fixture.cluster.state.one_offs().iter();
+        rows.map(|row| (row.guid.clone(), row.state, row.phase))
+            .collect::<Vec<_>>()
+    };
+    let queued = |guid: &str| (guid.to_owned(), OneOffState::Pending, Phase::Queued);
+    assert_eq!(states(&fixture), [queued("a"), queued("b"), queued(GUID)]);
+    assert!(fixture.cluster.passed.is_empty());
+    fixture.cluster.settle();
+    assert_eq!(fixture.cluster.broker.blocked(), 3);
+}
+
+#[test]
+fn a_place_on_a_node_that_takes_no_work_any_more_is_none() {
+    let mut fixture = Fixture::new();
+    let tasks = vec![new(GUID, "apps")];
+    let places = places(&fixture, &tasks);
+    let seen = fixture.cluster.state.applied();
+    fixture.cluster.apply(Command::SetEligibility {
+        node_id: fixture.node_id,
+        eligibility: Eligibility::Ineligible,
+        at: fixture.cluster.now,
+    });
+
+    place(&mut fixture, tasks.into_iter().zip(places).collect(), seen);
+
+    assert_eq!(fixture.row().state, OneOffState::Pending);
+}
+
+/// Under a key it is one write, whatever place each try finds.
+#[test]
+fn a_keyed_desire_is_the_same_with_another_place() {
+    let mut fixture = Fixture::new();
+    let tasks = vec![new(GUID, "apps")];
+    let places = places(&fixture, &tasks);
+    let (seen, at) = (fixture.cluster.state.applied(), fixture.cluster.now);
+    let with = |places: Vec<Option<OneOffPlace>>| {
+        let tasks = tasks.clone().into_iter().zip(places).collect();
+        let key = WriteKey::new("once").unwrap();
+        Command::PlaceOneOffs { tasks, seen, at }.keyed(key)
+    };
+    let first = fixture.cluster.apply(with(places));
+
+    let second = fixture.cluster.apply(with(vec![None]));
+
+    assert_eq!(first, second);
+    assert!(
+        matches!(first, Response::OneOffsDesired { .. }),
+        "{first:?}"
+    );
+    assert_eq!(fixture.cluster.state.one_offs().len(), 1);
+}
+
+#[test]
+fn a_result_is_claimed_and_forgotten_in_one_entry() {
+    let mut fixture = Fixture::at(Some(OneOffState::Completed));
+
+    assert_eq!(fixture.step(OneOffStep::Resolve), None);
+
+    assert!(fixture.cluster.state.one_offs().is_empty());
+    let [resolving] = &fixture.cluster.passed[..] else {
+        panic!("{:?}", fixture.cluster.passed)
+    };
+    assert_eq!(
+        (resolving.state, resolving.phase),
+        (OneOffState::Resolving, Phase::Resolving)
+    );
+}
+
+/// Completed with a callback that the end claims; what else there is of that place.
+fn called_back(others: usize) -> Fixture {
+    let mut fixture = Fixture::new();
+    let url = "http://localhost/done?x=1";
+    fixture.desire_as(GUID, "apps", url).unwrap();
+    fixture.cluster.settle();
+    // No end of theirs is recorded.
+    fixture.cluster.unchecked = others > 0;
+    for other in 0..others {
+        let guid = format!("other-{other}");
+        fixture
+            .desire_as(&guid, "apps", "http://localhost/other")
+            .unwrap();
+        let mut row = (**fixture.cluster.state.one_offs().get(&guid).unwrap()).clone();
+        row.phase = Phase::Delivering;
+        fixture.cluster.state.one_offs.put(row);
+    }
+    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture
+}
+
+#[test]
+fn an_end_claims_its_callback() {
+    let mut fixture = called_back(0);
+
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.phase),
+        (OneOffState::Resolving, Phase::Delivering)
+    );
+    let until = fixture.cluster.now.plus(limits::CALLBACK_CLAIM);
+    assert_eq!(row.claimed_until, Some(until));
+    let claimed = Effect::CallbackClaimed(fixture.alloc());
+    assert!(fixture.cluster.effects.contains(&claimed));
+    let [completed] = &fixture.cluster.passed[..] else {
+        panic!("{:?}", fixture.cluster.passed)
+    };
+    assert_eq!(completed.state, OneOffState::Completed);
+    assert_eq!((&completed.end, completed.claimed_until), (&row.end, None));
+    // Nobody has made it: it can be claimed again.
+    fixture.cluster.advance(limits::CALLBACK_CLAIM);
+    fixture.converge();
+    assert_eq!(fixture.row().phase, Phase::Completed);
+    assert_eq!(
+        fixture
+            .cluster
+            .state
+            .one_offs()
+            .callbacks("http://localhost")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn an_end_claims_no_more_callbacks_than_are_made_at_a_time() {
+    let fixture = called_back(limits::CALLBACKS_PER_PLACE_MAX - 1);
+    assert_eq!(fixture.row().phase, Phase::Delivering);
+
+    let fixture = called_back(limits::CALLBACKS_PER_PLACE_MAX);
+
+    assert_eq!(fixture.row().phase, Phase::Completed);
+    assert!(fixture.cluster.passed.is_empty());
 }
 
 #[test]
