@@ -5,12 +5,17 @@
 //! tasks over 128 keep-alive connections, and when all are completed they claim and delete each over the same. In each
 //! round, on a new server:
 //!
-//! 1. 200 tasks, one after the other, over one connection: from the request until the state says that it runs. The
-//!    nodes gather news for 200 ms, as agents do while they are busy; so that much of it is theirs.
-//! 2. Some, one after the other: what the log grows by from desire to deletion.
+//! 1. 200 tasks, one after the other, over one connection: from the request until the state says that the task is
+//!    running, which it is when a node is given it (`running`), and until its process started by the clock of its node
+//!    (`started`).
+//! 2. Some, one after the other: what the log grows by from desire to deletion, all entries of the server counted. Three
+//!    ways of the end: a client claims and then deletes, two requests (`entries_alone`); a client deletes and claims by
+//!    that (`entries_alone_at_once`); a callback is delivered (`entries_alone_callback`). A task here ends 200 ms after its
+//!    node has it; one that runs for longer than the server waits to write that it runs costs one entry more.
 //! 3. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
 //!    this process has been called.
-//! 4. Many at once: the rate from the first request to the last deletion, and what the log grows by. Then the same with
+//! 4. Many at once: the rate from the first request to the last deletion (two requests for each task's end), and what
+//!    the log grows by. Then the same with tasks that are claimed and deleted by one request (`_at_once`), and with
 //!    three servers in this process, which share the clients' connections; the nodes are at one.
 //!
 //! Before the rounds, on a server of its own: tasks that find no room, what the queue takes of memory, and how long one
@@ -22,7 +27,7 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use muster_control::handle::Control;
@@ -65,7 +70,11 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             round.latency("", &mut tally)?;
             round.alone(context.pick(50, 20), &mut tally)?;
             round.callbacks(context.pick(50, 20), &mut tally)?;
-            round.rate(context.pick(50_000, 20_000), "", &mut tally)
+            round.rate(context.pick(50_000, 20_000), "", End::Claimed, &mut tally)
+        })?;
+        with_server(context, |round| {
+            let tasks = context.pick(50_000, 20_000);
+            round.rate(tasks, "_at_once", End::AtOnce, &mut tally)
         })?;
         three_servers(context, &mut tally)?;
         real_processes(context, &mut tally)?;
@@ -103,7 +112,8 @@ fn real_processes(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
         nodes.all(|node| node.spec.has_driver("native"))
     })?;
     round.latency("_real", tally)?;
-    round.rate(context.pick(5_000, 1_000), "_real", tally)?;
+    let tasks = context.pick(5_000, 1_000);
+    round.rate(tasks, "_real", End::Claimed, tally)?;
     node.end()?;
     runtime.block_on(server.shutdown());
     Ok(())
@@ -137,7 +147,8 @@ fn three_servers(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
     let first = &cluster.servers[0];
     let nodes = Nodes::of(first, &cluster.dir.join("s1-tls"), NODES)?;
     round.nodes_are_ready(NODES)?;
-    round.rate(context.pick(50_000, 20_000), "_3_servers", tally)?;
+    let tasks = context.pick(50_000, 20_000);
+    round.rate(tasks, "_3_servers", End::Claimed, tally)?;
     drop(nodes);
     runtime.block_on(cluster.shutdown());
     Ok(())
@@ -181,6 +192,7 @@ impl<'a> Round<'a> {
     /// One task after the other, until it runs.
     fn latency(&self, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
         let mut latencies = Latencies::new()?;
+        let mut begun_at = Vec::new();
         let control = self.control.clone();
         self.runtime.block_on(async {
             let mut client = Client::connect(self.addrs[0]).await?;
@@ -188,6 +200,7 @@ impl<'a> Round<'a> {
                 let guid = format!("alone-{number}");
                 let mut applied = control.applied();
                 let begun = Instant::now();
+                begun_at.push(SystemTime::now().duration_since(UNIX_EPOCH)?);
                 client.put("/v1/tasks", &task(&guid, 16, "")).await?;
                 let runs = async {
                     let is_pending = |state: &State| {
@@ -204,36 +217,86 @@ impl<'a> Round<'a> {
             }
             anyhow::Ok(())
         })?;
+        let started = self.started(&begun_at)?;
         for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
-            let name = format!("running_{name}{suffix}");
-            tally.ours(&name, "µs", latencies.micros(share));
+            let running = format!("running_{name}{suffix}");
+            tally.ours(&running, "µs", latencies.micros(share));
+            let name = format!("started_{name}{suffix}");
+            tally.ours(&name, "µs", started.micros(share));
         }
         Ok(())
     }
 
+    /// How long after these times, since 1970, the process of each task of [`Self::latency`] started.
+    fn started(&self, begun_at: &[Duration]) -> anyhow::Result<Latencies> {
+        let started_at = |state: &State, number: usize| {
+            let row = state.one_offs().get(&format!("alone-{number}"))?;
+            Some(Duration::from_nanos(row.started_at?.0))
+        };
+        let is_told = |state: &State| {
+            let mut numbers = 0..begun_at.len();
+            numbers.all(|number| started_at(state, number).is_some())
+        };
+        self.until("all tasks say when they started", is_told)?;
+        let state = self.control.state();
+        let mut latencies = Latencies::new()?;
+        for (number, begun) in begun_at.iter().enumerate() {
+            let started = started_at(&state, number).context("the task is gone")?;
+            latencies.add(started.saturating_sub(*begun));
+        }
+        Ok(latencies)
+    }
+
     /// One task after the other, from desire to deletion: what the log grows by.
     fn alone(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
-        let before = self.control.last_log_index().0;
-        for number in 0..tasks {
-            let guid = format!("single-{number}");
-            let path = format!("/v1/tasks/{guid}");
-            self.runtime.block_on(async {
-                let mut client = Client::connect(self.addrs[0]).await?;
-                client.put("/v1/tasks", &task(&guid, 16, "")).await
-            })?;
-            self.until("the task is completed", |state| {
-                let row = state.one_offs().get(&guid);
-                row.is_some_and(|row| row.state == OneOffState::Completed)
-            })?;
-            self.runtime.block_on(async {
-                let mut client = Client::connect(self.addrs[0]).await?;
-                client.put(&format!("{path}/resolving"), "{}").await?;
-                client.delete(&path).await
-            })?;
+        let ends = [
+            ("entries_alone", End::Claimed),
+            ("entries_alone_at_once", End::AtOnce),
+            ("entries_alone_callback", End::Callback),
+        ];
+        for (name, end) in ends {
+            let before = self.control.last_log_index().0;
+            for number in 0..tasks {
+                self.one_life(&format!("{name}-{number}"), end)?;
+            }
+            let entries = (self.control.last_log_index().0 - before) as f64;
+            tally.ours(name, "entries/task", entries / f64::from(tasks));
         }
-        let entries = (self.control.last_log_index().0 - before) as f64;
-        tally.ours("entries_alone", "entries/task", entries / f64::from(tasks));
         Ok(())
+    }
+
+    /// One task, from desire to deletion.
+    fn one_life(&self, guid: &str, end: End) -> anyhow::Result<()> {
+        let endpoint = self.runtime.block_on(async {
+            let (called, mut calls) = mpsc::channel(CALLS_WAITING_MAX);
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            let url = match end {
+                End::Callback => format!("http://{}/", listener.local_addr()?),
+                End::Claimed | End::AtOnce => String::new(),
+            };
+            let endpoint = tokio::spawn(endpoint(listener, called));
+            let mut client = Client::connect(self.addrs[0]).await?;
+            client.put("/v1/tasks", &task(guid, 16, &url)).await?;
+            if end == End::Callback {
+                let called = tokio::time::timeout(DEADLINE, calls.recv()).await?;
+                called.context("the endpoint has ended")?;
+            }
+            anyhow::Ok(endpoint)
+        })?;
+        self.until("the task is over", |state| {
+            let row = state.one_offs().get(guid);
+            match end {
+                End::Callback => row.is_none(),
+                End::Claimed | End::AtOnce => {
+                    row.is_some_and(|row| row.state == OneOffState::Completed)
+                }
+            }
+        })?;
+        endpoint.abort();
+        self.runtime.block_on(async {
+            let mut client = Client::connect(self.addrs[0]).await?;
+            finish(&mut client, guid, end).await
+        })
     }
 
     /// One task after the other, from its completion to its callback.
@@ -274,7 +337,7 @@ impl<'a> Round<'a> {
     }
 
     /// Many at once, to the end of each.
-    fn rate(&self, tasks: u32, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
+    fn rate(&self, tasks: u32, suffix: &str, end: End, tally: &mut Tally) -> anyhow::Result<()> {
         let before = self.control.last_log_index().0;
         let begun = Instant::now();
         self.each(tasks, Step::Desire)?;
@@ -293,7 +356,7 @@ impl<'a> Round<'a> {
         };
         self.until("all tasks are completed", is_over)?;
         let completed = begun.elapsed();
-        self.each(tasks, Step::Finish)?;
+        self.each(tasks, Step::Finish(end))?;
         let finished = begun.elapsed();
         let rate = |took: Duration| f64::from(tasks) / took.as_secs_f64();
         for (name, took) in [
@@ -373,12 +436,23 @@ async fn endpoint(listener: TcpListener, called: mpsc::Sender<Instant>) -> anyho
     }
 }
 
+/// How a completed task is resolved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Claimed and deleted by a client, one request after the other.
+    Claimed,
+    /// The same by one request.
+    AtOnce,
+    /// By its callback.
+    Callback,
+}
+
 /// What clients do with tasks.
 #[derive(Clone, Copy)]
 enum Step {
     Desire,
     /// Claim and delete.
-    Finish,
+    Finish(End),
     /// Desire what finds no room.
     Wait,
 }
@@ -403,14 +477,23 @@ async fn connection_of(
                 let body = task(&format!("w-{number}"), HUGE_MB, "");
                 client.put("/v1/tasks", &body).await?;
             }
-            Step::Finish => {
-                let path = format!("/v1/tasks/t-{number}");
-                client.put(&format!("{path}/resolving"), "{}").await?;
-                client.delete(&path).await?;
-            }
+            Step::Finish(end) => finish(&mut client, &format!("t-{number}"), end).await?,
         }
     }
     Ok(())
+}
+
+/// Resolves a completed task.
+async fn finish(client: &mut Client, guid: &str, end: End) -> anyhow::Result<()> {
+    let path = format!("/v1/tasks/{guid}");
+    match end {
+        End::Claimed => {
+            client.put(&format!("{path}/resolving"), "{}").await?;
+            client.delete(&path).await
+        }
+        End::AtOnce => client.delete(&format!("{path}?resolve=true")).await,
+        End::Callback => Ok(()),
+    }
 }
 
 /// A task as a client writes it. Those that are timed one by one are in a domain of their own.
