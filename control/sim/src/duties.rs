@@ -410,7 +410,10 @@ impl Duties {
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         let idle = self.looked_at.plus(limits::DUTY_INTERVAL);
-        let ends = self.callbacks.under_way.iter().map(|call| call.ends);
+        // What is over meanwhile waits until that is written.
+        let calls = self.callbacks.under_way.iter();
+        let calls = calls.filter(|_| !self.callbacks.writing);
+        let ends = calls.map(|call| call.ends);
         let idle = ends.fold(idle, Timestamp::min);
         [self.broker.poll_timeout(), self.heartbeats.poll_timeout()]
             .into_iter()
