@@ -51,5 +51,5 @@ pub(super) const KEYS_MAX: usize = 262_144;
 /// seconds as its own fault.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 
-/// Entries that are written by one system call: 12 KiB of keys and values.
+/// Entries that are written by one system call: at most 32 KiB of keys and values.
 pub(super) const BATCH_WRITTEN: usize = 1_024;

@@ -455,11 +455,19 @@ impl Policy {
             let (first, count) = ranges[list];
             Leaf { first, count }
         };
-        for (net, list) in &compiled.v4 {
-            self.leaves4.set_all(key4(policy, *net), leaf(*list))?;
+        let nets = compiled.v4.iter();
+        let leaves: Vec<_> = nets
+            .map(|(net, list)| (key4(policy, *net), leaf(*list)))
+            .collect();
+        for some in leaves.chunks(BATCH_WRITTEN) {
+            self.leaves4.set_many(some)?;
         }
-        for (net, list) in &compiled.v6 {
-            self.leaves6.set_all(key6(policy, *net), leaf(*list))?;
+        let nets = compiled.v6.iter();
+        let leaves: Vec<_> = nets
+            .map(|(net, list)| (key6(policy, *net), leaf(*list)))
+            .collect();
+        for some in leaves.chunks(BATCH_WRITTEN) {
+            self.leaves6.set_many(some)?;
         }
         Ok(())
     }
