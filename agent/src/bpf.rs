@@ -12,6 +12,7 @@
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
 //! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
+//! | `bpf/cost.rs`, `empty.rs` | what the programs cost, and what of that is the measuring |
 //! | `bpf/map.rs` | `bpf(2)` for entries of maps |
 //!
 //! Invariants: nothing but this module writes the maps from user space; a program makes no entry
@@ -22,6 +23,7 @@ mod block;
 mod bpffs;
 mod btf;
 mod cost;
+mod empty;
 mod exec;
 mod kernel;
 mod limits;
@@ -66,6 +68,7 @@ pub use crate::bpf::{
     bpffs::{EnsureBpffsError, SYSTEM_BPFFS, UnmountBpffsError, ensure_bpffs, unmount_bpffs},
     btf::ReadTypesError,
     cost::{MeasureCostError, ProgramCost, measure_cost},
+    empty::EmptyPrograms,
     exec::{ExitRecord, MainProcess},
     load::LoadProgramsError,
     oom::OomRecord,

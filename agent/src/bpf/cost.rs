@@ -7,7 +7,7 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 
-use crate::bpf::load;
+use crate::bpf::{empty, load};
 
 /// What one program cost while it was measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,14 @@ pub struct ProgramCost {
     pub runs: u64,
     /// Time it took in all.
     pub time: Duration,
+}
+
+impl ProgramCost {
+    /// Nanoseconds of one run.
+    #[must_use]
+    pub fn nanos(&self) -> f64 {
+        self.time.as_secs_f64() * 1e9 / self.runs as f64
+    }
 }
 
 /// Why nothing could be measured.
@@ -32,7 +40,7 @@ pub enum MeasureCostError {
 }
 
 /// Measures the programs of every agent on this machine for `time`: those that bear our names. The measuring is
-/// in each run's time itself, and ends with this call.
+/// in each run's time itself ([`EmptyPrograms`](empty::EmptyPrograms) show how much), and ends with this call.
 ///
 /// # Errors
 ///
@@ -83,7 +91,7 @@ fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
 fn our_name(program: &ProgramInfo) -> Option<&'static str> {
     let kept = program.name_as_str()?;
     let is_it = |name: &&'static str| name.get(..15).unwrap_or(name) == kept;
-    load::pin_names().find(is_it)
+    load::pin_names().chain(empty::NAMES).find(is_it)
 }
 
 /// Runs and nanoseconds in what `/proc/self/fdinfo` says of a program.

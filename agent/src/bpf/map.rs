@@ -414,7 +414,7 @@ fn raw(fd: BorrowedFd<'_>) -> u32 {
 ///
 /// `A` is the part of `union bpf_attr` that belongs to `command`, and its addresses are valid for
 /// what the command reads and writes.
-unsafe fn bpf<A>(command: libc::c_long, attr: &mut A) -> io::Result<libc::c_long> {
+pub(super) unsafe fn bpf<A>(command: libc::c_long, attr: &mut A) -> io::Result<libc::c_long> {
     // SAFETY: the caller keeps the contract; the size is that of the attributes.
     let result = unsafe {
         libc::syscall(

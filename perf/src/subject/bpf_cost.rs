@@ -3,9 +3,11 @@
 //! Two threads of a task exchange bytes on one processor ([`work`]): through pipes, which is nothing but switches
 //! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and by
 //! a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
-//! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well;
-//! its two looks at the clock are in each run of it. At last one connection sends at a rate that the task has, for as
-//! long as that takes two seconds without what a burst lets pass.
+//! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well, without
+//! its two looks at the clock: empty programs are called beside ours meanwhile, at switches and at packets, and what it
+//! measures of one of those (`ns_of_measuring_…`) is taken off. Then the task sends a stream to this process, which is
+//! outside of the node's tree, fenced and with nothing loaded. At last one connection sends at a rate that the task
+//! has, for as long as that takes two seconds without what a burst lets pass.
 //!
 //! Everything is in a network namespace of the measurement's own.
 
@@ -22,7 +24,8 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use muster_agent::bpf::{
-    Bpf, BpfConfig, ProgramCost, ensure_bpffs, measure_cost, remove_pins, unmount_bpffs,
+    Bpf, BpfConfig, EmptyPrograms, ProgramCost, ensure_bpffs, measure_cost, remove_pins,
+    unmount_bpffs,
 };
 use muster_agent::fixture::fence_plain;
 use muster_domain::job::BitRate;
@@ -37,6 +40,9 @@ pub(crate) use work::{CHILD, child};
 
 /// How tasks fare without any of this.
 const NOTHING: &str = "nothing loaded";
+
+/// The stream to another process.
+const STREAM: &str = "stream_to_another_process";
 
 /// How long the kernel measures each program; a workload runs all the time.
 const WATCHED: Duration = Duration::from_secs(2);
@@ -104,6 +110,8 @@ impl Place {
         for (name, work) in works(context) {
             without.push((name, self.time(work)?));
         }
+        let mebibytes = context.pick(8_192, 2_048);
+        tally.rival(STREAM, "MiB/s", NOTHING, self.throughput(mebibytes)?);
         let bpf = Bpf::open(&self.config)?;
         let result = self.watched(&bpf, context, &without, tally);
         remove_pins(&self.config.pin_dir)?;
@@ -124,13 +132,20 @@ impl Place {
             tally.ours(name, "us", self.time(work)?);
             tally.rival(name, "us", NOTHING, *without);
         }
-        for (work, programs) in WATCHED_WORKS {
+        let mebibytes = context.pick(8_192, 2_048);
+        tally.ours(STREAM, "MiB/s", self.throughput(mebibytes)?);
+        for (work, programs, (empty, of_measuring)) in WATCHED_WORKS {
             let costs = self.costs(*work)?;
-            for (program, name) in *programs {
-                let cost = costs.iter().find(|cost| cost.name == *program);
+            let nanos = |program: &str| -> anyhow::Result<f64> {
+                let mut ran = costs.iter().filter(|cost| cost.runs > 0);
+                let cost = ran.find(|cost| cost.name == program);
                 let cost = cost.with_context(|| format!("`{program}` did not run"))?;
-                let each = cost.time.as_secs_f64() * 1e9 / cost.runs as f64;
-                tally.ours(name, "ns", each);
+                Ok(cost.nanos())
+            };
+            let measuring = nanos(empty)?;
+            tally.ours(of_measuring, "ns", measuring);
+            for (program, name) in *programs {
+                tally.ours(name, "ns", nanos(program)? - measuring);
             }
         }
         for (bits, name) in RATES {
@@ -141,6 +156,11 @@ impl Place {
             tally.ours(name, "Mbit/s", mebibytes as f64 * 8.0 * 1.048_576e6 / us);
         }
         Ok(())
+    }
+
+    /// Mebibytes a second of a stream that the task sends to this process.
+    fn throughput(&self, mebibytes: u64) -> anyhow::Result<f64> {
+        Ok(mebibytes as f64 * 1e6 / self.sent(mebibytes)?)
     }
 
     /// Microseconds of so many mebibytes that the task sends to this process.
@@ -171,8 +191,9 @@ impl Place {
         Ok(nanos / 1e3 / work.times as f64)
     }
 
-    /// What the kernel says of the programs while the task works.
+    /// What the kernel says of the programs, and of empty ones, while the task works.
     fn costs(&self, work: Work) -> anyhow::Result<Vec<ProgramCost>> {
+        let _empty = EmptyPrograms::attach(self.tree.path())?;
         let mut child = self.start(work)?;
         let costs = measure_cost(WATCHED);
         child.kill()?;
@@ -228,8 +249,11 @@ fn works(context: &Context) -> [(&'static str, Work); 4] {
     ]
 }
 
-/// What runs while programs are measured, which ones, and the names of their metrics.
-type WatchedWork = (Work, &'static [(&'static str, &'static str)]);
+/// A program, and the name of its metric.
+type Named = (&'static str, &'static str);
+
+/// What runs while programs are measured, which ones, and the empty one beside them.
+type WatchedWork = (Work, &'static [Named], Named);
 
 const WATCHED_WORKS: &[WatchedWork] = &[
     (
@@ -238,6 +262,7 @@ const WATCHED_WORKS: &[WatchedWork] = &[
             times: u64::MAX,
         },
         &[("sched_switch", "ns_per_switch")],
+        (EmptyPrograms::SWITCH, "ns_of_measuring_switches"),
     ),
     (
         Work {
@@ -248,6 +273,7 @@ const WATCHED_WORKS: &[WatchedWork] = &[
             ("net_egress", "ns_per_datagram_sent"),
             ("net_ingress", "ns_per_datagram_received"),
         ],
+        (EmptyPrograms::PACKET, "ns_of_measuring_datagrams"),
     ),
     (
         Work {
@@ -258,5 +284,6 @@ const WATCHED_WORKS: &[WatchedWork] = &[
             ("net_egress", "ns_per_segment_sent"),
             ("net_ingress", "ns_per_segment_received"),
         ],
+        (EmptyPrograms::PACKET, "ns_of_measuring_segments"),
     ),
 ];
