@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
 //! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
@@ -36,6 +37,7 @@ mod oom;
 mod pins;
 mod policy;
 mod sched;
+mod slots;
 mod verdicts;
 
 use std::{
@@ -57,11 +59,15 @@ use nix::{
 use thiserror::Error;
 
 use muster_agent_core::policy::TaskPolicies;
-use muster_ebpf_common::{CgroupId, LAYOUT, Lost, Plain};
+use muster_ebpf_common::{
+    CgroupId, LAYOUT, Lost, Plain,
+    net::{NetSlot, Traffic},
+    sched::SchedSlot,
+};
 
 use crate::bpf::{
     block::Block, btf::KernelTypes, exec::Exec, map::PinnedMap, nat::Nat, net::Net, oom::Oom,
-    pins::Pins, policy::Policy, sched::Sched,
+    pins::Pins, policy::Policy, sched::Sched, slots::Slots,
 };
 
 pub use crate::bpf::{
@@ -227,6 +233,7 @@ impl TaskCounters {
 /// Dropping it changes nothing in the kernel.
 #[derive(Debug)]
 pub struct Bpf {
+    slots: Slots,
     sched: Sched,
     exec: Exec,
     net: Net,
@@ -308,6 +315,7 @@ impl Bpf {
         };
         let bpf = Self::open_maps(&pins, generation, adoption, at)?;
         bpf.policy.take_up().map_err(at)?;
+        bpf.slots.take_up().map_err(at)?;
         bpf.activate(&pins, generation).map_err(at)?;
         pins.remove_all_but(generation).map_err(at)?;
         Ok(bpf)
@@ -323,8 +331,10 @@ impl Bpf {
         let cpus = sched::possible_cpus().map_err(&at)?;
         let count = cpus.len();
         Ok(Self {
+            slots: Slots::open(&maps)?,
             sched: Sched {
                 counters: PinnedMap::per_cpu(open_map(&maps, "SCHED")?, count),
+                slots: PinnedMap::per_cpu(open_map(&maps, "SCHED_SLOTS")?, count),
                 cpus: PinnedMap::per_cpu(open_map(&maps, "CPUS")?, count),
             },
             exec: Exec {
@@ -334,6 +344,7 @@ impl Bpf {
             },
             net: Net {
                 counters: PinnedMap::per_cpu(open_map(&maps, "NET")?, count),
+                slots: PinnedMap::per_cpu(open_map(&maps, "NET_SLOTS")?, count),
             },
             block: Block {
                 counters: PinnedMap::per_cpu(open_map(&maps, "BLOCK")?, count),
@@ -375,13 +386,11 @@ impl Bpf {
     /// [`WatchTaskError`]. The task is not counted then, and its exit not recorded.
     pub fn watch(&self, task: CgroupId) -> Result<(), WatchTaskError> {
         let made = self
-            .sched
-            .counters
-            .insert_zero(task)
-            .and_then(|_| self.net.counters.insert_zero(task))
-            .and_then(|_| self.block.counters.insert_zero(task))
+            .make_counters(task)
+            .and_then(|()| self.block.counters.insert_zero(task))
             // The last one opens the ledger for it.
-            .and_then(|_| self.exec.counters.insert_zero(task));
+            .and_then(|_| self.exec.counters.insert_zero(task))
+            .and_then(|_| self.slots.count_registration());
         let Err(source) = made else {
             return Ok(());
         };
@@ -397,6 +406,41 @@ impl Bpf {
         Err(WatchTaskError::Kernel { task, source })
     }
 
+    /// Makes the counters of switches and packets: in a slot, or by name if there is none.
+    fn make_counters(&self, task: CgroupId) -> io::Result<()> {
+        if self.slots.of(task)?.is_some() || self.sched.counters.lookup(task)?.is_some() {
+            return Ok(());
+        }
+        let Some(slot) = self.slots.take() else {
+            self.sched.counters.insert_zero(task)?;
+            return self.net.counters.insert_zero(task).map(drop);
+        };
+        let (sched, net) = (SchedSlot::default(), NetSlot::default());
+        let made = self
+            .sched
+            .slots
+            .set_all(slot, SchedSlot { task, ..sched })
+            .and_then(|()| self.net.slots.set_all(slot, NetSlot { task, ..net }))
+            .and_then(|()| self.slots.give(task, slot));
+        if made.is_err() {
+            // Of the two errors the first is the one to tell.
+            drop(self.slots.give_back(task, slot));
+        }
+        made
+    }
+
+    /// Removes the counters that [`Self::make_counters`] made.
+    fn remove_counters(&self, task: CgroupId) -> io::Result<()> {
+        if let Some(slot) = self.slots.of(task)? {
+            self.slots.give_back(task, slot)?;
+            self.sched.slots.set_all(slot, SchedSlot::default())?;
+            self.net.slots.set_all(slot, NetSlot::default())?;
+        }
+        self.sched.counters.remove(task)?;
+        self.net.counters.remove(task)?;
+        self.slots.count_registration()
+    }
+
     /// Removes all that is known of a task, its exit record included.
     ///
     /// # Errors
@@ -408,8 +452,7 @@ impl Bpf {
         self.exec.main.remove(task)?;
         self.exec.exits.remove(task)?;
         self.oom.entries.remove(task)?;
-        self.sched.counters.remove(task)?;
-        self.net.counters.remove(task)?;
+        self.remove_counters(task)?;
         self.block.counters.remove(task)?;
         self.policy.forget(task)
     }
@@ -524,7 +567,8 @@ impl Bpf {
     ///
     /// What the kernel said of a look-up.
     pub fn rule_counts(&self, task: CgroupId) -> io::Result<Vec<RuleCount>> {
-        self.policy.counts(task)
+        let slot = self.slots.of(task)?;
+        self.policy.counts(task, || self.net.of(task, slot))
     }
 
     /// The verdicts that are told from now on.
@@ -545,6 +589,18 @@ impl Bpf {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
         let mut tasks: BTreeMap<CgroupId, TaskCounters> = BTreeMap::new();
+        let slots = self.slots.all()?;
+        let used = slots.values().max().map_or(0, |last| *last as usize + 1);
+        self.sched.slots.first_sums(used, |_, slot| {
+            if slots.contains_key(&slot.task) {
+                tasks.entry(slot.task).or_default().sched = slot.counters;
+            }
+        })?;
+        self.net.slots.first_sums(used, |_, slot| {
+            if slots.contains_key(&slot.task) {
+                tasks.entry(slot.task).or_default().net = slot.traffic.counters;
+            }
+        })?;
         self.sched
             .counters
             .sums(|task, sum| tasks.entry(task).or_default().sched = sum)?;
@@ -567,10 +623,14 @@ impl Bpf {
     ///
     /// What the kernel said of a look-up.
     pub fn counters_of(&self, task: CgroupId) -> io::Result<Option<TaskCounters>> {
-        let Some(sched) = self.sched.counters.sum(task)? else {
+        let slot = self.slots.of(task)?;
+        let Some(sched) = self.sched.of(task, slot)? else {
             return Ok(None);
         };
-        let net = self.net.counters.sum(task)?.unwrap_or_default();
+        let mut net = Traffic::default();
+        for each in self.net.of(task, slot)?.unwrap_or_default() {
+            net += each;
+        }
         Ok(Some(TaskCounters {
             sched,
             exec: self.exec.counters.sum(task)?.unwrap_or_default(),

@@ -40,6 +40,8 @@ pub(super) fn facts(
         task_group_leader: types.offset_of("task_struct", "group_leader")?,
         task_signal: types.offset_of("task_struct", "signal")?,
         task_sched_info: task_sched_info(types)?,
+        task_exec_start: types.offset_of("task_struct", "se")?
+            + types.offset_of("sched_entity", "exec_start")?,
         task_cgroups: types.offset_of("task_struct", "cgroups")?,
         signal_live: types.offset_of("signal_struct", "live")?,
         signal_flags: types.offset_of("signal_struct", "flags")?,
@@ -50,6 +52,7 @@ pub(super) fn facts(
         cgroup_kn: types.offset_of("cgroup", "kn")?,
         sock_cgroup: sock.0,
         sock_protocol: sock.1,
+        sock_has_mark: u64::from(sock_has_mark(types)),
         io_is_v2: block.io_is_v2,
         request_bio: block.request_bio,
         request_data_len: block.request_data_len,
@@ -66,6 +69,26 @@ fn sock(types: &KernelTypes) -> Result<(u64, u64), ReadTypesError> {
     let cgroup =
         types.offset_of("sock", "sk_cgrp_data")? + types.offset_of("sock_cgroup_data", "cgroup")?;
     Ok((cgroup, types.offset_of("sock", "sk_protocol")?))
+}
+
+/// Whether a socket begins with what it is known again by, in the order of `PeerMark`.
+fn sock_has_mark(types: &KernelTypes) -> bool {
+    let fields = [
+        ("skc_daddr", 0),
+        ("skc_rcv_saddr", 4),
+        ("skc_hash", 8),
+        ("skc_dport", 12),
+        ("skc_num", 14),
+        ("skc_family", 16),
+        ("skc_state", 18),
+        ("skc_bound_dev_if", 20),
+        ("skc_cookie", 88),
+    ];
+    let is_there = |(field, place)| {
+        let found = types.offset_of("sock_common", field);
+        found.is_ok_and(|found| found == place)
+    };
+    fields.into_iter().all(is_there)
 }
 
 /// Where a thread's count of runs is, with the sum of its waiting behind it; 0 if this kernel does not keep them so.

@@ -9,12 +9,6 @@ use std::time::Duration;
 /// itself when the kernel says that one bucket holds more.
 pub(super) const BATCH_ENTRIES: usize = 256;
 
-/// A CPU that has not switched threads for longer than this is charged before a collection.
-///
-/// It bounds how far the CPU time of a thread that is never preempted lags behind. Below it a
-/// switch is likely to have happened anyway, and each charge interrupts a CPU.
-pub(super) const CHARGE_AFTER: Duration = Duration::from_millis(1);
-
 /// Lines kept of what the verifier says when it refuses a program: the reason is at the end.
 pub(super) const VERIFIER_LOG_LINES_MAX: usize = 20;
 
@@ -44,9 +38,9 @@ pub(super) const UNMOUNT_WAIT: Duration = Duration::from_millis(10);
 /// first when an entry is removed under it.
 pub(super) const KEYS_MAX: usize = 262_144;
 
-/// How long intervals of a policy that nobody has stay as they are.
+/// How long intervals of a policy that nobody has, and slots, stay as they are.
 ///
-/// A program that found them before the policy was given up may still be reading; it runs for microseconds,
+/// A program that found them before they were given up may still be using them; it runs for microseconds,
 /// and no program is interrupted for longer than the kernel lets a reader of RCU be, which it reports after
 /// seconds as its own fault.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);

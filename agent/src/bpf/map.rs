@@ -223,13 +223,22 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     /// Every entry with the sum of its values, by one system call for [`BATCH_ENTRIES`] of them.
     ///
     /// An entry that is made or removed meanwhile may be there or not.
-    pub(super) fn sums(&self, mut each: impl FnMut(K, V)) -> io::Result<()>
+    pub(super) fn sums(&self, each: impl FnMut(K, V)) -> io::Result<()>
     where
         V: AddAssign,
     {
-        let mut room = BATCH_ENTRIES;
+        self.first_sums(usize::MAX, each)
+    }
+
+    /// The same for no more than `most` entries: of an array the first ones.
+    pub(super) fn first_sums(&self, most: usize, mut each: impl FnMut(K, V)) -> io::Result<()>
+    where
+        V: AddAssign,
+    {
+        let mut left = most;
+        let mut room = BATCH_ENTRIES.min(left);
         let mut position: Option<u64> = None;
-        loop {
+        while left > 0 {
             let mut keys = vec![K::default(); room];
             let mut values = vec![0_u64; room * self.value_words()];
             let mut next = 0_u64;
@@ -264,11 +273,14 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
             {
                 each(*key, total(self.split(value)));
             }
+            left = left.saturating_sub(count);
+            room = room.min(left);
             if last {
                 return Ok(());
             }
             position = Some(next);
         }
+        Ok(())
     }
 
     /// Sets many entries of a map with one value an entry, by one system call.

@@ -1,6 +1,11 @@
 //! Traffic, as collected.
 
-use muster_ebpf_common::{CgroupId, net::Traffic};
+use std::io;
+
+use muster_ebpf_common::{
+    CgroupId,
+    net::{NetSlot, Traffic},
+};
 
 use crate::bpf::map::PinnedMap;
 
@@ -8,4 +13,17 @@ use crate::bpf::map::PinnedMap;
 #[derive(Debug)]
 pub(super) struct Net {
     pub(super) counters: PinnedMap<CgroupId, Traffic>,
+    pub(super) slots: PinnedMap<u32, NetSlot>,
+}
+
+impl Net {
+    /// What each CPU keeps of the task's traffic; `None` if it is not registered.
+    pub(super) fn of(&self, task: CgroupId, slot: Option<u32>) -> io::Result<Option<Vec<Traffic>>> {
+        let Some(slot) = slot else {
+            return self.counters.lookup(task);
+        };
+        let slots = self.slots.lookup(slot)?.unwrap_or_default();
+        let is_its_own = slots.iter().any(|slot| slot.task == task);
+        Ok(is_its_own.then(|| slots.into_iter().map(|slot| slot.traffic).collect()))
+    }
 }

@@ -79,8 +79,6 @@ pub(super) struct Policy {
     ports: PinnedMap<PortKey, u64>,
     rules: PinnedMap<RuleKey, RuleCounters>,
     rates: PinnedMap<CgroupId, Rates>,
-    /// Counts of the rules met last are there.
-    traffic: PinnedMap<CgroupId, Traffic>,
     /// At [`CHANGES`], how often the policies of a task were changed.
     active: PinnedMap<u32, u64>,
     loaded: Mutex<Loaded>,
@@ -128,7 +126,6 @@ impl Policy {
             ports: PinnedMap::shared(open_map(maps, "PORTS")?),
             rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
             rates: PinnedMap::shared(open_map(maps, "RATES")?),
-            traffic: PinnedMap::per_cpu(open_map(maps, "NET")?, cpus),
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
         })
@@ -299,8 +296,13 @@ impl Policy {
         Ok(())
     }
 
-    /// What the rules of `task` have counted since it has its policies; those that met nothing are left out.
-    pub(super) fn counts(&self, task: CgroupId) -> io::Result<Vec<RuleCount>> {
+    /// What the rules of `task` have counted since it has its policies; those that met nothing are left out. `traffic`
+    /// looks up what each CPU keeps of the task's traffic: counts of the rules met last are there.
+    pub(super) fn counts(
+        &self,
+        task: CgroupId,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> io::Result<Vec<RuleCount>> {
         let (fenced, policies) = {
             let loaded = self.locked();
             let Some(fenced) = loaded.tasks.get(&task).cloned() else {
@@ -313,22 +315,21 @@ impl Policy {
             let policies = [compiled(fenced.ingress), compiled(fenced.egress)];
             (fenced, policies)
         };
-        let mut met = self.met(task)?;
+        // The rules that each CPU met last, ingress and egress.
+        let look = || -> io::Result<Vec<[MetRule; 2]>> {
+            let traffic = traffic()?.unwrap_or_default();
+            Ok(traffic.iter().map(|each| each.met).collect())
+        };
+        let mut met = look()?;
         for _ in 0..READ_AGAIN_MAX {
             let counts = self.counts_with(task, &fenced, &policies, &met)?;
-            let now = self.met(task)?;
+            let now = look()?;
             if !was_moved(&met, &now) {
                 return Ok(counts);
             }
             met = now;
         }
         self.counts_with(task, &fenced, &policies, &met)
-    }
-
-    /// The rules that each CPU met last, ingress and egress.
-    fn met(&self, task: CgroupId) -> io::Result<Vec<[MetRule; 2]>> {
-        let traffic = self.traffic.lookup(task)?.unwrap_or_default();
-        Ok(traffic.iter().map(|each| each.met).collect())
     }
 
     fn counts_with(

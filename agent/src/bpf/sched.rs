@@ -7,17 +7,14 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::Path,
-    time::Duration,
 };
 
 use muster_ebpf_common::{
     CgroupId,
-    sched::{CpuState, SchedCounters},
+    sched::{CpuState, SchedCounters, SchedSlot},
 };
-use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{
-    limits::CHARGE_AFTER,
     load::CHARGE_RUNNING,
     map::{PinnedMap, open_pinned, run_on_cpu},
 };
@@ -26,22 +23,35 @@ use crate::bpf::{
 #[derive(Debug)]
 pub(super) struct Sched {
     pub(super) counters: PinnedMap<CgroupId, SchedCounters>,
+    pub(super) slots: PinnedMap<u32, SchedSlot>,
     pub(super) cpus: PinnedMap<u32, CpuState>,
 }
 
 impl Sched {
-    /// Charges threads that have run for long without a switch, so that a task which has a CPU for
-    /// itself is counted up to this moment.
+    /// The sum of what was counted of the task; `None` if it is not registered.
+    pub(super) fn of(
+        &self,
+        task: CgroupId,
+        slot: Option<u32>,
+    ) -> io::Result<Option<SchedCounters>> {
+        let Some(slot) = slot else {
+            return self.counters.sum(task);
+        };
+        let slot = self.slots.sum(slot)?.unwrap_or_default();
+        Ok((slot.task == task).then_some(slot.counters))
+    }
+
+    /// Charges the threads that run, so that a task which has a CPU for itself is counted up to the last tick of
+    /// that CPU's clock.
     ///
-    /// `program` is run on the CPUs in question only; an idle one is left asleep.
+    /// `program` is run on the CPUs in question only, which it interrupts for some microseconds; an idle one is left
+    /// asleep.
     pub(super) fn charge_running(&self, program: &OwnedFd, cpus: &[u32]) -> io::Result<()> {
         let Some(states) = self.cpus.lookup(0)? else {
             return Ok(());
         };
-        let now: Duration = clock_gettime(ClockId::CLOCK_MONOTONIC)?.into();
         for (cpu, state) in cpus.iter().zip(states) {
-            let charged = Duration::from_nanos(state.charged_ns);
-            if state.pid == 0 || now.saturating_sub(charged) < CHARGE_AFTER {
+            if state.pid == 0 {
                 continue;
             }
             match run_on_cpu(program.as_fd(), *cpu) {

@@ -319,6 +319,9 @@ fn child() {
         "connect-briefly" => connect(argument, SILENCE),
         "connect-twice" => connect_twice(argument),
         "send-to" => send_to(argument),
+        "send-on-a-wire" => send_on_a_wire(),
+        "send-to-both" => send_to_both(argument),
+        "send-after-all" => send_after_all(Path::new(argument)),
         "ask" => ask(argument),
         "stream" => stream(argument),
         "pour" => pour(&TcpStream::connect(argument).unwrap()),
@@ -409,6 +412,66 @@ fn socket_towards(to: &SocketAddr) -> UdpSocket {
 fn send_to(to: &str) {
     let to: SocketAddr = to.parse().unwrap();
     told(socket_towards(&to).send_to(b"hello", to).map(drop));
+}
+
+/// Sends datagrams by a device that leads nowhere, in a network of its own, until one is refused.
+fn send_on_a_wire() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    // It looks for neighbours by itself, which is counted too.
+    drop(fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"));
+    drop(fs::write(
+        "/proc/sys/net/ipv6/conf/default/disable_ipv6",
+        "1",
+    ));
+    for command in [
+        "link add name up0 type veth peer name up1",
+        "addr add 10.9.0.1/24 dev up0",
+        "link set up0 up",
+        "link set up1 up",
+        "neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev up0",
+    ] {
+        let words = command.split(' ');
+        assert!(Command::new("ip").args(words).status().unwrap().success());
+    }
+    let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+    socket.connect("10.9.0.2:4711").unwrap();
+    loop {
+        told(socket.send(&[0; 100]).map(drop));
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Two sockets of this process, of which the first sends to the second, and has done so for a while.
+fn acquainted() -> (UdpSocket, UdpSocket) {
+    let near = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let far = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = far.local_addr().unwrap();
+    for _ in 0..10 {
+        near.send_to(b"hello", to).unwrap();
+        far.recv_from(&mut [0; 16]).unwrap();
+    }
+    (near, far)
+}
+
+/// Sends to a socket of this process and then, from the same socket, to another place.
+fn send_to_both(to: &str) {
+    let (near, _far) = acquainted();
+    told(near.send_to(b"hello", to).map(drop));
+}
+
+/// Sends to a socket of this process and then to one of a stranger's that has its place: one that was made in the
+/// cgroup `outside`.
+fn send_after_all(outside: &Path) {
+    let (near, far) = acquainted();
+    let to = far.local_addr().unwrap();
+    drop(far);
+    let inside = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let inside = inside.lines().find_map(|line| line.strip_prefix("0::/"));
+    let inside = own_cgroup().0.join(inside.unwrap());
+    fs::write(outside.join("cgroup.procs"), "0").unwrap();
+    let _stranger = UdpSocket::bind(to).unwrap();
+    fs::write(inside.join("cgroup.procs"), "0").unwrap();
+    told(near.send_to(b"hello", to).map(drop));
 }
 
 /// Sends a datagram and waits for the answer.

@@ -261,6 +261,86 @@ fn a_socket_that_connects_elsewhere_is_judged_anew() {
     assert_eq!(outcome(&mut node, &twice(refused)), "silence");
 }
 
+/// Verdicts on datagrams to one place are kept, until policies change.
+#[test]
+fn a_new_policy_holds_for_datagrams_under_way() {
+    let Some(mut node) = Node::set_up("a_new_policy_holds_for_datagrams_under_way") else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(open(), open()));
+    node.start("send-on-a-wire");
+    let sent = || node.counters(&bpf).net.egress_packets;
+    poll("datagrams", || (sent() > 100).then_some(()));
+
+    fence(&node, &bpf, &policies(closed(), open()));
+    let before = sent();
+
+    assert_eq!(ended(&mut node), "EPERM");
+    assert_eq!(node.counters(&bpf).net.egress_packets, before);
+    let counts = bpf.rule_counts(node.task()).unwrap();
+    assert!(counts.iter().all(|it| it.rule == "default"), "{counts:?}");
+}
+
+/// Datagrams whose verdict was kept meet a rule as others do, and keep to a rate.
+#[test]
+fn datagrams_to_one_place_are_counted_and_limited() {
+    let Some(mut node) = Node::set_up("datagrams_to_one_place_are_counted_and_limited") else {
+        return;
+    };
+    let bpf = node.open();
+    let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "10.9.0.2", 4711);
+    let mut egress = direction(PolicyAction::Deny, vec![there]);
+    fence(&node, &bpf, &policies(egress.clone(), open()));
+    node.start("send-on-a-wire");
+    poll("datagrams", || {
+        (node.counters(&bpf).net.egress_packets > 100).then_some(())
+    });
+
+    egress.rate = Some(muster_domain::job::BitRate(80_000));
+    fence(&node, &bpf, &policies(egress, open()));
+
+    poll("datagrams above the rate", || {
+        (node.counters(&bpf).net.egress_limited > 10).then_some(())
+    });
+    node.kill();
+    let net = node.counters(&bpf).net;
+    let counts = bpf.rule_counts(node.task()).unwrap();
+    let met = counts.iter().find(|it| it.rule == "allow-udp").unwrap();
+    // Those before the rate met a rule of the policy as well, whose number is the same: rates are not in it.
+    assert_eq!(met.packets, net.egress_packets + net.egress_limited);
+    assert_eq!(net.egress_denied, 0);
+}
+
+/// A socket that was let send within the allocation is judged anew elsewhere.
+#[test]
+fn a_datagram_to_another_place_is_judged_anew() {
+    let Some(mut node) = Node::set_up("a_datagram_to_another_place_is_judged_anew") else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(closed(), closed()));
+    let other = UdpSocket::bind((V4, 0)).unwrap();
+    let to = other.local_addr().unwrap();
+
+    assert_eq!(outcome(&mut node, &format!("send-to-both {to}")), "EPERM");
+}
+
+/// A place that was the allocation's own and is somebody else's now.
+#[test]
+fn a_datagram_to_another_listener_is_judged_anew() {
+    let Some(mut node) = Node::set_up("a_datagram_to_another_listener_is_judged_anew") else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(closed(), closed()));
+
+    let outside = node.cgroup_dir.display().to_string();
+    let outcome = outcome(&mut node, &format!("send-after-all {outside}"));
+
+    assert_eq!(outcome, "EPERM");
+}
+
 #[test]
 fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
     let name = "loopback_within_an_allocation_works_and_private_ports_of_others_do_not";

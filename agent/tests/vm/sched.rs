@@ -77,3 +77,56 @@ fn waiting_for_a_cpu_is_counted_each_time() {
     let above_half_a_millisecond: u64 = sched.waits.counts[10..].iter().sum();
     assert!(above_half_a_millisecond > 0, "{sched:?}");
 }
+
+/// What a CPU knows of a cgroup does not outlast that a task is registered, or forgotten.
+#[test]
+fn a_task_is_counted_from_when_it_is_registered() {
+    let Some(mut node) = Node::set_up("a_task_is_counted_from_when_it_is_registered") else {
+        return;
+    };
+    let bpf = node.open();
+    bpf.forget(node.task()).unwrap();
+    node.start("crowd 1000000");
+    poll("a task that runs", || {
+        (node.cgroup_cpu_time() > Duration::from_millis(50)).then_some(())
+    });
+    assert!(!bpf.collect().unwrap().contains_key(&node.task()));
+
+    for _ in 0..2 {
+        bpf.watch(node.task()).unwrap();
+        poll("switches of the task", || {
+            (node.counters(&bpf).sched.switches_involuntary > 10).then_some(())
+        });
+        bpf.forget(node.task()).unwrap();
+        assert_eq!(bpf.counters_of(node.task()).unwrap(), None);
+    }
+}
+
+/// Tasks beyond those whose counters are found by number are counted by name.
+#[test]
+fn tasks_without_a_slot_are_counted_too() {
+    let Some(mut node) = Node::set_up("tasks_without_a_slot_are_counted_too") else {
+        return;
+    };
+    let bpf = node.open();
+    bpf.forget(node.task()).unwrap();
+    // No cgroups have these ids.
+    let others: Vec<u64> = (1..=u64::from(SLOTS)).map(|id| id << 50).collect();
+    for other in &others {
+        bpf.watch(*other).unwrap();
+    }
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    bpf.watch(node.task()).unwrap();
+
+    node.start(&format!("send {}", receiver.local_addr().unwrap().port()));
+    node.wait();
+
+    let counted = node.counters(&bpf);
+    assert!(counted.cpu_time() > Duration::ZERO);
+    assert_eq!(counted.net.egress_packets, 10);
+    assert_eq!(bpf.counters_of(node.task()).unwrap(), Some(counted));
+    assert_eq!(bpf.collect().unwrap().len(), others.len() + 1);
+}
+
+/// `SLOTS_MAX` of `muster-ebpf-common`.
+const SLOTS: u32 = 1_024;

@@ -35,6 +35,8 @@ pub struct Facts {
     /// `task_struct.sched_info`, in which the count of runs and then the sum of waiting stand; 0 if this kernel does
     /// not keep them.
     pub task_sched_info: u64,
+    /// `task_struct.se.exec_start`: up to when the thread is charged, or since when it runs.
+    pub task_exec_start: u64,
     /// `task_struct.cgroups`: the set of cgroups the thread is in.
     pub task_cgroups: u64,
     /// `signal_struct.live`: threads that have not begun to exit.
@@ -55,6 +57,8 @@ pub struct Facts {
     pub sock_cgroup: u64,
     /// `sock.sk_protocol`, of 16 bits.
     pub sock_protocol: u64,
+    /// Whether `sock_common` begins as [`PeerMark`](crate::policy::PeerMark) reads it: 0 or 1.
+    pub sock_has_mark: u64,
     /// Whether the `io` controller is in the v2 hierarchy: 0 or 1.
     pub io_is_v2: u64,
     /// `request.bio`: the first part of what it reads or writes; 0 if this kernel has another block layer.
@@ -93,6 +97,7 @@ impl Facts {
             task_group_leader,
             task_signal,
             task_sched_info,
+            task_exec_start,
             task_cgroups,
             signal_live,
             signal_flags,
@@ -103,6 +108,7 @@ impl Facts {
             cgroup_kn,
             sock_cgroup,
             sock_protocol,
+            sock_has_mark,
             io_is_v2,
             request_bio,
             request_data_len,
@@ -125,6 +131,7 @@ impl Facts {
             task_group_leader,
             task_signal,
             task_sched_info,
+            task_exec_start,
             task_cgroups,
             signal_live,
             signal_flags,
@@ -135,6 +142,7 @@ impl Facts {
             cgroup_kn,
             sock_cgroup,
             sock_protocol,
+            sock_has_mark,
             io_is_v2,
             request_bio,
             request_data_len,
@@ -147,7 +155,7 @@ impl Facts {
     }
 }
 
-// SAFETY: 30 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 32 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -170,6 +178,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 30);
+        assert_eq!(FACTS_WORDS, 32);
     }
 }

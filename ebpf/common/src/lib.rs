@@ -39,7 +39,10 @@ pub mod rate;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
+
+/// What stands for a slot where a task has none.
+pub const NO_SLOT: u64 = u64::MAX;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
 pub type CgroupId = u64;

@@ -2,7 +2,7 @@
 
 use core::ops::AddAssign;
 
-use crate::Plain;
+use crate::{CgroupId, Plain};
 
 /// What one CPU counted for one task.
 ///
@@ -104,6 +104,28 @@ impl AddAssign for Traffic {
 // SAFETY: words of 64 bits and two of 32 beside each other, `repr(C)`, nothing between them.
 unsafe impl Plain for Traffic {}
 
+/// A slot: the traffic of a task that is found by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NetSlot {
+    /// Whose it is; 0 if nobody's.
+    pub task: CgroupId,
+    /// What one CPU keeps of its traffic.
+    pub traffic: Traffic,
+}
+
+impl AddAssign for NetSlot {
+    /// Adds another CPU's part of the same slot.
+    fn add_assign(&mut self, other: Self) {
+        let Self { task, traffic } = other;
+        self.task = self.task.max(task);
+        self.traffic += traffic;
+    }
+}
+
+// SAFETY: a word before what is plain itself and begins with one, `repr(C)`, nothing between them.
+unsafe impl Plain for NetSlot {}
+
 /// The number of TCP in a socket's protocol (`IPPROTO_TCP`). Other kinds of sockets share the states.
 pub const PROTOCOL_TCP: u16 = 6;
 
@@ -115,6 +137,9 @@ pub mod tcp_state {
     pub const SYN_SENT: i32 = 2;
     /// The other side asked.
     pub const SYN_RECV: i32 = 3;
+
+    /// There is no connection: TCP before and after it, and sockets of datagrams without a place of their own to send to.
+    pub const CLOSE: u32 = 7;
 
     const FIN_WAIT1: u32 = 4;
     const FIN_WAIT2: u32 = 5;
@@ -151,6 +176,7 @@ mod tests {
         assert_eq!(size_of::<NetCounters>(), 88);
         assert_eq!(size_of::<MetRule>(), 24);
         assert_eq!(size_of::<Traffic>(), 136);
+        assert_eq!(size_of::<NetSlot>(), 144);
     }
 
     #[test]

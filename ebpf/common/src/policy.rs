@@ -387,9 +387,9 @@ pub const FLOW_NS: u64 = 120_000_000_000;
 /// How old a flow's time may get before it is written again.
 pub const FLOW_RENEW_NS: u64 = 1_000_000_000;
 
-/// What is kept with a TCP socket.
+/// What is kept with a socket.
 ///
-/// Of a connection that came about, the verdict is the same for each packet until a task's policies change: it is
+/// Of a TCP connection that came about, the verdict is the same for each packet until a task's policies change: it is
 /// kept for as long as the agent has not counted another change of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -404,14 +404,105 @@ pub struct SocketState {
     pub rule: u32,
     /// The task.
     pub task: CgroupId,
+    /// Its slot, or [`NO_SLOT`](crate::NO_SLOT).
+    pub slot: u64,
     /// One more than the changes of policies that were counted before the verdict; 0 is none.
     pub valid: u64,
+    /// Of a UDP socket, what was received and sent last, by [`Direction`].
+    pub datagrams: [KeptDatagram; 2],
+}
+
+/// The verdict on datagrams of IPv4 between two places.
+///
+/// It holds for datagrams with the same addresses, ports and device, while policies do not change, for
+/// [`KEPT_TICKS`]; and within an allocation while the other end's socket is still the one that was looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct KeptDatagram {
+    /// Source and destination, as they stand in the header.
+    pub addresses: u64,
+    /// Their ports, as they stand in the header.
+    pub ports: u32,
+    /// The device.
+    pub device: u32,
+    /// As in [`SocketState::valid`], or [`Self::WRITING`].
+    pub valid: u64,
+    /// The tick of the kernel's clock from which on it is judged anew.
+    pub until: u64,
+    /// The policy that lets it pass.
+    pub policy: u32,
+    /// The rule of it, or [`NO_RULE`].
+    pub rule: u32,
+    /// Whether the task has a rate in this direction: 0 or 1.
+    pub limited: u64,
+    /// The socket at the other end, if that is within the allocation.
+    pub peer: PeerMark,
+}
+
+impl KeptDatagram {
+    /// In the place of [`Self::valid`]: a CPU writes here, and others do not.
+    pub const WRITING: u64 = u64::MAX;
+}
+
+/// How long a verdict on datagrams is kept: 0.1 to 1 s, as the kernel's clock ticks 1 000 to 100 times a second.
+///
+/// What is not judged anew does not show in the table of flows that it is alive, whose times are a second old at most
+/// ([`FLOW_RENEW_NS`]) and matter after two minutes.
+pub const KEPT_TICKS: u64 = 100;
+
+/// By what a socket that was looked up is known again.
+///
+/// As long as it has the same binding, and does not share it with others, a look-up finds no other one: the kernel lets
+/// nobody bind to a part of what is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PeerMark {
+    /// Where the kernel has it; 0 is none.
+    pub address: u64,
+    /// Its number: no other socket has it in the life of the machine. A socket has one once it was asked for.
+    pub cookie: u64,
+    /// The first three words of the kernel's `sock_common`: addresses; ports; state, sharing and device.
+    pub binding: [u64; 3],
+}
+
+impl PeerMark {
+    /// Words of a socket that are read: up to its number.
+    pub const WORDS: usize = 12;
+    /// In the third word: whether the address is shared (`SO_REUSEADDR`, `SO_REUSEPORT`).
+    const SHARED: u64 = 0x1f << 24;
+    /// In the third word: the device that it is bound to.
+    const DEVICE: u64 = 0xffff_ffff << 32;
+
+    /// The mark of the socket at `address`, which begins with `words`; `None` if it would not be known again.
+    #[must_use]
+    #[inline]
+    pub const fn new(address: u64, words: &[u64; Self::WORDS]) -> Option<Self> {
+        let [a, b, c, _, _, _, _, _, _, _, _, cookie] = *words;
+        if cookie == 0 || c & (Self::SHARED | Self::DEVICE) != 0 {
+            return None;
+        }
+        Some(Self {
+            address,
+            cookie,
+            binding: [a, b, c],
+        })
+    }
+
+    /// Whether what begins with `words` is this socket, as it was.
+    #[must_use]
+    #[inline]
+    pub const fn is(&self, words: &[u64; Self::WORDS]) -> bool {
+        let [a, b, c, _, _, _, _, _, _, _, _, cookie] = *words;
+        let [kept_a, kept_b, kept_c] = self.binding;
+        // Without branches: they are all alike nearly always.
+        (a ^ kept_a) | (b ^ kept_b) | (c ^ kept_c) | (cookie ^ self.cookie) == 0
+    }
 }
 
 /// The rule of what passes without being asked for one: both ends are the same allocation's.
 pub const NO_RULE: u32 = u32::MAX;
 
-/// Bits kept with a TCP socket.
+/// Bits kept with a socket.
 pub mod socket {
     /// The task began the connection.
     pub const INITIATED: u32 = 1;
@@ -462,9 +553,38 @@ mod tests {
         assert_eq!(size_of::<LeafKey4>(), 12);
         assert_eq!(size_of::<LeafKey6>(), 24);
         assert_eq!(size_of::<FlowKey>(), 32);
-        assert_eq!(size_of::<SocketState>(), 32);
+        assert_eq!(size_of::<SocketState>(), 40 + 2 * 88);
         assert_eq!(size_of::<RuleKey>(), 16);
         assert_eq!(size_of::<VerdictEvent>(), 56);
+    }
+
+    #[test]
+    fn a_socket_is_known_again_as_long_as_it_is_the_same() {
+        let mut words = [3; PeerMark::WORDS];
+        words[2] = 2 | 7 << 16;
+        let mark = PeerMark::new(0xff00, &words).unwrap();
+        assert!(mark.is(&words));
+
+        for word in [0, 1, 2, 11] {
+            let mut other = words;
+            other[word] ^= 1 << 24;
+            assert!(!mark.is(&other), "word {word}");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_others_may_come_before_is_not_marked() {
+        let words = |third: u64, number| {
+            let mut words = [3; PeerMark::WORDS];
+            (words[2], words[11]) = (third, number);
+            words
+        };
+        assert!(PeerMark::new(1, &words(0, 5)).is_some());
+        assert_eq!(PeerMark::new(1, &words(0, 0)), None);
+        // SO_REUSEADDR, SO_REUSEPORT, a device.
+        assert_eq!(PeerMark::new(1, &words(1 << 24, 5)), None);
+        assert_eq!(PeerMark::new(1, &words(1 << 28, 5)), None);
+        assert_eq!(PeerMark::new(1, &words(1 << 32, 5)), None);
     }
 
     #[test]

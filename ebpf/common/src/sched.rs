@@ -1,12 +1,15 @@
 //! CPU time, context switches and waiting for a CPU of a task.
 //!
+//! Time is that of the kernel's own accounting: the moment of a switch is the one at which the kernel began to charge
+//! the thread that comes (or ended to charge the one that goes, if the CPU idles then), so that no clock is read.
+//!
 //! The kernel adds up, for each thread, how long it was ready to run and did not. The programs look at that sum
 //! when the thread leaves its CPU, which it does once for each time it got one, and need nothing from where threads
 //! wake up. A thread that was moved between queues while it waited has waited once.
 
 use core::ops::AddAssign;
 
-use crate::{Plain, histogram::Histogram};
+use crate::{CgroupId, Plain, histogram::Histogram};
 
 /// What one CPU counted for one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,12 +43,51 @@ impl AddAssign for SchedCounters {
 // SAFETY: 28 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for SchedCounters {}
 
+/// A slot: the counters of a task that is found by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SchedSlot {
+    /// Whose it is; 0 if nobody's.
+    pub task: CgroupId,
+    /// What one CPU counted for it.
+    pub counters: SchedCounters,
+}
+
+impl AddAssign for SchedSlot {
+    /// Adds another CPU's part of the same slot.
+    fn add_assign(&mut self, other: Self) {
+        let Self { task, counters } = other;
+        self.task = self.task.max(task);
+        self.counters += counters;
+    }
+}
+
+// SAFETY: a word and 28 words of 64 bits, `repr(C)`, nothing between them.
+unsafe impl Plain for SchedSlot {}
+
+/// What one CPU knows of a cgroup whose threads it ran: the task that it belongs to.
+///
+/// To find that out takes more than half the time that a switch may cost, so it is kept until the agent registers or
+/// forgets a task. Ids of cgroups are given once in the life of a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Seen {
+    /// The cgroup; 0 before there was one.
+    pub cgroup: CgroupId,
+    /// How many registrations there had been.
+    pub registrations: u64,
+    /// The task; 0 if it is none that is registered.
+    pub task: CgroupId,
+    /// Its slot, or [`NO_SLOT`](crate::NO_SLOT).
+    pub slot: u64,
+}
+
 /// What one CPU is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CpuState {
-    /// When the running thread's time was last charged, in nanoseconds of the monotonic clock; 0
-    /// before the first switch.
+    /// When the running thread's time was last charged, in nanoseconds of the clock by which the kernel itself
+    /// charges threads on this CPU; 0 before the first switch.
     pub charged_ns: u64,
     /// Id of the running thread; 0 while the CPU idles.
     pub pid: u64,
@@ -97,6 +139,8 @@ mod tests {
     #[test]
     fn values_have_no_padding() {
         assert_eq!(size_of::<SchedCounters>(), 224);
+        assert_eq!(size_of::<SchedSlot>(), 232);
+        assert_eq!(size_of::<Seen>(), 32);
         assert_eq!(size_of::<CpuState>(), 16);
     }
 

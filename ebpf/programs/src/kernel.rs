@@ -1,11 +1,12 @@
 //! What all programs share: facts about the kernel, the switch between loads, the count of losses.
 
 use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC,
     helpers::{bpf_get_current_ancestor_cgroup_id, bpf_probe_read_kernel},
     macros::map,
-    maps::{Array, PerCpuArray},
+    maps::{Array, HashMap, PerCpuArray},
 };
-use muster_ebpf_common::{CgroupId, Lost, kernel::Facts};
+use muster_ebpf_common::{CgroupId, Lost, NO_SLOT, kernel::Facts, limits::SLOTS_MAX};
 
 /// Filled in by the agent before the object is loaded.
 #[unsafe(no_mangle)]
@@ -22,6 +23,7 @@ static FACTS: Facts = Facts {
     task_group_leader: 0,
     task_signal: 0,
     task_sched_info: 0,
+    task_exec_start: 0,
     task_cgroups: 0,
     signal_live: 0,
     signal_flags: 0,
@@ -32,6 +34,7 @@ static FACTS: Facts = Facts {
     cgroup_kn: 0,
     sock_cgroup: 0,
     sock_protocol: 0,
+    sock_has_mark: 0,
     io_is_v2: 0,
     request_bio: 0,
     request_data_len: 0,
@@ -42,9 +45,14 @@ static FACTS: Facts = Facts {
     kernfs_node_id: 0,
 };
 
-/// The generation that counts, and how often the policy of a task that had one was changed.
+/// The generation that counts, how often the policy of a task that had one was changed, and how often a task was
+/// registered or forgotten.
 #[map]
-static ACTIVE: Array<u64> = Array::pinned(2, 0);
+static ACTIVE: Array<u64> = Array::pinned(3, 0);
+
+/// The slots of tasks that have one. The agent makes and removes the entries.
+#[map]
+static SLOTS: HashMap<CgroupId, u64> = HashMap::pinned(SLOTS_MAX, BPF_F_NO_PREALLOC);
 
 /// What could not be recorded, by [`Lost`].
 #[map]
@@ -78,6 +86,19 @@ pub(crate) fn is_active() -> bool {
 #[inline(always)]
 pub(crate) fn policy_changes() -> u64 {
     ACTIVE.get(1).copied().unwrap_or(0)
+}
+
+/// How often a task was registered or forgotten.
+#[inline(always)]
+pub(crate) fn registrations() -> u64 {
+    ACTIVE.get(2).copied().unwrap_or(0)
+}
+
+/// The task's slot, or [`NO_SLOT`].
+#[inline(always)]
+pub(crate) fn slot_of(task: CgroupId) -> u64 {
+    // SAFETY: the value is copied at once.
+    unsafe { SLOTS.get(task) }.copied().unwrap_or(NO_SLOT)
 }
 
 /// Counts something that could not be recorded.
@@ -135,6 +156,14 @@ impl KernelPtr {
                 .cast::<T>()
                 .read_volatile()
         }
+    }
+
+    /// The structure that the pointer at `offset` leads to, of an argument as in [`Self::field`].
+    ///
+    /// One that leads nowhere is read as zeros.
+    #[inline(always)]
+    pub(crate) fn structure(self, offset: u64) -> Self {
+        Self(self.field(offset))
     }
 
     /// The structure that the pointer at `offset` leads to.

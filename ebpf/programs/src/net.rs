@@ -5,26 +5,29 @@ use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_NO_PREALLOC},
     helpers::bpf_skb_ancestor_cgroup_id,
     macros::{btf_tracepoint, cgroup_skb, map},
-    maps::PerCpuHashMap,
+    maps::{PerCpuArray, PerCpuHashMap},
     programs::{BtfTracePointContext, SkBuffContext},
 };
 use muster_ebpf_common::{
-    CgroupId,
-    limits::TASKS_MAX,
-    net::{NetCounters, PROTOCOL_TCP, Traffic, tcp_state},
+    CgroupId, NO_SLOT,
+    limits::{SLOTS_MAX, TASKS_MAX},
+    net::{NetCounters, NetSlot, PROTOCOL_TCP, Traffic, tcp_state},
     policy::Direction,
     rate::Pace,
 };
 
 use crate::{
-    kernel::{KernelPtr, fact, is_active},
+    kernel::{KernelPtr, fact, is_active, slot_of},
     policy::{self, Judged, rate},
 };
 
-/// Counters by task. The agent makes and removes the entries.
+/// Counters of tasks that have no slot. The agent makes and removes the entries.
 #[map]
-pub(crate) static NET: PerCpuHashMap<CgroupId, Traffic> =
-    PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+static NET: PerCpuHashMap<CgroupId, Traffic> = PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+
+/// Counters by slot. The agent says whose each is.
+#[map]
+static NET_SLOTS: PerCpuArray<NetSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
 
 /// What a `cgroup_skb` program returns to let a packet through.
 const PASS: i32 = 1;
@@ -48,18 +51,13 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
         return PASS;
     }
     let skb = ctx.skb.skb;
-    if let Some(state) = policy::settled(skb)
-        && let Some(traffic) = NET.get_ptr_mut(state.task)
+    if let Some(settled) = policy::settled(skb, direction)
+        && let Some(traffic) = traffic_at(settled.state.slot, settled.state.task)
     {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
         let traffic = unsafe { &mut *traffic };
-        if policy::count_settled(state, &mut traffic.met, size(skb).0) {
-            let end = end(
-                Judged::settled(state, direction),
-                state.task,
-                direction,
-                skb,
-            );
+        if policy::count_settled(settled, &mut traffic.met, size(skb).0) {
+            let end = end(Judged::settled(settled), settled.state.task, direction, skb);
             count(&mut traffic.counters, direction, skb, end);
             return end as i32;
         }
@@ -72,7 +70,7 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
     }
     let judged = policy::judge_packet(ctx, task, direction);
     let end = end(judged, task, direction, skb);
-    if let Some(traffic) = NET.get_ptr_mut(task) {
+    if let Some(traffic) = traffic_of(task) {
         // SAFETY: as above.
         count(unsafe { &mut (*traffic).counters }, direction, skb, end);
     }
@@ -91,6 +89,24 @@ enum End {
     Over = 2,
     /// It goes on, and who sends slows down.
     Congested = 3,
+}
+
+/// This CPU's part of a task's traffic, if the task is registered.
+#[inline(always)]
+pub(crate) fn traffic_of(task: CgroupId) -> Option<*mut Traffic> {
+    traffic_at(slot_of(task), task)
+}
+
+/// The same for a task whose slot is known; `None` too if it has another one since.
+#[inline(always)]
+fn traffic_at(slot: u64, task: CgroupId) -> Option<*mut Traffic> {
+    if slot == NO_SLOT {
+        return NET.get_ptr_mut(task);
+    }
+    let slot = NET_SLOTS.get_ptr_mut(slot as u32)?;
+    // SAFETY: the entry is this CPU's own part of a map value, which lives as long as the map.
+    let slot = unsafe { &mut *slot };
+    (slot.task == task).then_some(&raw mut slot.traffic)
 }
 
 /// What becomes of a packet that was judged.
@@ -169,7 +185,7 @@ fn tcp_retransmit_skb(ctx: BtfTracePointContext) -> i32 {
 /// This CPU's counters of the task that the socket belongs to, if it is registered.
 #[inline(always)]
 fn counters_of(socket: KernelPtr) -> Option<*mut NetCounters> {
-    let traffic = NET.get_ptr_mut(socket.follow(fact!(sock_cgroup))?.task_of_cgroup()?)?;
+    let traffic = traffic_of(socket.follow(fact!(sock_cgroup))?.task_of_cgroup()?)?;
     // SAFETY: nothing is read; the entry is a map value, which RCU keeps alive.
     Some(unsafe { &raw mut (*traffic).counters })
 }

@@ -16,15 +16,16 @@ use aya_ebpf::{
     },
     btf_maps::SkStorage,
     helpers::{
-        bpf_ktime_get_ns, bpf_sk_ancestor_cgroup_id, bpf_sk_fullsock, bpf_sk_lookup_tcp,
-        bpf_sk_lookup_udp, bpf_sk_release, bpf_skb_ancestor_cgroup_id,
+        bpf_get_socket_cookie, bpf_jiffies64, bpf_ktime_get_ns, bpf_probe_read_kernel,
+        bpf_sk_ancestor_cgroup_id, bpf_sk_fullsock, bpf_sk_lookup_tcp, bpf_sk_lookup_udp,
+        bpf_sk_release, bpf_skb_ancestor_cgroup_id,
         generated::{bpf_ktime_get_coarse_ns, bpf_sk_storage_get},
     },
     macros::{btf_map, cgroup_sock_addr, map},
     maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuHashMap, RingBuf, lpm_trie::Key},
     programs::{SkBuffContext, SockAddrContext},
 };
-use core::ffi::c_void;
+use core::{arch::asm, ffi::c_void};
 use muster_ebpf_common::{
     CgroupId, Lost,
     limits::{
@@ -32,16 +33,16 @@ use muster_ebpf_common::{
     },
     net::{MetRule, tcp_state},
     policy::{
-        Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, Leaf, NO_RULE,
-        POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS,
-        Verdict, VerdictEvent, mapped, search, socket,
+        Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, KEPT_TICKS,
+        KeptDatagram, Leaf, NO_RULE, POLICY_BITS, PeerMark, Place4, Place6, PortKey, RuleCounters,
+        RuleKey, SocketState, TELL_EVERY_NS, Verdict, VerdictEvent, mapped, search, socket,
     },
 };
 
 pub(crate) use self::packet::protocol;
 use self::packet::{Packet, is_mapped, low};
-use crate::kernel::{count_lost, current_task, fact, is_active, policy_changes};
-use crate::net::NET;
+use crate::kernel::{count_lost, current_task, fact, is_active, policy_changes, slot_of};
+use crate::net::traffic_of;
 
 /// The policies of each task. The agent makes the entry before the task starts.
 #[map]
@@ -76,7 +77,7 @@ static RULES: PerCpuHashMap<RuleKey, RuleCounters> =
 #[map]
 static VERDICTS: RingBuf = RingBuf::pinned(VERDICTS_BYTES, 0);
 
-/// What is known of a TCP socket. It goes away with the socket.
+/// What is known of a socket. It goes away with the socket.
 #[btf_map]
 static SOCKETS: SkStorage<SocketState> = SkStorage::new();
 
@@ -111,33 +112,135 @@ impl Peer {
     }
 }
 
-/// What is kept with the packet's socket, if its connection came about and was let pass since policies changed last.
+/// What is known of a packet before it is looked at: it is like those before.
+#[derive(Clone, Copy)]
+pub(crate) struct Settled<'a> {
+    /// What is kept with its socket.
+    pub(crate) state: &'a SocketState,
+    /// The direction of the policy that lets it pass.
+    begun: u32,
+    policy: u32,
+    rule: u32,
+    /// Whether it has to keep to a rate.
+    limited: bool,
+}
+
+/// What is kept with the packet's socket of those before it, if it was let pass since policies changed last: of a
+/// connection that came about, or of datagrams to and from the same place.
 #[inline(always)]
-pub(crate) fn settled<'a>(skb: *mut __sk_buff) -> Option<&'a SocketState> {
-    let socket = full_socket(skb)?;
-    // A socket may leave its connection and begin another, elsewhere.
-    if !is_connected(socket) {
+pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<Settled<'a>> {
+    // SAFETY: the context is valid for the run of the program.
+    let socket = unsafe { (*skb).__bindgen_anon_2.sk };
+    if socket.is_null() {
+        return None;
+    }
+    // SAFETY: the packet holds its socket. With half a connection nothing is kept.
+    let connection = unsafe { (*socket).state };
+    if !tcp_state::is_connected(connection) && connection != tcp_state::CLOSE {
         return None;
     }
     let kept = socket_state(socket, false);
     // SAFETY: the storage lives as long as the socket, which the packet holds.
     let state = unsafe { kept.as_ref() }?;
-    (state.valid == policy_changes() + 1).then_some(state)
+    let valid = policy_changes() + 1;
+    // A socket may leave its connection and begin another, elsewhere.
+    if state.valid == valid && connection != tcp_state::CLOSE {
+        let flag = match direction {
+            Direction::Ingress => socket::INGRESS_LIMITED,
+            Direction::Egress => socket::EGRESS_LIMITED,
+        };
+        return Some(Settled {
+            state,
+            begun: state.begun,
+            policy: state.policy,
+            rule: state.rule,
+            limited: state.known & flag != 0,
+        });
+    }
+    let datagram = match direction {
+        Direction::Ingress => &state.datagrams[0],
+        Direction::Egress => &state.datagrams[1],
+    };
+    if datagram.valid != valid || !is_like(skb, datagram) {
+        return None;
+    }
+    Some(Settled {
+        state,
+        begun: direction as u32,
+        policy: datagram.policy,
+        rule: datagram.rule,
+        limited: datagram.limited != 0,
+    })
 }
 
-/// Counts a packet of a settled connection; `false` if another rule was met last.
+/// Whether the packet is a datagram like the one whose verdict was kept, and the verdict still holds.
 #[inline(always)]
-pub(crate) fn count_settled(state: &SocketState, met: &mut [MetRule; 2], bytes: u64) -> bool {
-    if state.rule == NO_RULE {
+fn is_like(skb: *mut __sk_buff, kept: &KeptDatagram) -> bool {
+    let Some((addresses, ports)) = ends(skb) else {
+        return false;
+    };
+    // SAFETY: the context is valid for the run of the program; the helper has no arguments.
+    let (device, ticks) = unsafe { ((*skb).ifindex, bpf_jiffies64()) };
+    if addresses != kept.addresses || ports != kept.ports || device != kept.device {
+        return false;
+    }
+    if ticks >= kept.until {
+        return false;
+    }
+    device != LOOPBACK || is_still(&kept.peer)
+}
+
+/// Source and destination of a whole datagram of IPv4, and their ports, as they stand in the headers.
+#[inline(always)]
+fn ends(skb: *mut __sk_buff) -> Option<(u64, u32)> {
+    // SAFETY: the context is valid for the run of the program.
+    let (start, end) = unsafe { ((*skb).data as usize, (*skb).data_end as usize) };
+    if start + DATAGRAM_HEADERS > end {
+        return None;
+    }
+    let header = start as *const u8;
+    // SAFETY: as many bytes are there. Headers begin at two bytes before a multiple of eight, if not at worse.
+    unsafe {
+        let fragment = u16::from_be(header.add(6).cast::<u16>().read_unaligned());
+        if *header != PLAIN_V4 || *header.add(9) != protocol::UDP || fragment & !DONT_FRAGMENT != 0
+        {
+            return None;
+        }
+        let word = |at: usize| header.add(at).cast::<u32>().read_unaligned();
+        let addresses = u64::from(word(12)) | u64::from(word(16)) << 32;
+        Some((addresses, word(20)))
+    }
+}
+
+/// Bytes of the headers of a datagram of IPv4 without options.
+const DATAGRAM_HEADERS: usize = 28;
+/// The first byte of such a one.
+const PLAIN_V4: u8 = 0x45;
+/// The bit of the fragment's word that says nothing of a fragment.
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Whether the socket that was looked up is as it was.
+#[inline(always)]
+fn is_still(peer: &PeerMark) -> bool {
+    let socket = peer.address as *const [u64; PeerMark::WORDS];
+    // SAFETY: the helper checks the address and fails instead of faulting.
+    let words = unsafe { bpf_probe_read_kernel(socket) };
+    words.is_ok_and(|words| peer.is(&words))
+}
+
+/// Counts a settled packet; `false` if another rule was met last.
+#[inline(always)]
+pub(crate) fn count_settled(settled: Settled<'_>, met: &mut [MetRule; 2], bytes: u64) -> bool {
+    if settled.rule == NO_RULE {
         return true;
     }
     let [ingress, egress] = met;
-    let met = if state.begun == Direction::Ingress as u32 {
+    let met = if settled.begun == Direction::Ingress as u32 {
         ingress
     } else {
         egress
     };
-    if met.policy != state.policy || met.rule != state.rule {
+    if met.policy != settled.policy || met.rule != settled.rule {
         return false;
     }
     met.packets += 1;
@@ -170,16 +273,12 @@ impl Judged {
         }
     }
 
-    /// What becomes of a packet of a settled connection.
+    /// What becomes of a settled packet.
     #[inline(always)]
-    pub(crate) fn settled(state: &SocketState, direction: Direction) -> Self {
-        let flag = match direction {
-            Direction::Ingress => socket::INGRESS_LIMITED,
-            Direction::Egress => socket::EGRESS_LIMITED,
-        };
-        if state.rule == NO_RULE {
+    pub(crate) fn settled(settled: Settled<'_>) -> Self {
+        if settled.rule == NO_RULE {
             Self::Exempt
-        } else if state.known & flag != 0 {
+        } else if settled.limited {
             Self::Limited
         } else {
             Self::Passes
@@ -205,7 +304,7 @@ pub(crate) fn judge_packet(ctx: &SkBuffContext, task: CgroupId, direction: Direc
         return tcp(skb, fence, &mut packet, direction, changes);
     }
     if packet.is_exchange {
-        return datagram(skb, fence, &mut packet, direction);
+        return datagram(skb, fence, &mut packet, direction, changes);
     }
     if packet.finds_neighbours() {
         return Judged::Exempt;
@@ -230,7 +329,8 @@ fn tcp(
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
     let socket = full_socket(skb);
-    let connected = socket.is_some_and(is_connected);
+    // What a raw socket sends need not go where it is connected to.
+    let connected = socket.is_some_and(|it| is_connected(it) && is_of(it, protocol::TCP));
     let kept = socket.map_or(core::ptr::null_mut(), |it| {
         socket_state(it, begins_here || connected)
     });
@@ -277,14 +377,13 @@ fn tcp(
     // SAFETY: as above.
     if let Some(state) = unsafe { kept.as_mut() } {
         let settles = connected && !packet.begins && verdict.allows() && !verdict.is_told();
-        *state = SocketState {
-            known: known & !RATES | rates(fence),
-            begun: begun as u32,
-            policy: packet.event.policy,
-            rule: if own { NO_RULE } else { verdict.rule() },
-            task: packet.event.task,
-            valid: if settles { changes + 1 } else { 0 },
-        };
+        state.known = known & !RATES | rates(fence);
+        state.begun = begun as u32;
+        state.policy = packet.event.policy;
+        state.rule = if own { NO_RULE } else { verdict.rule() };
+        state.task = packet.event.task;
+        state.slot = slot_of(packet.event.task);
+        state.valid = if settles { changes + 1 } else { 0 };
     }
     if own {
         return Judged::Exempt;
@@ -312,6 +411,7 @@ fn datagram(
     fence: Fence,
     packet: &mut Packet,
     direction: Direction,
+    changes: u64,
 ) -> Judged {
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
@@ -322,7 +422,10 @@ fn datagram(
     let mut private = false;
     if local && matches!(packet.class, Class::Udp) {
         match Peer::of(peer(skb, packet)) {
-            Peer::Own => return Judged::Exempt,
+            Peer::Own => {
+                keep(skb, fence, packet, direction, NO_RULE, changes);
+                return Judged::Exempt;
+            }
             Peer::Task(other) => private = sends && is_private(other, packet.event.remote_port),
             Peer::Host => {}
         }
@@ -343,6 +446,10 @@ fn datagram(
         if local || behind_door || !fence.is_open(other_way) {
             record(packet, direction as u8);
         }
+        // Who is at the other end of loopback, and which ports are declared, may change from one to the next.
+        if !local && !(behind_door && !sends) && !verdict.is_told() {
+            keep(skb, fence, packet, direction, verdict.rule(), changes);
+        }
     } else if was_recorded(packet, other_way as u8) != 0 {
         packet.event.policy = fence.policy(other_way);
         let answer = decide(packet, packet.request_key(other_way));
@@ -355,6 +462,72 @@ fn datagram(
     }
     count_and_tell(packet, judged_by);
     Judged::new(Verdict(packet.event.verdict).allows(), fence, direction)
+}
+
+/// Keeps the verdict on a datagram that passes with the socket that sends or receives it, if there is one that does
+/// nothing but that.
+#[inline(always)]
+fn keep(
+    skb: *mut __sk_buff,
+    fence: Fence,
+    packet: &Packet,
+    direction: Direction,
+    rule: u32,
+    changes: u64,
+) {
+    // SAFETY: the context is valid for the run of the program.
+    let device = unsafe { (*skb).ifindex };
+    let Some(socket) = full_socket(skb).filter(|it| is_of(*it, protocol::UDP)) else {
+        return;
+    };
+    if device == LOOPBACK {
+        // The other end can keep its verdicts on this socket's datagrams only if this one has a number.
+        // SAFETY: the context is valid for the run of the program.
+        unsafe { bpf_get_socket_cookie(skb.cast()) };
+        if packet.peer.address == 0 {
+            return;
+        }
+    }
+    let Some((addresses, ports)) = ends(skb) else {
+        return;
+    };
+    // SAFETY: the storage lives as long as the socket, which the packet holds.
+    let Some(state) = (unsafe { socket_state(socket, true).as_mut() }) else {
+        return;
+    };
+    state.task = packet.event.task;
+    state.slot = slot_of(packet.event.task);
+    let kept = match direction {
+        Direction::Ingress => &mut state.datagrams[0],
+        Direction::Egress => &mut state.datagrams[1],
+    };
+    // SAFETY: the place lives as long as the socket; whoever finds the mark of another writer leaves it alone, so that
+    // no two verdicts are mixed.
+    unsafe {
+        if exchange(&raw mut kept.valid, KeptDatagram::WRITING) == KeptDatagram::WRITING {
+            return;
+        }
+        kept.addresses = addresses;
+        kept.ports = ports;
+        kept.device = device;
+        kept.until = bpf_jiffies64() + KEPT_TICKS;
+        kept.policy = packet.event.policy;
+        kept.rule = rule;
+        kept.limited = u64::from(fence.is_limited(direction));
+        kept.peer = packet.peer;
+        exchange(&raw mut kept.valid, changes + 1);
+    }
+}
+
+/// Puts a word into the place of another, for all CPUs at once, and says what was there.
+#[inline(always)]
+unsafe fn exchange(place: *mut u64, word: u64) -> u64 {
+    let mut word = word;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("{word} = xchg_64({place} + 0, {word})", place = in(reg) place, word = inout(reg) word);
+    }
+    word
 }
 
 /// What the packet's policy says of `key`. Nothing there means no.
@@ -420,7 +593,7 @@ unsafe extern "C" fn note_verdict(event: *const VerdictEvent, begun: u32) -> u32
     };
     let rule = Verdict(event.verdict).rule();
     let bytes = u64::from(event.bytes);
-    let Some(traffic) = NET.get_ptr_mut(event.task) else {
+    let Some(traffic) = traffic_of(event.task) else {
         count_rule(event.task, event.policy, rule, 1, bytes);
         return 0;
     };
@@ -567,6 +740,13 @@ fn is_connected(socket: *mut bpf_sock) -> bool {
     tcp_state::is_connected(unsafe { (*socket).state })
 }
 
+/// Whether a packet's socket is one of this protocol.
+#[inline(always)]
+fn is_of(socket: *mut bpf_sock, protocol: u8) -> bool {
+    // SAFETY: the packet holds its socket.
+    unsafe { (*socket).protocol == u32::from(protocol) }
+}
+
 /// What is kept with a socket; null if that is nothing and `make` is false.
 #[inline(always)]
 fn socket_state(socket: *mut bpf_sock, make: bool) -> *mut SocketState {
@@ -593,10 +773,11 @@ fn peer(skb: *mut __sk_buff, packet: &mut Packet) -> u64 {
 #[inline(never)]
 unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 {
     // SAFETY: the caller gives a packet, or the verifier would not have it; null is asked for by it.
-    let Some(packet) = (unsafe { packet.as_ref() }) else {
+    let Some(packet) = (unsafe { packet.as_mut() }) else {
         return Peer::HOST;
     };
     let level = fact!(task_level) as i32;
+    let known_again = fact!(sock_has_mark) != 0 && matches!(packet.class, Class::Udp);
     // SAFETY: the context is valid for the run of the program; the helper takes any level.
     let alloc = unsafe { bpf_skb_ancestor_cgroup_id(skb, level - 1) };
     let sk = look_up(skb.cast(), packet);
@@ -607,6 +788,9 @@ unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 
     let (theirs, task) = unsafe {
         let theirs = bpf_sk_ancestor_cgroup_id(sk.cast(), level - 1);
         let task = bpf_sk_ancestor_cgroup_id(sk.cast(), level);
+        if theirs == alloc && known_again {
+            mark_peer(packet, sk);
+        }
         bpf_sk_release(sk.cast());
         (theirs, task)
     };
@@ -618,6 +802,19 @@ unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 
         return task;
     }
     Peer::HOST
+}
+
+/// Takes down by what the socket is known again.
+#[inline(always)]
+fn mark_peer(packet: &mut Packet, socket: *mut bpf_sock) {
+    let place = socket.cast::<[u64; PeerMark::WORDS]>();
+    // SAFETY: the helper checks the address and fails instead of faulting.
+    let Ok(words) = (unsafe { bpf_probe_read_kernel(place) }) else {
+        return;
+    };
+    if let Some(mark) = PeerMark::new(socket as u64, &words) {
+        packet.peer = mark;
+    }
 }
 
 #[inline(always)]

@@ -1,28 +1,36 @@
 //! CPU time, context switches and waiting for a CPU.
 //!
-//! Time is charged when a CPU leaves a thread. The kernel calls the tracepoint while the thread it
-//! leaves is still the current one, so a helper names its cgroup. A thread that is never left is
-//! charged by `charge_running`, which the agent runs on a CPU when it collects.
+//! Time is charged when a CPU leaves a thread, by the kernel's own clock of threads. A thread that is never left is
+//! charged by `charge_running`, which the agent runs on a CPU when it collects. A switch calls no helper if its CPU
+//! knows the cgroup: on a machine that has to mend its processor's returns each would be a tenth of what is promised.
 
-use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::{
-    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+    bindings::BPF_F_NO_PREALLOC,
+    helpers::generated::bpf_get_current_task_btf,
     macros::{btf_tracepoint, map, raw_tracepoint},
     maps::{Array, PerCpuArray, PerCpuHashMap},
     programs::{BtfTracePointContext, RawTracePointContext},
 };
 use muster_ebpf_common::{
-    CgroupId, Lost,
-    limits::{TASKS_MAX, WAITS},
-    sched::{CpuState, SchedCounters, is_voluntary, last_wait, wait_mark},
+    CgroupId, Lost, NO_SLOT,
+    limits::{SEEN_MAX, SLOTS_MAX, TASKS_MAX, WAITS},
+    sched::{CpuState, SchedCounters, SchedSlot, Seen, is_voluntary, last_wait, wait_mark},
 };
 
-use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
+use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active, registrations, slot_of};
 
-/// Counters by task. The agent makes and removes the entries.
+/// Counters of tasks that have no slot. The agent makes and removes the entries.
 #[map]
 static SCHED: PerCpuHashMap<CgroupId, SchedCounters> =
     PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+
+/// Counters by slot. The agent says whose each is.
+#[map]
+static SCHED_SLOTS: PerCpuArray<SchedSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
+
+/// The cgroups that were seen here, by the low bits of their ids.
+#[map]
+static SEEN: PerCpuArray<Seen> = PerCpuArray::pinned(SEEN_MAX, 0);
 
 /// Since when the running thread is charged.
 #[map]
@@ -39,14 +47,25 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     let preempted = ctx.arg::<u8>(0) != 0;
+    let prev = KernelPtr::new(ctx.arg(1));
     let next = KernelPtr::new(ctx.arg(2));
     let prev_state: u32 = ctx.arg(3);
 
     let next_pid: u32 = next.field(fact!(task_pid));
-    let Some(ran_ns) = charge_cpu(Some(next_pid)) else {
+    // The idle thread is not charged, and not every kernel says since when it runs.
+    let now_ns: u64 = if next_pid != 0 {
+        next.field(fact!(task_exec_start))
+    } else {
+        prev.field(fact!(task_exec_start))
+    };
+    let Some(ran_ns) = charge_cpu(now_ns, Some(next_pid)) else {
         return 0;
     };
-    if let Some(counters) = current_counters() {
+    let pid: u32 = prev.field(fact!(task_pid));
+    if pid == 0 {
+        return 0;
+    }
+    if let Some(counters) = counters_of(prev) {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive while the
         // program runs; nothing else writes it on this CPU while interrupts are off.
         let counters = unsafe { &mut *counters };
@@ -56,21 +75,20 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         } else {
             counters.switches_involuntary += 1;
         }
-        charge_wait(KernelPtr::new(ctx.arg(1)), counters);
+        charge_wait(prev, pid, counters);
     }
     0
 }
 
 /// Counts how long `thread`, the current one, waited for the CPU that it leaves.
 #[inline(always)]
-fn charge_wait(thread: KernelPtr, counters: &mut SchedCounters) {
+fn charge_wait(thread: KernelPtr, pid: u32, counters: &mut SchedCounters) {
     if fact!(task_sched_info) == 0 {
         return;
     }
     // Runs, and how long it waited for them: the structure's first two fields, of 64 bits each.
     let runs: u64 = thread.field(fact!(task_sched_info));
     let waited_ns: u64 = thread.field(fact!(task_sched_info) + 8);
-    let pid = bpf_get_current_pid_tgid() as u32;
     let Some(mark) = WAITED.get_ptr_mut(pid % WAITS) else {
         return;
     };
@@ -86,14 +104,21 @@ fn charge_wait(thread: KernelPtr, counters: &mut SchedCounters) {
     }
 }
 
-/// Charges the thread that is running, without a switch. Never attached: the agent runs it.
+/// Charges the thread that is running, without a switch, up to when the kernel itself charged it last: that is the
+/// last tick of its clock. Never attached: the agent runs it.
 #[raw_tracepoint]
 fn charge_running(_ctx: RawTracePointContext) -> i32 {
     if !is_active() {
         return 0;
     }
-    if let Some(ran_ns) = charge_cpu(None)
-        && let Some(counters) = current_counters()
+    // SAFETY: the helper has no arguments.
+    let thread = KernelPtr::new(unsafe { bpf_get_current_task_btf() }.cast());
+    let pid: u32 = thread.field(fact!(task_pid));
+    if pid == 0 {
+        return 0;
+    }
+    if let Some(ran_ns) = charge_cpu(thread.field(fact!(task_exec_start)), None)
+        && let Some(counters) = counters_of(thread)
     {
         // SAFETY: as in `sched_switch`; the kernel runs this on the CPU with interrupts off.
         unsafe { (*counters).cpu_ns += ran_ns };
@@ -101,14 +126,12 @@ fn charge_running(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Starts this CPU's clock again and says what it showed; `None` the first time.
+/// Sets this CPU's clock and says by how much it went on; `None` the first time.
 #[inline(always)]
-fn charge_cpu(next_pid: Option<u32>) -> Option<u64> {
+fn charge_cpu(now_ns: u64, next_pid: Option<u32>) -> Option<u64> {
     let cpu = CPUS.get_ptr_mut(0)?;
     // SAFETY: the slot is this CPU's own and lives as long as the map.
     let cpu = unsafe { &mut *cpu };
-    // SAFETY: the helper has no arguments.
-    let now_ns = unsafe { bpf_ktime_get_ns() };
     let since_ns = cpu.charged_ns;
     cpu.charged_ns = now_ns;
     if let Some(pid) = next_pid {
@@ -117,8 +140,44 @@ fn charge_cpu(next_pid: Option<u32>) -> Option<u64> {
     (since_ns != 0).then(|| now_ns.saturating_sub(since_ns))
 }
 
-/// This CPU's counters of the current thread's task, if the task is registered.
+/// This CPU's counters of the task of `thread`, the current one, if the task is registered.
 #[inline(always)]
-fn current_counters() -> Option<*mut SchedCounters> {
-    SCHED.get_ptr_mut(current_task()?)
+fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
+    let cgroup: CgroupId = thread
+        .structure(fact!(task_cgroups))
+        .structure(fact!(css_set_dfl_cgrp))
+        .structure(fact!(cgroup_kn))
+        .field(fact!(kernfs_node_id));
+    let seen = SEEN.get_ptr_mut(cgroup as u32 % SEEN_MAX)?;
+    // SAFETY: the place is this CPU's own and lives as long as the map.
+    let seen = unsafe { &mut *seen };
+    let registrations = registrations();
+    if seen.cgroup != cgroup || seen.registrations != registrations {
+        // What was registered since is not missed: the count was read before.
+        *seen = look(cgroup, registrations);
+    }
+    if seen.task == 0 {
+        return None;
+    }
+    if seen.slot == NO_SLOT {
+        return SCHED.get_ptr_mut(seen.task);
+    }
+    let slot = SCHED_SLOTS.get_ptr_mut(seen.slot as u32)?;
+    // SAFETY: as in `sched_switch`.
+    let slot = unsafe { &mut *slot };
+    (slot.task == seen.task).then_some(&raw mut slot.counters)
+}
+
+/// What there is to know of the current thread's cgroup.
+#[inline(always)]
+fn look(cgroup: CgroupId, registrations: u64) -> Seen {
+    let task = current_task().unwrap_or(0);
+    let slot = slot_of(task);
+    let is_registered = slot != NO_SLOT || SCHED.get_ptr(task).is_some();
+    Seen {
+        cgroup,
+        registrations,
+        task: if is_registered { task } else { 0 },
+        slot,
+    }
 }

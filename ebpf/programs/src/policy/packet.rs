@@ -3,7 +3,7 @@
 use aya_ebpf::{bindings::__sk_buff, programs::sk_buff::SkBuff};
 use muster_ebpf_common::{
     CgroupId,
-    policy::{Class, Direction, VerdictEvent, icmp_detail, key, mapped},
+    policy::{Class, Direction, PeerMark, VerdictEvent, icmp_detail, key, mapped},
 };
 
 /// Numbers of IP protocols.
@@ -69,6 +69,8 @@ pub(crate) struct Packet {
     /// Of an ICMP message.
     pub(crate) kind: u8,
     pub(crate) code: u8,
+    /// The socket at the other end, if that is within the allocation and would be known again.
+    pub(crate) peer: PeerMark,
 }
 
 impl Packet {
@@ -88,6 +90,11 @@ impl Packet {
             is_exchange: false,
             kind: 0,
             code: 0,
+            peer: PeerMark {
+                address: 0,
+                cookie: 0,
+                binding: [0; 3],
+            },
         }
     }
 

@@ -1,0 +1,155 @@
+//! Slots: numbers by which the programs find the counters of switches and packets of the tasks that have one.
+//!
+//! To find counters by a task's name costs a program more than to count. There is room for [`SLOTS_MAX`] tasks; one
+//! beyond is counted by name. Nobody but the agent gives a slot, and says in it whose it is: a program that knows
+//! a number from before sees that it is another's.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use muster_ebpf_common::{CgroupId, limits::SLOTS_MAX};
+
+use crate::bpf::{OpenBpfError, limits::QUARANTINE, map::PinnedMap, open_map};
+
+/// Where `ACTIVE` counts how often a task was registered or forgotten.
+const REGISTRATIONS: u32 = 2;
+
+/// The slots of a node.
+#[derive(Debug)]
+pub(super) struct Slots {
+    numbers: PinnedMap<CgroupId, u64>,
+    active: PinnedMap<u32, u64>,
+    free: Mutex<Free>,
+}
+
+impl Slots {
+    pub(super) fn open(maps: &Path) -> Result<Self, OpenBpfError> {
+        Ok(Self {
+            numbers: PinnedMap::shared(open_map(maps, "SLOTS")?),
+            active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
+            free: Mutex::default(),
+        })
+    }
+
+    /// Learns which slots an earlier agent gave.
+    pub(super) fn take_up(&self) -> io::Result<()> {
+        let given: BTreeSet<u32> = self.all()?.into_values().collect();
+        self.locked().slots.retain(|slot| !given.contains(slot));
+        Ok(())
+    }
+
+    /// The task's slot, if it has one.
+    pub(super) fn of(&self, task: CgroupId) -> io::Result<Option<u32>> {
+        let numbers = self.numbers.lookup(task)?;
+        Ok(numbers.and_then(|numbers| number(*numbers.first()?)))
+    }
+
+    /// The slots of all tasks that have one.
+    pub(super) fn all(&self) -> io::Result<BTreeMap<CgroupId, u32>> {
+        let mut all = BTreeMap::new();
+        self.numbers.sums(|task, slot| {
+            all.extend(number(slot).map(|slot| (task, slot)));
+        })?;
+        Ok(all)
+    }
+
+    /// A slot that nobody has.
+    pub(super) fn take(&self) -> Option<u32> {
+        self.locked().take(Instant::now())
+    }
+
+    /// Says that `slot` is the task's, which it is for the programs from now on.
+    pub(super) fn give(&self, task: CgroupId, slot: u32) -> io::Result<()> {
+        self.numbers.set_all(task, u64::from(slot))
+    }
+
+    /// The slot is nobody's. A program that found it before may still be counting there.
+    pub(super) fn give_back(&self, task: CgroupId, slot: u32) -> io::Result<()> {
+        self.numbers.remove(task)?;
+        self.locked().retired.push_back((Instant::now(), slot));
+        Ok(())
+    }
+
+    /// Has every CPU forget what it knows of cgroups.
+    pub(super) fn count_registration(&self) -> io::Result<()> {
+        // Two at once must not count as one.
+        let _free = self.locked();
+        let counted = self.active.lookup(REGISTRATIONS)?;
+        let counted = counted.and_then(|values| values.first().copied());
+        let next = counted.unwrap_or(0).wrapping_add(1);
+        self.active.set_all(REGISTRATIONS, next)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Free> {
+        // A panic elsewhere leaves at most a slot that nobody has.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Slots that nobody has.
+#[derive(Debug)]
+struct Free {
+    slots: BTreeSet<u32>,
+    /// Those in which programs may still be counting, and since when.
+    retired: VecDeque<(Instant, u32)>,
+}
+
+impl Default for Free {
+    fn default() -> Self {
+        Self {
+            slots: (0..SLOTS_MAX).collect(),
+            retired: VecDeque::new(),
+        }
+    }
+}
+
+impl Free {
+    /// The first one: all that are used are read at each collection, and those between them.
+    fn take(&mut self, now: Instant) -> Option<u32> {
+        while let Some((since, slot)) = self.retired.front().copied() {
+            if now.duration_since(since) < QUARANTINE {
+                break;
+            }
+            self.retired.pop_front();
+            self.slots.insert(slot);
+        }
+        self.slots.pop_first()
+    }
+}
+
+fn number(slot: u64) -> Option<u32> {
+    u32::try_from(slot).ok().filter(|slot| *slot < SLOTS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_was_given_back_waits() {
+        let mut free = Free::default();
+        let now = Instant::now();
+        assert_eq!(free.take(now), Some(0));
+        assert_eq!(free.take(now), Some(1));
+
+        free.retired.push_back((now, 0));
+
+        assert_eq!(free.take(now), Some(2));
+        assert_eq!(free.take(now + QUARANTINE), Some(0));
+    }
+
+    #[test]
+    fn slots_come_to_an_end() {
+        let mut free = Free::default();
+        let now = Instant::now();
+
+        let taken = std::iter::from_fn(|| free.take(now)).count();
+
+        assert_eq!(u32::try_from(taken).unwrap(), SLOTS_MAX);
+    }
+}
