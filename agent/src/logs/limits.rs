@@ -35,6 +35,11 @@ pub(crate) const FOLLOW_PAUSE_MAX: Duration = Duration::from_millis(250);
 /// speaks steadily is drained about every 80 ms, so half would not be finer and cost twice as many writes.
 pub(crate) const TIME_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Records of times that wait to be written together, of a stream that speaks steadily: those of about a second, which
+/// is what a kill makes coarse. Each by itself was an eighth of what draining a hundred lines a second costs, so twice
+/// as many would save no more than a hundredth.
+pub(crate) const TIME_RECORDS_HELD_MAX: usize = 8;
+
 /// Bytes of a log file for each record of 16 bytes beside it: times take at most a sixteenth of what
 /// is kept of a stream. At a line of 100 bytes a second, a file of 10 MiB is full before its times are.
 pub(crate) const TIME_BYTES_OF_LOG: u64 = 256;

@@ -181,6 +181,16 @@ impl RotatingFile {
         Ok((self.current.as_fd(), self.position, room))
     }
 
+    /// When bytes were taken is written for some of them together from now on, or when [`Self::flush_times`] says so.
+    pub(crate) fn hold_times(&mut self) {
+        self.times.hold();
+    }
+
+    /// Writes when the bytes up to here were taken.
+    pub(crate) fn flush_times(&mut self) {
+        self.times.flush(&self.name);
+    }
+
     /// Bytes written from now on were taken at `now`.
     pub fn set_time(&mut self, now: Timestamp) {
         self.now = Some(now);

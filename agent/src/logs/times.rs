@@ -5,9 +5,13 @@
 //! written *before* the bytes it is about, so that no reader meets new bytes under an old time, and
 //! one that no bytes followed is written over.
 //!
+//! A writer that is told to may hold records back for a second or so ([`held`]), which readers of its process see.
+//!
 //! Nothing depends on these files: one that is lost, torn or damaged makes times absent, never bytes
 //! wrong. They are bounded by thinning: a full one keeps every second record and goes on with a
 //! resolution half as fine.
+
+mod held;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,7 +22,10 @@ use muster_domain::id::Timestamp;
 use rustix::fs::OFlags;
 
 use crate::logs::LogDir;
-use crate::logs::limits::{TIME_BYTES_OF_LOG, TIME_INTERVAL, TIME_RECORDS_MAX, TIME_RECORDS_MIN};
+use crate::logs::limits::{
+    TIME_BYTES_OF_LOG, TIME_INTERVAL, TIME_RECORDS_HELD_MAX, TIME_RECORDS_MAX, TIME_RECORDS_MIN,
+};
+use crate::logs::times::held::FileId;
 
 /// Bytes of a record.
 const RECORD_BYTES: u64 = 16;
@@ -61,13 +68,18 @@ pub(crate) fn records_max(max_file_bytes: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct TimesWriter {
     open: Option<Open>,
+    /// Records are held back until [`TimesWriter::flush`], some at most.
+    holds: bool,
 }
 
 #[derive(Debug)]
 struct Open {
     index: u64,
     file: File,
+    file_id: FileId,
     /// Whole records in the file.
+    written: u64,
+    /// The same with those that are held.
     records: u64,
     last: Option<Record>,
     /// Shortest time between two records: doubled whenever records are thinned.
@@ -75,6 +87,20 @@ struct Open {
 }
 
 impl TimesWriter {
+    /// From now on records are held back until [`Self::flush`], at most [`TIME_RECORDS_HELD_MAX`] of them.
+    pub(crate) fn hold(&mut self) {
+        self.holds = true;
+    }
+
+    /// Writes what is held.
+    pub(crate) fn flush(&mut self, name: &str) {
+        let Some(open) = &mut self.open else { return };
+        if let Err(error) = open.flush() {
+            tracing::debug!(%error, name, "the time of log bytes cannot be kept");
+            self.open = None;
+        }
+    }
+
     /// Bytes from `record.offset` on, in log file `index`, are about to be taken at its time. Writes
     /// that down if the last record is too old for them. What fails leaves times absent or coarse.
     pub(crate) fn note(
@@ -115,6 +141,7 @@ impl TimesWriter {
     ) -> io::Result<()> {
         let mut open = match self.open.take().filter(|open| open.index == index) {
             Some(open) => open,
+            // What is held of the log file before is written when that is dropped.
             None => Open::resume(dir, name, index, record.offset)?,
         };
         if open.last.is_some_and(|last| last.offset == record.offset) {
@@ -124,10 +151,7 @@ impl TimesWriter {
         if open.records >= records_max {
             open.thin(dir, name, records_max)?;
         }
-        open.file
-            .write_all_at(&record.encode(), open.records * RECORD_BYTES)?;
-        open.records += 1;
-        open.last = Some(record);
+        open.add(record, self.holds)?;
         self.open = Some(open);
         Ok(())
     }
@@ -149,15 +173,51 @@ impl Open {
         }
         Ok(Self {
             index,
+            file_id: FileId::of(&file)?,
             file,
+            written: records,
             records,
             last,
             interval: TIME_INTERVAL,
         })
     }
 
+    fn add(&mut self, record: Record, holds: bool) -> io::Result<()> {
+        // One that no bytes followed is written over.
+        self.written = self.written.min(self.records);
+        if holds {
+            let held = held::put(self.file_id, self.records, self.written, record);
+            self.records += 1;
+            self.last = Some(record);
+            if held >= TIME_RECORDS_HELD_MAX {
+                self.flush()?;
+            }
+            return Ok(());
+        }
+        self.file
+            .write_all_at(&record.encode(), self.records * RECORD_BYTES)?;
+        self.records += 1;
+        self.written = self.records;
+        self.last = Some(record);
+        Ok(())
+    }
+
+    /// Writes what is held. If it cannot be written, it is lost.
+    fn flush(&mut self) -> io::Result<()> {
+        let Some(held) = held::of(self.file_id) else {
+            return Ok(());
+        };
+        let bytes: Vec<u8> = held.records.iter().flat_map(|held| held.encode()).collect();
+        let wrote = self.file.write_all_at(&bytes, held.after * RECORD_BYTES);
+        // Readers find them here until they are there.
+        held::forget(self.file_id);
+        self.written = self.records;
+        wrote
+    }
+
     /// Keeps every second record, in a file that takes the place of the old one at once.
     fn thin(&mut self, dir: &LogDir, name: &str, records_max: u64) -> io::Result<()> {
+        self.flush()?;
         let old = all(&self.file, records_max)?;
         let kept: Vec<u8> = old
             .iter()
@@ -172,9 +232,19 @@ impl Open {
         file.write_all(&kept)?;
         dir.rename(&next, &name)?;
         self.records = kept.len() as u64 / RECORD_BYTES;
+        self.written = self.records;
+        self.file_id = FileId::of(&file)?;
         self.file = file;
         self.interval *= 2;
         Ok(())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Err(error) = self.flush() {
+            tracing::debug!(%error, "times of log bytes cannot be kept");
+        }
     }
 }
 
@@ -191,8 +261,17 @@ pub(crate) struct Taken {
 pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u64) -> Taken {
     let look = || -> io::Result<Taken> {
         let file = dir.open_file(&file_name(name, index), OFlags::RDONLY)?;
-        let count = file.metadata()?.len() / RECORD_BYTES;
-        find(count, begin, offset, |at| record_at(&file, at))
+        let Some(held) = held::of(FileId::of(&file)?) else {
+            let count = file.metadata()?.len() / RECORD_BYTES;
+            return find(count, begin, offset, |at| record_at(&file, at));
+        };
+        let count = held.after + held.records.len() as u64;
+        find(count, begin, offset, |at| {
+            match at.checked_sub(held.after) {
+                Some(held_at) => Ok(held.records[usize::try_from(held_at).unwrap_or(usize::MAX)]),
+                None => record_at(&file, at),
+            }
+        })
     };
     look().unwrap_or_default()
 }
@@ -244,7 +323,7 @@ pub(crate) fn since(
 ) -> io::Result<Since> {
     let records = dir
         .open_file(&file_name(name, index), OFlags::RDONLY)
-        .and_then(|file| all(&file, TIME_RECORDS_MAX))
+        .and_then(|file| with_held(&file))
         .unwrap_or_default();
     if !records.is_empty() {
         return Ok(among(&records, begin, since));
@@ -258,6 +337,16 @@ pub(crate) fn since(
     } else {
         Since::All
     })
+}
+
+/// All records of a file, with those that are not in it yet.
+fn with_held(file: &File) -> io::Result<Vec<Record>> {
+    let Some(held) = held::of(FileId::of(file)?) else {
+        return all(file, TIME_RECORDS_MAX);
+    };
+    let mut records = all(file, held.after)?;
+    records.extend(held.records);
+    Ok(records)
 }
 
 fn among(records: &[Record], begin: u64, since: Timestamp) -> Since {

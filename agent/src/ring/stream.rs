@@ -95,6 +95,7 @@ impl Stream {
         if on_full == OnFull::Drop {
             file.reserve_gaps();
         }
+        file.hold_times();
         let limit = rate.map(|rate| Limit {
             bucket: Bucket::new(rate.bytes_per_second, epoch.elapsed()),
             on_limit: rate.on_limit,
@@ -146,6 +147,8 @@ impl Stream {
                 Drained::Some(bytes) => self.pause_after(bytes),
                 Drained::Nothing if order != Order::Run => break,
                 Drained::Nothing => {
+                    // Silence may be long.
+                    self.file.flush_times();
                     self.wait(&mut orders).await;
                     continue;
                 }

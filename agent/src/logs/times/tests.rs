@@ -111,6 +111,91 @@ fn a_full_file_is_thinned_and_grows_no_more() {
     assert_eq!(names, 1);
 }
 
+/// What a reader of this process finds at `offset`, in milliseconds.
+fn told(dir: &Path, offset: u64) -> Option<u64> {
+    let dir = LogDir::open(dir).unwrap();
+    let taken = taken(&dir, "web.stdout", 3, 0, offset);
+    taken.at.map(|at| at.0 / MS)
+}
+
+#[test]
+fn held_records_are_told_before_they_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = TimesWriter::default();
+    note(&mut times, dir.path(), 7, 100);
+    times.hold();
+
+    for (offset, at) in [(9, 300), (9, 400), (20, 500)] {
+        note(&mut times, dir.path(), offset, at);
+    }
+
+    assert_eq!(written(dir.path()), [(7, 100)]);
+    assert_eq!(
+        [8, 9, 19, 20].map(|at| told(dir.path(), at)),
+        [Some(100), Some(400), Some(400), Some(500)]
+    );
+    let young = since(
+        &LogDir::open(dir.path()).unwrap(),
+        "web.stdout",
+        3,
+        0,
+        Timestamp(450 * MS),
+    );
+    assert_eq!(young.unwrap(), Since::From(20));
+    times.flush("web.stdout");
+    assert_eq!(written(dir.path()), [(7, 100), (9, 400), (20, 500)]);
+    assert_eq!(told(dir.path(), 20), Some(500));
+}
+
+/// One that was written already, and that no bytes followed.
+#[test]
+fn a_held_record_takes_the_place_of_one_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = TimesWriter::default();
+    note(&mut times, dir.path(), 7, 100);
+    times.hold();
+
+    note(&mut times, dir.path(), 7, 300);
+
+    assert_eq!(told(dir.path(), 7), Some(300));
+    drop(times);
+    assert_eq!(written(dir.path()), [(7, 300)]);
+}
+
+#[test]
+fn only_so_many_records_are_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = TimesWriter::default();
+    times.hold();
+
+    for n in 0..TIME_RECORDS_HELD_MAX as u64 - 1 {
+        note(&mut times, dir.path(), 10 * n, 100 * n);
+    }
+    assert_eq!(written(dir.path()), []);
+    let last = TIME_RECORDS_HELD_MAX as u64 - 1;
+    note(&mut times, dir.path(), 10 * last, 100 * last);
+
+    assert_eq!(written(dir.path()).len(), TIME_RECORDS_HELD_MAX);
+}
+
+/// The same as without: see `a_full_file_is_thinned_and_grows_no_more`.
+#[test]
+fn a_full_file_is_thinned_with_what_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = TimesWriter::default();
+    times.hold();
+
+    for n in 0..10_000 {
+        note(&mut times, dir.path(), 10 * n, 100 * n);
+    }
+    drop(times);
+
+    let kept = written(dir.path());
+    assert!(kept.len() <= 8 && kept.is_sorted(), "{kept:?}");
+    assert_eq!(kept[0], (0, 0));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn a_torn_end_is_written_over() {
     let dir = tempfile::tempdir().unwrap();
