@@ -41,8 +41,9 @@ mod slots;
 mod verdicts;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
+    hash::{BuildHasherDefault, Hasher},
     io,
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
@@ -225,6 +226,51 @@ impl TaskCounters {
     /// or out of it makes this wrong by one.
     pub fn processes_live(&self) -> u64 {
         self.exec.forks.saturating_sub(self.exec.exits)
+    }
+}
+
+/// What a task used, of all CPUs: what its history is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskTotals {
+    /// Nanoseconds its threads ran.
+    pub cpu_ns: u64,
+    /// Nanoseconds they waited for a CPU.
+    pub run_delay_ns: u64,
+    /// Bytes received.
+    pub net_rx_bytes: u64,
+    /// Bytes sent.
+    pub net_tx_bytes: u64,
+    /// Bytes read from block devices.
+    pub block_read_bytes: u64,
+    /// Bytes written to them.
+    pub block_write_bytes: u64,
+}
+
+/// What tasks used, by their cgroups.
+pub type Totals = HashMap<CgroupId, TaskTotals, IdHash>;
+
+/// Hashes ids that the kernel gives, which nobody chooses, by one multiplication.
+pub type IdHash = BuildHasherDefault<IdHasher>;
+
+/// See [`IdHash`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // 2^64 by the golden ratio. The table takes low bits for the place and the highest ones for its tags.
+        let spread = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -585,12 +631,11 @@ impl Bpf {
     /// # Errors
     ///
     /// What the kernel said of a look-up.
-    pub fn collect(&self) -> io::Result<BTreeMap<CgroupId, TaskCounters>> {
+    pub fn collect(&self) -> io::Result<HashMap<CgroupId, TaskCounters>> {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
-        let mut tasks: BTreeMap<CgroupId, TaskCounters> = BTreeMap::new();
-        let slots = self.slots.all()?;
-        let used = slots.values().max().map_or(0, |last| *last as usize + 1);
+        let mut tasks: HashMap<CgroupId, TaskCounters> = HashMap::new();
+        let (slots, used) = self.slots_in_use()?;
         self.sched.slots.first_sums(used, |_, slot| {
             if slots.contains_key(&slot.task) {
                 tasks.entry(slot.task).or_default().sched = slot.counters;
@@ -613,6 +658,74 @@ impl Bpf {
         self.block
             .counters
             .sums(|task, sum| tasks.entry(task).or_default().block = sum)?;
+        Ok(tasks)
+    }
+
+    /// The tasks that have a slot, and how many slots, from the first on, they are among.
+    fn slots_in_use(&self) -> io::Result<(BTreeMap<CgroupId, u32>, usize)> {
+        let slots = self.slots.all()?;
+        let used = slots.values().max().map_or(0, |last| *last as usize + 1);
+        Ok((slots, used))
+    }
+
+    /// What every registered task used, up to this moment: a part of what [`Self::collect`] tells, at half its price.
+    /// `expected` is about how many there are.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said of a look-up.
+    pub fn collect_totals(&self, expected: usize) -> io::Result<Totals> {
+        self.sched
+            .charge_running(&self.charge_running, &self.cpus)?;
+        let mut tasks = Totals::with_capacity_and_hasher(expected, IdHash::default());
+        let (slots, used) = self.slots_in_use()?;
+        self.sched.slots.visit(used, |_, values| {
+            let (mut task, mut used) = (0, TaskTotals::default());
+            for slot in values {
+                task = task.max(slot.task);
+                used.cpu_ns += slot.counters.cpu_ns;
+                used.run_delay_ns += slot.counters.waits.sum_ns;
+            }
+            if slots.contains_key(&task) {
+                let total = tasks.entry(task).or_default();
+                total.cpu_ns += used.cpu_ns;
+                total.run_delay_ns += used.run_delay_ns;
+            }
+        })?;
+        self.net.slots.visit(used, |_, values| {
+            let (mut task, mut used) = (0, TaskTotals::default());
+            for slot in values {
+                task = task.max(slot.task);
+                used.net_rx_bytes += slot.traffic.counters.ingress_bytes;
+                used.net_tx_bytes += slot.traffic.counters.egress_bytes;
+            }
+            if slots.contains_key(&task) {
+                let total = tasks.entry(task).or_default();
+                total.net_rx_bytes += used.net_rx_bytes;
+                total.net_tx_bytes += used.net_tx_bytes;
+            }
+        })?;
+        self.sched.counters.visit(usize::MAX, |task, values| {
+            let total = tasks.entry(task).or_default();
+            for each in values {
+                total.cpu_ns += each.cpu_ns;
+                total.run_delay_ns += each.waits.sum_ns;
+            }
+        })?;
+        self.net.counters.visit(usize::MAX, |task, values| {
+            let total = tasks.entry(task).or_default();
+            for Traffic { counters, .. } in values {
+                total.net_rx_bytes += counters.ingress_bytes;
+                total.net_tx_bytes += counters.egress_bytes;
+            }
+        })?;
+        self.block.counters.visit(usize::MAX, |task, values| {
+            let total = tasks.entry(task).or_default();
+            for each in values {
+                total.block_read_bytes += each.read_bytes;
+                total.block_write_bytes += each.write_bytes;
+            }
+        })?;
         Ok(tasks)
     }
 

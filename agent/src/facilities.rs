@@ -20,6 +20,7 @@ use crate::cores::Cores;
 use crate::disk::Disks;
 use crate::drivers::Drivers;
 use crate::gc::Leftovers;
+use crate::history::Histories;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::Store;
@@ -62,6 +63,8 @@ pub(crate) struct Facilities {
     pub(crate) outbox: Outbox,
     /// Tasks that have a process.
     pub(crate) live: LiveTasks,
+    /// What tasks used in the last minutes.
+    pub(crate) histories: Histories,
     /// Places for readers of logs, [`crate::limits::LOG_READERS_MAX`].
     pub(crate) log_readers: Semaphore,
     /// Places for sessions with commands, [`crate::limits::EXEC_SESSIONS_MAX`].

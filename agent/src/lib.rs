@@ -36,6 +36,7 @@ mod fingerprint;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 mod gc;
+mod history;
 mod limits;
 pub mod logs;
 pub mod node;

@@ -156,3 +156,16 @@ pub(crate) const BRIDGE_TRIES_MAX: usize = 4_096;
 pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Processes of an allocation whose network namespaces are looked at when it is taken up again.
 pub(crate) const BRIDGE_PROCESSES_MAX: usize = 64;
+
+/// Time from one look at what all tasks use to the next: a point of their histories. A look costs about 2 µs a task,
+/// so half would not hurt; a drawing of the last minutes has no room for twice as many points.
+pub(crate) const HISTORY_STEP: Duration = Duration::from_secs(10);
+/// For how long a point is kept, and what is known of a task after its end.
+pub(crate) const HISTORY_KEPT: Duration = Duration::from_mins(10);
+/// Points kept of a task, of 72 bytes each.
+pub(crate) const HISTORY_POINTS_MAX: usize = 60;
+/// Tasks whose histories are kept, those that ended in the last minutes included: 18 MB if all have all their points. Who
+/// ended first makes room; a task beyond has no history and its absence says so.
+pub(crate) const HISTORY_TASKS_MAX: usize = 4_096;
+/// Places that tasks which ended give back at the end of a look, for those that begin before the next.
+pub(crate) const HISTORY_TASKS_SPARE: usize = HISTORY_TASKS_MAX / 8;

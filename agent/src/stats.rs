@@ -3,7 +3,7 @@
 //! One batch of eBPF look-ups for all tasks, and the files of each task's own cgroup. `/proc` is
 //! read for the machine and for the agent itself, never for a task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use muster_domain::id::AllocId;
@@ -39,6 +39,9 @@ const EBPF_VALUES: [&str; 20] = [
     "block_writes",
     "block_latency",
 ];
+
+/// Why eBPF tells nothing of a task.
+pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBPF programs";
 
 /// What the node uses, with every task of it.
 pub(crate) async fn node(facilities: &Facilities) -> NodeStats {
@@ -129,7 +132,7 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
 
 fn task(
     live: &LiveTask,
-    counters: &Result<BTreeMap<u64, TaskCounters>, String>,
+    counters: &Result<HashMap<u64, TaskCounters>, String>,
     absent: &BTreeMap<&'static str, String>,
 ) -> TaskStats {
     let mut stats = TaskStats::default();
@@ -137,7 +140,7 @@ fn task(
     let counted = match counters {
         Ok(tasks) => tasks
             .get(&live.record.cgroup_id)
-            .ok_or_else(|| "the task is not registered with the eBPF programs".to_owned()),
+            .ok_or_else(|| NOT_REGISTERED.to_owned()),
         Err(reason) => Err(reason.clone()),
     };
     match counted {

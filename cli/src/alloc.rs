@@ -1,6 +1,7 @@
 //! `muster alloc`: status, logs, exec, signal and stop.
 
 mod exec;
+mod history;
 mod show;
 mod stop;
 
@@ -25,6 +26,9 @@ pub enum AllocCommand {
     Status {
         /// The allocation: id, prefix of it, `job.group[i]`, `job/group.i`, or `job`; all unless given.
         alloc: Option<String>,
+        /// Show what its tasks used in the last minutes, too, as far as its node knows.
+        #[arg(long, requires = "alloc")]
+        history: bool,
     },
     /// Print the output of a task.
     ///
@@ -115,8 +119,11 @@ pub struct AllocLogsArgs {
 /// [`CliError`].
 pub fn run(client: &Client, json: bool, command: &AllocCommand) -> CliResult {
     match command {
-        AllocCommand::Status { alloc: None } => list(client, json),
-        AllocCommand::Status { alloc: Some(name) } => status(client, json, name),
+        AllocCommand::Status { alloc: None, .. } => list(client, json),
+        AllocCommand::Status {
+            alloc: Some(name),
+            history,
+        } => status(client, json, name, *history),
         AllocCommand::Logs(args) => logs(client, args),
         AllocCommand::Exec(args) => exec::run(client, args),
         AllocCommand::Signal(args) => signal(client, json, args),
@@ -150,7 +157,7 @@ fn list(client: &Client, json: bool) -> CliResult {
     Ok(Exit::Done)
 }
 
-fn status(client: &Client, json: bool, name: &str) -> CliResult {
+fn status(client: &Client, json: bool, name: &str, history: bool) -> CliResult {
     let found = names::alloc(client, name)?;
     let alloc: Allocation = client.get(&format!("/v1/allocation/{}", found.id))?;
     let stats = match alloc.client_status.as_str() {
@@ -162,12 +169,16 @@ fn status(client: &Client, json: bool, name: &str) -> CliResult {
             .map_err(|error| error.message),
         _ => Err("nothing of it runs".to_owned()),
     };
+    let history = history.then(|| history::ask(client, &alloc.id));
     if json {
-        let (stats, reason) = match &stats {
-            Ok(stats) => (Some(stats), None),
-            Err(reason) => (None, Some(reason)),
-        };
-        output::print_json(&json!({ "Allocation": alloc, "Stats": stats, "NoStats": reason }))?;
+        let (stats, reason) = told(stats.as_ref());
+        let mut shown = json!({ "Allocation": alloc, "Stats": stats, "NoStats": reason });
+        if let Some(history) = &history {
+            let (history, reason) = told(history.as_ref());
+            shown["History"] = json!(history);
+            shown["NoHistory"] = json!(reason);
+        }
+        output::print_json(&shown)?;
         return Ok(Exit::Done);
     }
     show::show(client, &alloc)?;
@@ -175,7 +186,22 @@ fn status(client: &Client, json: bool, name: &str) -> CliResult {
         Ok(stats) => show_stats(&stats)?,
         Err(reason) => output::print(&format!("\nusage: –  ({})\n", output::clean(&reason)))?,
     }
+    match history {
+        Some(Ok(history)) => history::show(&history)?,
+        Some(Err(reason)) => {
+            output::print(&format!("\nhistory: –  ({})\n", output::clean(&reason)))?;
+        }
+        None => {}
+    }
     Ok(Exit::Done)
+}
+
+/// What is known, or why it is not.
+fn told<'a, T>(answer: Result<&'a T, &'a String>) -> (Option<&'a T>, Option<&'a str>) {
+    match answer {
+        Ok(value) => (Some(value), None),
+        Err(reason) => (None, Some(reason)),
+    }
 }
 
 fn show_stats(stats: &AllocStats) -> Result<(), CliError> {

@@ -18,6 +18,7 @@ pub mod duration;
 pub mod eval;
 pub mod event;
 pub mod exec;
+pub mod history;
 pub mod job;
 pub mod logs;
 pub mod network;

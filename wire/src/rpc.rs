@@ -6,6 +6,7 @@
 //! stream ends.
 
 mod exec;
+mod history;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,7 @@ use muster_domain::node::NodeSpec;
 use serde::{Deserialize, Serialize};
 
 pub use exec::{ExecExit, ExecInput, ExecPiece, ExecSession};
+pub use history::{AllocHistory, HistoryPoint, TaskHistory};
 
 /// The application protocol of agents.
 pub const ALPN_AGENT: &[u8] = b"muster-agent/1";
@@ -173,6 +175,11 @@ pub enum NodeRequest {
         task: Option<String>,
         /// By name or number.
         signal: String,
+    },
+    /// What an allocation used in the last minutes.
+    AllocHistory {
+        /// The allocation.
+        alloc_id: AllocId,
     },
 }
 
@@ -333,6 +340,8 @@ pub enum NodeReply {
         /// To these tasks.
         tasks: Vec<String>,
     },
+    /// What an allocation used in the last minutes.
+    AllocHistory(Box<AllocHistory>),
 }
 
 /// What the network policies of an allocation's tasks let pass and refused.

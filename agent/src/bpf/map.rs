@@ -220,9 +220,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         }
     }
 
-    /// Every entry with the sum of its values, by one system call for [`BATCH_ENTRIES`] of them.
-    ///
-    /// An entry that is made or removed meanwhile may be there or not.
+    /// Every entry with the sum of its values: see [`Self::visit`].
     pub(super) fn sums(&self, each: impl FnMut(K, V)) -> io::Result<()>
     where
         V: AddAssign,
@@ -235,12 +233,24 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     where
         V: AddAssign,
     {
+        self.visit(most, |key, values| each(key, total(values.copied())))
+    }
+
+    /// Up to `most` entries with their values, of an array the first ones, by one system call for [`BATCH_ENTRIES`] of
+    /// them.
+    ///
+    /// An entry that is made or removed meanwhile may be there or not.
+    pub(super) fn visit(
+        &self,
+        most: usize,
+        mut each: impl FnMut(K, Values<'_, V>),
+    ) -> io::Result<()> {
         let mut left = most;
         let mut room = BATCH_ENTRIES.min(left);
+        let mut keys = vec![K::default(); room];
+        let mut words = vec![0_u64; room * self.value_words()];
         let mut position: Option<u64> = None;
         while left > 0 {
-            let mut keys = vec![K::default(); room];
-            let mut values = vec![0_u64; room * self.value_words()];
             let mut next = 0_u64;
             let mut attr = BatchAttr {
                 in_batch: position
@@ -248,7 +258,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                     .map_or(0, |at| std::ptr::from_ref(at).expose_provenance() as u64),
                 out_batch: (&raw mut next).expose_provenance() as u64,
                 keys: keys.as_mut_ptr().expose_provenance() as u64,
-                values: values.as_mut_ptr().expose_provenance() as u64,
+                values: words.as_mut_ptr().expose_provenance() as u64,
                 count: u32::try_from(room).unwrap_or(u32::MAX),
                 map_fd: raw(self.fd()),
                 ..BatchAttr::default()
@@ -262,16 +272,16 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                     // A bucket has more entries than there is room for: the same again, larger.
                     room *= 2;
+                    keys.resize(room, K::default());
+                    words.resize(room * self.value_words(), 0);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             let count = (attr.count as usize).min(room);
-            for (key, value) in keys[..count]
-                .iter()
-                .zip(values.chunks_exact(self.value_words()))
-            {
-                each(*key, total(self.split(value)));
+            let entries = words.chunks_exact(self.value_words());
+            for (key, words) in keys[..count].iter().zip(entries) {
+                each(*key, Values::new(words));
             }
             left = left.saturating_sub(count);
             room = room.min(left);
@@ -348,6 +358,33 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.data.fd().as_fd()
+    }
+}
+
+/// The values of one entry, where the kernel wrote them: most of a large one may not be wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Values<'a, V> {
+    words: std::slice::ChunksExact<'a, u64>,
+    types: PhantomData<&'a V>,
+}
+
+impl<'a, V: Plain> Values<'a, V> {
+    fn new(words: &'a [u64]) -> Self {
+        Self {
+            words: words.chunks_exact(size_of::<V>().div_ceil(size_of::<u64>())),
+            types: PhantomData,
+        }
+    }
+}
+
+impl<'a, V: Plain> Iterator for Values<'a, V> {
+    type Item = &'a V;
+
+    fn next(&mut self) -> Option<&'a V> {
+        let words = self.words.next()?;
+        // SAFETY: the chunk is at least as long as a `V` and aligned for it, it lives for 'a, and every pattern of
+        // bits is a valid `V` by the contract of `Plain`.
+        Some(unsafe { &*words.as_ptr().cast::<V>() })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -119,6 +120,9 @@ pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
         .and_then(|(_, value)| value.trim().parse().ok())
 }
 
+/// More than a number takes, with the end of its line.
+const NUMBER_BYTES: usize = 32;
+
 /// A file held open, so that reading it again is one system call and needs no path.
 #[derive(Debug)]
 pub(crate) struct HeldFile {
@@ -162,6 +166,25 @@ impl HeldFile {
             path: self.dir.join(self.name),
             source,
         })
+    }
+
+    /// A number, by one system call.
+    pub(crate) fn number(&self) -> Result<u64, CgroupFileError> {
+        let mut bytes = [0; NUMBER_BYTES];
+        let path = || self.dir.join(self.name);
+        let read = self.file.read_at(&mut bytes, 0);
+        let read = read.map_err(|source| CgroupFileError::Read {
+            path: path(),
+            source,
+        })?;
+        let text = str::from_utf8(&bytes[..read]).unwrap_or_default();
+        text.trim()
+            .parse()
+            .map_err(|_not_a_number| CgroupFileError::Format {
+                path: path(),
+                text: text.to_owned(),
+                expected: "a number",
+            })
     }
 
     /// The value of `key`, 0 where there is no such line.

@@ -1,11 +1,12 @@
 //! Memory: the limit, swap, the reservation, and killing a task whole.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
 
-use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::file::{self, CgroupFileError, HeldFile};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
@@ -179,18 +180,27 @@ pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
     })
 }
 
+/// The file that says what counts against the limit.
+pub(crate) fn current(dir: &Arc<Path>, v2: bool) -> Result<HeldFile, CgroupFileError> {
+    HeldFile::open(dir, current_name(v2))
+}
+
+fn current_name(v2: bool) -> &'static str {
+    if v2 {
+        "memory.current"
+    } else {
+        "memory.usage_in_bytes"
+    }
+}
+
 /// What the group `dir` uses.
 pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError> {
     let stat = file::read(dir, "memory.stat")?;
     let keyed = |key| file::keyed(&stat, key);
-    let (current, peak, limit) = if v2 {
-        ("memory.current", "memory.peak", "memory.max")
+    let (peak, limit) = if v2 {
+        ("memory.peak", "memory.max")
     } else {
-        (
-            "memory.usage_in_bytes",
-            "memory.max_usage_in_bytes",
-            "memory.limit_in_bytes",
-        )
+        ("memory.max_usage_in_bytes", "memory.limit_in_bytes")
     };
     let limit = file::limit(dir, limit)?.filter(|limit| is_limit(*limit));
     // v1 counts a group's own pages under the plain name, its children's under `total_`.
@@ -212,7 +222,7 @@ pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError
     };
     let event = |key| file::keyed(events.as_deref()?, key);
     Ok(MemoryStats {
-        current_bytes: file::number(dir, current)?,
+        current_bytes: file::number(dir, current_name(v2))?,
         peak_bytes: number_if_any(dir, peak)?,
         limit_bytes: limit,
         rss_bytes: keyed(rss),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -57,6 +57,8 @@ pub struct TaskCgroup {
     has_cpuset: bool,
     events: HeldFile,
     oom: Option<OomFiles>,
+    /// Opened when it is first read: not every task lives that long.
+    memory: OnceLock<HeldFile>,
     /// What this task misses beyond what every task of the node does.
     unenforced: Vec<Unenforced>,
 }
@@ -223,6 +225,7 @@ impl TaskCgroup {
             id,
             events: HeldFile::open(&dir, "cgroup.events")?,
             oom,
+            memory: OnceLock::new(),
             has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
             unenforced: swap.into_iter().collect(),
             dir,
@@ -374,6 +377,26 @@ impl TaskCgroup {
             pids: pids.transpose()?,
             pressure: pressure::stats(&self.dir),
         })
+    }
+
+    /// Bytes of memory charged, from a file that is held open from the first call on; `None` without a memory
+    /// controller.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`]; [`CgroupFileError::is_gone`] once the group was removed.
+    pub fn memory_now(&self) -> Result<Option<u64>, CgroupFileError> {
+        if let Some(held) = self.memory.get() {
+            return held.number().map(Some);
+        }
+        let Some(Group { dir, v2, .. }) = self.group(Controller::Memory) else {
+            return Ok(None);
+        };
+        let held = memory::current(&dir.into(), v2)?;
+        let bytes = held.number()?;
+        // Two that come at once open it twice, and one of them is closed.
+        drop(self.memory.set(held));
+        Ok(Some(bytes))
     }
 
     /// Out-of-memory kills so far; `None` without a memory controller.

@@ -16,7 +16,7 @@ use crate::facilities::Facilities;
 use crate::gc;
 use crate::limits::{LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::task::chain;
-use crate::{stats, verdicts};
+use crate::{history, stats, verdicts};
 
 /// Answers questions until the connection ends.
 pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
@@ -101,6 +101,17 @@ async fn answer(
                     not_found: true,
                 },
                 |stats| NodeReply::AllocStats(Box::new(stats)),
+            )
+        }
+        Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => {
+            history::alloc(facilities, alloc_id).map_or_else(
+                || NodeReply::Failed {
+                    reason: format!(
+                        "no task of allocation {alloc_id} ran on this node in the last minutes"
+                    ),
+                    not_found: true,
+                },
+                |history| NodeReply::AllocHistory(Box::new(history)),
             )
         }
         Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {

@@ -26,6 +26,7 @@ use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fi
 use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
+use crate::history::{self, Histories};
 use crate::limits::{EXEC_SESSIONS_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
 use crate::reports::Outbox;
 use crate::ring::LogRing;
@@ -105,6 +106,7 @@ pub(super) async fn open(
         standing: Standing::default(),
         outbox: Outbox::default(),
         live: LiveTasks::default(),
+        histories: Histories::default(),
         log_readers: Semaphore::new(LOG_READERS_MAX),
         sessions: Semaphore::new(EXEC_SESSIONS_MAX),
         log_owed: AtomicU64::new(0),
@@ -164,6 +166,7 @@ fn in_process(config: &AgentConfig) -> Drivers {
 /// Takes what drivers and programs tell, until the agent stops.
 fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(history::run(Arc::clone(facilities), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
     tasks.spawn(bridge::follow_devices(Arc::clone(facilities), stop.clone()));
     for (name, slot) in facilities.drivers.iter() {

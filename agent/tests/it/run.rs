@@ -346,6 +346,55 @@ async fn statistics_cover_every_task() {
     agent.end().await;
 }
 
+/// The first point comes with the agent's next look at its tasks, in ten seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn history_of_a_task_begins_with_it() {
+    if !privileged("history_of_a_task_begins_with_it") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let alloc_id = server.place(service(1, "echo up; sleep 600").build()).await;
+    wait_for_line(&server, alloc_id, "up").await;
+    let request = NodeRequest::AllocHistory { alloc_id };
+
+    let told = eventually("a point", async || {
+        let replies = server.ask(request.clone(), |replies| !replies.is_empty());
+        match replies.await.first()? {
+            NodeReply::AllocHistory(told) => {
+                let main = &told.tasks["main"];
+                assert_eq!(main.points.is_empty(), main.absent.contains_key("history"));
+                (!main.points.is_empty()).then(|| (**told).clone())
+            }
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+
+    let main = &told.tasks["main"];
+    let point = main.points[0];
+    assert_eq!(told.alloc_id, alloc_id);
+    assert!(
+        point.at > told.since && point.span <= told.step * 2,
+        "{told:?}"
+    );
+    assert!(point.cpu.is_some_and(|cpu| cpu > Duration::ZERO) || main.absent.contains_key("cpu"));
+    assert!(point.memory_bytes.is_some() || main.absent.contains_key("memory_bytes"));
+    let nobody = NodeRequest::AllocHistory {
+        alloc_id: muster_domain::id::AllocId([9; 16]),
+    };
+    let replies = server.ask(nobody, |replies| !replies.is_empty()).await;
+    assert!(matches!(
+        replies[0],
+        NodeReply::Failed {
+            not_found: true,
+            ..
+        }
+    ));
+    agent.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_followed_log_shows_that_the_node_lives() {
     if !privileged("a_followed_log_shows_that_the_node_lives") {

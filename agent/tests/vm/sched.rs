@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bpf::TaskTotals;
 use crate::node::{Node, assert_close, poll};
 
 #[test]
@@ -130,3 +131,32 @@ fn tasks_without_a_slot_are_counted_too() {
 
 /// `SLOTS_MAX` of `muster-ebpf-common`.
 const SLOTS: u32 = 1_024;
+
+/// What a history is made of is part of everything that is counted.
+#[test]
+fn totals_are_the_counters_of_each_task() {
+    let Some(mut node) = Node::set_up("totals_are_the_counters_of_each_task") else {
+        return;
+    };
+    let bpf = node.open();
+    let idle = node.task() | 1 << 40;
+    bpf.watch(idle).unwrap();
+    node.start("burn 50");
+    node.wait();
+
+    let totals = bpf.collect_totals(1).unwrap();
+
+    let counters = node.counters(&bpf);
+    assert!(counters.sched.cpu_ns > 0);
+    let expected = TaskTotals {
+        cpu_ns: counters.sched.cpu_ns,
+        run_delay_ns: counters.sched.waits.sum_ns,
+        net_rx_bytes: counters.net.ingress_bytes,
+        net_tx_bytes: counters.net.egress_bytes,
+        block_read_bytes: counters.block.read_bytes,
+        block_write_bytes: counters.block.write_bytes,
+    };
+    assert_eq!(totals[&node.task()], expected);
+    assert_eq!(totals[&idle], TaskTotals::default());
+    assert_eq!(totals.len(), 2);
+}

@@ -8,6 +8,7 @@ use muster_domain::alloc::Allocation;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::node::Node;
 use muster_wire::api::alloc::{SignalRequest, read_signal};
+use muster_wire::api::history::AllocHistory;
 use muster_wire::api::network::AllocNetwork;
 use muster_wire::api::stats::{AllocStats, NodeStats};
 use muster_wire::rpc::{self, NodeReply, NodeRequest};
@@ -24,6 +25,10 @@ pub(super) fn routes(table: Table) -> Table {
     table
         .on("/v1/client/stats", get(node_stats))
         .on("/v1/client/allocation/{alloc_id}/stats", get(alloc_stats))
+        .on(
+            "/v1/client/allocation/{alloc_id}/history",
+            get(alloc_history),
+        )
         .on(
             "/v1/client/allocation/{alloc_id}/network",
             get(alloc_network),
@@ -200,6 +205,20 @@ async fn alloc_stats(
     tokio::time::sleep(limits::STATS_SAMPLE_GAP).await;
     let second = sample_alloc(&http, &alloc).await?;
     query.json(&AllocStats::new(Some(&first), &second, core_mhz))
+}
+
+/// What its tasks used in the last minutes, as its node remembers.
+async fn alloc_history(
+    Shared(http): Shared<Http>,
+    Path(alloc_id): Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let alloc = find_alloc(&http, &query, &alloc_id).await?;
+    let request = NodeRequest::AllocHistory { alloc_id: alloc.id };
+    match ask(&http, alloc.node_id, request).await? {
+        NodeReply::AllocHistory(history) => query.json(&AllocHistory::from(&*history)),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// With `after`, only verdicts with a greater number.

@@ -204,6 +204,7 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::Failed { reason, not_found } => Err(ApiError::NodeFailed { reason, not_found }),
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
+        | NodeReply::AllocHistory(_)
         | NodeReply::AllocNetwork(_)
         | NodeReply::ExecOpened
         | NodeReply::ExecOutput(_)
@@ -256,6 +257,7 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         }
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
+        | NodeReply::AllocHistory(_)
         | NodeReply::AllocNetwork(_)
         | NodeReply::ExecOpened
         | NodeReply::ExecOutput(_)

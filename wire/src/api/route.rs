@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 71] = [
+pub const ROUTES: [Route; 72] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -91,6 +91,7 @@ pub const ROUTES: [Route; 71] = [
     },
     read("/v1/client/stats"),
     read("/v1/client/allocation/{alloc_id}/stats"),
+    read("/v1/client/allocation/{alloc_id}/history"),
     read("/v1/client/allocation/{alloc_id}/network"),
     read("/v1/client/allocation/{alloc_id}/checks"),
     read("/v1/client/allocation/{alloc_id}/exec"),

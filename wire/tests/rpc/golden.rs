@@ -16,9 +16,9 @@ use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
-    AllocDisk, AllocStats, ExecExit, ExecInput, ExecPiece, ExecSession, FromAgent, LogOrigin,
-    LogPiece, LogStream, LogTaken, LogsRequest, NodeReply, NodeRequest, NodeStats, TaskStats,
-    ToAgent,
+    AllocDisk, AllocHistory, AllocStats, ExecExit, ExecInput, ExecPiece, ExecSession, FromAgent,
+    HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest, NodeReply, NodeRequest,
+    NodeStats, TaskHistory, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -377,6 +377,34 @@ fn questions(golden: &mut String) {
     line(golden, "collected", &collected);
     logs_in_pieces(golden);
     sessions(golden);
+    history(golden);
+}
+
+fn history(golden: &mut String) {
+    let alloc_id = AllocId::at(LogIndex(7), 0);
+    let asked = NodeRequest::AllocHistory { alloc_id };
+    line(golden, "alloc_history", &asked);
+    let point = HistoryPoint {
+        at: Timestamp(9),
+        span: Duration::from_secs(10),
+        cpu: Some(Duration::from_millis(7)),
+        memory_bytes: Some(1 << 20),
+        net_tx_bytes: Some(34),
+        ..HistoryPoint::default()
+    };
+    let task = TaskHistory {
+        points: vec![point],
+        absent: BTreeMap::from([("run_delay".to_owned(), "no program".to_owned())]),
+    };
+    let told = AllocHistory {
+        alloc_id,
+        step: Duration::from_secs(10),
+        kept: Duration::from_mins(10),
+        since: Timestamp(8),
+        tasks: BTreeMap::from([("main".to_owned(), task)]),
+    };
+    let told = NodeReply::AllocHistory(Box::new(told));
+    line(golden, "alloc_history_reply", &told);
 }
 
 #[test]

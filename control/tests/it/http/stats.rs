@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
 use muster_wire::rpc::{
-    AllocDisk, AllocStats, Histogram, NodeReply, NodeRequest, NodeStats, Pressure, TaskStats,
+    AllocDisk, AllocHistory, AllocStats, Histogram, HistoryPoint, NodeReply, NodeRequest,
+    NodeStats, Pressure, TaskHistory, TaskStats,
 };
 use serde_json::json;
 
@@ -81,6 +82,54 @@ async fn counters_take_one_sample() {
         stats["Tasks"]["main"]["ResourceUsage"]["CpuStats"]["Measured"],
         json!([])
     );
+    test.server.shutdown().await;
+}
+
+/// Two points with a minute between them in which the task did not run; its disks are not watched.
+#[tokio::test(flavor = "multi_thread")]
+async fn history_is_told_with_its_gaps_and_what_is_absent() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    client.register("web").await;
+    let placed = placed(&client, "web").await;
+    let alloc_id: AllocId = placed["ID"].as_str().unwrap().parse().unwrap();
+    let path = format!("/v1/client/allocation/{alloc_id}/history");
+    let point = |at_s: u64| HistoryPoint {
+        at: Timestamp::from_millis(at_s * 1_000),
+        span: Duration::from_secs(10),
+        cpu: Some(Duration::from_millis(2_500)),
+        memory_bytes: Some(4_096),
+        ..HistoryPoint::default()
+    };
+    let reason = "this kernel has no such tracepoint";
+    let task = TaskHistory {
+        points: vec![point(100), point(170)],
+        absent: BTreeMap::from([("block_read_bytes".to_owned(), reason.to_owned())]),
+    };
+    let history = AllocHistory {
+        alloc_id,
+        step: Duration::from_secs(10),
+        kept: Duration::from_mins(10),
+        since: Timestamp::from_millis(50_000),
+        tasks: BTreeMap::from([("main".to_owned(), task)]),
+    };
+
+    let asked = tokio::spawn(async move { client.get(&path).await });
+    let request = agent
+        .answer(&[NodeReply::AllocHistory(Box::new(history))])
+        .await;
+    let told = asked.await.unwrap().json();
+
+    assert_eq!(request, NodeRequest::AllocHistory { alloc_id });
+    assert_eq!(told["StepNanos"], 10_000_000_000_u64);
+    let main = &told["Tasks"]["main"];
+    assert_eq!(main["Points"][0]["CPUNanos"], 2_500_000_000_u64);
+    assert_eq!(main["Points"][1]["MemoryBytes"], 4_096);
+    assert_eq!(main["Points"][1]["BlockReadBytes"], json!(null));
+    assert_eq!(main["Absent"]["block_read_bytes"], reason);
+    let gap = json!({ "From": 100_000_000_000_u64, "To": 160_000_000_000_u64 });
+    assert_eq!(main["Gaps"], json!([gap]));
     test.server.shutdown().await;
 }
 

@@ -1,0 +1,180 @@
+//! What allocations used in the last minutes.
+
+#![expect(missing_docs, reason = "fields are those of the node's answer")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rpc;
+
+/// The answer to `GET /v1/client/allocation/:id/history`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocHistory {
+    /// Time from one point to the next.
+    pub step_nanos: u64,
+    /// For how long a point is kept.
+    pub kept_nanos: u64,
+    /// Since when the node looks, in nanoseconds since the epoch: nothing is known from before.
+    pub since: u64,
+    pub tasks: BTreeMap<String, TaskHistory>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TaskHistory {
+    /// From old to new.
+    pub points: Vec<Point>,
+    /// Times between points of which nothing is known: the task did not run, or nobody looked.
+    pub gaps: Vec<Gap>,
+    /// Name of the value, or `history`, and why it is absent.
+    pub absent: BTreeMap<String, String>,
+}
+
+/// What was used in a span of time. What is absent is `null`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Point {
+    /// The span's end, in nanoseconds since the epoch.
+    pub at: u64,
+    /// How long it was.
+    pub span_nanos: u64,
+    #[serde(rename = "CPUNanos")]
+    pub cpu_nanos: Option<u64>,
+    pub run_delay_nanos: Option<u64>,
+    /// At the span's end.
+    pub memory_bytes: Option<u64>,
+    pub net_rx_bytes: Option<u64>,
+    pub net_tx_bytes: Option<u64>,
+    pub block_read_bytes: Option<u64>,
+    pub block_write_bytes: Option<u64>,
+}
+
+/// A time of which nothing is known, in nanoseconds since the epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Gap {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl From<&rpc::AllocHistory> for AllocHistory {
+    fn from(history: &rpc::AllocHistory) -> Self {
+        let rpc::AllocHistory {
+            alloc_id: _,
+            step,
+            kept,
+            since,
+            tasks,
+        } = history;
+        let tasks = tasks.iter();
+        Self {
+            step_nanos: nanos(*step),
+            kept_nanos: nanos(*kept),
+            since: since.0,
+            tasks: tasks
+                .map(|(name, task)| (name.clone(), TaskHistory::new(task, *step)))
+                .collect(),
+        }
+    }
+}
+
+impl TaskHistory {
+    fn new(task: &rpc::TaskHistory, step: Duration) -> Self {
+        let rpc::TaskHistory { points, absent } = task;
+        let points: Vec<Point> = points.iter().map(Point::from).collect();
+        // The two ends of a span are told by two clocks.
+        let least = nanos(step / GAP_PART);
+        let gaps = points.windows(2).filter_map(|pair| {
+            let gap = Gap {
+                from: pair[0].at,
+                to: pair[1].at.saturating_sub(pair[1].span_nanos),
+            };
+            (gap.to.saturating_sub(gap.from) > least).then_some(gap)
+        });
+        Self {
+            gaps: gaps.collect(),
+            points,
+            absent: absent.clone(),
+        }
+    }
+}
+
+/// A gap is longer than this part of a step.
+const GAP_PART: u32 = 10;
+
+impl From<&rpc::HistoryPoint> for Point {
+    fn from(point: &rpc::HistoryPoint) -> Self {
+        let rpc::HistoryPoint {
+            at,
+            span,
+            cpu,
+            run_delay,
+            memory_bytes,
+            net_rx_bytes,
+            net_tx_bytes,
+            block_read_bytes,
+            block_write_bytes,
+        } = *point;
+        Self {
+            at: at.0,
+            span_nanos: nanos(span),
+            cpu_nanos: cpu.map(nanos),
+            run_delay_nanos: run_delay.map(nanos),
+            memory_bytes,
+            net_rx_bytes,
+            net_tx_bytes,
+            block_read_bytes,
+            block_write_bytes,
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    fn point(at_s: u64, span_s: u64) -> rpc::HistoryPoint {
+        rpc::HistoryPoint {
+            at: Timestamp::from_millis(at_s * 1_000),
+            span: Duration::from_secs(span_s),
+            ..rpc::HistoryPoint::default()
+        }
+    }
+
+    /// The task ended after 20 s, and began again at 54; two looks failed before 90, whose point tells of all of that.
+    #[test]
+    fn what_nobody_knows_is_a_gap() {
+        let points = vec![point(10, 10), point(20, 10), point(60, 6), point(90, 30)];
+        let task = rpc::TaskHistory {
+            points,
+            ..rpc::TaskHistory::default()
+        };
+
+        let told = TaskHistory::new(&task, Duration::from_secs(10));
+
+        let (from, to) = (20_000_000_000, 54_000_000_000);
+        assert_eq!(told.gaps, [Gap { from, to }]);
+        assert_eq!(told.points.len(), 4);
+    }
+
+    #[test]
+    fn two_clocks_make_no_gap() {
+        let mut late = point(20, 10);
+        late.at = Timestamp(late.at.0 + 3_000_000);
+        let task = rpc::TaskHistory {
+            points: vec![point(10, 10), late],
+            ..rpc::TaskHistory::default()
+        };
+
+        assert_eq!(TaskHistory::new(&task, Duration::from_secs(10)).gaps, []);
+    }
+}

@@ -1,0 +1,54 @@
+//! What an allocation used in the last minutes, in steps.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::id::{AllocId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// What an allocation used in the last minutes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocHistory {
+    /// The allocation.
+    pub alloc_id: AllocId,
+    /// Time from one look to the next.
+    pub step: Duration,
+    /// For how long a point is kept.
+    pub kept: Duration,
+    /// Since when the node's agent looks: nothing is known from before.
+    pub since: Timestamp,
+    /// Its tasks by name, also those that ended since.
+    pub tasks: BTreeMap<String, TaskHistory>,
+}
+
+/// What a task used in the last minutes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskHistory {
+    /// From old to new. There is none for a time in which the task did not run.
+    pub points: Vec<HistoryPoint>,
+    /// Why values are absent from the newest points, or all points: name of the value, or `history`, and the reason.
+    pub absent: BTreeMap<String, String>,
+}
+
+/// What a task used in a span of time. A value that cannot be had is absent, never zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryPoint {
+    /// The span's end.
+    pub at: Timestamp,
+    /// How long it was: about a step; less for a task that began in it, more after looks that failed.
+    pub span: Duration,
+    /// CPU time, from eBPF.
+    pub cpu: Option<Duration>,
+    /// How long its threads waited for a CPU, together; from eBPF.
+    pub run_delay: Option<Duration>,
+    /// Bytes of memory charged at the end of the span, from the cgroup.
+    pub memory_bytes: Option<u64>,
+    /// Bytes received, from eBPF.
+    pub net_rx_bytes: Option<u64>,
+    /// Bytes sent, from eBPF.
+    pub net_tx_bytes: Option<u64>,
+    /// Bytes read from block devices, from eBPF.
+    pub block_read_bytes: Option<u64>,
+    /// Bytes written to block devices, from eBPF.
+    pub block_write_bytes: Option<u64>,
+}
