@@ -66,6 +66,13 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
+    /// One that somebody else made, and removes.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
+    }
+
     /// Its directory, open.
     pub(crate) fn open(&self) -> io::Result<File> {
         File::open(&self.path)

@@ -2,6 +2,7 @@
 
 mod bpf_cost;
 mod client;
+mod collection;
 mod driver_process;
 mod gc;
 mod gc_node;
@@ -44,6 +45,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("tasks", tasks::run),
     ("log_throughput", log_throughput::run),
     ("bpf_cost", bpf_cost::run),
+    ("collection", collection::run),
     ("net_setup", net_setup::run),
     ("gc", gc::run),
     ("gc_node", gc_node::run),

@@ -3,7 +3,8 @@
 //! A child process holds the FIFOs as tasks do, open read-write, and writes numbered lines of 128 bytes,
 //! 4 KiB at a time, as fast as they are taken; so this process's CPU time is the reader's alone.
 //! `paced_1000` is the common case: 1 000 FIFOs with 100 lines/s each, one line a write; the writing process also
-//! sees how long lines take to be in their files ([`delay`]).
+//! sees how long lines take to be in their files ([`delay`]). Its first second is not counted, for anybody: tasks write for
+//! hours, and in it each stream finds its pace and makes its files.
 //!
 //! The rivals are the loop with its epoll engine, a bare epoll loop that reads and writes or that splices
 //! ([`bare`]), and a `cat` for each FIFO ([`cat`]). Lines are counted afterwards in the files, so that a fast loop that loses is seen.
@@ -42,6 +43,8 @@ const LIMITS: RotateLimits = RotateLimits {
     max_files: 10,
     max_file_bytes: 10 << 20,
 };
+/// Lines of each stream that are paced and not counted: a second's.
+const WARM_UP_LINES: u64 = 100;
 /// Far above what draining the last bytes takes.
 const DETACH_WAIT: Duration = Duration::from_mins(1);
 
@@ -50,8 +53,9 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let bytes: u64 = context.pick(1 << 30, 256 << 20);
     let paced = Load {
         fifos: 1_000,
-        lines: context.pick(500, 200),
+        lines: context.pick(600, 300),
         pace: Duration::from_millis(10),
+        warm_up: WARM_UP_LINES,
     };
     let mut tally = Tally::default();
     for _ in 0..context.rounds() {
@@ -60,6 +64,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
                 fifos,
                 lines: bytes / fifos / lines::LINE_BYTES,
                 pace: Duration::ZERO,
+                warm_up: 0,
             };
             round(context, load, &fifos.to_string(), &mut tally)?;
         }
@@ -99,7 +104,7 @@ impl Drained {
         let (wall, cpu) = (self.wall.as_secs_f64(), self.cpu.as_secs_f64());
         let lost = (format!("lines_lost_{case}"), "lines", self.lost as f64);
         if !load.pace.is_zero() {
-            let lines = (load.fifos * load.lines) as f64;
+            let lines = (load.fifos * (load.lines - load.warm_up)) as f64;
             let delay = self.delay.map_or(f64::NAN, |delay| delay.as_secs_f64());
             return vec![
                 (format!("delay_ms_p99_{case}"), "ms", delay * 1e3),
@@ -123,6 +128,42 @@ impl Drained {
             (format!("mb_per_cpu_s_{case}"), "MB/s", bytes / 1e6 / cpu),
             lost,
         ]
+    }
+}
+
+/// What this process spends on a load.
+struct Clocks {
+    begun: Instant,
+    clock: CpuClock,
+    wall: Duration,
+    cpu: Duration,
+    stopped: bool,
+}
+
+impl Clocks {
+    fn start() -> anyhow::Result<Self> {
+        Ok(Self {
+            begun: Instant::now(),
+            clock: CpuClock::of_process()?,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            stopped: false,
+        })
+    }
+
+    /// What was spent up to here does not count.
+    fn restart(&mut self) -> anyhow::Result<()> {
+        *self = Self::start()?;
+        Ok(())
+    }
+
+    /// What is spent after the first call does not count.
+    fn stop(&mut self) -> anyhow::Result<()> {
+        if !self.stopped {
+            (self.wall, self.cpu) = (self.begun.elapsed(), self.clock.elapsed()?);
+            self.stopped = true;
+        }
+        Ok(())
     }
 }
 
@@ -186,43 +227,50 @@ impl Place {
             streams.push(runtime.block_on(ring.attach(spec))?);
         }
         let writer = self.writer()?;
-        let (begun, clock) = (Instant::now(), CpuClock::of_process()?);
-        let delay = writer.run()?;
+        let mut spent = Clocks::start()?;
+        let delay = writer.run(|| spent.restart())?;
+        if delay.is_some() {
+            // All is in the files by now: what detaching takes is no part of a stream's steady state.
+            spent.stop()?;
+        }
         let detached = streams
             .iter()
             .map(|&stream| ring.detach(stream, DETACH_WAIT));
         let reports = runtime.block_on(try_join_all(detached))?;
-        let (wall, cpu) = (begun.elapsed(), clock.elapsed()?);
+        spent.stop()?;
         ring.stop();
         let bytes: u64 = reports.iter().map(|report| report.stats.bytes).sum();
-        self.judge((wall, cpu, delay), bytes)
+        self.judge((spent.wall, spent.cpu, delay), bytes)
     }
 
     /// Drained by the bare loop.
     fn bare(self, by: bare::Move) -> anyhow::Result<Drained> {
         let writer = self.writer()?;
-        let (begun, clock) = (Instant::now(), CpuClock::of_process()?);
+        let mut spent = Clocks::start()?;
         let (fifos, logs, expected) = (&self.fifos, self.logs(), self.load.bytes());
         let (bytes, delay) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| bare::drain(fifos, &logs, LIMITS, expected, by));
-            let delay = writer.run()?;
+            let delay = writer.run(|| spent.restart())?;
             let bytes = reader
                 .join()
                 .map_err(|_panic| anyhow::anyhow!("the bare loop panicked"))??;
             anyhow::Ok((bytes, delay))
         })?;
-        let (wall, cpu) = (begun.elapsed(), clock.elapsed()?);
-        self.judge((wall, cpu, delay), bytes)
+        spent.stop()?;
+        self.judge((spent.wall, spent.cpu, delay), bytes)
     }
 
     /// Drained by a process for each FIFO.
     fn cat(mut self) -> anyhow::Result<Drained> {
-        let cats = Cats::start(&self.fifo_dir(), &self.logs(), self.load.fifos)?;
+        let mut cats = Cats::start(&self.fifo_dir(), &self.logs(), self.load.fifos)?;
         let writer = self.writer()?;
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         // The processes end when nobody has their FIFOs open for writing.
         drop(std::mem::take(&mut self.fifos));
-        let delay = writer.run()?;
+        let delay = writer.run(|| {
+            begun = Instant::now();
+            cats.restart()
+        })?;
         let cpu = cats.finish()?;
         self.judge((begun.elapsed(), cpu, delay), self.load.bytes())
     }

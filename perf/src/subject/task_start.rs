@@ -35,7 +35,7 @@ use crate::cgroup::CgroupDir;
 use crate::harness::{Context, Metric, TURNS, Tally};
 use crate::subject::driver_process::DriverProcess;
 
-pub(super) use sleepers::Sleepers;
+pub(super) use sleepers::{Sleeper, Sleepers};
 
 use bare::Script;
 use clock::Words;

@@ -21,7 +21,7 @@ pub(super) struct Cats {
 
 struct Cat {
     child: Child,
-    /// CPU time until it waited for bytes.
+    /// CPU time that does not count.
     begun: Duration,
 }
 
@@ -46,6 +46,14 @@ impl Cats {
             cat.begun = cpu(cat.child.id())?;
         }
         Ok(this)
+    }
+
+    /// What they used up to here does not count.
+    pub(super) fn restart(&mut self) -> anyhow::Result<()> {
+        for cat in &mut self.cats {
+            cat.begun = cpu(cat.child.id())?;
+        }
+        Ok(())
     }
 
     /// CPU time of all of them, once they have come to the end: nobody has a FIFO open for writing any more.

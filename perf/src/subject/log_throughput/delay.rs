@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::lines;
+use super::writer::Load;
 use crate::harness::Latencies;
 
 /// Streams that are watched.
@@ -22,12 +23,20 @@ pub(super) struct Written {
     /// By line, then by stream: nanoseconds since the begin, 0 for not yet.
     at: Vec<AtomicU64>,
     lines: u64,
+    /// The first of them, which do not count.
+    warm_up: u64,
     streams: Vec<u64>,
 }
 
 impl Written {
-    /// For `lines` lines of each of `fifos`.
-    pub(super) fn new(fifos: u64, lines: u64) -> Self {
+    /// For the lines of a load.
+    pub(super) fn new(load: Load) -> Self {
+        let Load {
+            fifos,
+            lines,
+            warm_up,
+            ..
+        } = load;
         let watched = WATCHED.min(fifos);
         let streams: Vec<u64> = (0..watched).map(|n| n * fifos / watched).collect();
         let at = (0..lines * watched).map(|_| AtomicU64::new(0)).collect();
@@ -36,6 +45,7 @@ impl Written {
             begun,
             at,
             lines,
+            warm_up,
             streams,
         }
     }
@@ -63,7 +73,9 @@ impl Written {
                 for line in file.seen..there.min(self.lines) {
                     let at = self.slot(number, line).load(Ordering::Acquire);
                     let now = self.begun.elapsed();
-                    delays.add(now.saturating_sub(Duration::from_nanos(at)));
+                    if line >= self.warm_up {
+                        delays.add(now.saturating_sub(Duration::from_nanos(at)));
+                    }
                     grown = Instant::now();
                 }
                 file.seen = there.max(file.seen);

@@ -29,6 +29,8 @@ pub(super) struct Load {
     pub(super) lines: u64,
     /// Time between two lines of a FIFO; zero is as fast as they are taken.
     pub(super) pace: Duration,
+    /// The first of the lines, which do not count.
+    pub(super) warm_up: u64,
 }
 
 impl Load {
@@ -40,6 +42,7 @@ impl Load {
 /// The writing process, waiting for a sign.
 #[derive(Debug)]
 pub(super) struct Writer {
+    load: Load,
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
@@ -52,6 +55,7 @@ impl Writer {
             load.fifos,
             load.lines,
             u64::try_from(load.pace.as_micros())?,
+            load.warm_up,
         ];
         let numbers = numbers.map(|number| OsString::from(number.to_string()));
         let args = [dir.as_os_str()]
@@ -63,6 +67,7 @@ impl Writer {
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let mut writer = Self {
+            load,
             child,
             stdin,
             stdout,
@@ -78,14 +83,21 @@ impl Writer {
     }
 
     /// Lets it write everything, and returns when it has: the delay of lines that were paced, at the 99th of
-    /// a hundred.
-    pub(super) fn run(mut self) -> anyhow::Result<Option<Duration>> {
+    /// a hundred. Calls `begin` when those lines are written that do not count, if there are any.
+    pub(super) fn run(
+        mut self,
+        begin: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Duration>> {
         self.stdin
             .take()
             .context("its input is piped")?
             .write_all(b"g")?;
         let mut told = String::new();
         let mut stdout = self.stdout.take().context("its output is piped")?;
+        if self.load.warm_up > 0 {
+            stdout.read_exact(&mut [0]).context("the writer is warm")?;
+            begin()?;
+        }
         stdout.read_to_string(&mut told)?;
         let status = self.child.wait()?;
         ensure!(status.success(), "the writer ended with {status}");
@@ -113,13 +125,14 @@ pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
         .iter()
         .map(|number| Ok(number.to_str().context("a number is text")?.parse()?))
         .collect::<anyhow::Result<_>>()?;
-    let [fifos, lines, pace_us] = numbers[..] else {
-        anyhow::bail!("three numbers")
+    let [fifos, lines, pace_us, warm_up] = numbers[..] else {
+        anyhow::bail!("four numbers")
     };
     let load = Load {
         fifos,
         lines,
         pace: Duration::from_micros(pace_us),
+        warm_up,
     };
     let mut files = Vec::new();
     for number in 0..fifos {
@@ -169,7 +182,7 @@ fn write_all(files: &mut [File], load: Load) -> anyhow::Result<()> {
 /// files, which are beside the FIFOs. Says the delay in microseconds.
 fn write_paced(files: &mut [File], load: Load, fifos: &Path) -> anyhow::Result<()> {
     let logs = fifos.with_file_name(super::LOGS);
-    let written = Written::new(load.fifos, load.lines);
+    let written = Written::new(load);
     let delays = std::thread::scope(|scope| {
         let watch = scope.spawn(|| written.watch(&logs));
         write_in_turn(files, load, &written)?;
@@ -186,6 +199,10 @@ fn write_in_turn(files: &mut [File], load: Load, written: &Written) -> anyhow::R
     let mut due = Duration::ZERO;
     let mut buffer = Vec::new();
     for line in 0..load.lines {
+        if line == load.warm_up && line > 0 {
+            std::io::stdout().write_all(b"w")?;
+            std::io::stdout().flush()?;
+        }
         buffer.clear();
         lines::append(&mut buffer, line);
         for (stream, file) in (0..).zip(&mut *files) {

@@ -52,6 +52,22 @@ impl Sleepers {
     }
 }
 
+/// A program that sleeps until it is killed.
+pub(in crate::subject) struct Sleeper(Script);
+
+impl Sleeper {
+    pub(in crate::subject) fn new() -> anyhow::Result<Self> {
+        let mut script = Script::new(0);
+        script.exec(&[c"/bin/sleep", c"infinity"])?;
+        Ok(Self(script))
+    }
+
+    /// Starts one in `cgroup`: whoever empties that ends it, and waits for it.
+    pub(in crate::subject) fn start(&self, cgroup: &Cgroup) -> anyhow::Result<()> {
+        bare::start(&self.0, cgroup).map(drop)
+    }
+}
+
 fn end(live: Vec<(anyhow::Result<Started>, Cgroup)>) -> anyhow::Result<()> {
     let mut outcome = Ok(());
     for (started, cgroup) in live {

@@ -1,0 +1,232 @@
+//! `collection`: what it takes to learn what every task of a node uses.
+//!
+//! 100, 1 000 and 5 000 tasks, each with groups as the agent makes them and a process that sleeps. Ours is what the
+//! agent does every ten seconds: the maps of CPU time, networks and disks, read in batches. The rivals ([`rivals`]) are the files of the tasks' groups
+//! (CPU time, memory, disks), kept open or opened each time, and a scan of `/proc`. Everybody collects some times in a row and then it is another's
+//! turn, so that one collection in each finds the caches as the others left them; what that one takes is `cold_us_per_task`.
+//!
+//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; and `memory_us_per_task`, the one file
+//! of each task that a step of the history reads besides, kept open.
+
+mod rivals;
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
+use muster_agent::cgroup::{Hierarchies, Limits, NodeTree, TaskCgroup};
+use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
+
+use crate::cgroup::Cgroup;
+use crate::harness::{Context, CpuClock, Metric, Tally};
+use crate::subject::task_start::Sleeper;
+use rivals::{Held, Opened, scan_processes};
+
+/// The rivals' names, as `budgets.toml` knows them.
+const HELD: &str = "cgroup files kept open";
+const OPENED: &str = "cgroup files opened each time";
+const SCAN: &str = "a scan of /proc";
+
+/// The subject.
+pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, all)?;
+    let mut tally = Tally::default();
+    for count in [100, 1_000, 5_000] {
+        let node = Node::start(context, count)?;
+        let measured = node.measure(context, &mut tally);
+        node.end()?;
+        measured?;
+    }
+    Ok(tally.finish())
+}
+
+/// A node's tree, its tasks, and the programs that watch them.
+struct Node {
+    tree: NodeTree,
+    tasks: Vec<rivals::Dirs>,
+    /// The same as the programs know them.
+    ids: Vec<u64>,
+    bpf: Option<Bpf>,
+    config: BpfConfig,
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn start(context: &Context, count: usize) -> anyhow::Result<Self> {
+        let dir = context.subdir()?;
+        let name = format!("muster-perf-{}-collect", std::process::id());
+        let tree = NodeTree::create(&Hierarchies::probe()?, &name)?;
+        let config = BpfConfig {
+            pin_dir: ensure_bpffs(dir.path())?.join("muster-perf"),
+            cgroup_dir: tree.v2_dir().to_owned(),
+            task_level: tree.task_level().context("in a cgroup namespace")?,
+        };
+        let mut node = Self {
+            tree,
+            tasks: Vec::new(),
+            ids: Vec::new(),
+            bpf: None,
+            config,
+            dir,
+        };
+        match node.fill(count) {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                node.end()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&mut self, count: usize) -> anyhow::Result<()> {
+        let bpf = self.bpf.insert(Bpf::open(&self.config)?);
+        let sleeper = Sleeper::new()?;
+        for number in 0..count {
+            let task = TaskCgroup::create(
+                &self.tree,
+                &format!("a{number}"),
+                "main",
+                &Limits::default(),
+            )?;
+            bpf.watch(task.id())?;
+            self.ids.push(task.id());
+            self.tasks.push(rivals::Dirs::of(&task));
+            sleeper.start(&Cgroup::at(task.dir()))?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+        let count = self.tasks.len();
+        let bpf = self.bpf.as_ref().context("the programs are loaded")?;
+        let held = Held::open(&self.tasks, &rivals::FILES)?;
+        let memory = Held::open(&self.tasks, &[rivals::MEMORY])?;
+        let opened = Opened::new(&self.tasks);
+        let all_there = |tasks: usize| {
+            ensure!(tasks == count, "{tasks} of {count} tasks");
+            Ok(tasks)
+        };
+        let mut ours = || all_there(bpf.collect_totals(count)?.len());
+        let mut all = || all_there(bpf.collect()?.len());
+        let mut memory = || memory.read();
+        let mut held = || held.read();
+        let mut opened = || opened.read();
+        let mut scan = || scan_processes(count);
+        // As many tasks in each round, whatever their number.
+        let times = (context.pick(50_000, 20_000) / count).max(4);
+        for _ in 0..context.rounds() {
+            let spent = Spent::on(times, &mut ours)?;
+            let told = |name| format!("{name}_{count}");
+            for (name, of) in METRICS {
+                tally.ours(&told(name), "µs", of(&spent));
+            }
+            tally.ours(
+                &told("all_us_per_task"),
+                "µs",
+                Spent::on(times, &mut all)?.each(),
+            );
+            let memory = Spent::on(times, &mut memory)?;
+            tally.ours(&told("memory_us_per_task"), "µs", memory.each());
+            let rivals: [(&str, &mut Collect<'_>); 3] =
+                [(HELD, &mut held), (OPENED, &mut opened), (SCAN, &mut scan)];
+            for (rival, collect) in rivals {
+                let spent = Spent::on(times.div_ceil(RIVALS_PART), collect)?;
+                for (name, of) in METRICS {
+                    tally.rival(&told(name), "µs", rival, of(&spent));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the processes and removes everything.
+    fn end(self) -> anyhow::Result<()> {
+        let Self {
+            tree,
+            tasks,
+            ids,
+            bpf,
+            config,
+            dir,
+        } = self;
+        fs::write(tree.v2_dir().join("cgroup.kill"), "1")?;
+        for _ in 0..ids.len() {
+            match waitid(WaitId::All, WaitIdOptions::EXITED) {
+                Ok(_) => {}
+                // One that was not started.
+                Err(rustix::io::Errno::CHILD) => break,
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+        drop((bpf, tasks));
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(tree.remove())?;
+        remove_pins(&config.pin_dir)?;
+        unmount_bpffs(dir.path())?;
+        Ok(())
+    }
+}
+
+/// Learns about all tasks, and says of how many.
+type Collect<'a> = dyn FnMut() -> anyhow::Result<usize> + 'a;
+
+/// What is told of collections.
+type Told = (&'static str, fn(&Spent) -> f64);
+
+const METRICS: [Told; 3] = [
+    ("us_per_task", Spent::each),
+    ("cpu_us_per_task", |spent| per_task(spent.cpu, spent.tasks)),
+    ("cold_us_per_task", |spent| {
+        per_task(spent.first, spent.tasks_first)
+    }),
+];
+
+/// How many times oftener ours is repeated in a row: it takes that much less time.
+const RIVALS_PART: usize = 5;
+
+/// What was spent on how many tasks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    wall: Duration,
+    cpu: Duration,
+    tasks: usize,
+    /// On the first of all collections, after somebody else's.
+    first: Duration,
+    tasks_first: usize,
+}
+
+impl Spent {
+    /// Collects so many times in a row, and once before that.
+    fn on(times: usize, collect: &mut Collect<'_>) -> anyhow::Result<Self> {
+        let begun = Instant::now();
+        let tasks_first = collect()?;
+        let mut spent = Self {
+            first: begun.elapsed(),
+            tasks_first,
+            ..Self::default()
+        };
+        let (begun, clock) = (Instant::now(), CpuClock::of_process()?);
+        for _ in 0..times {
+            spent.tasks += collect()?;
+        }
+        (spent.cpu, spent.wall) = (clock.elapsed()?, begun.elapsed());
+        Ok(spent)
+    }
+
+    fn each(&self) -> f64 {
+        per_task(self.wall, self.tasks)
+    }
+}
+
+fn per_task(spent: Duration, tasks: usize) -> f64 {
+    spent.as_secs_f64() * 1e6 / tasks as f64
+}

@@ -1,0 +1,119 @@
+//! The other ways: files of the tasks' groups, and of their processes.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use muster_agent::cgroup::TaskCgroup;
+use rustix::process::{Resource, getrlimit};
+
+/// What there is to read of a task, in the first hierarchy that has it: CPU time, memory, its kinds, disks.
+pub(super) const FILES: [&[&str]; 4] = [
+    &["cpu.stat"],
+    MEMORY,
+    &["memory.stat"],
+    &["io.stat", "blkio.throttle.io_service_bytes"],
+];
+/// What counts against the limit of memory.
+pub(super) const MEMORY: &[&str] = &["memory.current", "memory.usage_in_bytes"];
+/// More than any of them holds.
+const FILE_BYTES: usize = 16 << 10;
+/// Descriptors that are left to everything else.
+const OTHER_DESCRIPTORS: u64 = 1_000;
+
+/// The directories of a task's groups.
+pub(super) struct Dirs(Vec<PathBuf>);
+
+impl Dirs {
+    pub(super) fn of(task: &TaskCgroup) -> Self {
+        let v1 = task.joins().into_iter();
+        let v1 = v1.filter_map(|procs| procs.parent().map(Path::to_owned));
+        Self([task.dir().to_owned()].into_iter().chain(v1).collect())
+    }
+
+    fn files(&self, wanted: &[&[&str]]) -> Vec<PathBuf> {
+        let paths = wanted.iter().filter_map(|names| {
+            let dirs = self.0.iter();
+            let mut paths = dirs.flat_map(|dir| names.iter().map(|name| dir.join(name)));
+            paths.find(|path| path.exists())
+        });
+        paths.collect()
+    }
+}
+
+/// Files that are kept open, of as many tasks as there are descriptors for.
+pub(super) struct Held(Vec<Vec<File>>);
+
+impl Held {
+    /// A file of each kind that is `wanted`.
+    pub(super) fn open(tasks: &[Dirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        // Two of these live at a time, and one of them has one file a task.
+        let room = descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() as u64 + 1);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let open = |dirs: &Dirs| dirs.files(wanted).iter().map(File::open).collect();
+        let held = tasks.iter().take(room).map(open);
+        Ok(Self(held.collect::<Result<_, _>>()?))
+    }
+
+    pub(super) fn read(&self) -> anyhow::Result<usize> {
+        let mut buffer = [0; FILE_BYTES];
+        for file in self.0.iter().flatten() {
+            let read = file.read_at(&mut buffer, 0)?;
+            number(&buffer[..read])?;
+        }
+        Ok(self.0.len())
+    }
+}
+
+/// Files that are opened whenever they are read.
+pub(super) struct Opened(Vec<Vec<PathBuf>>);
+
+impl Opened {
+    pub(super) fn new(tasks: &[Dirs]) -> Self {
+        Self(tasks.iter().map(|dirs| dirs.files(&FILES)).collect())
+    }
+
+    pub(super) fn read(&self) -> anyhow::Result<usize> {
+        let mut buffer = [0; FILE_BYTES];
+        for path in self.0.iter().flatten() {
+            let mut file = File::open(path)?;
+            let read = file.read(&mut buffer)?;
+            number(&buffer[..read])?;
+        }
+        Ok(self.0.len())
+    }
+}
+
+/// CPU time, memory and group of every process; at least `count` of them are tasks'.
+pub(super) fn scan_processes(count: usize) -> anyhow::Result<usize> {
+    let mut buffer = [0; FILE_BYTES];
+    let mut seen = 0;
+    for entry in fs::read_dir("/proc")? {
+        let dir = entry?.path();
+        let name = dir.file_name().and_then(|name| name.to_str());
+        if !name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            continue;
+        }
+        for name in ["stat", "cgroup"] {
+            // It may have ended.
+            let Ok(mut file) = File::open(dir.join(name)) else {
+                continue;
+            };
+            let read = file.read(&mut buffer).unwrap_or(0);
+            number(&buffer[..read])?;
+        }
+        seen += 1;
+    }
+    ensure!(seen >= count, "{seen} processes");
+    Ok(count)
+}
+
+/// The last number of a text: what a reader of these files does at least.
+fn number(text: &[u8]) -> anyhow::Result<Option<u64>> {
+    let text = std::str::from_utf8(text).context("it is text")?;
+    let mut words = text.split_ascii_whitespace().rev();
+    Ok(words.find_map(|word| word.parse().ok()))
+}
