@@ -367,7 +367,8 @@ async fn history_of_a_task_begins_with_it() {
                 assert_eq!(main.points.is_empty(), main.absent.contains_key("history"));
                 (!main.points.is_empty()).then(|| (**told).clone())
             }
-            other => panic!("{other:?}"),
+            // The process is a moment older than what the agent knows of it.
+            _ => None,
         }
     })
     .await;
