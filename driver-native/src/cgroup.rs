@@ -8,11 +8,12 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use muster_driver::CgroupPlacement;
 use rustix::fs::{CWD, Mode, OFlags};
 use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits;
 use crate::process;
@@ -30,45 +31,86 @@ pub(crate) struct OpenCgroupError {
 /// The v2 cgroup of a task.
 #[derive(Debug)]
 pub(crate) struct TaskCgroup {
-    dir: OwnedFd,
-    /// Held open, so that a kill by the kernel is seen even when the cgroup was removed first.
-    /// `None` where the memory controller is not in the v2 hierarchy.
-    memory_events: Option<File>,
+    path: Box<Path>,
+    /// The directory's number, which no other cgroup ever has: one that was made at the same path is not the task's.
+    inode: u64,
+    /// Open, for as many tasks as have a place.
+    dir: Option<OwnedFd>,
+    place: Option<OwnedSemaphorePermit>,
+}
+
+/// A cgroup's directory.
+#[derive(Debug)]
+pub(crate) enum CgroupDir<'a> {
+    Held(BorrowedFd<'a>),
+    Opened(OwnedFd),
+}
+
+impl AsFd for CgroupDir<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Held(dir) => *dir,
+            Self::Opened(dir) => dir.as_fd(),
+        }
+    }
 }
 
 impl TaskCgroup {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenCgroupError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| {
-            OpenCgroupError {
-                path: path.to_owned(),
-                source: source.into(),
-            }
+        let (dir, inode) = open_dir(path).map_err(|source| OpenCgroupError {
+            path: path.to_owned(),
+            source,
         })?;
         // Without it, what a task leaves running cannot be reached: such a cgroup is refused.
         open_in(dir.as_fd(), "cgroup.kill", OFlags::WRONLY).map_err(|source| OpenCgroupError {
             path: path.join("cgroup.kill"),
             source,
         })?;
-        let memory_events = open_in(dir.as_fd(), "memory.events", OFlags::RDONLY).ok();
-        let memory_events = memory_events.map(|file| File::from(held(file.into())));
-        let dir = held(dir);
-        Ok(Self { dir, memory_events })
+        Ok(Self {
+            path: path.into(),
+            inode,
+            dir: Some(held(dir)),
+            place: None,
+        })
     }
 
-    /// For `clone3`.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
+    /// The task runs: from now on the directory is open only if there is a place, so that a driver can have more tasks
+    /// than files.
+    pub(crate) fn settle(&mut self, places: &Arc<Semaphore>) {
+        self.place = Arc::clone(places).try_acquire_owned().ok();
+        if self.place.is_none() {
+            self.dir = None;
+        }
+    }
+
+    /// For `clone3`, and for what is in it.
+    ///
+    /// # Errors
+    ///
+    /// The cgroup was removed.
+    pub(crate) fn dir(&self) -> io::Result<CgroupDir<'_>> {
+        if let Some(dir) = &self.dir {
+            return Ok(CgroupDir::Held(dir.as_fd()));
+        }
+        match open_dir(&self.path)? {
+            (dir, inode) if inode == self.inode => Ok(CgroupDir::Opened(dir)),
+            _another => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn open_in(&self, name: &str, access: OFlags) -> io::Result<File> {
+        open_in(self.dir()?.as_fd(), name, access)
     }
 
     /// The file through which a process moves itself here.
     pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
-        Ok(open_in(self.dir.as_fd(), "cgroup.procs", OFlags::WRONLY)?.into())
+        Ok(self.open_in("cgroup.procs", OFlags::WRONLY)?.into())
     }
 
     /// Kills every process in the cgroup and below it: frozen, stopped or in sessions of their own.
     pub(crate) fn kill(&self) -> io::Result<()> {
-        let killed = open_in(self.dir.as_fd(), "cgroup.kill", OFlags::WRONLY)
+        let killed = self
+            .open_in("cgroup.kill", OFlags::WRONLY)
             .and_then(|mut file| file.write_all(b"1"));
         match killed {
             Err(error) if removed(&error) => Ok(()),
@@ -86,26 +128,16 @@ impl TaskCgroup {
     }
 
     /// Processes of the task that the kernel killed for want of memory. Zero where the memory
-    /// controller is elsewhere: then the agent knows.
+    /// controller is elsewhere, and when the cgroup was removed: then the agent knows.
     pub(crate) fn oom_kills(&self) -> u64 {
-        let Some(mut file) = self.memory_events.as_ref() else {
-            return 0;
-        };
-        let mut text = String::new();
-        let read = io::Seek::rewind(&mut file).and_then(|()| {
-            file.take(limits::KERNEL_FILE_BYTES_MAX)
-                .read_to_string(&mut text)
-        });
-        match read {
-            Ok(_bytes) => field(&text, "oom_kill").unwrap_or(0),
-            Err(_removed) => 0,
-        }
+        let text = self.read("memory.events").unwrap_or_default();
+        field(&text, "oom_kill").unwrap_or(0)
     }
 
     /// A small file of the cgroup.
     pub(crate) fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::with_capacity(limits::KERNEL_FILE_BYTES);
-        open_in(self.dir.as_fd(), name, OFlags::RDONLY)?
+        self.open_in(name, OFlags::RDONLY)?
             .take(limits::KERNEL_FILE_BYTES_MAX)
             .read_to_string(&mut text)?;
         Ok(text)
@@ -169,6 +201,14 @@ pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
         let (key, value) = line.split_once(' ')?;
         (key == name).then(|| value.parse().ok())?
     })
+}
+
+/// A cgroup's directory and its number.
+fn open_dir(path: &Path) -> io::Result<(OwnedFd, u64)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    let inode = rustix::fs::fstat(&dir)?.st_ino;
+    Ok((dir, inode))
 }
 
 fn open_in(dir: BorrowedFd<'_>, name: &str, access: OFlags) -> io::Result<File> {

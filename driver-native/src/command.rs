@@ -27,7 +27,7 @@ use crate::spawn::{
     MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, held, spawn, user_namespace,
 };
 use crate::user::UserError;
-use crate::{init, limits};
+use crate::{init, limits, starters};
 
 /// Why a process was not started.
 #[derive(Debug, Error)]
@@ -57,6 +57,9 @@ pub(crate) enum StartProcessError {
         #[source]
         source: SpawnError,
     },
+    /// There is no thread to start it, or it failed.
+    #[error("the thread that was to start it failed")]
+    Thread(#[source] io::Error),
     /// The process was started and could not be looked at.
     #[error("look at the started process")]
     Look(#[source] io::Error),
@@ -81,6 +84,9 @@ impl StartProcessError {
 
     /// Errors of a node that is short of something, which passes.
     fn passing(&self) -> bool {
+        if matches!(self, Self::Isolation(IsolationError::Changed)) {
+            return true;
+        }
         let mut source: Option<&dyn Error> = Some(self);
         while let Some(error) = source {
             if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -170,6 +176,11 @@ pub(crate) fn start_task(
     } = launch;
     let policy = node.policy();
     let confinement = Confinement::decide(config, native, &policy, node.open_files)?;
+    // The thread gave up what such a task keeps, when the node did not allow it yet.
+    let missing = confinement.capabilities.without(starters::bounding());
+    if !missing.is_empty() {
+        return Err(IsolationError::Changed.into());
+    }
     let network = network(config, native)?;
     if confinement.level == Level::Raw {
         let script = Script::default();
@@ -206,12 +217,15 @@ pub(crate) fn start_task(
     }
     // What a network namespace stands for is open until the process is in it.
     let namespaces = u64::from(namespaces.cast_unsigned());
-    let spawned = launch.run(
+    let mut spawned = launch.run(
         script,
         &confinement,
         ids.as_ref().map(AsFd::as_fd),
         namespaces,
     )?;
+    if let Some(mounts) = spawned.left.take() {
+        node.mounts.keep(mounts);
+    }
     drop(network);
     Ok((spawned, range))
 }
@@ -350,7 +364,9 @@ impl Launch<'_> {
                 namespaces,
             })
         };
-        let spawned = match start(&script, self.cgroup.map(TaskCgroup::as_fd)) {
+        let cgroup = self.cgroup.map(TaskCgroup::dir).transpose();
+        let cgroup = cgroup.map_err(StartProcessError::Look)?;
+        let spawned = match start(&script, cgroup.as_ref().map(AsFd::as_fd)) {
             Err(SpawnError::IntoCgroup { source }) => {
                 debug!(%source, "the kernel makes no process in this cgroup; the process joins it");
                 self.join_cgroups_first(&mut script)?;
@@ -505,6 +521,9 @@ impl Sight<'_> {
                 paths::give_output(file, (first + uid, first + gid))?;
             }
         }
+        // Nothing but the task's own directories is in it: what the host lends is given back before the task's end is
+        // told.
+        let is_own = mounts.is_empty() && root.is_none();
         let memory = u64::try_from(config.resources.linux.memory_limit_bytes).unwrap_or(0);
         Ok(View {
             template: node.template(&key)?,
@@ -520,6 +539,7 @@ impl Sight<'_> {
             } else {
                 memory
             },
+            proc: if is_own { node.mounts.proc() } else { None },
         })
     }
 

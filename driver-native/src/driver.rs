@@ -20,9 +20,11 @@ use tokio_stream::wrappers::BroadcastStream;
 
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
+use crate::isolation::Confinement;
 use crate::node::{Ability, Node, chain};
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
+use crate::starters::Starters;
 use crate::task::{NativeTask, failed};
 use crate::{exec, limits, signal, stats};
 
@@ -42,6 +44,7 @@ struct Shared {
     tasks: Mutex<HashMap<String, Slot>>,
     events: broadcast::Sender<TaskEvent>,
     spawns: Arc<Semaphore>,
+    starters: Starters,
     open_files: Option<OpenFiles>,
     node: OnceLock<Arc<Node>>,
     /// Told when the node's allowances change.
@@ -76,6 +79,7 @@ impl NativeDriver {
                 tasks: Mutex::default(),
                 events: broadcast::Sender::new(limits::EVENTS_MAX),
                 spawns: Arc::new(Semaphore::new(limits::SPAWNS_MAX)),
+                starters: Starters::default(),
                 open_files,
                 node: OnceLock::new(),
                 configured: watch::Sender::new(()),
@@ -90,26 +94,43 @@ impl NativeDriver {
             .map_err(|_taken| StartTaskError::AlreadyStarted {
                 task_id: config.id.clone(),
             })?;
-        // From here the work goes on when the caller goes away: the closure owns the reservation.
         let reservation = Reservation::new(Arc::clone(&shared), &config.id);
-        let work = async move {
-            let _permit = shared.spawns.acquire().await;
-            let task_name = config.task_name.clone();
-            run_blocking(move || {
-                let node = reservation.shared.node().map_err(StartProcessError::Look)?;
-                let spawns = &reservation.shared.spawns;
-                let (task, handle) = NativeTask::start(config, node, spawns)?;
-                reservation.fill(task);
-                Ok(handle)
-            })
+        let task_name = config.task_name.clone();
+        let handle = Self::begin(reservation, config)
             .await
-            .map_err(|error: StartProcessError| error.into_start_error(&task_name))
-        };
-        let handle = joined(tokio::spawn(work).await).map_err(StartTaskError::Driver)??;
+            .map_err(|error| error.into_start_error(&task_name))?;
         Ok(StartedTask {
             handle,
             network: None,
         })
+    }
+
+    /// Makes the process. Once it has its turn, the work goes on when the caller goes away: the closure owns the
+    /// reservation.
+    async fn begin(
+        reservation: Reservation,
+        config: TaskConfig,
+    ) -> Result<TaskHandle, StartProcessError> {
+        let native = NativeConfig::read(&config.config)?;
+        let shared = Arc::clone(&reservation.shared);
+        let permit = Arc::clone(&shared.spawns).acquire_owned().await;
+        let keeps_nothing = |node: &Arc<Node>| Confinement::keeps_nothing(&native, &node.policy());
+        let keeps_nothing = shared.node.get().is_some_and(keeps_nothing);
+        let work = move || {
+            let _permit = permit;
+            let node = reservation.shared.node().map_err(StartProcessError::Look)?;
+            let spawns = &reservation.shared.spawns;
+            let (task, handle) = NativeTask::start(config, native, node, spawns)?;
+            reservation.fill(task);
+            Ok(handle)
+        };
+        let started = if keeps_nothing {
+            shared.starters.run(work).await
+        } else {
+            let started = tokio::task::spawn_blocking(work).await;
+            started.map_err(io::Error::other)
+        };
+        started.map_err(StartProcessError::Thread)?
     }
 
     fn recover(&self, handle: TaskHandle) -> Result<(), RecoverTaskError> {
@@ -387,13 +408,6 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
-}
-
-fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, DriverError> {
-    result.map_err(|error| DriverError::Failed {
-        message: format!("the driver failed: {error}"),
-        retry: Retry::Never,
-    })
 }
 
 impl TaskDriver for NativeDriver {

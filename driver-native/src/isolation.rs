@@ -4,7 +4,7 @@
 //!   of both, or the named reason why the task does not start. A task never runs with less isolation
 //!   than it was to have: what the machine cannot do is an error.
 //! - `template` is the root that tasks copy, `view` what one task sees in it, `privileges` what it may
-//!   do, `seccomp` which system calls it may make, `ranges` whose ids it has in `strict`.
+//!   do, `mounts` what becomes of its view when it has ended, `seccomp` which system calls it may make, `ranges` whose ids it has in `strict`.
 //!
 //! Nothing here makes a process: it prepares files and writes the calls of a [`Script`], which the
 //! child of [`crate::spawn`] carries out. Namespaces other than the mount namespace are made by the
@@ -13,6 +13,7 @@
 //! [`Script`]: crate::spawn::Script
 
 pub(crate) mod capabilities;
+pub(crate) mod mounts;
 pub(crate) mod privileges;
 pub(crate) mod ranges;
 pub(crate) mod rlimits;
@@ -92,6 +93,8 @@ pub(crate) enum IsolationError {
     NoRange { count: u32 },
     #[error("make the reaper of a task with init = true")]
     Init(#[source] io::Error),
+    #[error("what the node allows was changed while the task started; start it again")]
+    Changed,
     #[error("make what carries files into a task and out of it")]
     Porter(#[source] io::Error),
     #[error(transparent)]
@@ -160,6 +163,14 @@ impl Confinement {
             return Err(IsolationError::Unsupported { what });
         }
         Self::of(config, native, policy, open_files)
+    }
+
+    /// The task keeps none of root's powers for certain, as long as `policy` is the node's.
+    pub(crate) fn keeps_nothing(native: &NativeConfig, policy: &Policy) -> bool {
+        nix::unistd::geteuid().is_root()
+            && native.isolation == Level::Contained
+            && native.cap_add.is_empty()
+            && !policy.allow_uid0
     }
 
     /// What a task has that was allowed when it started.

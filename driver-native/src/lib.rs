@@ -7,7 +7,7 @@
 //!   any other, `cgroup` reaches all of it, `paths` opens what a task could have tampered with.
 //!
 //! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
-//! starts no thread and, but for the reaper of `init` and the porter, no process of its own for a task: one epoll waits
+//! starts no thread of its own for a task (`starters` are a few that start one after the other) and, but for the reaper of `init` and the porter, no process of its own for a task: one epoll waits
 //! for all of them.
 //!
 //! - `actions` carries out a tree of actions in place of a program, in processes beside a reaper; `transfer` fetches
@@ -36,6 +36,7 @@ mod process;
 mod serve;
 mod signal;
 mod spawn;
+mod starters;
 mod stats;
 mod task;
 mod transfer;

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::cgroup::Hierarchy;
 use crate::isolation::IsolationError;
+use crate::isolation::mounts::KeptMounts;
 use crate::isolation::ranges::Ranges;
 use crate::isolation::template::{Template, TemplateError, TemplateKey};
 use crate::isolation::view;
@@ -32,6 +33,10 @@ pub(crate) struct Node {
     /// The host has nothing but cgroup v2, so that a task's own cgroup tells it its limits.
     pub(crate) shows_cgroup: bool,
     pub(crate) hierarchy: Hierarchy,
+    /// Places of tasks whose cgroup is held open.
+    pub(crate) cgroups: Arc<Semaphore>,
+    /// Mounts of tasks that began a moment ago.
+    pub(crate) mounts: KeptMounts,
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, Cached>>,
     init: OnceLock<OwnedFd>,
@@ -70,6 +75,8 @@ impl Node {
             ranges: Ranges::default(),
             shows_cgroup: view::cgroups_are_unified(),
             hierarchy: Hierarchy::default(),
+            cgroups: Arc::new(Semaphore::new(limits::CGROUPS_HELD_MAX)),
+            mounts: KeptMounts::new(),
             policy: RwLock::default(),
             templates: Mutex::default(),
             init: OnceLock::new(),

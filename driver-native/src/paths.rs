@@ -176,13 +176,17 @@ pub(crate) fn open_own_dir(
     owner: Option<Owner>,
 ) -> Result<OwnedFd, PathError> {
     let attempt = || {
-        let made = match rustix::fs::mkdirat(base, name, Mode::RWXU) {
-            Ok(()) => true,
-            Err(rustix::io::Errno::EXIST) => false,
-            Err(source) => return Err(source),
-        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat2(base, name, flags, Mode::empty(), NO_LINKS)?;
+        let open = || rustix::fs::openat2(base, name, flags, Mode::empty(), NO_LINKS);
+        // The agent made most of them.
+        let (dir, made) = match open() {
+            Err(rustix::io::Errno::NOENT) => match rustix::fs::mkdirat(base, name, Mode::RWXU) {
+                Ok(()) => (open()?, true),
+                Err(rustix::io::Errno::EXIST) => (open()?, false),
+                Err(source) => return Err(source),
+            },
+            found => (found?, false),
+        };
         let stat = rustix::fs::fstat(&dir)?;
         if let Some((uid, gid)) = owner.filter(|owner| *owner != (stat.st_uid, stat.st_gid)) {
             give(&dir, (uid, gid))?;

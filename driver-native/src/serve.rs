@@ -175,7 +175,7 @@ fn remove(socket: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// Each task costs the driver four files, and the usual limit is 1 024. The answer is the limit as
+/// Each task costs the driver three files or four, and the usual limit is 1 024. The answer is the limit as
 /// it was, for the tasks: programs that count files with `select` break above 1 024.
 fn raise_open_files() -> Option<OpenFiles> {
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {

@@ -9,7 +9,8 @@
 //!
 //! Nor are the driver's open files copied, of which every live task has some: the child shares their table for one
 //! call, which gives it a table of its own with no more in it than its calls name. What the driver keeps open for a task
-//! has high numbers therefore ([`held`]).
+//! has high numbers therefore ([`held`]). A script may begin with calls that are made before that, the last of which
+//! opens a file for the driver.
 //!
 //! Which calls those are is written by the parent as a [`Script`]: namespaces, mounts, limits, user,
 //! capabilities, seccomp. The child walks it from its first line to its last and runs the program.
@@ -29,8 +30,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use thiserror::Error;
 use tokio::io::Interest;
@@ -85,6 +86,8 @@ pub(crate) struct OpenFiles {
 pub(crate) struct Spawned {
     pub(crate) pid: i32,
     pub(crate) pidfd: Arc<OwnedFd>,
+    /// What the script left to the parent, if it left something.
+    pub(crate) left: Option<OwnedFd>,
 }
 
 impl Spawned {
@@ -146,6 +149,8 @@ struct CloneArgs {
 
 /// From `linux/sched.h`; a 64-bit flag that the libc crate does not name.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+/// From `linux/sched.h`, as the one before: whatever has a handler has its default again.
+const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 /// Highest signal number of Linux.
 const SIGNAL_MAX: c_int = 64;
 /// Size of the kernel's signal set.
@@ -167,8 +172,14 @@ struct Plan {
     file: c_int,
     argv: *const *const c_char,
     envp: *const *const c_char,
+    /// Signals that the child gives their default, signal 1 in bit 0.
+    ignored: u64,
     /// Of this descriptor and those above it the child knows nothing.
     files_end: c_int,
+    /// So many of the first calls are made with the parent's table of files.
+    shared_calls: usize,
+    /// The file that the last of those opened, which is the parent's; -1 is none.
+    left: AtomicI32,
     /// The call that the child is at, by its place in `calls`; past them all is the program.
     at: AtomicU32,
     /// The error number of the call that failed; 0 while none has.
@@ -199,11 +210,20 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         file,
         argv: argv.as_ptr(),
         envp: envp.as_ptr(),
+        ignored: *IGNORED,
         files_end: spawn.script.file_max().max(file).max(2) + 1,
+        shared_calls: spawn.script.shared_calls(),
+        left: AtomicI32::new(-1),
         at: AtomicU32::new(0),
         errno: AtomicI32::new(0),
     };
-    let child = clone_child(&plan, spawn.cgroup, spawn.namespaces)?;
+    let mut child = clone_child(&plan, spawn.cgroup, spawn.namespaces)?;
+    child.left = match plan.left.load(Ordering::Acquire) {
+        // SAFETY: the child opened it in the table of files that it shared with this process, and had one of its own
+        // from then on: nobody else owns it.
+        left @ 0.. => Some(unsafe { OwnedFd::from_raw_fd(left) }),
+        _ => None,
+    };
     let (step, about) = match plan.at.load(Ordering::Acquire) {
         AT_FILES => (Step::CloseFiles, Cow::Borrowed("leave the driver's files")),
         at => spawn.script.describe(at as usize),
@@ -226,6 +246,17 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         }
     }
 }
+
+/// Signals that this process ignores, signal 1 in bit 0: what its own parent left it so, and SIGPIPE, which Rust's
+/// runtime ignores from its start. Nothing here ignores another one later, so that they are asked for once.
+static IGNORED: LazyLock<u64> = LazyLock::new(|| {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let set = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    // A signal that has its default already may get it again. The C library does not say of those that it keeps to itself.
+    set.unwrap_or(u64::MAX)
+});
 
 /// A file that is kept open as long as a task is known, under a number above those of the files that starts need for a
 /// moment: a child copies every file below the highest that its calls name.
@@ -297,6 +328,7 @@ fn clone_child_on(
     let shared = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     let args = CloneArgs {
         flags: u64::from(shared.cast_unsigned())
+            | CLONE_CLEAR_SIGHAND
             | namespaces
             | cgroup.map_or(0, |_dir| CLONE_INTO_CGROUP),
         pidfd: (&raw mut pidfd).addr() as u64,
@@ -321,6 +353,7 @@ fn clone_child_on(
             Ok(Spawned {
                 pid,
                 pidfd: Arc::new(held(pidfd)),
+                left: None,
             })
         }
         _ => {
@@ -423,12 +456,7 @@ fn reap(child: &Spawned) {
 unsafe extern "C" fn child_main(plan: *const Plan) -> ! {
     // SAFETY: the parent keeps the plan until this process has left its memory.
     let plan = unsafe { &*plan };
-    default_signals();
-    if let Some(failed) = own_files(plan.files_end) {
-        plan.at.store(AT_FILES, Ordering::Release);
-        plan.errno.store(failed, Ordering::Release);
-        end();
-    }
+    default_signals(plan.ignored);
     // SAFETY: the plan's pointers are valid, see above.
     let failed = unsafe { prepare_and_exec(plan) };
     plan.errno.store(failed, Ordering::Release);
@@ -451,12 +479,15 @@ fn own_files(end: c_int) -> Option<c_int> {
     (result < 0).then(errno)
 }
 
-/// Gives every signal its default, ignored ones too: a program must not inherit what the driver
-/// ignores.
-fn default_signals() {
+/// Gives ignored signals their default: a program must not inherit what the driver ignores. Those with a handler
+/// have theirs from birth on.
+fn default_signals(ignored: u64) {
     /// The kernel's `struct sigaction`: handler, flags, restorer, mask.
     const DEFAULT: [u64; 4] = [0; 4];
     for signal in 1..=SIGNAL_MAX {
+        if ignored & (1 << (signal - 1)) == 0 {
+            continue;
+        }
         // SAFETY: DEFAULT has the size and form that the kernel expects. The child's dispositions
         // are its own, because CLONE_SIGHAND is not set. SIGKILL and SIGSTOP are refused, which
         // changes nothing.
@@ -486,9 +517,52 @@ fn default_signals() {
 unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
     // SAFETY: the parent keeps `calls_len` calls there.
     let calls = unsafe { raw_slice(plan.calls, plan.calls_len) };
+    let shared = calls.get(..plan.shared_calls).unwrap_or_default();
+    let own = calls.get(plan.shared_calls..).unwrap_or_default();
     let mut slots = [0_u64; script::SLOTS];
+    // SAFETY: the caller's promise.
+    match unsafe { make(plan, shared, &mut slots) } {
+        Ok(Some(left)) => plan.left.store(left, Ordering::Release),
+        Ok(None) => {}
+        Err(failed) => return failed,
+    }
+    if let Some(failed) = own_files(plan.files_end) {
+        plan.at.store(AT_FILES, Ordering::Release);
+        return failed;
+    }
+    // SAFETY: the caller's promise.
+    if let Err(failed) = unsafe { make(plan, own, &mut slots) } {
+        return failed;
+    }
+    let none: u64 = 0;
+    // SAFETY: the mask has the kernel's size. Signals that came meanwhile act now, on this process.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            ptr::null::<u64>(),
+            SIGSET_BYTES,
+        )
+    };
+    // SAFETY: the plan's pointers are valid.
+    unsafe { exec(plan) }
+}
+
+/// Makes the calls, one after the other. The answer is the result of the last one, unless that failed and may, or the
+/// error number of one that may not.
+///
+/// # Safety
+///
+/// As [`prepare_and_exec`].
+unsafe fn make(
+    plan: &Plan,
+    calls: &[Call],
+    slots: &mut [u64; script::SLOTS],
+) -> Result<Option<c_int>, c_int> {
+    let mut last = None;
     for call in calls {
-        let args = call.args(&slots);
+        let args = call.args(slots);
         // SAFETY: what the script's author promised; see `Script`.
         let result = unsafe {
             libc::syscall(
@@ -504,28 +578,18 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
         if result < 0 {
             let errno = errno();
             if !call.tolerates(errno) {
-                return errno;
+                return Err(errno);
             }
+            last = None;
         } else {
-            call.keep(result, &mut slots);
+            call.keep(result, slots);
+            last = c_int::try_from(result).ok();
         }
         // Only this process writes it, so that no read-modify-write is needed.
         let next = plan.at.load(Ordering::Relaxed).wrapping_add(1);
         plan.at.store(next, Ordering::Release);
     }
-    let none: u64 = 0;
-    // SAFETY: the mask has the kernel's size. Signals that came meanwhile act now, on this process.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const none,
-            ptr::null::<u64>(),
-            SIGSET_BYTES,
-        )
-    };
-    // SAFETY: the plan's pointers are valid.
-    unsafe { exec(plan) }
+    Ok(last)
 }
 
 /// Runs the program; returns the error number if there is none to run.

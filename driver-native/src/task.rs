@@ -106,10 +106,10 @@ impl NativeTask {
     /// The actions of a task that has some are begun when nothing can fail any more.
     pub(crate) fn start(
         config: TaskConfig,
+        native: NativeConfig,
         node: &Arc<Node>,
         spawns: &Arc<Semaphore>,
     ) -> Result<(Self, TaskHandle), StartProcessError> {
-        let native = NativeConfig::read(&config.config)?;
         let cgroup = match &config.cgroup {
             Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
             None => None,
@@ -236,9 +236,12 @@ impl NativeTask {
         handle: &TaskHandle,
         native: &NativeConfig,
         started_at: SystemTime,
-        (process, cgroup): (Process, Option<TaskCgroup>),
+        (process, mut cgroup): (Process, Option<TaskCgroup>),
         (output, ids): (Option<HeldOutput>, Option<Range>),
     ) -> io::Result<Self> {
+        if let Some(cgroup) = &mut cgroup {
+            cgroup.settle(&node.cgroups);
+        }
         let pidfd = watch_pidfd(process.pidfd())?;
         let encoded = handle.encode().map_err(io::Error::other)?;
         let config = &handle.config;

@@ -10,6 +10,7 @@ use crate::config::Level;
 use crate::isolation::seccomp;
 use crate::isolation::{Confinement, capabilities::Capabilities};
 use crate::spawn::{Script, Step, Tolerated};
+use crate::starters;
 use crate::user::Identity;
 
 /// `_LINUX_CAPABILITY_VERSION_3` of capset(2), and the calling process.
@@ -76,7 +77,12 @@ pub(crate) fn write(
         script.call(Step::UserNamespace, about, libc::SYS_setns, args);
     }
     if contained {
-        bound(script, confinement.capabilities);
+        // A process that enters a user namespace has all of its powers again.
+        let inherited = match user_namespace {
+            Some(_) => Capabilities::all(),
+            None => starters::bounding(),
+        };
+        bound(script, confinement.capabilities, inherited);
     }
     if let Some(identity) = &confinement.identity {
         become_user(script, identity);
@@ -104,8 +110,9 @@ pub(crate) fn write(
 
 /// Takes from the bounding set what the task is not to keep, and lets a user who is not root keep the
 /// rest over the change of user.
-fn bound(script: &mut Script, kept: Capabilities) {
-    for (number, _) in kept.numbers().filter(|(_, held)| !held) {
+fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
+    let dropped = inherited.without(kept);
+    for (number, _) in dropped.numbers().filter(|(_, dropped)| *dropped) {
         let number = number.into();
         let args = [
             libc::PR_CAPBSET_DROP.into(),

@@ -102,6 +102,8 @@ pub(crate) struct View {
     /// The host has all controllers in cgroup v2, so that a task's cgroup is worth seeing.
     pub(crate) shows_cgroup: bool,
     pub(crate) shm_bytes: u64,
+    /// `/proc`, if the driver is left the mount namespace.
+    pub(crate) proc: Option<Arc<OwnedFd>>,
 }
 
 /// A copy of what `file` is, to be attached: without set-user-id programs and devices, and with
@@ -174,7 +176,7 @@ pub(crate) fn overlay(
 
 /// Adds the calls that enter namespaces and make the view.
 pub(crate) fn write(script: &mut Script, view: View, network: &TaskNetwork) {
-    enter(script, &view.template, network);
+    enter(script, &view, network);
     let own_network = !matches!(network, TaskNetwork::Host);
     if own_network {
         make_sys(script);
@@ -236,6 +238,9 @@ pub(crate) fn write(script: &mut Script, view: View, network: &TaskNetwork) {
     if let Some(root) = view.root {
         script.file(root);
     }
+    if let Some(proc) = view.proc {
+        script.keep_alive(proc);
+    }
     script.keep_alive(view.template);
 }
 
@@ -244,7 +249,8 @@ fn text(script: &mut Script, text: &str) -> Arg {
     script.text(&CString::new(text).unwrap_or_default())
 }
 
-fn enter(script: &mut Script, template: &Template, network: &TaskNetwork) {
+fn enter(script: &mut Script, view: &View, network: &TaskNetwork) {
+    let template = &view.template;
     if let TaskNetwork::Joined(namespace) = network {
         let args = [namespace.as_fd().into(), libc::CLONE_NEWNET.into()];
         let about = "enter the group's network namespace";
@@ -260,6 +266,19 @@ fn enter(script: &mut Script, template: &Template, network: &TaskNetwork) {
     let args = [libc::CLONE_NEWNS.into()];
     let about = "copy the mounts of the template";
     script.call(Step::Namespaces, about, libc::SYS_unshare, args);
+    if let Some(proc) = &view.proc {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let args = [
+            proc.as_fd().into(),
+            text(script, "self/ns/mnt"),
+            flags.into(),
+        ];
+        let about = "leave the driver the namespace of its mounts";
+        script
+            .call(Step::Namespaces, about, libc::SYS_openat, args)
+            .tolerating(Tolerated::Anything)
+            .left_to_parent();
+    }
 }
 
 fn mount(

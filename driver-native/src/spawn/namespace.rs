@@ -80,6 +80,7 @@ fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<Spawned> {
             // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
             // here, which nobody else owns.
             pidfd: Arc::new(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+            left: None,
         }),
         _ => Err(io::Error::from_raw_os_error(
             i32::try_from(-result).unwrap_or(0),

@@ -45,6 +45,8 @@ pub(crate) enum Tolerated {
     Absence,
     /// The kernel does not know what it asks for.
     Ignorance,
+    /// It goes without.
+    Anything,
 }
 
 /// One system call.
@@ -84,6 +86,7 @@ impl Call {
             Tolerated::Nothing => false,
             Tolerated::Absence => errno == libc::ENOENT || errno == libc::ENOTDIR,
             Tolerated::Ignorance => errno == libc::EINVAL,
+            Tolerated::Anything => true,
         }
     }
 }
@@ -136,6 +139,8 @@ pub(crate) struct Script {
     bytes: Vec<Box<[u8]>>,
     files: Vec<OwnedFd>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
+    /// So many of the first calls are made with the parent's table of files.
+    shared_calls: usize,
     /// The highest descriptor of the parent that a call names.
     file_max: c_int,
 }
@@ -181,10 +186,20 @@ impl Script {
         self
     }
 
+    /// The newest call opens a file in the parent's table of files, where it stays: it is the parent's, see
+    /// [`super::Spawned::left`]. The calls before it are made with that table, too, and open nothing.
+    pub(crate) fn left_to_parent(&mut self) -> &mut Self {
+        self.shared_calls = self.calls.len();
+        self
+    }
+
     /// The newest call is made before all others.
     pub(crate) fn last_to_front(&mut self) {
         self.calls.rotate_right(1);
         self.steps.rotate_right(1);
+        if self.shared_calls > 0 {
+            self.shared_calls += 1;
+        }
     }
 
     /// Such errors of the newest call are none.
@@ -226,6 +241,11 @@ impl Script {
 
     pub(super) fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// So many of the first calls are made with the parent's table of files.
+    pub(super) fn shared_calls(&self) -> usize {
+        self.shared_calls
     }
 
     /// The highest descriptor of the parent that a call names.

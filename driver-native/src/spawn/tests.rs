@@ -44,6 +44,8 @@ struct Request {
     confinement: Confinement,
     work_dir: OwnedFd,
     joins: Vec<OwnedFd>,
+    /// Below it lies what the child is to leave.
+    leaves: Option<OwnedFd>,
     stdout: OwnedFd,
 }
 
@@ -53,6 +55,7 @@ impl Request {
             confinement: raw(),
             work_dir: crate::paths::open_work_dir(Path::new(""), None).unwrap(),
             joins: Vec::new(),
+            leaves: None,
             stdout,
         }
     }
@@ -69,6 +72,15 @@ impl Request {
                 libc::SYS_write,
                 [join, zero, 1_u64.into()],
             );
+        }
+        if let Some(dir) = &self.leaves {
+            let path = script.text(c"self/ns/mnt");
+            let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+            let args = [dir.as_fd().into(), path, flags.into()];
+            script
+                .call(Step::Namespaces, "leave", libc::SYS_openat, args)
+                .tolerating(Tolerated::Anything)
+                .left_to_parent();
         }
         let seat = Seat {
             streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
@@ -140,6 +152,41 @@ fn only_the_standard_streams_are_open() {
 
     // The fourth is the directory that ls reads.
     assert_eq!(outcome.output, "0\n1\n2\n3\n");
+}
+
+/// A file of its own process, by the one process that can name it so.
+#[test]
+fn child_leaves_its_parent_a_file_and_keeps_none() {
+    let null = crate::paths::open_null().unwrap();
+    let mut request = Request::new(null);
+    request.leaves = Some(crate::paths::open_dir("/proc", Path::new("/proc")).unwrap());
+
+    let child = request.spawn(&["/bin/sleep", "600"]).unwrap();
+
+    let left = child.left.as_ref().unwrap();
+    let name = format!("/proc/self/fd/{}", left.as_raw_fd());
+    let own = format!("/proc/{}/ns/mnt", child.pid);
+    assert_eq!(
+        std::fs::read_link(name).unwrap(),
+        std::fs::read_link(own).unwrap()
+    );
+    let flags = rustix::io::fcntl_getfd(left).unwrap();
+    assert_eq!(flags, rustix::io::FdFlags::CLOEXEC);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", child.pid)).unwrap();
+    assert_eq!(open.count(), 3);
+    child.abandon();
+}
+
+#[test]
+fn what_cannot_be_left_is_done_without() {
+    let null = crate::paths::open_null().unwrap();
+    let mut request = Request::new(null);
+    request.leaves = Some(crate::paths::open_dir("/dev", Path::new("/dev")).unwrap());
+
+    let child = request.spawn(&["/bin/sleep", "600"]).unwrap();
+
+    assert!(child.left.is_none());
+    child.abandon();
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod fixture;
 mod boundary;
 mod init;
 mod judges;
+mod moments;
 mod probe;
 mod programs;
 mod roots;

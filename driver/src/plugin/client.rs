@@ -315,9 +315,11 @@ impl Client {
 
     /// Waits without a deadline: a task may run for years.
     async fn wait(&self, task_id: &str) -> Result<ExitResult, TaskError> {
-        self.ends.wait(&self.channel, task_id).await;
-        // On the heap: most waits never come to it.
-        self.wait_alone(task_id).boxed().await
+        match self.ends.wait(&self.channel, task_id).await {
+            Some(answer) => Ok(convert::wait_from_proto(answer)),
+            // On the heap: most waits never come to it.
+            None => self.wait_alone(task_id).boxed().await,
+        }
     }
 
     async fn wait_alone(&self, task_id: &str) -> Result<ExitResult, TaskError> {
@@ -330,14 +332,7 @@ impl Client {
             .await
             .map_err(|status| self.placed_task(to_task_error("WaitTask", task_id, "", &status)))?
             .into_inner();
-        let mut result = answer.result.map_or_else(
-            || ExitResult::unknown("the driver sent no result".to_owned()),
-            convert::exit_from_proto,
-        );
-        if !answer.err.is_empty() {
-            result.err = Some(answer.err);
-        }
-        Ok(result)
+        Ok(convert::wait_from_proto(answer))
     }
 
     async fn exec(

@@ -265,6 +265,30 @@ fn actions_from_proto(message: drivers::ActionsEnd) -> ActionsEnd {
     }
 }
 
+/// The protocol has a place of its own for the driver's error; ours also keeps it in the result, where our host reads it
+/// together with the rest.
+pub(crate) fn wait_to_proto(result: &ExitResult) -> drivers::WaitTaskResponse {
+    drivers::WaitTaskResponse {
+        err: if result.status_known {
+            result.err.clone().unwrap_or_default()
+        } else {
+            String::new()
+        },
+        result: Some(exit_to_proto(result)),
+    }
+}
+
+pub(crate) fn wait_from_proto(message: drivers::WaitTaskResponse) -> ExitResult {
+    let mut result = message.result.map_or_else(
+        || ExitResult::unknown("the driver sent no result".to_owned()),
+        exit_from_proto,
+    );
+    if !message.err.is_empty() {
+        result.err = Some(message.err);
+    }
+    result
+}
+
 pub(crate) fn exit_from_proto(message: drivers::ExitResult) -> ExitResult {
     ExitResult {
         exit_code: message.exit_code,

@@ -1,8 +1,8 @@
 //! Waiting for the ends of many tasks through one call.
 //!
 //! A `WaitTask` that stays open for as long as its task runs costs both processes about ten kilobytes. A driver of
-//! ours says in one stream of which tasks `WaitTask` has an answer; the host then asks for it. With any other driver,
-//! and when the stream breaks, each wait is a `WaitTask` of its own.
+//! ours says in one stream of which tasks `WaitTask` has an answer, and what it is; only what is none of its answers,
+//! an error, the host asks for. With any other driver, and when the stream breaks, each wait is a `WaitTask` of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,8 @@ use tonic::{Code, Status};
 use tracing::debug;
 
 use crate::limits;
+use crate::plugin::convert;
+use crate::plugin::proto::drivers::WaitTaskResponse;
 use crate::plugin::proto::muster::muster_driver_client::MusterDriverClient;
 use crate::plugin::proto::muster::{EndsRequest, EndsResponse};
 use crate::task_driver::TaskDriver;
@@ -32,8 +34,11 @@ struct State {
     stream: Option<Open>,
     /// The driver has no such call.
     is_unknown: bool,
-    waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
+    waiting: HashMap<String, Vec<Waiter>>,
 }
+
+/// Somebody who waits for a task; told what `WaitTask` says, or to ask it.
+type Waiter = oneshot::Sender<Option<WaitTaskResponse>>;
 
 /// A stream that is open, or being opened.
 #[derive(Debug)]
@@ -51,19 +56,17 @@ impl Drop for Ends {
 }
 
 impl Ends {
-    /// Returns when `WaitTask` should be asked: it has an answer, or there is nobody else to ask.
-    pub(super) async fn wait(&self, channel: &Channel, task_id: &str) {
-        let Some((asked, told)) = self.register(channel, task_id) else {
-            return;
-        };
+    /// What `WaitTask` says. `None` means that it has to be asked: it has an answer that is not known here, or there
+    /// is nobody else to ask.
+    pub(super) async fn wait(&self, channel: &Channel, task_id: &str) -> Option<WaitTaskResponse> {
+        let (asked, told) = self.register(channel, task_id)?;
         let request = EndsRequest {
             task_id: task_id.to_owned(),
         };
         // Either fails when the stream is over, and then the answer is the call's to give.
-        if asked.send(request).await.is_ok() {
-            drop(asked);
-            let _over = told.await;
-        }
+        asked.send(request).await.ok()?;
+        drop(asked);
+        told.await.ok()?
     }
 
     /// The driver may be another one from now on.
@@ -75,7 +78,10 @@ impl Ends {
         &self,
         channel: &Channel,
         task_id: &str,
-    ) -> Option<(mpsc::Sender<EndsRequest>, oneshot::Receiver<()>)> {
+    ) -> Option<(
+        mpsc::Sender<EndsRequest>,
+        oneshot::Receiver<Option<WaitTaskResponse>>,
+    )> {
         let mut state = lock(&self.shared);
         if state.is_unknown {
             return None;
@@ -101,17 +107,18 @@ fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
 
 /// Opens the stream and tells waiters until it is over; then all of them.
 async fn read(channel: Channel, requests: mpsc::Receiver<EndsRequest>, shared: Arc<Mutex<State>>) {
-    let mut client = MusterDriverClient::new(channel);
+    let mut client =
+        MusterDriverClient::new(channel).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let over = match client.ends(ReceiverStream::new(requests)).await {
         Ok(answer) => {
             let mut ends = answer.into_inner();
             loop {
                 match ends.message().await {
-                    Ok(Some(EndsResponse { task_id })) => {
+                    Ok(Some(EndsResponse { task_id, answer })) => {
                         let waiting = lock(&shared).waiting.remove(&task_id);
                         for waiter in waiting.into_iter().flatten() {
                             // Whoever has gone away meanwhile need not be told.
-                            let _gone = waiter.send(());
+                            let _gone = waiter.send(answer.clone());
                         }
                     }
                     Ok(None) => break Status::unavailable("the driver ended the stream"),
@@ -145,31 +152,30 @@ struct Serving {
     driver: Arc<dyn TaskDriver>,
     /// `None` when the host asks no more.
     requests: Option<BoxStream<'static, Result<EndsRequest, Status>>>,
-    waits: FuturesUnordered<BoxFuture<'static, String>>,
+    waits: FuturesUnordered<BoxFuture<'static, EndsResponse>>,
 }
 
 impl Serving {
     async fn next(mut self) -> Option<(Result<EndsResponse, Status>, Self)> {
         loop {
             let Some(requests) = &mut self.requests else {
-                let task_id = self.waits.next().await?;
-                return Some((Ok(EndsResponse { task_id }), self));
+                let end = self.waits.next().await?;
+                return Some((Ok(end), self));
             };
             tokio::select! {
                 request = requests.next() => match request {
                     Some(Ok(EndsRequest { task_id })) => {
                         let driver = Arc::clone(&self.driver);
                         self.waits.push(Box::pin(async move {
-                            // Whatever it is, the host asks for it.
-                            drop(driver.wait_task(&task_id).await);
-                            task_id
+                            // An error the host asks for.
+                            let answer = driver.wait_task(&task_id).await.ok();
+                            let answer = answer.as_ref().map(convert::wait_to_proto);
+                            EndsResponse { task_id, answer }
                         }));
                     }
                     Some(Err(_)) | None => self.requests = None,
                 },
-                Some(task_id) = self.waits.next() => {
-                    return Some((Ok(EndsResponse { task_id }), self));
-                }
+                Some(end) = self.waits.next() => return Some((Ok(end), self)),
             }
         }
     }

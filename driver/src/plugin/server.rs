@@ -208,16 +208,7 @@ impl Driver for Served {
             .wait_task(&request.get_ref().task_id)
             .await
             .map_err(task_status)?;
-        // The protocol has a place of its own for the driver's error; ours also keeps it in the
-        // result, where our host reads it together with the rest.
-        Ok(Response::new(drivers::WaitTaskResponse {
-            err: if result.status_known {
-                result.err.clone().unwrap_or_default()
-            } else {
-                String::new()
-            },
-            result: Some(convert::exit_to_proto(&result)),
-        }))
+        Ok(Response::new(convert::wait_to_proto(&result)))
     }
 
     async fn stop_task(
