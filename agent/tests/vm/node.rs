@@ -414,8 +414,17 @@ fn send_to(to: &str) {
     told(socket_towards(&to).send_to(b"hello", to).map(drop));
 }
 
-/// Sends datagrams by a device that leads nowhere, in a network of its own, until one is refused.
-fn send_on_a_wire() {
+/// Whether this machine has what it takes to [`make_wire`]; if not, that is said as a skip of `test`.
+pub(crate) fn has_wires(test: &str) -> bool {
+    let made = thread::spawn(make_wire).join().unwrap();
+    if !made {
+        skip(test, "no `ip`, or no veth devices");
+    }
+    made
+}
+
+/// Puts the calling thread into a network of its own with a device that leads nowhere. Says whether that went well.
+fn make_wire() -> bool {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     // It looks for neighbours by itself, which is counted too.
     drop(fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"));
@@ -423,16 +432,22 @@ fn send_on_a_wire() {
         "/proc/sys/net/ipv6/conf/default/disable_ipv6",
         "1",
     ));
-    for command in [
+    let commands = [
         "link add name up0 type veth peer name up1",
         "addr add 10.9.0.1/24 dev up0",
         "link set up0 up",
         "link set up1 up",
         "neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev up0",
-    ] {
-        let words = command.split(' ');
-        assert!(Command::new("ip").args(words).status().unwrap().success());
-    }
+    ];
+    commands.into_iter().all(|command| {
+        let status = Command::new("ip").args(command.split(' ')).status();
+        status.is_ok_and(|status| status.success())
+    })
+}
+
+/// Sends datagrams by a device that leads nowhere, in a network of its own, until one is refused.
+fn send_on_a_wire() {
+    assert!(make_wire(), "who asked for it has looked");
     let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
     socket.connect("10.9.0.2:4711").unwrap();
     loop {

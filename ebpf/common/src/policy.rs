@@ -473,18 +473,18 @@ impl PeerMark {
     /// In the third word: the device that it is bound to.
     const DEVICE: u64 = 0xffff_ffff << 32;
 
-    /// The mark of the socket at `address`, which begins with `words`; `None` if it would not be known again.
+    /// The mark of the socket at `address`; `None` if it would not be known again.
     #[must_use]
     #[inline]
-    pub const fn new(address: u64, words: &[u64; Self::WORDS]) -> Option<Self> {
-        let [a, b, c, _, _, _, _, _, _, _, _, cookie] = *words;
-        if cookie == 0 || c & (Self::SHARED | Self::DEVICE) != 0 {
+    pub const fn new(address: u64, binding: [u64; 3], cookie: u64) -> Option<Self> {
+        let [_, _, state] = binding;
+        if cookie == 0 || state & (Self::SHARED | Self::DEVICE) != 0 {
             return None;
         }
         Some(Self {
             address,
             cookie,
-            binding: [a, b, c],
+            binding,
         })
     }
 
@@ -562,7 +562,7 @@ mod tests {
     fn a_socket_is_known_again_as_long_as_it_is_the_same() {
         let mut words = [3; PeerMark::WORDS];
         words[2] = 2 | 7 << 16;
-        let mark = PeerMark::new(0xff00, &words).unwrap();
+        let mark = PeerMark::new(0xff00, [3, 3, words[2]], 3).unwrap();
         assert!(mark.is(&words));
 
         for word in [0, 1, 2, 11] {
@@ -574,17 +574,13 @@ mod tests {
 
     #[test]
     fn a_socket_that_others_may_come_before_is_not_marked() {
-        let words = |third: u64, number| {
-            let mut words = [3; PeerMark::WORDS];
-            (words[2], words[11]) = (third, number);
-            words
-        };
-        assert!(PeerMark::new(1, &words(0, 5)).is_some());
-        assert_eq!(PeerMark::new(1, &words(0, 0)), None);
+        let mark = |third: u64, cookie| PeerMark::new(1, [3, 3, third], cookie);
+        assert!(mark(0, 5).is_some());
+        assert_eq!(mark(0, 0), None);
         // SO_REUSEADDR, SO_REUSEPORT, a device.
-        assert_eq!(PeerMark::new(1, &words(1 << 24, 5)), None);
-        assert_eq!(PeerMark::new(1, &words(1 << 28, 5)), None);
-        assert_eq!(PeerMark::new(1, &words(1 << 32, 5)), None);
+        assert_eq!(mark(1 << 24, 5), None);
+        assert_eq!(mark(1 << 28, 5), None);
+        assert_eq!(mark(1 << 32, 5), None);
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn is_like(skb: *mut __sk_buff, kept: &KeptDatagram) -> bool {
     if ticks >= kept.until {
         return false;
     }
-    device != LOOPBACK || is_still(&kept.peer)
+    device != LOOPBACK || is_still(&kept.peer) != 0
 }
 
 /// Source and destination of a whole datagram of IPv4, and their ports, as they stand in the headers.
@@ -219,13 +219,14 @@ const PLAIN_V4: u8 = 0x45;
 /// The bit of the fragment's word that says nothing of a fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Whether the socket that was looked up is as it was.
-#[inline(always)]
-fn is_still(peer: &PeerMark) -> bool {
+/// Whether the socket that was looked up is as it was: 1 or 0. What is read of it has no room on the stack beside the
+/// packet, below which older kernels count every function that is called.
+#[inline(never)]
+fn is_still(peer: &PeerMark) -> u32 {
     let socket = peer.address as *const [u64; PeerMark::WORDS];
     // SAFETY: the helper checks the address and fails instead of faulting.
     let words = unsafe { bpf_probe_read_kernel(socket) };
-    words.is_ok_and(|words| peer.is(&words))
+    u32::from(words.is_ok_and(|words| peer.is(&words)))
 }
 
 /// Counts a settled packet; `false` if another rule was met last.
@@ -807,14 +808,22 @@ unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 
 /// Takes down by what the socket is known again.
 #[inline(always)]
 fn mark_peer(packet: &mut Packet, socket: *mut bpf_sock) {
-    let place = socket.cast::<[u64; PeerMark::WORDS]>();
-    // SAFETY: the helper checks the address and fails instead of faulting.
-    let Ok(words) = (unsafe { bpf_probe_read_kernel(place) }) else {
-        return;
+    packet.peer.address = socket as u64;
+    // The verifier forbids to count from a socket, not from a number. Read in two parts, because all of it at once has
+    // no room on the stack beside those of the callers.
+    // SAFETY: the packet is alive; the helper checks the address and fails instead of faulting.
+    let (binding, cookie) = unsafe {
+        let place = (&raw const packet.peer.address).read_volatile() as *const u64;
+        (
+            bpf_probe_read_kernel(place.cast::<[u64; 3]>()),
+            bpf_probe_read_kernel(place.wrapping_add(PeerMark::WORDS - 1)),
+        )
     };
-    if let Some(mark) = PeerMark::new(socket as u64, &words) {
-        packet.peer = mark;
+    packet.peer = match (binding, cookie) {
+        (Ok(binding), Ok(cookie)) => PeerMark::new(packet.peer.address, binding, cookie),
+        _ => None,
     }
+    .unwrap_or_default();
 }
 
 #[inline(always)]
