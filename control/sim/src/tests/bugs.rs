@@ -30,8 +30,8 @@ fn acknowledging_before_the_disk_has_it_is_found_within_5_seeds() {
 }
 
 #[test]
-fn forgotten_vote_is_found_within_12_seeds() {
-    found_within(Bug::VoteForgotten, 12);
+fn forgotten_vote_is_found_within_17_seeds() {
+    found_within(Bug::VoteForgotten, 17);
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn uncounted_heartbeat_is_found_within_150_seeds() {
 }
 
 #[test]
-fn older_desired_state_is_found_by_seed_86() {
-    found_among(Bug::OlderDesired, 67..=86);
+fn older_desired_state_is_found_by_seed_36() {
+    found_among(Bug::OlderDesired, 17..=36);
 }
 
 #[test]
