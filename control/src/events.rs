@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_control_core::fsm::{Applied, Changed, Command, DeploymentChange};
-use muster_control_core::state::{SavedAlloc, State};
+use muster_control_core::state::{AllocFinder, SavedAlloc, State};
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, JobKey, LogIndex, NodeId};
@@ -31,13 +31,18 @@ use crate::limits;
 
 pub(crate) use collection::{Collection, Collections, Slice};
 
+/// An entry records a job.
+const JOB_REGISTERED: &str = "JobRegistered";
+/// An entry carries out what a scheduler decided.
+const PLANNED: &str = "PlanResult";
+
 /// What an entry does, in Nomad's word for the type of its events.
 pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
         Command::SetNodeStatus { .. } => "NodeStreamEvent",
         Command::DeregisterJob { .. } => "JobDeregistered",
-        Command::ApplyPlans { .. } => "PlanResult",
+        Command::ApplyPlans { .. } => PLANNED,
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
         Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
@@ -54,11 +59,12 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::CompleteDrain { .. } => "NodeDrain",
         Command::MigrateAllocs { .. } => "AllocationUpdateDesiredStatus",
         Command::RegisterJob { .. }
+        | Command::PlaceJob { .. }
         | Command::ScaleJob { .. }
         | Command::RevertJob { .. }
         | Command::SetJobStable { .. }
         | Command::DispatchJob { .. }
-        | Command::LaunchPeriodic { .. } => "JobRegistered",
+        | Command::LaunchPeriodic { .. } => JOB_REGISTERED,
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
         Command::DesireOneOffs { .. } | Command::PlaceOneOffs { .. } => "TaskDesired",
         Command::ChangeOneOffs { .. } => "TaskUpdated",
@@ -105,12 +111,13 @@ impl Batch {
         let passed = applied.passed.iter();
         let passed = passed.map(|row| Row::Task(Arc::clone(row)));
         let changed = applied.changed.iter();
+        let mut allocs = state.allocs().finder();
         let ended = collections.into_iter();
         let ended = ended.map(|ended| Row::Collection(Arc::new(ended)));
-        let rows: Vec<Row> = passed
-            .chain(changed.filter_map(|changed| Row::of(state, changed)))
-            .chain(ended)
-            .collect();
+        let mut rows = Vec::with_capacity(passed.len() + changed.len() + ended.len());
+        rows.extend(passed);
+        rows.extend(changed.filter_map(|changed| Row::of(state, &mut allocs, changed)));
+        rows.extend(ended);
         let bytes = rows.iter().map(Row::bytes).sum();
         (!rows.is_empty()).then_some(Self {
             index,
@@ -164,7 +171,7 @@ pub(crate) enum TaskChange<'a> {
 }
 
 impl Row {
-    fn of(state: &State, changed: &Changed) -> Option<Self> {
+    fn of(state: &State, allocs: &mut AllocFinder<'_>, changed: &Changed) -> Option<Self> {
         match changed {
             Changed::Job(key) => Some(match state.jobs().get(key) {
                 Some(job) => Self::Job(Arc::clone(job)),
@@ -188,10 +195,12 @@ impl Row {
             }
             Changed::AllocGone(_) => None,
             Changed::Alloc(alloc_id) => {
-                let alloc = state.allocs().get(alloc_id)?;
-                Some(match state.nodes().get(&alloc.node_id()) {
-                    Some(node) => Self::Alloc(alloc.save(), Arc::clone(node)),
-                    None => Self::AllocAlone(alloc.save()),
+                let alloc = allocs.get(alloc_id)?;
+                let node_id = state.node_meant(alloc.node());
+                let saved = alloc.save(node_id);
+                Some(match state.nodes().get(&node_id) {
+                    Some(node) => Self::Alloc(saved, Arc::clone(node)),
+                    None => Self::AllocAlone(saved),
                 })
             }
         }
@@ -317,6 +326,12 @@ impl Row {
             Self::NodeGone(_) => "NodeDeregistration",
             Self::JobGone(_) => "JobDeregistered",
             Self::TaskGone(_) => "TaskDeleted",
+            // The entry that records a job may place it, too.
+            Self::Alloc(..) | Self::AllocAlone(_) | Self::Deployment(_)
+                if cause == JOB_REGISTERED =>
+            {
+                PLANNED
+            }
             Self::Job(_)
             | Self::Eval(_)
             | Self::Deployment(_)

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, NewOneOff, OneOffPlace, Response};
+use muster_control_core::fsm::{Command, JobPlaces, NewOneOff, OneOffPlace, Response};
 use muster_control_core::gc::GcConfig;
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId, Timestamp, WriteKey};
+use muster_domain::job::JobSpec;
 use muster_wire::codec::EncodeError;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -230,15 +231,23 @@ pub(crate) type Proposed = Result<(LogIndex, Response), ProposeError>;
 pub(crate) enum DutyRequest {
     /// Collect all garbage now, and say when that is done.
     CollectGarbage(oneshot::Sender<Result<Freed, ProposeError>>),
-    /// Find places for one-off tasks that are about to be recorded.
+    /// Find places for what is about to be recorded.
     Place(PlacesWanted),
 }
 
-/// One-off tasks that are about to be recorded, and who asks for places for them. Who gets no answer does without.
+/// What is about to be recorded, and who asks for places for it. Who gets no answer does without.
 #[derive(Debug)]
-pub(crate) struct PlacesWanted {
-    pub(crate) tasks: Arc<Vec<NewOneOff>>,
-    pub(crate) reply: oneshot::Sender<Places>,
+pub(crate) enum PlacesWanted {
+    /// One-off tasks.
+    Tasks {
+        tasks: Arc<Vec<NewOneOff>>,
+        reply: oneshot::Sender<Places>,
+    },
+    /// All instances of a job.
+    Job {
+        spec: Arc<JobSpec>,
+        reply: oneshot::Sender<Option<JobPlaces>>,
+    },
 }
 
 /// Places for one-off tasks, in their order, and the state in which they were found.
@@ -566,18 +575,53 @@ impl Control {
     /// Places for `tasks`, which are about to be recorded; none where another server leads, others wait for room, or it
     /// would take too long.
     pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<Places> {
+        let tasks = Arc::clone(tasks);
+        self.find_places(|reply| PlacesWanted::Tasks { tasks, reply })
+            .await
+    }
+
+    /// The command that records a job: with places for its instances where [`Self::places`] would find some for tasks.
+    pub(crate) async fn registration(
+        &self,
+        spec: JobSpec,
+        check_index: Option<LogIndex>,
+    ) -> Command {
+        let spec = Arc::new(spec);
+        let places = if self.state().jobs().get(&spec.key()).is_none() {
+            let spec = Arc::clone(&spec);
+            let found = self.find_places(|reply| PlacesWanted::Job { spec, reply });
+            found.await.flatten()
+        } else {
+            None
+        };
+        let (spec, at) = (Box::new(Arc::unwrap_or_clone(spec)), self.now());
+        match places {
+            Some(places) => Command::PlaceJob {
+                spec,
+                places: Box::new(places),
+                at,
+                check_index,
+            },
+            None => Command::RegisterJob {
+                spec,
+                at,
+                check_index,
+            },
+        }
+    }
+
+    async fn find_places<T>(
+        &self,
+        wanted: impl FnOnce(oneshot::Sender<T>) -> PlacesWanted,
+    ) -> Option<T> {
         if !self.leadership().borrow().is_self() {
             return None;
         }
         let (reply, places) = oneshot::channel();
-        let wanted = PlacesWanted {
-            tasks: Arc::clone(tasks),
-            reply,
-        };
         // Who is busy has no time for more.
         self.shared
             .duties
-            .try_send(DutyRequest::Place(wanted))
+            .try_send(DutyRequest::Place(wanted(reply)))
             .ok()?;
         let found = tokio::time::timeout(limits::PLACES_WAIT, places).await;
         found.ok()?.ok()

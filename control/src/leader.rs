@@ -83,7 +83,7 @@ async fn follow(
                 DutyRequest::CollectGarbage(reply) => {
                     drop(reply.send(Err(ProposeError::NotLeader { leader: control.leader() })));
                 }
-                // Without an answer there are no places: the leader finds them once the tasks are recorded.
+                // Without an answer there are no places: the leader finds them once it is recorded.
                 DutyRequest::Place(_) => {}
             },
             else => return false,

@@ -132,6 +132,8 @@ pub const LEAD_WAIT: Duration = Duration::from_secs(30);
 pub const EVALS_IN_FLIGHT_MAX: usize = 64;
 /// Evaluations handed to the scheduler in one go of a worker thread.
 pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
+/// Jobs, and entries full of one-off tasks, for which one go of a worker thread finds places before they are recorded.
+pub const PLACES_PER_WORKER_RUN_MAX: usize = 32;
 /// Pause between two looks at deployments and drains, however much happens: a look costs some microseconds for each
 /// instance of the jobs concerned, and nobody notices a fifth of a second in a step that waits for health.
 pub const WATCH_INTERVAL: Duration = Duration::from_millis(200);
@@ -141,7 +143,7 @@ pub const DRAIN_INTERVAL: Duration = Duration::from_millis(500);
 /// How often duties look at the clock when nothing happens.
 pub const DUTY_INTERVAL: Duration = Duration::from_millis(500);
 /// Requests to the leader's duties waiting, such as a forced collection.
-pub const DUTY_REQUESTS_MAX: usize = 64;
+pub const DUTY_REQUESTS_MAX: usize = 256;
 
 /// QUIC connections to one server, of agents and servers. The next one is refused and tries another server.
 pub const CONNECTIONS_MAX: usize = 20_000;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alloc::PlacementMetrics;
 use crate::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
-use crate::job::JobType;
+use crate::job::{Job, JobType};
 
 /// Why an evaluation was made. Words are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -148,6 +148,35 @@ pub struct Evaluation {
     pub create_time: Timestamp,
     /// When it last changed.
     pub modify_time: Timestamp,
+}
+
+impl Evaluation {
+    /// A pending one that looks at `job` as it is, made by the entry at `index`.
+    #[must_use]
+    pub fn of_job(id: EvalId, job: &Job, trigger: Trigger, index: LogIndex, at: Timestamp) -> Self {
+        Self {
+            id,
+            job: job.key(),
+            job_type: job.current.spec.job_type,
+            priority: job.current.spec.priority,
+            trigger,
+            node_id: None,
+            deployment: None,
+            status: EvalStatus::Pending,
+            status_description: String::new(),
+            previous: None,
+            blocked: None,
+            failed_groups: Vec::new(),
+            wait_until: Timestamp(0),
+            queued: Vec::new(),
+            job_modify_index: job.current.job_modify_index,
+            snapshot_index: LogIndex(0),
+            create_index: index,
+            modify_index: index,
+            create_time: at,
+            modify_time: at,
+        }
+    }
 }
 
 /// A group of which instances could not be placed.

@@ -2,6 +2,7 @@
 
 mod runs;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +73,37 @@ impl Plan {
         };
     }
 
+    /// Whether all it does is to place instances that replace nothing and take nobody's place, and perhaps to begin a
+    /// deployment with them.
+    #[must_use]
+    pub fn only_places(&self) -> bool {
+        let Self {
+            eval_id: _,
+            job: _,
+            job_version: _,
+            snapshot_index: _,
+            groups,
+            stops,
+            failed,
+            new_deployment: _,
+            deployment_update,
+            follow_ups,
+            unreachable,
+            all_at_once: _,
+        } = self;
+        let is_free = |run: &PlacementRun| run.previous().is_none() && run.preempted().is_empty();
+        stops.is_empty()
+            && failed.is_empty()
+            && deployment_update.is_none()
+            && follow_ups.is_empty()
+            && unreachable.is_empty()
+            && groups.iter().all(|group| {
+                !group.in_place
+                    && group.left_behind.is_empty()
+                    && group.placements.iter().all(is_free)
+            })
+    }
+
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -123,6 +155,11 @@ pub struct PlacementRun {
 }
 
 impl PlacementRun {
+    /// The name indexes of its instances, ascending.
+    pub fn name_indexes(&self) -> Range<u32> {
+        self.first_index..self.first_index.saturating_add(self.count)
+    }
+
     /// The allocation it replaces.
     #[must_use]
     pub fn previous(&self) -> Option<AllocId> {

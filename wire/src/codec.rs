@@ -60,6 +60,29 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
     })
 }
 
+/// Writes what [`encode`] makes of `value` behind what is in `bytes`.
+///
+/// # Errors
+///
+/// As [`encode`]; `bytes` may have a part of the value then.
+pub fn encode_behind<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
+    let written =
+        bincode::serde::encode_into_writer(value, Behind(bytes), bincode::config::standard());
+    written.map_err(|error| EncodeError {
+        what: std::any::type_name::<T>(),
+        reason: error.to_string(),
+    })
+}
+
+struct Behind<'a>(&'a mut Vec<u8>);
+
+impl bincode::enc::write::Writer for Behind<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
 /// How many bytes [`encode`] makes of `value`, without making them.
 ///
 /// # Errors

@@ -104,18 +104,22 @@ impl Protocol {
     ///
     /// [`EncodeFrameError::TooLarge`] above the protocol's limit.
     pub fn encode<T: Serialize>(&self, message: &T) -> Result<Vec<u8>, EncodeFrameError> {
-        let body = codec::encode(message)?;
-        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        if body.len() > self.bytes_max {
+        // Most messages fit.
+        const USUAL_BYTES: usize = 512;
+        let mut frame = Vec::with_capacity(USUAL_BYTES);
+        frame.extend([0; HEADER_BYTES]);
+        codec::encode_behind(&mut frame, message)?;
+        let bytes = frame.len() - HEADER_BYTES;
+        if bytes > self.bytes_max {
             return Err(EncodeFrameError::TooLarge {
-                bytes: body.len(),
+                bytes,
                 max: self.bytes_max,
             });
         }
-        let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
-        frame.extend(length.to_le_bytes());
-        frame.extend(self.version.to_le_bytes());
-        frame.extend(body);
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (length_at, version_at) = frame[..HEADER_BYTES].split_at_mut(size_of::<u32>());
+        length_at.copy_from_slice(&length.to_le_bytes());
+        version_at.copy_from_slice(&self.version.to_le_bytes());
         Ok(frame)
     }
 

@@ -92,8 +92,11 @@ async fn unrecorded_task(
     let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) else {
         return Found::Nothing(missing(unrecorded));
     };
-    let found = match noted_handle(&cgroup).filter(mine) {
-        Some(handle) => Some(handle),
+    // One that was adopted is noted as this start, whatever it was when it began.
+    let noted =
+        noted_handle(&cgroup).filter(|(noted_as, handle)| *noted_as == attempt || mine(handle));
+    let found = match noted {
+        Some((_, handle)) => Some(handle),
         // The agent died between the start and the note.
         None => list_tasks(&slot).await.into_iter().find(mine),
     };
@@ -116,24 +119,20 @@ async fn unrecorded_task(
     live(facilities, task, slot, record).await
 }
 
-/// The handle that is written on the group itself.
-fn noted_handle(cgroup: &TaskCgroup) -> Option<TaskHandle> {
+/// The handle that is written on the group itself, and the start that it is noted as.
+fn noted_handle(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
     let note = cgroup
         .note()
         .inspect_err(|error| tracing::warn!(%error, "the record on a cgroup cannot be read"))
         .ok()??;
     let record: Result<TaskRecord, _> = codec::decode(&note);
-    match record.map(|record| TaskHandle::decode(&record.handle)) {
-        Ok(Ok(handle)) => Some(handle),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "the handle on a cgroup cannot be read");
-            None
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the record on a cgroup cannot be read");
-            None
-        }
-    }
+    let record = record
+        .inspect_err(|error| tracing::warn!(%error, "the record on a cgroup cannot be read"))
+        .ok()?;
+    let handle = TaskHandle::decode(&record.handle)
+        .inspect_err(|error| tracing::warn!(%error, "the handle on a cgroup cannot be read"))
+        .ok()?;
+    Some((record.attempt, handle))
 }
 
 fn missing(unrecorded: Unrecorded) -> TaskInput {

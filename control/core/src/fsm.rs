@@ -42,17 +42,19 @@ use serde::{Deserialize, Serialize};
 use crate::state::State;
 
 pub(crate) use admit::admit;
+use admit::admit_current;
 use change::Change;
 pub(crate) use deployment::{is_late, next_deadline};
 pub use garbage::outlook::Outlook as GcOutlook;
 pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
 pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
+pub(crate) use job::is_unknown;
 pub use keyed::{Once, Unkeyed};
 pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -294,6 +296,27 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// A user submits a job that is not there, and the leader has found places for all its instances. If one of them is
+    /// not there any more, or the job is, it is recorded as [`Self::RegisterJob`] does, and its evaluation places it.
+    PlaceJob {
+        /// The job, validated.
+        spec: Box<JobSpec>,
+        /// The places.
+        places: Box<JobPlaces>,
+        /// When it was proposed.
+        at: Timestamp,
+        /// As of [`Self::RegisterJob`].
+        check_index: Option<LogIndex>,
+    },
+}
+
+/// Places for all instances of a job that is not recorded yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPlaces {
+    /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
+    pub plan: Plan,
+    /// What becomes of that evaluation.
+    pub update: EvalUpdate,
 }
 
 /// What is to happen to a deployment.
@@ -351,6 +374,7 @@ impl Command {
                 .map(|change| change.step.version())
                 .fold(1, u32::max),
             Self::PlaceOneOffs { .. } => 2,
+            Self::PlaceJob { .. } => 3,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -382,7 +406,8 @@ impl Command {
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
-            | Self::PlaceOneOffs { at, .. } => *at,
+            | Self::PlaceOneOffs { at, .. }
+            | Self::PlaceJob { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -390,7 +415,7 @@ impl Command {
     /// The job that a user changes by it, if it is one.
     fn job_key(&self) -> Option<JobKey> {
         match self {
-            Self::RegisterJob { spec, .. } => Some(spec.key()),
+            Self::RegisterJob { spec, .. } | Self::PlaceJob { spec, .. } => Some(spec.key()),
             Self::DeregisterJob { key, .. }
             | Self::EvaluateJob { key, .. }
             | Self::ScaleJob { key, .. }
@@ -443,7 +468,8 @@ impl Command {
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
-            | Self::PlaceOneOffs { at, .. } => at,
+            | Self::PlaceOneOffs { at, .. }
+            | Self::PlaceJob { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -787,6 +813,12 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             at: _,
             check_index,
         } => job::register(&mut change, *spec, check_index),
+        Command::PlaceJob {
+            spec,
+            places,
+            at: _,
+            check_index,
+        } => job::register_placed(&mut change, *spec, *places, check_index),
         Command::DeregisterJob { key, purge, at: _ } => job::deregister(&mut change, key, purge),
         Command::EvaluateJob {
             key,

@@ -5,7 +5,8 @@
 //! top of a tournament, so that C instances on N nodes cost O(N + C log N). `reconciler` says what is missing and what
 //! is too much; `generic` ties it together for service and batch jobs, `system` for those that have an instance on
 //! every node. `preempt` says who makes room. `ahead` are plans that are not committed yet; system jobs neither see
-//! them nor are among them. `newcomer` finds places for one-off tasks that are about to be recorded. The same snapshot, evaluation, time and plans ahead give the same plan.
+//! them nor are among them. `newcomer` finds places for jobs and one-off tasks that are about to be recorded. The
+//! same snapshot, evaluation, time and plans ahead give the same plan.
 //!
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.

@@ -27,9 +27,9 @@ use std::sync::Arc;
 
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{JobKey, LogIndex, NodeId};
+use muster_domain::id::{JobKey, LogIndex, NodeId, NodeNumber};
 
-pub use allocs::{AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc};
+pub use allocs::{AllocView, Allocs, Finder as AllocFinder, GroupCounts, JobSummary, SavedAlloc};
 use allocs::{Moved, Removed, Updated};
 pub use answers::{Answer, Answers};
 pub use config::Config;
@@ -188,12 +188,29 @@ impl State {
 
     /// Writes an allocation that is not there, and takes its share of its node.
     pub(crate) fn insert_alloc(&mut self, key: u64, row: Row) {
-        let number = row.node();
-        let node_id = match self.nodes.column_at(number) {
+        let node_id = self.node_meant(row.node());
+        self.insert_alloc_on(key, row, node_id);
+    }
+
+    /// The node that an allocation means by `number`, also one that is gone. Cheaper than to ask the allocation.
+    #[must_use]
+    pub fn node_meant(&self, number: NodeNumber) -> NodeId {
+        match self.nodes.column_at(number) {
             Some(column) if column.occupied => column.node_id,
             Some(_) | None => self.allocs.node_id(number),
-        };
-        self.insert_alloc_on(key, row, node_id);
+        }
+    }
+
+    /// Writes allocations that are not there, by key from `first` on, and takes their shares of their nodes: instances
+    /// of one cohort that are placed and hold nothing but amounts.
+    pub(crate) fn insert_siblings(&mut self, first: u64, rows: Vec<Row>) {
+        let mut nodes = Vec::with_capacity(rows.len());
+        for row in &rows {
+            nodes.push(self.node_meant(row.node()));
+            self.nodes.take(row.node(), row.ask(), row.held());
+        }
+        let moved = self.allocs.insert_siblings(first, rows, &nodes);
+        self.moved(&moved);
     }
 
     /// The same on a node that may be gone.

@@ -52,6 +52,15 @@ pub fn command(command: &Command) -> String {
         Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
+        Command::PlaceJob { spec, places, .. } => {
+            let runs = places
+                .plan
+                .groups
+                .iter()
+                .flat_map(|group| &group.placements);
+            let nodes: Vec<String> = runs.map(|run| format!("{:?}", run.node)).collect();
+            format!("run {} on {}", spec.id, nodes.join(", "))
+        }
         Command::DesireOneOffs { tasks, .. } => {
             let guids: Vec<&str> = tasks.iter().map(|task| task.guid.as_str()).collect();
             format!("desire tasks {}", guids.join(", "))

@@ -85,6 +85,8 @@ pub enum HostEvent {
 pub struct Process {
     /// Which start of the task it is.
     pub attempt: u32,
+    /// Which start the note on its cgroup says: another one if an agent that had lost its store adopted it.
+    pub noted: u32,
     /// How it ended.
     pub ended: Option<Exit>,
     /// It does not end when it is asked to.

@@ -340,7 +340,10 @@ impl Oracle {
             ) if *status == NodeStatus::Down && !applied.changed.is_empty() => {
                 self.downs.push(*node_id);
             }
-            (Command::RegisterJob { spec, .. }, _) => {
+            (Command::RegisterJob { spec, .. } | Command::PlaceJob { spec, .. }, _) => {
+                let placed = applied.changed.iter();
+                let placed = placed.filter(|changed| matches!(changed, Changed::Alloc(_)));
+                self.placed += placed.count() as u64;
                 let wanted = Wanted {
                     count: spec.groups[0].count,
                     stopped: false,

@@ -5,12 +5,8 @@
 //! too, so that it knows what it may keep; those it knows as they are by id alone. Rows that vanish are named
 //! as gone. A set ends with the number of rows there are.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use muster_control_core::state::{AllocView, State, id_of};
 use muster_domain::id::{AllocId, LogIndex, NodeId};
-use muster_domain::job::JobVersion;
 use muster_wire::codec;
 use muster_wire::limits::{DESIRED_BATCH_MAX, FRAME_BYTES_MAX, UNCHANGED_BATCH_MAX};
 use muster_wire::rpc::ToAgent;
@@ -65,7 +61,9 @@ impl Told {
         gone.extend(told.map(|(key, _)| id_of(*key)));
         self.known = known;
         // Oldest first, so that a node that is cut off half-way has what was asked for first.
-        changed.sort_by_key(|alloc: &AllocView<'_>| (alloc.alloc_modify_index(), alloc.id()));
+        changed.sort_unstable_by_key(|alloc: &AllocView<'_>| {
+            (alloc.alloc_modify_index(), alloc.key())
+        });
         if changed.is_empty() && gone.is_empty() && before.is_none() {
             return Vec::new();
         }
@@ -110,7 +108,6 @@ fn message(index: LogIndex, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -
 
 /// Cuts `allocs` into what fits a message.
 fn batches<'a, 's>(allocs: &'a [AllocView<'s>]) -> Vec<&'a [AllocView<'s>]> {
-    let mut job_bytes: HashMap<*const JobVersion, usize> = HashMap::new();
     let mut batches = Vec::new();
     let (mut begin, mut bytes) = (0, 0);
     // One goes alone, however large its job is.
@@ -118,11 +115,7 @@ fn batches<'a, 's>(allocs: &'a [AllocView<'s>]) -> Vec<&'a [AllocView<'s>]> {
         return vec![allocs];
     }
     for (at, alloc) in allocs.iter().enumerate() {
-        let job = *job_bytes
-            .entry(Arc::as_ptr(alloc.job()))
-            .or_insert_with(|| {
-                codec::encode(alloc.job()).map_or(JOB_BYTES_MAX, |encoded| encoded.len())
-            });
+        let job = alloc.job_bytes(|job| codec::encoded_bytes(job).unwrap_or(JOB_BYTES_MAX));
         let remote = alloc.to_remote();
         let more = job + remote.map_or(0, |remote| remote.handle_bytes());
         if at > begin && (at - begin >= DESIRED_BATCH_MAX || bytes + more > JOB_BYTES_MAX) {

@@ -21,7 +21,7 @@ use muster_control_core::state::{Allocs, State};
 use muster_domain::eval::Evaluation;
 use muster_domain::fault::Fault;
 use muster_domain::id::{EvalId, JobKey, LogIndex};
-use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, JobStatus, ValidJob, validate};
+use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, JobStatus, validate};
 use muster_wire::api;
 use muster_wire::api::job::request::{self, ReadJob, ReadJobError};
 use muster_wire::api::job::{
@@ -184,11 +184,8 @@ async fn submit(
         wants_diff: _,
     } = read(body).await?;
     let spec = admit(query, spec, id)?;
-    let command = Command::RegisterJob {
-        spec: Box::new(spec),
-        at: http.control.now(),
-        check_index: enforce_index.map(LogIndex),
-    };
+    let check_index = enforce_index.map(LogIndex);
+    let command = http.control.registration(spec, check_index).await;
     let answer = propose(http, query, command).await?;
     query.json(&RegisterResponse {
         warnings: told(&warnings),
@@ -205,13 +202,14 @@ fn admit(query: &Query, mut spec: JobSpec, id: Option<&str>) -> Result<JobSpec, 
         )));
     }
     claim_namespace(query, &mut spec)?;
-    let faults = faults(&spec);
-    if faults.is_empty() {
-        validate(spec)
-            .map(ValidJob::into_spec)
-            .map_err(ApiError::Invalid)
-    } else {
-        Err(ApiError::Invalid(faults))
+    let periodic = periodic::faults(&spec);
+    match validate(spec) {
+        Ok(valid) if periodic.is_empty() => Ok(valid.into_spec()),
+        Ok(_) => Err(ApiError::Invalid(periodic)),
+        Err(mut faults) => {
+            faults.extend(periodic);
+            Err(ApiError::Invalid(faults))
+        }
     }
 }
 

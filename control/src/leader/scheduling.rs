@@ -5,8 +5,8 @@
 //! then go into the next, all in one. Whatever goes wrong with an entry, the broker starts again from the
 //! state: an evaluation that was carried out is complete there, every other one is pending there.
 //!
-//! One-off tasks that are about to be recorded are given places before they are ([`Scheduling::find_places`]), as long as
-//! nobody waits who would come first.
+//! Jobs and one-off tasks that are about to be recorded are given places before they are ([`Scheduling::find_places`]), as
+//! long as nobody waits who would come first.
 
 use std::collections::VecDeque;
 
@@ -36,8 +36,8 @@ pub(super) struct Scheduling {
     worker: JoinSet<(Scheduler, Vec<Planned>)>,
     /// What it was given, in case it dies.
     run: Vec<Delivery>,
-    /// Who asks for places for one-off tasks.
-    wanted: Vec<PlacesWanted>,
+    /// Who asks for places.
+    wanted: VecDeque<PlacesWanted>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
@@ -53,7 +53,7 @@ impl Scheduling {
             scheduler: Some(Scheduler::default()),
             worker: JoinSet::new(),
             run: Vec::new(),
-            wanted: Vec::new(),
+            wanted: VecDeque::new(),
             planned: VecDeque::new(),
             commit: JoinSet::new(),
         };
@@ -104,10 +104,10 @@ impl Scheduling {
         self.broker.handle_eased(state.applied(), now);
     }
 
-    /// Places for one-off tasks are wanted: found by the next run of the worker. Dropped, with that as the answer, while
-    /// anybody waits for a look or for room: new tasks get in line behind them.
+    /// Places are wanted: found by one of the next runs of the worker. Dropped, with that as the answer, while anybody
+    /// waits for a look or for room: what is new gets in line behind them.
     pub(super) fn find_places(&mut self, wanted: PlacesWanted) {
-        self.wanted.push(wanted);
+        self.wanted.push_back(wanted);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
@@ -180,7 +180,8 @@ impl Scheduling {
         // The broker's clock says what is due: a wall clock that was set back must not differ.
         let at = self.control.now().max(now);
         self.run.clone_from(&run);
-        let wanted = std::mem::take(&mut self.wanted);
+        let count = self.wanted.len().min(limits::PLACES_PER_WORKER_RUN_MAX);
+        let wanted: Vec<PlacesWanted> = self.wanted.drain(..count).collect();
         self.worker.spawn_blocking(move || {
             let (mut scheduler, planned) = plan(scheduler, &state, run, at);
             for wanted in wanted {
@@ -265,17 +266,23 @@ impl Scheduling {
     }
 }
 
-/// Finds places in `state` for one-off tasks that are about to be recorded.
+/// Finds places in `state` for what is about to be recorded.
 fn place(scheduler: &mut Scheduler, state: &State, wanted: PlacesWanted, at: Timestamp) {
-    let PlacesWanted { tasks, reply } = wanted;
-    if reply.is_closed() {
-        return;
-    }
-    let places = scheduler.place_new(state, &tasks, at);
-    let seen = state.applied();
-    drop(tasks);
     // Whoever asked may have gone on without.
-    drop(reply.send(Places { places, seen }));
+    match wanted {
+        PlacesWanted::Tasks { tasks, reply } if !reply.is_closed() => {
+            let places = scheduler.place_new(state, &tasks, at);
+            let seen = state.applied();
+            drop(tasks);
+            drop(reply.send(Places { places, seen }));
+        }
+        PlacesWanted::Job { spec, reply } if !reply.is_closed() => {
+            let places = scheduler.place_job(state, &spec, at);
+            drop(spec);
+            drop(reply.send(places));
+        }
+        PlacesWanted::Tasks { .. } | PlacesWanted::Job { .. } => {}
+    }
 }
 
 /// Plans each delivery on `state`.

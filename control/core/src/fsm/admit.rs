@@ -31,11 +31,7 @@ pub(crate) fn admit(
     mut plan: Plan,
     placements_max: u32,
 ) -> Admission {
-    let wanted: u32 = plan
-        .groups
-        .iter()
-        .flat_map(|group| &group.placements)
-        .fold(0, |sum: u32, run| sum.saturating_add(run.count));
+    let wanted = wanted(&plan);
     if is_stale(state, &plan, wanted) {
         plan.clear();
         // Without a refused instance the evaluation would count as done.
@@ -45,6 +41,22 @@ pub(crate) fn admit(
             dropped: wanted.max(1),
         };
     }
+    admit_current(state, room, plan, placements_max)
+}
+
+fn wanted(plan: &Plan) -> u32 {
+    let runs = plan.groups.iter().flat_map(|group| &group.placements);
+    runs.fold(0, |sum: u32, run| sum.saturating_add(run.count))
+}
+
+/// The same for a plan that is not stale.
+pub(super) fn admit_current(
+    state: &State,
+    room: &mut Room<'_>,
+    mut plan: Plan,
+    placements_max: u32,
+) -> Admission {
+    let wanted = wanted(&plan);
     for stop in &plan.stops {
         if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
             room.give_back(alloc);

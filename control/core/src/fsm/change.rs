@@ -135,6 +135,28 @@ impl<'a> Change<'a> {
         Some(AllocId::at(self.index, ordinal))
     }
 
+    /// Places the instances of `cohort` in `runs`, which have no details, as far as the command may place more. Says how
+    /// many.
+    pub(super) fn place_plain(&mut self, cohort: &Arc<Cohort>, runs: &[PlacementRun]) -> usize {
+        let most = self.placements_left() as usize;
+        let mut rows = Vec::with_capacity(runs.len());
+        for run in runs {
+            let names = run.name_indexes().take(most.saturating_sub(rows.len()));
+            rows.extend(
+                names.map(|name| Row::placed(cohort, run.node, name, run.score, self.index)),
+            );
+        }
+        if rows.is_empty() {
+            return 0;
+        }
+        let (first, count) = (key_at(self.index, self.next_alloc), rows.len());
+        self.placed.extend(rows.iter().map(Row::node));
+        self.state.insert_siblings(first, rows);
+        // No more than were left.
+        self.next_alloc += u32::try_from(count).unwrap_or(u32::MAX);
+        count
+    }
+
     /// What the replacement of `previous` must remember, as `previous` may be forgotten first: earlier
     /// replacements as far as they count, and this one, if `previous` failed.
     fn reschedules_after(&self, previous: &AllocId, delay: Option<Duration>) -> Vec<Reschedule> {
@@ -359,28 +381,8 @@ impl<'a> Change<'a> {
     pub(super) fn new_eval(&mut self, job: &Job, trigger: Trigger) -> Evaluation {
         let ordinal = self.next_eval;
         self.next_eval += 1;
-        Evaluation {
-            id: EvalId::at(self.index, ordinal),
-            job: job.key(),
-            job_type: job.current.spec.job_type,
-            priority: job.current.spec.priority,
-            trigger,
-            node_id: None,
-            deployment: None,
-            status: EvalStatus::Pending,
-            status_description: String::new(),
-            previous: None,
-            blocked: None,
-            failed_groups: Vec::new(),
-            wait_until: Timestamp(0),
-            queued: Vec::new(),
-            job_modify_index: job.current.job_modify_index,
-            snapshot_index: LogIndex(0),
-            create_index: self.index,
-            modify_index: self.index,
-            create_time: self.at,
-            modify_time: self.at,
-        }
+        let id = EvalId::at(self.index, ordinal);
+        Evaluation::of_job(id, job, trigger, self.index, self.at)
     }
 
     /// Writes an evaluation and tells the leader what to do with it.

@@ -10,9 +10,9 @@ use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
 use muster_domain::limits::COUNT_MAX;
 
-use super::{Change, Rejection, Response};
+use super::{Change, JobPlaces, Rejection, Response, plan};
 use crate::limits;
-use crate::state::{AllocView, JobRow};
+use crate::state::{AllocView, JobRow, State};
 
 /// Records a job. The same specification again makes no version, but an evaluation; so does one that
 /// was stopped make a version, so that what it ran before does not count as done.
@@ -40,6 +40,36 @@ pub(super) fn register(
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
+}
+
+/// The same for a job of which nothing is there, with places for its instances: it is placed at once if all of them still
+/// are there.
+pub(super) fn register_placed(
+    change: &mut Change<'_>,
+    spec: JobSpec,
+    places: JobPlaces,
+    check_index: Option<LogIndex>,
+) -> Result<Response, Rejection> {
+    let key = spec.key();
+    let is_new = is_unknown(change.state, &key);
+    let response = register(change, spec, check_index)?;
+    if let Response::JobRegistered {
+        eval_id: Some(eval_id),
+        ..
+    } = response
+        && is_new
+    {
+        plan::place_new(change, key, eval_id, places);
+    }
+    Ok(response)
+}
+
+/// Whether nothing of the job is there, not even of one of that name that was purged.
+pub(crate) fn is_unknown(state: &State, key: &JobKey) -> bool {
+    state.jobs.row(key).is_none()
+        && state.allocs.summary(key).is_none()
+        && state.deployments.latest(key).is_none()
+        && state.evals.of_job(key).next().is_none()
 }
 
 /// A job that was not there.

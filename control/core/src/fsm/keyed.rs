@@ -85,13 +85,26 @@ impl Command {
     }
 
     /// What tells two writes apart. What a server adds to each try is not part of it: the time, the end of
-    /// a dispatched job's id, the time of a launch that somebody forces, or the places of one-off tasks.
+    /// a dispatched job's id, the time of a launch that somebody forces, or the places that were found.
     fn fingerprint(&mut self) -> u64 {
         if let Self::PlaceOneOffs { tasks, .. } = self {
             // Where there is room is found anew each time.
             let tasks = tasks.iter().map(|(task, _)| task.clone()).collect();
             let at = Timestamp(0);
             return Self::DesireOneOffs { tasks, at }.fingerprint();
+        }
+        if let Self::PlaceJob {
+            spec, check_index, ..
+        } = self
+        {
+            let at = Timestamp(0);
+            let (spec, check_index) = (spec.clone(), *check_index);
+            return Self::RegisterJob {
+                spec,
+                at,
+                check_index,
+            }
+            .fingerprint();
         }
         let at = std::mem::take(self.at_mut());
         let (mut suffix, mut due) = (String::new(), Timestamp(0));

@@ -8,9 +8,12 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey};
 use muster_domain::job::JobVersion;
-use muster_domain::plan::{GroupPlacements, Plan};
+use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 
-use super::{Change, EvalUpdate, PlanOutcome, Response, admit, deployment, eval, remote};
+use super::{
+    Change, EvalUpdate, JobPlaces, PlanOutcome, Response, admit, admit_current, deployment, eval,
+    remote,
+};
 use crate::state::{AllocView, Cohort, Room, key_of};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
@@ -37,6 +40,27 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
         }
     }
     Response::PlansApplied { outcomes }
+}
+
+/// Places all instances of a job that this command records, if each still has its place; else its evaluation, `eval_id`,
+/// is left to do so.
+pub(super) fn place_new(change: &mut Change<'_>, key: JobKey, eval_id: EvalId, places: JobPlaces) {
+    let JobPlaces {
+        mut plan,
+        mut update,
+    } = places;
+    (plan.job, plan.job_version, plan.eval_id) = (key, 0, eval_id);
+    update.eval_id = eval_id;
+    // A place in a state that is not there yet, or a plan that does more, was not found for this.
+    if plan.snapshot_index > change.index || !plan.only_places() {
+        return;
+    }
+    let room = &mut Room::new(change.state);
+    let admission = admit_current(change.state, room, plan, change.placements_left());
+    if admission.dropped == 0 {
+        carry_out(change, &admission.plan);
+        eval::update(change, update);
+    }
 }
 
 fn carry_out(change: &mut Change<'_>, plan: &Plan) {
@@ -195,7 +219,13 @@ fn place_group(
     let mut placed = 0_usize;
     let mut canaries = Vec::new();
     let mut cohorts: BTreeMap<u64, Arc<Cohort>> = BTreeMap::new();
-    for run in &group.placements {
+    // Most instances need nothing but room: those that follow one another are written together.
+    let is_plain = |run: &PlacementRun| run.detail.is_none();
+    let alike = group
+        .placements
+        .chunk_by(|one, next| is_plain(one) && is_plain(next));
+    for runs in alike {
+        let [run, ..] = runs else { continue };
         let older = run.detail.as_ref().and_then(|detail| detail.version);
         let number = older.unwrap_or(version.version);
         let cohort = match cohorts.get(&number) {
@@ -207,12 +237,15 @@ fn place_group(
                 cohort
             }
         };
-        for name_index in run.first_index..run.first_index.saturating_add(run.count) {
+        let Some(detail) = &run.detail else {
+            placed += change.place_plain(&cohort, runs);
+            continue;
+        };
+        for name_index in run.name_indexes() {
             let Some(alloc_id) = change.place(&cohort, run, name_index) else {
                 break;
             };
             placed += usize::from(older.is_none());
-            let Some(detail) = &run.detail else { continue };
             if let Some(previous) = &detail.previous {
                 change.link_next(previous, alloc_id);
             }

@@ -4,6 +4,7 @@ mod golden;
 mod laws;
 mod numbers;
 mod one_off;
+mod placed;
 
 use std::time::Duration;
 

@@ -1,19 +1,19 @@
-//! Places for one-off tasks before they are recorded, so that the entry that records one can place it.
+//! Places for jobs and one-off tasks before they are recorded, so that the entry that records one can place it.
 //!
-//! Looked at as any other, by an evaluation that nobody will ever see. What is more than one instance on one node, at
-//! nobody's cost, has no place here: it is recorded and waits its turn. So whoever asks for places sees to it that nobody
-//! waits already.
+//! Looked at as any other, by an evaluation that nobody will ever see. What does not get all it asks for, or would cost
+//! somebody else a place, has no place here: it is recorded and waits its turn. So whoever asks for places sees to it that
+//! nobody waits already.
 
 use std::sync::Arc;
 
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
-use muster_domain::job::{Job, JobStatus, JobVersion};
+use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
 use muster_domain::one_off;
 use muster_domain::plan::{PlacementRun, Plan};
 
-use super::{Scheduler, generic};
-use crate::fsm::{NewOneOff, OneOffPlace};
+use super::{ScheduleOutcome, Scheduler, generic};
+use crate::fsm::{self, EvalUpdate, JobPlaces, NewOneOff, NextEval, OneOffPlace};
 use crate::limits;
 use crate::state::State;
 
@@ -31,27 +31,69 @@ impl Scheduler {
         places.map(|task| self.place(state, task, now)).collect()
     }
 
+    /// Places in `state` for all instances of the job that `spec` describes, if nothing of it is there and all of them
+    /// find one. They count as taken as those of tasks do.
+    #[must_use]
+    pub fn place_job(
+        &mut self,
+        state: &State,
+        spec: &JobSpec,
+        now: Timestamp,
+    ) -> Option<JobPlaces> {
+        let has_count = matches!(spec.job_type, JobType::Service | JobType::Batch);
+        if !has_count || spec.is_template() || !fsm::is_unknown(state, &spec.key()) {
+            return None;
+        }
+        self.look_ahead(state, spec.clone(), now, |plan, update| {
+            let places = JobPlaces { plan, update };
+            (!places.plan.is_empty()).then_some(places)
+        })
+    }
+
     fn place(&mut self, state: &State, task: &NewOneOff, now: Timestamp) -> Option<OneOffPlace> {
         let key = one_off::job_key(&task.guid);
         if state.one_offs().get(&task.guid).is_some() || state.jobs().get(&key).is_some() {
             return None;
         }
-        let job = job(state, task, now);
-        let eval = eval(self.next_newcomer(), &job, now);
+        let spec = one_off::job(&task.guid, &task.domain, &task.definition);
+        self.look_ahead(state, spec, now, |plan, _update| only_place(plan))
+    }
+
+    /// What `pick` makes of the plan for the job of `spec`, if that gives it all it asks for and does nothing else. The
+    /// plan counts as under way if that is anything.
+    fn look_ahead<T>(
+        &mut self,
+        state: &State,
+        spec: JobSpec,
+        now: Timestamp,
+        pick: impl FnOnce(Plan, EvalUpdate) -> Option<T>,
+    ) -> Option<T> {
+        let job = job(state, spec, now);
+        let eval = Evaluation::of_job(
+            self.next_newcomer(),
+            &job,
+            Trigger::JobRegister,
+            state.applied(),
+            now,
+        );
         self.ahead.begin(state, &eval.id, now);
         let Self { kinds, ahead, .. } = self;
-        let outcome = generic::schedule(state, Some(&job), &eval, now, kinds, ahead);
-        let is_whole = outcome
-            .update
-            .is_some_and(|update| update.failed_groups.is_empty());
-        let place = only_place(outcome.plan).filter(|_| is_whole);
-        if place.is_some() {
+        let ScheduleOutcome { plan, update, .. } =
+            generic::schedule(state, Some(&job), &eval, now, kinds, ahead);
+        let is_whole = |update: &EvalUpdate| {
+            update.status == EvalStatus::Complete
+                && update.failed_groups.is_empty()
+                && update.next == NextEval::Nothing
+        };
+        let update = update.filter(|update| is_whole(update) && plan.only_places());
+        let places = update.and_then(|update| pick(plan, update));
+        if places.is_some() {
             let until = now.plus(limits::PLACED_AHEAD);
-            self.ahead.expect(&eval.id, key, until);
+            self.ahead.expect(&eval.id, job.key(), until);
         } else {
             self.ahead.give_up(&eval.id);
         }
-        place
+        places
     }
 
     /// An id that no entry will give to an evaluation: which of equal nodes is chosen follows from it.
@@ -61,12 +103,12 @@ impl Scheduler {
     }
 }
 
-/// The job that will run `task`.
-fn job(state: &State, task: &NewOneOff, now: Timestamp) -> Job {
+/// The job of `spec`, as if it were recorded now.
+fn job(state: &State, spec: JobSpec, now: Timestamp) -> Job {
     let index = state.applied();
     Job {
         current: Arc::new(JobVersion {
-            spec: one_off::job(&task.guid, &task.domain, &task.definition),
+            spec,
             version: 0,
             submit_time: now,
             create_index: index,
@@ -80,56 +122,14 @@ fn job(state: &State, task: &NewOneOff, now: Timestamp) -> Job {
     }
 }
 
-fn eval(id: EvalId, job: &Job, now: Timestamp) -> Evaluation {
-    let index = job.modify_index;
-    Evaluation {
-        id,
-        job: job.key(),
-        job_type: job.current.spec.job_type,
-        priority: job.current.spec.priority,
-        trigger: Trigger::JobRegister,
-        node_id: None,
-        deployment: None,
-        status: EvalStatus::Pending,
-        status_description: String::new(),
-        previous: None,
-        blocked: None,
-        failed_groups: Vec::new(),
-        wait_until: Timestamp(0),
-        queued: Vec::new(),
-        job_modify_index: index,
-        snapshot_index: index,
-        create_index: index,
-        modify_index: index,
-        create_time: now,
-        modify_time: now,
-    }
-}
-
-/// The place in a plan that places one instance and does nothing else.
+/// The place in a plan that places one instance.
 fn only_place(plan: Plan) -> Option<OneOffPlace> {
-    let Plan {
-        eval_id: _,
-        job: _,
-        job_version: _,
-        snapshot_index: _,
-        mut groups,
-        stops,
-        failed: _,
-        new_deployment,
-        deployment_update,
-        follow_ups,
-        unreachable,
-        all_at_once: _,
-    } = plan;
-    let is_more = !stops.is_empty()
-        || new_deployment.is_some()
-        || deployment_update.is_some()
-        || !follow_ups.is_empty()
-        || !unreachable.is_empty();
+    let mut groups = plan.groups;
     let mut group = groups.pop()?;
     let run = group.placements.pop()?;
-    if is_more || !groups.is_empty() || !group.placements.is_empty() || run.count != 1 {
+    let is_more =
+        plan.new_deployment.is_some() || !groups.is_empty() || !group.placements.is_empty();
+    if is_more || run.count != 1 {
         return None;
     }
     let PlacementRun {
@@ -139,12 +139,10 @@ fn only_place(plan: Plan) -> Option<OneOffPlace> {
         score,
         detail,
     } = run;
-    let detail = detail.map(|detail| *detail).unwrap_or_default();
-    let is_free = detail.preempted.is_empty() && detail.previous.is_none();
-    is_free.then_some(OneOffPlace {
+    Some(OneOffPlace {
         node,
         score,
-        holding: detail.holding,
+        holding: detail.map(|detail| detail.holding).unwrap_or_default(),
         metrics: group.metrics,
     })
 }

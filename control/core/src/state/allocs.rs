@@ -28,7 +28,7 @@ use muster_domain::resources::Amount;
 use crate::limits;
 
 use super::digest::Digest;
-use super::paged::Paged;
+use super::paged::{self, Paged};
 use super::prefix;
 use super::runs::Runs;
 
@@ -144,18 +144,37 @@ struct JobAllocs {
 }
 
 impl JobAllocs {
-    fn count(&mut self, key: u64, row: &Before, is_new: bool) {
-        if is_new {
-            self.keys.insert(key);
+    fn count(&mut self, counted: Counted, row: &Before) {
+        let count = counted.count();
+        if let Counted::New { first, .. } = counted {
+            self.keys.insert(first, count);
         }
-        self.live += u32::from(!row.is_terminal);
+        self.live += if row.is_terminal { 0 } else { count };
         let group = &row.cohort.group().name;
         if let Some(counts) = self.summary.groups.get_mut(group) {
-            *counts.of(row.status) += 1;
+            *counts.of(row.status) += count;
         } else {
             let mut counts = GroupCounts::default();
-            *counts.of(row.status) += 1;
+            *counts.of(row.status) += count;
             self.summary.groups.insert(group.clone(), counts);
+        }
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+enum Counted {
+    /// Rows that count alike and were not there, by key.
+    New { first: u64, count: u32 },
+    /// One that is there and counts otherwise than before.
+    Changed,
+}
+
+impl Counted {
+    fn count(self) -> u32 {
+        match self {
+            Self::New { first: _, count } => count,
+            Self::Changed => 1,
         }
     }
 }
@@ -316,6 +335,15 @@ impl Allocs {
     pub(crate) fn at(&self, key: u64) -> Option<AllocView<'_>> {
         let row = self.rows.get(key)?;
         Some(self.view(key, row))
+    }
+
+    /// Looks allocations up one after the other: cheaper than [`Self::get`] where they were made together.
+    #[must_use]
+    pub fn finder(&self) -> Finder<'_> {
+        Finder {
+            table: self,
+            rows: self.rows.finder(),
+        }
     }
 
     fn view<'a>(&'a self, key: u64, row: &'a Row) -> AllocView<'a> {
@@ -480,8 +508,40 @@ impl Allocs {
         let now = Before::of(key, &row);
         self.hash = self.hash.wrapping_add(now.hash);
         self.put_on_node(row.node, node_id, key);
-        let moved = self.count(key, &now, true);
+        let one = Counted::New {
+            first: key,
+            count: 1,
+        };
+        let moved = self.count(one, &now);
         self.rows.insert(key, row);
+        moved
+    }
+
+    /// Writes rows that are not there, by key from `first` on: all of one cohort, of one status and none terminal, each
+    /// with the node that its number means. Every index is touched once for all of them, but for their nodes'.
+    pub(super) fn insert_siblings(
+        &mut self,
+        first: u64,
+        rows: Vec<Row>,
+        nodes: &[NodeId],
+    ) -> Moved {
+        let Some(eldest) = rows.first() else {
+            return Moved::default();
+        };
+        let alike = Before::of(first, eldest);
+        for ((key, row), node_id) in (first..).zip(&rows).zip(nodes) {
+            debug_assert!(
+                alike.counts_like(&Before::of(key, row)) && !alike.is_terminal,
+                "siblings count alike"
+            );
+            self.index = self.index.max(row.modify_index);
+            self.hash = self.hash.wrapping_add(row.hash(key));
+            self.put_on_node(row.node, *node_id, key);
+        }
+        // A command makes fewer than a million.
+        let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        let moved = self.count(Counted::New { first, count }, &alike);
+        self.rows.insert_all(first, rows);
         moved
     }
 
@@ -521,7 +581,7 @@ impl Allocs {
         let mut moved = Moved::default();
         if !before.counts_like(&after) {
             let away = self.uncount(&before);
-            let here = self.count(key, &after, false);
+            let here = self.count(Counted::Changed, &after);
             moved.eval_id = away.eval_id.or(here.eval_id);
             moved.deployments = [away.deployments[0], here.deployments[0]];
         }
@@ -663,31 +723,34 @@ impl Allocs {
         (left.len() == count).then_some(left)
     }
 
-    /// Counts a row for its evaluation, its job and its deployment.
-    fn count(&mut self, key: u64, row: &Before, is_new: bool) -> Moved {
+    /// Counts rows for their evaluation, their job and their deployment. `row` is how each of them counts.
+    fn count(&mut self, counted: Counted, row: &Before) -> Moved {
         let mut moved = Moved::default();
         let eval_id = row.cohort.eval_id;
+        let count = counted.count();
+        let is_new = matches!(counted, Counted::New { .. });
         if is_new || row.is_terminal {
             let eval = self.by_eval.entry(eval_id).or_default();
             let is_first = eval.keys.is_empty() || (row.is_terminal && eval.terminal == 0);
             moved.eval_id = is_first.then_some(eval_id);
-            eval.terminal += u32::from(row.is_terminal);
-            if is_new {
-                eval.keys.insert(key);
+            eval.terminal += if row.is_terminal { count } else { 0 };
+            if let Counted::New { first, count } = counted {
+                eval.keys.insert(first, count);
             }
         }
         if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
-            Arc::make_mut(job).count(key, row, is_new);
+            Arc::make_mut(job).count(counted, row);
         } else {
             let mut job = JobAllocs::default();
-            job.count(key, row, is_new);
+            job.count(counted, row);
             let name = Arc::clone(&row.cohort.key);
             self.by_job.insert(name, Arc::new(job));
         }
         if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal) {
             let live = self.of_deployment.entry(id).or_default();
-            *live += 1;
-            moved.deployments[0] = (*live == 1).then_some(id);
+            let is_first = *live == 0;
+            *live += count;
+            moved.deployments[0] = is_first.then_some(id);
         }
         moved
     }
@@ -728,6 +791,22 @@ impl Allocs {
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
+    }
+}
+
+/// Looks allocations up one after the other.
+#[derive(Debug)]
+pub struct Finder<'a> {
+    table: &'a Allocs,
+    rows: paged::Finder<'a, Row>,
+}
+
+impl<'a> Finder<'a> {
+    /// The allocation called so.
+    pub fn get(&mut self, alloc_id: &AllocId) -> Option<AllocView<'a>> {
+        let key = key_of(alloc_id)?;
+        let row = self.rows.get(key)?;
+        Some(self.table.view(key, row))
     }
 }
 
@@ -777,6 +856,26 @@ mod tests {
             keys[at as usize].push(key);
         }
         (allocs, keys)
+    }
+
+    /// Together or one by one: it comes to the same.
+    #[test]
+    fn siblings_are_written_as_one_by_one() {
+        const FIRST: u64 = 40;
+        let (filled, _) = filled();
+        let cohort = Arc::clone(&filled.rows().next().unwrap().1.cohort);
+        let row = |at: u32| Row::placed(&cohort, node(at % 3), at, Score::default(), LogIndex(9));
+        let ids = [1, 2, 3].map(|id| NodeId([id; 16]));
+        let (mut alone, mut together) = (filled.clone(), filled);
+
+        for (key, at) in (FIRST..).zip(0..100) {
+            alone.insert(key, row(at), ids[at as usize % 3]);
+        }
+        let nodes: Vec<NodeId> = (0..100).map(|at| ids[at % 3]).collect();
+        together.insert_siblings(FIRST, (0..100).map(row).collect(), &nodes);
+
+        assert_eq!(alone, together);
+        assert_eq!(alone.on(node(1)).count(), together.on(node(1)).count());
     }
 
     /// How many nodes keep no key of a row that is gone, and keys of the others that are.

@@ -28,6 +28,13 @@ impl<T> Page<T> {
         self.present & (1 << bit) != 0
     }
 
+    fn get(&self, bit: u32) -> Option<&T> {
+        if !self.has(bit) {
+            return None;
+        }
+        self.rows.get(self.position(bit))
+    }
+
     fn insert(&mut self, bit: u32, row: T) -> Option<T> {
         let at = self.position(bit);
         if self.has(bit) {
@@ -102,6 +109,28 @@ fn split(number: u64) -> (u64, u32) {
     (number / PAGE_ROWS, bit)
 }
 
+/// Looks rows up one after the other: a page is looked up once for all that are on it and follow one another.
+#[derive(Debug)]
+pub(crate) struct Finder<'a, T: Clone> {
+    pages: &'a Paged<T>,
+    last: Option<(u64, &'a Page<T>)>,
+}
+
+impl<'a, T: Clone> Finder<'a, T> {
+    pub(crate) fn get(&mut self, number: u64) -> Option<&'a T> {
+        let (at, bit) = split(number);
+        let page = match self.last {
+            Some((last, page)) if last == at => page,
+            Some(_) | None => {
+                let page = &**self.pages.pages.get(&at)?;
+                self.last = Some((at, page));
+                page
+            }
+        };
+        page.get(bit)
+    }
+}
+
 impl<T: Clone> Paged<T> {
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -113,8 +142,15 @@ impl<T: Clone> Paged<T> {
 
     pub(crate) fn get(&self, number: u64) -> Option<&T> {
         let (page, bit) = split(number);
-        let page = self.pages.get(&page).filter(|page| page.has(bit))?;
-        page.rows.get(page.position(bit))
+        self.pages.get(&page)?.get(bit)
+    }
+
+    /// Looks rows up one after the other.
+    pub(crate) fn finder(&self) -> Finder<'_, T> {
+        Finder {
+            pages: self,
+            last: None,
+        }
     }
 
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
@@ -143,6 +179,35 @@ impl<T: Clone> Paged<T> {
         };
         self.len += usize::from(old.is_none());
         old
+    }
+
+    /// Inserts rows at the numbers from `first` on, none of which has one. A page is looked up once.
+    pub(crate) fn insert_all(&mut self, first: u64, rows: Vec<T>) {
+        let mut number = first;
+        let mut rows = rows.into_iter();
+        while rows.len() > 0 {
+            let (at, bit) = split(number);
+            let room = usize::try_from(PAGE_ROWS).unwrap_or(usize::MAX) - bit as usize;
+            let count = room.min(rows.len());
+            let fitting = rows.by_ref().take(count);
+            match self.pages.get_mut(&at) {
+                Some(page) => {
+                    let page = Arc::make_mut(page);
+                    for (bit, row) in (bit..).zip(fitting) {
+                        page.insert(bit, row);
+                    }
+                }
+                None => {
+                    let page = Page {
+                        present: (u32::MAX >> (PAGE_ROWS as usize - count)) << bit,
+                        rows: fitting.collect(),
+                    };
+                    self.pages.insert(at, Arc::new(page));
+                }
+            }
+            self.len += count;
+            number += count as u64;
+        }
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
@@ -214,7 +279,7 @@ mod tests {
         /// Against a plain map, with snapshots in between that must not move.
         #[test]
         fn it_behaves_as_a_map_and_snapshots_stay(
-            steps in proptest::collection::vec((0_u64..200, 0_u8..5, any::<u16>()), 1..200)
+            steps in proptest::collection::vec((0_u64..200, 0_u8..6, any::<u16>()), 1..200)
         ) {
             let (mut paged, mut model) = (Paged::default(), BTreeMap::new());
             let mut snapshots = Vec::new();
@@ -229,6 +294,13 @@ mod tests {
                         paged.remove_all(&numbers, |at, row| shown.push((at, *row)));
                         let gone = numbers.iter().filter_map(|at| Some((*at, model.remove(at)?)));
                         prop_assert_eq!(shown, gone.collect::<Vec<_>>());
+                    }
+                    4 => {
+                        // As many as have none, up to a few pages.
+                        let free = (number..number + 100).take_while(|at| !model.contains_key(at));
+                        let rows: Vec<(u64, u16)> = free.map(|at| (at, value)).collect();
+                        paged.insert_all(number, rows.iter().map(|(_, row)| *row).collect());
+                        model.extend(rows);
                     }
                     _ => {
                         if let Some(row) = paged.get_mut(number) {
@@ -247,6 +319,9 @@ mod tests {
                 prop_assert_eq!(&rows, &model.clone().into_iter().collect::<Vec<_>>());
                 let later: Vec<u64> = paged.from(70).map(|(at, _)| at).collect();
                 prop_assert_eq!(later, model.range(70..).map(|(at, _)| *at).collect::<Vec<_>>());
+                let mut finder = paged.finder();
+                let up_and_down = (0..310).chain((0..310).rev().step_by(7));
+                prop_assert!(up_and_down.into_iter().all(|at| finder.get(at) == model.get(&at)));
             }
         }
     }

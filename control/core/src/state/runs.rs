@@ -61,23 +61,25 @@ impl Runs {
             .map(move |run| run.first.max(first)..run.end())
     }
 
-    /// Adds a number that is not in it.
-    pub(crate) fn insert(&mut self, number: u64) {
-        let one = Run {
-            first: number,
-            count: 1,
-        };
+    /// Adds `count` numbers from `first` on, none of which is in it.
+    pub(crate) fn insert(&mut self, first: u64, count: u32) {
+        if count == 0 {
+            return;
+        }
+        let new = Run { first, count };
         match &mut self.0 {
-            Inner::Empty => self.0 = Inner::One(one),
-            Inner::One(run) if run.end() == number && run.count < u32::MAX => run.count += 1,
+            Inner::Empty => self.0 = Inner::One(new),
+            Inner::One(run) if run.end() == first && run.count <= u32::MAX - count => {
+                run.count += count;
+            }
             Inner::One(run) => {
                 let mut runs = vec![*run];
-                insert(&mut runs, one);
+                insert(&mut runs, new);
                 self.set(runs);
             }
             Inner::Many(runs) => {
                 let runs = Arc::make_mut(runs);
-                insert(runs, one);
+                insert(runs, new);
                 if runs.len() == 1 {
                     self.0 = Inner::One(runs[0]);
                 }
@@ -115,21 +117,21 @@ impl Runs {
     }
 }
 
-fn insert(runs: &mut Vec<Run>, one: Run) {
-    let at = runs.partition_point(|run| run.first < one.first);
-    let joins_before = at > 0 && runs[at - 1].end() == one.first;
-    let joins_after = runs.get(at).is_some_and(|next| one.end() == next.first);
+fn insert(runs: &mut Vec<Run>, new: Run) {
+    let at = runs.partition_point(|run| run.first < new.first);
+    let joins_before = at > 0 && runs[at - 1].end() == new.first;
+    let joins_after = runs.get(at).is_some_and(|next| new.end() == next.first);
     match (joins_before, joins_after) {
         (true, true) => {
-            runs[at - 1].count += 1 + runs[at].count;
+            runs[at - 1].count += new.count + runs[at].count;
             runs.remove(at);
         }
-        (true, false) => runs[at - 1].count += 1,
+        (true, false) => runs[at - 1].count += new.count,
         (false, true) => {
-            runs[at].first -= 1;
-            runs[at].count += 1;
+            runs[at].first = new.first;
+            runs[at].count += new.count;
         }
-        (false, false) => runs.insert(at, one),
+        (false, false) => runs.insert(at, new),
     }
 }
 
@@ -182,8 +184,12 @@ mod tests {
                     let numbers: Vec<u64> = (number..end).filter(|at| step == 0 || at % 4 != 0).collect();
                     runs.remove_all(&numbers);
                     model.retain(|number| !numbers.contains(number));
-                } else if model.insert(number) {
-                    runs.insert(number);
+                } else {
+                    // As many as are not in it yet, four at most.
+                    let end = number + u64::from(step) - 2;
+                    let free: Vec<u64> = (number..end).take_while(|at| !model.contains(at)).collect();
+                    runs.insert(number, u32::try_from(free.len()).unwrap());
+                    model.extend(free);
                 }
                 prop_assert_eq!(runs.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(
@@ -192,7 +198,7 @@ mod tests {
                 );
                 let mut anew = Runs::default();
                 for number in &model {
-                    anew.insert(*number);
+                    anew.insert(*number, 1);
                 }
                 prop_assert_eq!(&runs, &anew);
                 prop_assert_eq!(runs.is_empty(), model.is_empty());

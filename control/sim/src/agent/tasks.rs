@@ -182,6 +182,7 @@ impl Host {
         self.check_start(task, env);
         let process = Process {
             attempt,
+            noted: attempt,
             ended: None,
             stubborn: env.trouble(5),
             watched: Some((life, answered_at)),
@@ -259,13 +260,20 @@ impl Host {
         let recorded = self.store.started.get(&task).copied();
         let rebooted = recorded.is_some_and(|(of, boot)| of == attempt && boot != self.boot);
         let siblings = self.processes.keys().any(|(of, _)| *of == task.0);
+        if !adopted && let Some(stray) = self.processes.get(&task) {
+            // No start that anybody knows of: a real agent ends what is in the cgroup.
+            let (of, is_known) = (stray.attempt, stray.noted == attempt);
+            if !is_known {
+                self.end(task, of, KILLED, env);
+            }
+        }
         let process = self.processes.get_mut(&task);
-        let process = process.filter(|process| adopted || process.attempt == attempt);
+        let process = process.filter(|process| adopted || process.noted == attempt);
         let input = match process {
             _ if rebooted => TaskInput::Lost {
                 reason: "the machine was rebooted while the task ran".to_owned(),
             },
-            Some(process) => match process.ended {
+            Some(process) => match note(process, attempt).ended {
                 Some(exit) => TaskInput::Exited {
                     exit,
                     detail: String::new(),
@@ -330,4 +338,10 @@ impl Host {
             self.tell_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
         }
     }
+}
+
+/// Writes on the process's cgroup which start of its task it is from now on.
+fn note(process: &mut Process, attempt: u32) -> &mut Process {
+    process.noted = attempt;
+    process
 }

@@ -180,7 +180,8 @@ impl Raft {
         let Role::Leader(leading) = &mut self.role else {
             return;
         };
-        if term < self.image.term {
+        // A stale answer is one to an earlier term, in which this server led, too: its round counts others.
+        if term < self.image.term || matched == Matched::Stale {
             return;
         }
         leading.heard_at[from] = env.now;

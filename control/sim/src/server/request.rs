@@ -143,20 +143,40 @@ impl Server {
         }
     }
 
-    /// One-off tasks that are to be recorded, with places if this server leads and nobody waits.
+    /// A job or one-off tasks that are to be recorded, with places if this server leads and nobody waits.
     fn placed(&self, command: Command, env: &Env) -> Command {
         if !self.duties.as_ref().is_some_and(Duties::finds_places) {
             return command;
         }
-        let Command::DesireOneOffs { tasks, at } = command else {
-            return command;
-        };
         let state = &self.machine.state;
-        let places = Scheduler::default().place_new(state, &tasks, env.now);
-        Command::PlaceOneOffs {
-            tasks: tasks.into_iter().zip(places).collect(),
-            seen: state.applied(),
-            at,
+        let mut scheduler = Scheduler::default();
+        match command {
+            Command::DesireOneOffs { tasks, at } => {
+                let places = scheduler.place_new(state, &tasks, env.now);
+                Command::PlaceOneOffs {
+                    tasks: tasks.into_iter().zip(places).collect(),
+                    seen: state.applied(),
+                    at,
+                }
+            }
+            Command::RegisterJob {
+                spec,
+                at,
+                check_index,
+            } => match scheduler.place_job(state, &spec, env.now) {
+                Some(places) => Command::PlaceJob {
+                    spec,
+                    places: Box::new(places),
+                    at,
+                    check_index,
+                },
+                None => Command::RegisterJob {
+                    spec,
+                    at,
+                    check_index,
+                },
+            },
+            other => other,
         }
     }
 

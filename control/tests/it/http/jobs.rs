@@ -1,9 +1,11 @@
 //! Jobs from registration to purge.
 
+use muster_domain::fixture::node;
 use serde_json::{Value, json};
 
+use super::events::Stream;
 use super::{Client, job};
-use crate::fixture;
+use crate::fixture::{self, FakeAgent};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registered_job_reads_back() {
@@ -25,6 +27,53 @@ async fn a_registered_job_reads_back() {
     assert_eq!(Value::from(read.index()), job["ModifyIndex"]);
     assert_eq!(read.header("x-nomad-knownleader"), "true");
     assert_eq!(read.header("content-type"), "application/json");
+    test.server.shutdown().await;
+}
+
+/// The leader finds the places before the job is recorded, and one entry does both. Whoever follows events is told what it
+/// would be told of two.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_job_is_placed_by_the_entry_that_records_it() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    test.until("the node takes work", |state| {
+        state.nodes().iter().any(|node| node.takes_work())
+    })
+    .await;
+    let before = test.control().last_log_index().0;
+    let mut events = Stream::open(&client.base, &format!("index={}", before + 1));
+
+    let answer = client.register("web").await;
+    agent.next_to_run().await;
+    let eval_id = answer["EvalID"].as_str().unwrap();
+    let eval = client
+        .get(&format!("/v1/evaluation/{eval_id}"))
+        .await
+        .json();
+
+    assert_eq!(test.control().last_log_index().0, before + 1);
+    assert_eq!(answer["JobModifyIndex"], before + 1);
+    assert_eq!(eval["Status"], "complete");
+    let told = events.events().await;
+    let told: Vec<(String, &str)> = told
+        .events
+        .iter()
+        .map(|event| (format!("{:?}", event.topic), event.event_type.as_str()))
+        .collect();
+    let told: Vec<(&str, &str)> = told
+        .iter()
+        .map(|(topic, kind)| (topic.as_str(), *kind))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("Job", "JobRegistered"),
+            ("Evaluation", "JobRegistered"),
+            ("Deployment", "PlanResult"),
+            ("Allocation", "PlanResult"),
+        ]
+    );
     test.server.shutdown().await;
 }
 

@@ -284,6 +284,18 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             },
         ),
         (
+            "place_job",
+            Command::PlaceJob {
+                spec: Box::new(job("web").build()),
+                places: Box::new(JobPlaces {
+                    plan: plan(),
+                    update: update(NextEval::Nothing),
+                }),
+                at: AT,
+                check_index: Some(LogIndex(0)),
+            },
+        ),
+        (
             "resolve_one_off",
             Command::ChangeOneOffs {
                 changes: vec![OneOffChange {
@@ -540,8 +552,12 @@ fn commands_read_back_what_they_wrote() {
         let read: Command = muster_wire::codec::decode(&bytes).unwrap();
 
         assert_eq!(read, command, "{name}");
-        let is_second = matches!(name, "place_one_offs" | "resolve_one_off");
-        assert_eq!(read.version(), if is_second { 2 } else { 1 }, "{name}");
+        let version = match name {
+            "place_one_offs" | "resolve_one_off" => 2,
+            "place_job" => 3,
+            _ => 1,
+        };
+        assert_eq!(read.version(), version, "{name}");
         assert!(read.version() <= VERSION);
     }
 }

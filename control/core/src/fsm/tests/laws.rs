@@ -45,6 +45,7 @@ enum Step {
         batch: bool,
         port: bool,
         key: Option<u8>,
+        placed: bool,
     },
     Stop {
         job: u8,
@@ -95,9 +96,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0..5_u8, 0..3_u32).prop_map(|(node, zone)| Step::Node { node, zone }),
         4 => (0..5_u8, node_status).prop_map(|(node, status)| Step::NodeStatus { node, status }),
         1 => (0..5_u8, any::<bool>()).prop_map(|(node, eligible)| Step::Eligibility { node, eligible }),
-        5 => (0..3_u8, 0..5_u32, 1..4_u32, any::<bool>(), any::<bool>(), proptest::option::of(0..3_u8))
-            .prop_map(|(job, count, cpu, batch, port, key)| Step::Run {
-                job, count, cpu_mhz: cpu * 200, batch, port, key,
+        5 => (0..3_u8, 0..5_u32, 1..4_u32, any::<[bool; 3]>(), proptest::option::of(0..3_u8))
+            .prop_map(|(job, count, cpu, [batch, port, placed], key)| Step::Run {
+                job, count, cpu_mhz: cpu * 200, batch, port, key, placed,
             }),
         1 => (0..3_u8, any::<bool>()).prop_map(|(job, purge)| Step::Stop { job, purge }),
         6 => (any::<usize>(), client_status, text)
@@ -199,6 +200,7 @@ impl History {
                 batch,
                 port,
                 key,
+                placed,
             } => {
                 let kind = if batch {
                     JobType::Batch
@@ -212,11 +214,7 @@ impl History {
                 } else {
                     spec
                 };
-                let command = Command::RegisterJob {
-                    spec: Box::new(spec.build()),
-                    at,
-                    check_index: None,
-                };
+                let command = self.registration(spec.build(), placed);
                 let key = key.and_then(|key| WriteKey::new(format!("key{key}")));
                 self.apply(match key {
                     Some(key) => command.keyed(key),
@@ -259,6 +257,30 @@ impl History {
                     self.apply(command);
                 }
             }
+        }
+    }
+
+    /// With places that were found in an older state, if it is to be `placed`.
+    fn registration(&mut self, spec: JobSpec, placed: bool) -> Command {
+        let at = self.cluster.now;
+        let (spec, check_index) = (Box::new(spec), None);
+        let places = placed.then(|| {
+            let state = self.cluster.state.clone();
+            let older = self.older.replace(state.clone()).unwrap_or(state);
+            crate::scheduler::Scheduler::default().place_job(&older, &spec, at)
+        });
+        match places.flatten().map(Box::new) {
+            Some(places) => Command::PlaceJob {
+                spec,
+                places,
+                at,
+                check_index,
+            },
+            None => Command::RegisterJob {
+                spec,
+                at,
+                check_index,
+            },
         }
     }
 

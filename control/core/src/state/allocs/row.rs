@@ -4,7 +4,7 @@
 //! few rows have is in [`Extra`]. A field that is rare belongs there, one that siblings share into the
 //! cohort; only what differs on every row and changes as it runs belongs into [`Row`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use muster_domain::alloc::{
     AllocReport, ClientStatus, DesiredStatus, PlacementMetrics, RemoteHandle, Reschedule, Score,
@@ -34,6 +34,8 @@ pub(crate) struct Cohort {
     /// What one instance asks for, added up.
     pub(super) ask: Amount,
     hash: u64,
+    /// How large its job is where it is sent, once that was measured.
+    job_bytes: OnceLock<usize>,
 }
 
 /// By content; two cohorts may say the same after a snapshot.
@@ -78,6 +80,7 @@ impl Cohort {
             key,
             ask,
             hash,
+            job_bytes: OnceLock::new(),
         }))
     }
 
@@ -99,6 +102,11 @@ impl Cohort {
 
     pub(crate) fn job(&self) -> &Arc<JobVersion> {
         &self.job
+    }
+
+    /// How large the job is where it is sent, as `measure` says; asked once.
+    pub(super) fn job_bytes(&self, measure: impl FnOnce(&JobVersion) -> usize) -> usize {
+        *self.job_bytes.get_or_init(|| measure(&self.job))
     }
 
     pub(crate) fn group_at(&self) -> u16 {

@@ -61,6 +61,11 @@ impl<'a> AllocView<'a> {
         &self.row.cohort.job
     }
 
+    /// How large its job is where it is sent, as `measure` says: asked once for all that were placed together.
+    pub fn job_bytes(self, measure: impl FnOnce(&JobVersion) -> usize) -> usize {
+        self.row.cohort.job_bytes(measure)
+    }
+
     pub(crate) fn cohort(self) -> &'a Arc<Cohort> {
         &self.row.cohort
     }
@@ -213,10 +218,10 @@ impl<'a> AllocView<'a> {
         self.row.news(report)
     }
 
-    /// The allocation by itself, in a few bytes, to be kept beyond the state.
-    pub fn save(self) -> SavedAlloc {
+    /// The allocation by itself, in a few bytes, to be kept beyond the state. `node_id` is its node's.
+    pub fn save(self, node_id: NodeId) -> SavedAlloc {
         SavedAlloc {
-            node_id: self.node_id(),
+            node_id,
             key: self.key,
             row: self.row.clone(),
         }
