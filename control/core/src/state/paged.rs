@@ -49,6 +49,12 @@ impl<T> Page<T> {
         None
     }
 
+    fn insert_all(&mut self, first: u32, rows: impl Iterator<Item = T>) {
+        for (bit, row) in (first..).zip(rows) {
+            self.insert(bit, row);
+        }
+    }
+
     fn remove(&mut self, bit: u32) -> Option<T> {
         if !self.has(bit) {
             return None;
@@ -190,20 +196,15 @@ impl<T: Clone> Paged<T> {
             let room = usize::try_from(PAGE_ROWS).unwrap_or(usize::MAX) - bit as usize;
             let count = room.min(rows.len());
             let fitting = rows.by_ref().take(count);
-            match self.pages.get_mut(&at) {
-                Some(page) => {
-                    let page = Arc::make_mut(page);
-                    for (bit, row) in (bit..).zip(fitting) {
-                        page.insert(bit, row);
-                    }
-                }
-                None => {
-                    let page = Page {
-                        present: (u32::MAX >> (PAGE_ROWS as usize - count)) << bit,
-                        rows: fitting.collect(),
-                    };
-                    self.pages.insert(at, Arc::new(page));
-                }
+            if let Some(page) = self.pages.get_mut(&at) {
+                Arc::make_mut(page).insert_all(bit, fitting);
+            } else {
+                let mut page = Page {
+                    present: 0,
+                    rows: Vec::with_capacity(count),
+                };
+                page.insert_all(bit, fitting);
+                self.pages.insert(at, Arc::new(page));
             }
             self.len += count;
             number += count as u64;
