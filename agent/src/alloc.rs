@@ -212,7 +212,13 @@ impl AllocTask {
                 self.stored().await;
                 self.task_effect(task_at, effect, inbox, jobs);
             }
-            Effect::Report { urgent } => self.facilities.outbox.put(self.runner.report(), urgent),
+            Effect::Report { urgent } => {
+                if self.runner.is_terminal() {
+                    // Whoever hears that it is over relies on it: no crash may have it start after all.
+                    self.stored().await;
+                }
+                self.facilities.outbox.put(self.runner.report(), urgent);
+            }
             Effect::DestroyAlloc => {
                 let facilities = Arc::clone(&self.facilities);
                 let inbox = inbox.clone();

@@ -25,7 +25,7 @@ use crate::one_off::domain::Domains;
 use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
-use crate::peers::message::{Hello, PeerReply, PeerRequest};
+use crate::peers::message::{Hello, PeerReply, PeerRequest, PlacesFor, PlacesFound};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
 
@@ -572,12 +572,23 @@ impl Control {
         receiver.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Places for `tasks`, which are about to be recorded; none where another server leads, others wait for room, or it
-    /// would take too long.
+    /// Places for `tasks`, which are about to be recorded; none where nobody leads, others wait for room, or it would take
+    /// too long.
     pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<Places> {
-        let tasks = Arc::clone(tasks);
-        self.find_places(|reply| PlacesWanted::Tasks { tasks, reply })
-            .await
+        if self.leadership().borrow().is_self() {
+            let tasks = Arc::clone(tasks);
+            let wanted = |reply| PlacesWanted::Tasks { tasks, reply };
+            return self.find_places(wanted).await;
+        }
+        match self
+            .places_of_leader(PlacesFor::Tasks(tasks.to_vec()))
+            .await?
+        {
+            PlacesFound::Tasks { places, seen } => {
+                (places.len() == tasks.len()).then_some(Places { places, seen })
+            }
+            PlacesFound::Job(_) => None,
+        }
     }
 
     /// The command that records a job: with places for its instances where [`Self::places`] would find some for tasks.
@@ -588,9 +599,7 @@ impl Control {
     ) -> Command {
         let spec = Arc::new(spec);
         let places = if self.state().jobs().get(&spec.key()).is_none() {
-            let spec = Arc::clone(&spec);
-            let found = self.find_places(|reply| PlacesWanted::Job { spec, reply });
-            found.await.flatten()
+            self.job_places(&spec).await
         } else {
             None
         };
@@ -598,7 +607,7 @@ impl Control {
         match places {
             Some(places) => Command::PlaceJob {
                 spec,
-                places: Box::new(places),
+                places,
                 at,
                 check_index,
             },
@@ -610,6 +619,51 @@ impl Control {
         }
     }
 
+    async fn job_places(&self, spec: &Arc<JobSpec>) -> Option<Box<JobPlaces>> {
+        if self.leadership().borrow().is_self() {
+            let spec = Arc::clone(spec);
+            let wanted = |reply| PlacesWanted::Job { spec, reply };
+            return self.find_places(wanted).await?.map(Box::new);
+        }
+        let wanted = PlacesFor::Job(Box::new((**spec).clone()));
+        match self.places_of_leader(wanted).await? {
+            PlacesFound::Job(places) => places,
+            PlacesFound::Tasks { .. } => None,
+        }
+    }
+
+    /// Places that the server which leads finds.
+    async fn places_of_leader(&self, wanted: PlacesFor) -> Option<PlacesFound> {
+        let leader = self.leader().filter(|leader| !leader.is_self)?;
+        let request = PeerRequest::FindPlaces(wanted);
+        let asked = self
+            .peers()
+            .call_within(leader.server_id, request, limits::PLACES_WAIT);
+        match asked.await {
+            Ok(PeerReply::Places(found)) => Some(found),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Places for whoever passes what it records on to this server; `None` if it does not lead or has no time.
+    pub(crate) async fn find_places_here(&self, wanted: PlacesFor) -> Option<PlacesFound> {
+        match wanted {
+            PlacesFor::Tasks(tasks) => {
+                let tasks = Arc::new(tasks);
+                let wanted = |reply| PlacesWanted::Tasks { tasks, reply };
+                let Places { places, seen } = self.find_places(wanted).await?;
+                Some(PlacesFound::Tasks { places, seen })
+            }
+            PlacesFor::Job(spec) => {
+                let spec = Arc::new(*spec);
+                let wanted = |reply| PlacesWanted::Job { spec, reply };
+                let places = self.find_places(wanted).await?;
+                Some(PlacesFound::Job(places.map(Box::new)))
+            }
+        }
+    }
+
+    /// Has the duties of this server find places, if it leads.
     async fn find_places<T>(
         &self,
         wanted: impl FnOnce(oneshot::Sender<T>) -> PlacesWanted,

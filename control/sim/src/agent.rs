@@ -198,6 +198,7 @@ impl Host {
                 self.tell_runner(life, alloc_id, event, env);
             }
             HostEvent::Answered { life, task, input } => {
+                self.store_end(life, task, &input);
                 let (alloc_id, task_at) = task;
                 let event = AllocEvent::Task { task_at, input };
                 self.tell_runner(life, alloc_id, event, env);

@@ -100,8 +100,19 @@ pub struct Process {
 pub struct Store {
     /// Allocations: what is wanted, and where they are.
     pub allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
-    /// Starts of tasks: which, and in which boot.
-    pub started: BTreeMap<TaskKey, (u32, u64)>,
+    /// Starts of tasks.
+    pub started: BTreeMap<TaskKey, Start>,
+}
+
+/// What is stored of a task's last start.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Which it is.
+    pub attempt: u32,
+    /// In which boot of the machine it was made.
+    pub boot: u64,
+    /// How it ended: on disk before anybody is told.
+    pub ended: Option<Exit>,
 }
 
 /// A machine.

@@ -6,8 +6,10 @@
 
 use std::time::Duration;
 
+use muster_control_core::fsm::{JobPlaces, NewOneOff, OneOffPlace};
 use muster_control_core::state::StateHash;
 use muster_domain::id::{LogIndex, NodeId};
+use muster_domain::job::JobSpec;
 use muster_wire::rpc::NodeRequest;
 use serde::{Deserialize, Serialize};
 
@@ -136,6 +138,32 @@ pub(crate) enum PeerRequest {
     /// A saved snapshot for the leader to restore; goes on with its bytes, frames of `Vec<u8>`. Answered with
     /// [`PeerReply::Restored`] when they have ended.
     Restore,
+    /// Asks the leader for places for what is about to be recorded: [`PeerReply::Places`]; [`PeerReply::NotLeader`], and
+    /// whoever asks goes on without.
+    FindPlaces(PlacesFor),
+}
+
+/// What places are wanted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PlacesFor {
+    /// One-off tasks.
+    Tasks(Vec<NewOneOff>),
+    /// All instances of a job.
+    Job(Box<JobSpec>),
+}
+
+/// The places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PlacesFound {
+    /// Of tasks, in their order, and the state in which they were found.
+    Tasks {
+        /// Where there is one.
+        places: Vec<Option<OneOffPlace>>,
+        /// That state.
+        seen: LogIndex,
+    },
+    /// Of a job's instances, if there is one for each.
+    Job(Option<Box<JobPlaces>>),
 }
 
 /// The kinds of [`PeerRequest::Raft`].
@@ -217,6 +245,8 @@ pub(crate) enum PeerReply {
     Restored(LogIndex),
     /// The leader has forgotten everything that is over.
     Collected(Freed),
+    /// Places that are not given to anybody else for a while.
+    Places(PlacesFound),
 }
 
 /// What the leader knows of a member.

@@ -132,6 +132,10 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
         PeerRequest::NodeHeard { node_id } => PeerReply::NodeHeard {
             ago: agents::heard_ago(control, node_id),
         },
+        PeerRequest::FindPlaces(wanted) => match control.find_places_here(wanted).await {
+            Some(found) => PeerReply::Places(found),
+            None => PeerReply::NotLeader,
+        },
         PeerRequest::CollectGarbage => agents::collect_for_server(control).await,
         PeerRequest::CollectOnNodes => {
             control.nodes().collect_garbage();

@@ -9,7 +9,7 @@ use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::JobType;
 
 use crate::env::{Env, Event};
-use crate::host::{Host, HostEvent, Process, TaskKey};
+use crate::host::{Host, HostEvent, Process, Start, TaskKey};
 
 const KILLED: Exit = Exit {
     code: 0,
@@ -79,6 +79,11 @@ impl Host {
                 self.carry_out_task((alloc_id, task_at), effect, env);
             }
             Effect::Report { urgent: _ } => {
+                let runner = self.agent.as_ref().and_then(|it| it.runners.get(&alloc_id));
+                if runner.is_some_and(|runner| runner.core.is_terminal()) {
+                    // Nobody hears of an end that the next agent does not know of.
+                    self.flush();
+                }
                 if let Some(agent) = &mut self.agent
                     && let Some(runner) = agent.runners.get(&alloc_id)
                 {
@@ -188,7 +193,12 @@ impl Host {
             watched: Some((life, answered_at)),
         };
         self.processes.insert(task, process);
-        self.store.started.insert(task, (attempt, self.boot));
+        let start = Start {
+            attempt,
+            boot: self.boot,
+            ended: None,
+        };
+        self.store.started.insert(task, start);
         self.flush_soon(env);
         let note = String::new();
         let input = TaskInput::Started { note };
@@ -258,7 +268,9 @@ impl Host {
         let adopted = runner.adopted;
         let answered_at = env.now.plus(env.dice.micros(500, 100_000));
         let recorded = self.store.started.get(&task).copied();
-        let rebooted = recorded.is_some_and(|(of, boot)| of == attempt && boot != self.boot);
+        let recorded = recorded.filter(|start| start.attempt == attempt);
+        let ended = recorded.and_then(|start| start.ended);
+        let rebooted = recorded.is_some_and(|start| start.boot != self.boot);
         let siblings = self.processes.keys().any(|(of, _)| *of == task.0);
         if !adopted && let Some(stray) = self.processes.get(&task) {
             // No start that anybody knows of: a real agent ends what is in the cgroup.
@@ -270,6 +282,11 @@ impl Host {
         let process = self.processes.get_mut(&task);
         let process = process.filter(|process| adopted || process.noted == attempt);
         let input = match process {
+            _ if ended.is_some() => TaskInput::Exited {
+                exit: ended.unwrap_or(UNKNOWN),
+                detail: String::new(),
+                end: None,
+            },
             _ if rebooted => TaskInput::Lost {
                 reason: "the machine was rebooted while the task ran".to_owned(),
             },
@@ -297,6 +314,19 @@ impl Host {
         let host = self.at;
         let what = HostEvent::Answered { life, task, input };
         env.at(answered_at, Event::Host { host, what });
+    }
+
+    /// Notes how a start ended, on disk before its runner hears of it.
+    pub(super) fn store_end(&mut self, life: u64, task: TaskKey, input: &TaskInput) {
+        if life != self.life {
+            return;
+        }
+        if let (TaskInput::Exited { exit, .. }, Some(start)) =
+            (input, self.store.started.get_mut(&task))
+        {
+            start.ended = Some(*exit);
+            self.flush();
+        }
     }
 
     /// Ends processes of allocations that nobody knows.

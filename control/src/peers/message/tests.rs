@@ -103,6 +103,7 @@ fn requests() -> Vec<PeerRequest> {
             right: hash(),
         },
         PeerRequest::Restore,
+        PeerRequest::FindPlaces(PlacesFor::Tasks(Vec::new())),
     ]
 }
 
@@ -131,6 +132,7 @@ fn request_name(request: &PeerRequest) -> &'static str {
         PeerRequest::StateHash { .. } => "StateHash",
         PeerRequest::StateDiffers { .. } => "StateDiffers",
         PeerRequest::Restore => "Restore",
+        PeerRequest::FindPlaces(_) => "FindPlaces",
     }
 }
 
@@ -172,6 +174,10 @@ fn replies() -> Vec<PeerReply> {
             slices: 6,
             took: Duration::from_millis(7),
         }),
+        PeerReply::Places(PlacesFound::Tasks {
+            places: vec![None],
+            seen: LogIndex(300),
+        }),
     ]
 }
 
@@ -190,6 +196,7 @@ fn reply_name(reply: &PeerReply) -> &'static str {
         PeerReply::StateHash(_) => "StateHash",
         PeerReply::Restored(_) => "Restored",
         PeerReply::Collected(_) => "Collected",
+        PeerReply::Places(_) => "Places",
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::LogIndex;
 use muster_domain::node::{NodeSpec, NodeStatus};
+use serde_json::json;
 
 use super::light::{Cluster, GRACE, Herd, LightAgent, TTL, ready};
 use crate::fixture::soon;
+use crate::http::Client;
 
 const AGENTS: usize = 12;
 
@@ -146,6 +148,41 @@ async fn a_server_without_a_leader_sends_its_agents_away() {
     let state = cluster.server(left).control().state();
     let found = state.nodes().get(&agent.node_id).unwrap();
     assert_eq!(found.status, NodeStatus::Ready);
+    cluster.shutdown().await;
+}
+
+/// A follower asks the leader for places before it passes on what it records: one entry, as at the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_through_a_follower_is_placed_by_the_entry_that_records_it() {
+    let cluster = Cluster::found(3).await;
+    let herd = Herd::new(&cluster);
+    let follower = cluster.follower().await;
+    let _agent = LightAgent::start(&herd, node("n1").build(), follower);
+    let leader = cluster.leader().await;
+    cluster
+        .until(leader, "the node is ready", |state| ready(state) == 1)
+        .await;
+    let client = Client::new(cluster.server(follower));
+    let task = json!({
+        "task_guid": "t",
+        "domain": "apps",
+        "task_definition": {
+            "rootfs": "preloaded:host",
+            "action": {"run": {"path": "/bin/true", "user": "vcap"}},
+            "memory_mb": 64,
+            "disk_mb": 10,
+        },
+    });
+
+    let job = client.register("web").await;
+    let task = client.put("/v1/tasks", &task).await.json();
+
+    let state = cluster.server(follower).control().state();
+    let allocs = state.allocs().iter();
+    let placed: Vec<u64> = allocs.map(|alloc| alloc.create_index().0).collect();
+    let recorded = [&job["JobModifyIndex"], &task["generation"]];
+    let recorded = recorded.map(|index| index.as_u64().unwrap());
+    assert_eq!(placed, recorded);
     cluster.shutdown().await;
 }
 
