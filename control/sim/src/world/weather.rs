@@ -113,11 +113,14 @@ impl World {
     fn pause_server(&mut self) {
         let at = self.some_server();
         let pause = self.env.dice.millis(500, 12_000);
+        let server = &mut self.servers[at];
+        if server.paused_until > self.env.now {
+            // What waits for it was told until when: longer, and later messages would overtake it.
+            return;
+        }
+        server.paused_until = self.env.now.plus(pause);
         self.env
             .say(format_args!("server {at} stands still for {pause:?}"));
-        let until = self.env.now.plus(pause);
-        let server = &mut self.servers[at];
-        server.paused_until = server.paused_until.max(until);
     }
 
     fn partition_servers(&mut self) {
