@@ -294,7 +294,9 @@ impl Host {
     fn change(&mut self, change: Change, env: &mut Env) {
         match change {
             // What is found here runs already, whatever the lost store and the servers do not know.
-            Change::Start(desired) if !self.has_processes(desired.alloc_id) => {
+            Change::Start(desired)
+                if !self.has_processes(desired.alloc_id) && !self.may_have_run(&desired) =>
+            {
                 let before = self.before(&desired);
                 let core = Self::waiting(&desired, &before, env);
                 self.wait(desired.alloc_id, before);
@@ -310,6 +312,11 @@ impl Host {
                 self.tell_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
             }
         }
+    }
+
+    /// Whether a one-off task of which nothing is recorded was here: its directories are. It runs at most once.
+    fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
+        desired.job.spec.is_one_off() && self.dirs.contains(&desired.alloc_id)
     }
 
     fn begin(

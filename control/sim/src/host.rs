@@ -136,6 +136,8 @@ pub struct Host {
     pub store: Store,
     /// The store was lost.
     pub store_lost: bool,
+    /// Allocations of which a task was begun and that are not destroyed: their directories outlive the machine's rest.
+    pub dirs: BTreeSet<AllocId>,
     /// Allocations whose end was reported: nothing of them may start again.
     pub over: BTreeSet<AllocId>,
     /// Until then the node must not be taken for down.
@@ -158,6 +160,7 @@ impl Host {
             stored: Store::default(),
             store: Store::default(),
             store_lost: false,
+            dirs: BTreeSet::new(),
             over: BTreeSet::new(),
             lease_until: Timestamp(0),
             agent: None,

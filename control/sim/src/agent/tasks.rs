@@ -48,6 +48,7 @@ impl Host {
             self.store.allocs.remove(&alloc_id);
             self.store.started.retain(|(of, _), _| *of != alloc_id);
             self.processes.retain(|(of, _), _| *of != alloc_id);
+            self.dirs.remove(&alloc_id);
             self.flush();
         }
         for next in free {
@@ -193,6 +194,7 @@ impl Host {
             watched: Some((life, answered_at)),
         };
         self.processes.insert(task, process);
+        self.dirs.insert(task.0);
         let start = Start {
             attempt,
             boot: self.boot,
