@@ -86,7 +86,7 @@ fn replaced_programs_go_on_counting() {
 /// Two loads take turns while processes come and go. For a moment both are attached each time.
 #[test]
 fn replacing_counts_nothing_twice_and_misses_nothing() {
-    const PROCESSES: u32 = 500;
+    const PROCESSES: u32 = 2_000;
     let Some(mut node) = Node::set_up("replacing_counts_nothing_twice_and_misses_nothing") else {
         return;
     };
