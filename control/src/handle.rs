@@ -603,20 +603,8 @@ impl Control {
         } else {
             None
         };
-        let (spec, at) = (Box::new(Arc::unwrap_or_clone(spec)), self.now());
-        match places {
-            Some(places) => Command::PlaceJob {
-                spec,
-                places,
-                at,
-                check_index,
-            },
-            None => Command::RegisterJob {
-                spec,
-                at,
-                check_index,
-            },
-        }
+        let spec = Box::new(Arc::unwrap_or_clone(spec));
+        Command::registration(spec, places, self.now(), check_index)
     }
 
     async fn job_places(&self, spec: &Arc<JobSpec>) -> Option<Box<JobPlaces>> {

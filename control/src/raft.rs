@@ -496,9 +496,11 @@ impl Raft {
 
     /// Who leads; `None` as well if that server has not been heard of for a while, or hears of no quorum.
     pub(crate) fn leader(&self) -> Option<LeaderInfo> {
-        let leader = self.leadership.borrow().leader.clone()?;
+        let Leadership { leader, since, .. } = self.leadership.borrow().clone();
+        let leader = leader?;
         let heard = if leader.is_self {
             let metrics = self.raft.metrics();
+            // While this looks at one, it must not look at the other: each waits for whoever wants to change it.
             let metrics = metrics.borrow_watched();
             let alone = metrics
                 .membership_config
@@ -508,7 +510,7 @@ impl Raft {
             alone
                 || metrics.last_quorum_acked.map_or_else(
                     // Elected just now, it has no word yet but the votes.
-                    || self.leadership.borrow().since.elapsed() <= limits::LEADER_SILENT,
+                    || since.elapsed() <= limits::LEADER_SILENT,
                     |at| at.elapsed() <= limits::LEADER_SILENT,
                 )
         } else {

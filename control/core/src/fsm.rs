@@ -379,6 +379,29 @@ impl Command {
         }
     }
 
+    /// Records a job; with `places`, places it at once.
+    #[must_use]
+    pub fn registration(
+        spec: Box<JobSpec>,
+        places: Option<Box<JobPlaces>>,
+        at: Timestamp,
+        check_index: Option<LogIndex>,
+    ) -> Self {
+        match places {
+            Some(places) => Self::PlaceJob {
+                spec,
+                places,
+                at,
+                check_index,
+            },
+            None => Self::RegisterJob {
+                spec,
+                at,
+                check_index,
+            },
+        }
+    }
+
     /// When it was proposed.
     #[must_use]
     pub fn at(&self) -> Timestamp {

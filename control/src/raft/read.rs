@@ -196,12 +196,10 @@ impl Raft {
     /// Whether this server certainly leads and has applied all that was acknowledged: then its state is what a
     /// leader answers with.
     fn leads_by_lease(&self) -> bool {
-        let leadership = self.leadership.borrow();
-        if !leadership.is_self() || self.reads.caught_up.load(Ordering::Acquire) != leadership.term
-        {
+        let caught_up = self.reads.caught_up.load(Ordering::Acquire);
+        if own_term(&self.leadership) != Some(caught_up) {
             return false;
         }
-        drop(leadership);
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         if metrics.current_leader != Some(self.server_id) {
@@ -222,9 +220,10 @@ impl Raft {
 
     /// Notes that a barrier has passed in the term in which this server leads.
     pub(super) fn note_caught_up(&self, leadership: &watch::Receiver<Leadership>) {
-        let now = leadership.borrow();
-        if now.is_self() && self.applied_own_term(now.term) {
-            self.reads.caught_up.store(now.term, Ordering::Release);
+        if let Some(term) = own_term(leadership)
+            && self.applied_own_term(term)
+        {
+            self.reads.caught_up.store(term, Ordering::Release);
         }
     }
 
@@ -236,6 +235,13 @@ impl Raft {
             .last_applied
             .is_some_and(|log_id| log_id.committed_leader_id().term == term)
     }
+}
+
+/// The term in which this server leads. Read on its own: whoever looks at Raft's metrics while it looks at the leadership
+/// waits for whoever wants to change those, and these two can wait for each other for ever.
+fn own_term(leadership: &watch::Receiver<Leadership>) -> Option<u64> {
+    let now = leadership.borrow();
+    now.is_self().then_some(now.term)
 }
 
 /// How long a quorum's word holds. Less than followers wait before they let another lead, by the time that

@@ -196,8 +196,26 @@ impl FakeAgent {
         Self::join_with(&server.server, &tls, node).await
     }
 
-    /// The same, with the certificates in `tls`.
+    /// The same, with the certificates in `tls`. A server that cannot serve it at the moment is asked again.
     pub(crate) async fn join_with(server: &Server, tls: &Path, node: NodeSpec) -> Self {
+        soon("a registration", async {
+            loop {
+                let mut agent = Self::register(server, tls, node.clone()).await;
+                match agent.next().await {
+                    Some(ToAgent::Registered {
+                        heartbeat_ttl: TTL, ..
+                    }) => return agent,
+                    Some(ToAgent::TryElsewhere { .. }) => {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        })
+        .await
+    }
+
+    async fn register(server: &Server, tls: &Path, node: NodeSpec) -> Self {
         let node_id = node.id;
         let (endpoint, connection) = connect_with(server, tls, Role::Agent).await;
         let connection = connection.unwrap();
@@ -233,7 +251,7 @@ impl FakeAgent {
                 ticks.tick().await;
             }
         });
-        let mut agent = Self {
+        Self {
             node_id,
             connection,
             sender,
@@ -242,15 +260,7 @@ impl FakeAgent {
             sequence: 0,
             _reader: AbortOnDropHandle::new(reader),
             _endpoint: endpoint,
-        };
-        assert!(matches!(
-            agent.next().await,
-            Some(ToAgent::Registered {
-                heartbeat_ttl: TTL,
-                ..
-            })
-        ));
-        agent
+        }
     }
 
     /// The next message that is not a heartbeat's acknowledgement; `None` when the session is over.

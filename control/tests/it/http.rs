@@ -17,7 +17,7 @@ mod refusals;
 mod routes;
 mod scheduler;
 mod stats;
-mod tasks;
+pub(crate) mod tasks;
 mod trio;
 
 use std::time::Duration;

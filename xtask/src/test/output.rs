@@ -26,6 +26,8 @@ pub(crate) struct BinaryRun {
     pub(crate) passes: BTreeSet<String>,
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
+    /// The names of the tests that libtest called slow and that have not ended.
+    pub(crate) slow: BTreeSet<String>,
     /// Whether it said how it went. One that crashed did not.
     pub(crate) ended: bool,
 }
@@ -231,9 +233,18 @@ impl Parser {
     }
 
     fn test(&mut self, test: &str) -> Line {
+        let binary = self.run.binaries.last_mut();
         let Some((name, outcome)) = test.rsplit_once(" ... ") else {
+            if let Some((name, _)) = test.split_once(" has been running for over ")
+                && let Some(binary) = binary
+            {
+                binary.slow.insert(name.to_owned());
+            }
             return Line::Shown;
         };
+        if let Some(binary) = binary {
+            binary.slow.remove(name);
+        }
         if outcome == "ok" {
             if let Some(binary) = self.run.binaries.last_mut() {
                 binary.passes.insert(name.to_owned());
@@ -342,6 +353,7 @@ error: test failed, to rerun pass `-p muster-agent --test it`
             duration: Duration::from_millis(1_500),
             passes: ["job::names_are_checked".to_owned()].into(),
             failures: vec!["job::counts_add_up".into()],
+            slow: BTreeSet::new(),
             ended: true,
         };
         assert_eq!(run.binaries[0], first);
@@ -354,6 +366,18 @@ error: test failed, to rerun pass `-p muster-agent --test it`
     #[test]
     fn binary_that_crashed_has_not_ended() {
         assert!(!parse(TEXT).binaries[1].ended);
+    }
+
+    #[test]
+    fn tests_that_hung_are_known() {
+        let run = parse(
+            "     Running tests/it.rs (target/debug/deps/it-2)\n\
+             test a::hangs has been running for over 60 seconds\n\
+             test a::is_slow has been running for over 60 seconds\n\
+             test a::is_slow ... ok\n",
+        );
+
+        assert_eq!(run.binaries[0].slow, ["a::hangs".to_owned()].into());
     }
 
     #[test]

@@ -150,7 +150,14 @@ impl Report {
             self.name_failure(name, "failed", &format!("{command}{exact}{name}"));
         }
         if !binary.ended {
-            self.fail(&binary.executable, "ended without a result", command);
+            let slow: Vec<&str> = binary.slow.iter().map(String::as_str).collect();
+            let reason = if slow.is_empty() {
+                "ended without a result".to_owned()
+            } else {
+                let slow = slow.join(", ");
+                format!("ended without a result, while these ran for over a minute: {slow}")
+            };
+            self.fail(&binary.executable, &reason, command);
         }
     }
 

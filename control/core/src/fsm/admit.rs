@@ -31,8 +31,8 @@ pub(crate) fn admit(
     mut plan: Plan,
     placements_max: u32,
 ) -> Admission {
-    let wanted = wanted(&plan);
-    if is_stale(state, &plan, wanted) {
+    if is_stale(state, &plan) {
+        let wanted = wanted(&plan);
         plan.clear();
         // Without a refused instance the evaluation would count as done.
         return Admission {
@@ -114,15 +114,16 @@ pub(super) fn admit_current(
     }
 }
 
-fn is_stale(state: &State, plan: &Plan, wanted: u32) -> bool {
+fn is_stale(state: &State, plan: &Plan) -> bool {
+    let places = || plan.groups.iter().any(|group| !group.placements.is_empty());
     match state.jobs().row(&plan.job) {
         Some(row) => {
             plan.snapshot_index > state.applied()
                 || plan.snapshot_index < row.plan_index
                 || plan.snapshot_index < row.job.current.job_modify_index
-                || (wanted > 0 && row.job.stop)
+                || (row.job.stop && places())
         }
-        None => wanted > 0,
+        None => places(),
     }
 }
 

@@ -163,19 +163,10 @@ impl Server {
                 spec,
                 at,
                 check_index,
-            } => match scheduler.place_job(state, &spec, env.now) {
-                Some(places) => Command::PlaceJob {
-                    spec,
-                    places: Box::new(places),
-                    at,
-                    check_index,
-                },
-                None => Command::RegisterJob {
-                    spec,
-                    at,
-                    check_index,
-                },
-            },
+            } => {
+                let places = scheduler.place_job(state, &spec, env.now).map(Box::new);
+                Command::registration(spec, places, at, check_index)
+            }
             other => other,
         }
     }

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::LogIndex;
 use muster_domain::node::{NodeSpec, NodeStatus};
-use serde_json::json;
 
 use super::light::{Cluster, GRACE, Herd, LightAgent, TTL, ready};
 use crate::fixture::soon;
-use crate::http::Client;
+use crate::http::{Client, tasks};
 
 const AGENTS: usize = 12;
 
@@ -163,19 +162,8 @@ async fn what_comes_through_a_follower_is_placed_by_the_entry_that_records_it() 
         .until(leader, "the node is ready", |state| ready(state) == 1)
         .await;
     let client = Client::new(cluster.server(follower));
-    let task = json!({
-        "task_guid": "t",
-        "domain": "apps",
-        "task_definition": {
-            "rootfs": "preloaded:host",
-            "action": {"run": {"path": "/bin/true", "user": "vcap"}},
-            "memory_mb": 64,
-            "disk_mb": 10,
-        },
-    });
-
     let job = client.register("web").await;
-    let task = client.put("/v1/tasks", &task).await.json();
+    let task = client.put("/v1/tasks", &tasks::body("t")).await.json();
 
     let state = cluster.server(follower).control().state();
     let allocs = state.allocs().iter();

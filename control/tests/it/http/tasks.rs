@@ -16,7 +16,7 @@ use super::events::Stream;
 use crate::fixture::{self, FakeAgent, TestServer};
 
 /// The body of a desire.
-pub(super) fn body(guid: &str) -> Value {
+pub(crate) fn body(guid: &str) -> Value {
     json!({
         "task_guid": guid,
         "domain": "apps",

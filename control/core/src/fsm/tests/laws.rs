@@ -263,25 +263,13 @@ impl History {
     /// With places that were found in an older state, if it is to be `placed`.
     fn registration(&mut self, spec: JobSpec, placed: bool) -> Command {
         let at = self.cluster.now;
-        let (spec, check_index) = (Box::new(spec), None);
         let places = placed.then(|| {
             let state = self.cluster.state.clone();
             let older = self.older.replace(state.clone()).unwrap_or(state);
             crate::scheduler::Scheduler::default().place_job(&older, &spec, at)
         });
-        match places.flatten().map(Box::new) {
-            Some(places) => Command::PlaceJob {
-                spec,
-                places,
-                at,
-                check_index,
-            },
-            None => Command::RegisterJob {
-                spec,
-                at,
-                check_index,
-            },
-        }
+        let places = places.flatten().map(Box::new);
+        Command::registration(Box::new(spec), places, at, None)
     }
 
     fn desire(&mut self, task: u8, domain: u8, callback: bool, placed: bool) {

@@ -25,12 +25,7 @@ fn places(cluster: &Cluster, spec: &JobSpec) -> Option<JobPlaces> {
 }
 
 fn placed(cluster: &Cluster, spec: JobSpec, places: JobPlaces) -> Command {
-    Command::PlaceJob {
-        spec: Box::new(spec),
-        places: Box::new(places),
-        at: cluster.now,
-        check_index: None,
-    }
+    Command::registration(Box::new(spec), Some(Box::new(places)), cluster.now, None)
 }
 
 #[test]
@@ -165,19 +160,11 @@ fn a_registration_that_is_refused_places_nothing() {
     let mut cluster = cluster();
     let web = spec("web", 2);
     let places = places(&cluster, &web).unwrap();
-    let Command::PlaceJob {
-        spec, places, at, ..
-    } = placed(&cluster, web, places)
-    else {
-        panic!("it is one")
-    };
+    let (spec, places) = (Box::new(web), Some(Box::new(places)));
+    let check_index = Some(LogIndex(77));
 
-    let response = cluster.apply(Command::PlaceJob {
-        spec,
-        places,
-        at,
-        check_index: Some(LogIndex(77)),
-    });
+    let command = Command::registration(spec, places, cluster.now, check_index);
+    let response = cluster.apply(command);
 
     assert!(
         matches!(response, Response::Rejected(Rejection::CheckIndex { .. })),
