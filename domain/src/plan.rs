@@ -104,6 +104,13 @@ impl Plan {
             })
     }
 
+    /// Instances that it places.
+    #[must_use]
+    pub fn instances(&self) -> u32 {
+        let runs = self.groups.iter().flat_map(|group| &group.placements);
+        runs.fold(0, |sum: u32, run| sum.saturating_add(run.count))
+    }
+
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

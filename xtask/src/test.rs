@@ -22,7 +22,7 @@ use crate::{ebpf, setup, shell, vm};
 use output::{Output, Run};
 use report::{Report, Skip};
 
-/// Minutes after which the tests of T0 and T1 are ended when nobody watches. They take 25 on two
+/// Minutes after which the tests of T0 and T1 are ended when nobody watches. They take 21 on two
 /// cores; the rest is for a slow machine.
 const HOST_MINUTES_MAX: u32 = 45;
 

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
-use muster_domain::plan::Plan;
 
 use crate::fsm::{Command, EvalUpdate, Response, admit};
 use crate::limits;
@@ -55,7 +54,7 @@ pub fn merge(
             .iter()
             .map(|group| group.placements.len())
             .sum();
-        let instances = instances(&outcome.plan);
+        let instances = outcome.plan.instances();
         let is_full = plans.len() >= limits::PLANS_MAX
             || runs + plan_runs > limits::PLAN_RUNS_MAX
             || instances > left;
@@ -95,11 +94,6 @@ pub fn merge(
         });
     }
     merged
-}
-
-fn instances(plan: &Plan) -> u32 {
-    let runs = plan.groups.iter().flat_map(|group| &group.placements);
-    runs.fold(0, |sum: u32, run| sum.saturating_add(run.count))
 }
 
 impl Merged {

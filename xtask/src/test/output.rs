@@ -242,13 +242,14 @@ impl Parser {
             }
             return Line::Shown;
         };
+        let is_ok = outcome == "ok";
         if let Some(binary) = binary {
             binary.slow.remove(name);
-        }
-        if outcome == "ok" {
-            if let Some(binary) = self.run.binaries.last_mut() {
+            if is_ok {
                 binary.passes.insert(name.to_owned());
             }
+        }
+        if is_ok {
             return Line::Hidden;
         }
         if let Some(reason) = outcome.strip_prefix("ignored") {

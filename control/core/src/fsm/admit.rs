@@ -32,21 +32,16 @@ pub(crate) fn admit(
     placements_max: u32,
 ) -> Admission {
     if is_stale(state, &plan) {
-        let wanted = wanted(&plan);
-        plan.clear();
         // Without a refused instance the evaluation would count as done.
+        let dropped = plan.instances().max(1);
+        plan.clear();
         return Admission {
             plan,
             placed: 0,
-            dropped: wanted.max(1),
+            dropped,
         };
     }
     admit_current(state, room, plan, placements_max)
-}
-
-fn wanted(plan: &Plan) -> u32 {
-    let runs = plan.groups.iter().flat_map(|group| &group.placements);
-    runs.fold(0, |sum: u32, run| sum.saturating_add(run.count))
 }
 
 /// The same for a plan that is not stale.
@@ -56,7 +51,7 @@ pub(super) fn admit_current(
     mut plan: Plan,
     placements_max: u32,
 ) -> Admission {
-    let wanted = wanted(&plan);
+    let wanted = plan.instances();
     for stop in &plan.stops {
         if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
             room.give_back(alloc);
@@ -115,15 +110,14 @@ pub(super) fn admit_current(
 }
 
 fn is_stale(state: &State, plan: &Plan) -> bool {
-    let places = || plan.groups.iter().any(|group| !group.placements.is_empty());
     match state.jobs().row(&plan.job) {
         Some(row) => {
             plan.snapshot_index > state.applied()
                 || plan.snapshot_index < row.plan_index
                 || plan.snapshot_index < row.job.current.job_modify_index
-                || (row.job.stop && places())
+                || (row.job.stop && plan.instances() > 0)
         }
-        None => places(),
+        None => plan.instances() > 0,
     }
 }
 

@@ -162,6 +162,7 @@ async fn what_comes_through_a_follower_is_placed_by_the_entry_that_records_it() 
         .until(leader, "the node is ready", |state| ready(state) == 1)
         .await;
     let client = Client::new(cluster.server(follower));
+
     let job = client.register("web").await;
     let task = client.put("/v1/tasks", &tasks::body("t")).await.json();
 
