@@ -3,10 +3,11 @@
 pub mod phrase;
 mod remote;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use crate::job::{JobVersion, TaskGroup};
@@ -262,9 +263,58 @@ pub struct NodeScore {
     /// The node.
     pub node_id: NodeId,
     /// Component and its value: `binpack`, `job-anti-affinity`, ….
-    pub components: Vec<(String, Score)>,
+    pub components: Vec<(Component, Score)>,
     /// Their mean.
     pub normalised: Score,
+}
+
+/// What a part of a score is for, by name. Known names take no memory of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Component(Cow<'static, str>);
+
+impl Component {
+    /// How full the node is.
+    pub const BINPACK: &'static str = "binpack";
+    /// Instances of the group that are on the node.
+    pub const ANTI_AFFINITY: &'static str = "job-anti-affinity";
+    /// An instance failed there before.
+    pub const RESCHEDULE_PENALTY: &'static str = "node-reschedule-penalty";
+    /// What the job would rather have of a node.
+    pub const AFFINITY: &'static str = "node-affinity";
+    /// What it would rather have of devices.
+    pub const DEVICES: &'static str = "devices";
+    /// How instances are spread.
+    pub const SPREAD: &'static str = "allocation-spread";
+
+    const KNOWN: [&'static str; 6] = [
+        Self::BINPACK,
+        Self::ANTI_AFFINITY,
+        Self::RESCHEDULE_PENALTY,
+        Self::AFFINITY,
+        Self::DEVICES,
+        Self::SPREAD,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&'static str> for Component {
+    fn from(name: &'static str) -> Self {
+        Self(Cow::Borrowed(name))
+    }
+}
+
+impl<'de> Deserialize<'de> for Component {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        let known = Self::KNOWN.into_iter().find(|known| *known == name);
+        Ok(known.map_or(Self(Cow::Owned(name)), Self::from))
+    }
 }
 
 /// Life of a task as its agent sees it.

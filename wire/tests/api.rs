@@ -55,8 +55,8 @@ fn metrics() -> Arc<PlacementMetrics> {
     let score = NodeScore {
         node_id: node().spec.id,
         components: vec![
-            ("binpack".to_owned(), Score::new(0.5)),
-            ("job-anti-affinity".to_owned(), Score::new(-0.25)),
+            ("binpack".into(), Score::new(0.5)),
+            ("job-anti-affinity".into(), Score::new(-0.25)),
         ],
         normalised: Score::new(0.125),
     };

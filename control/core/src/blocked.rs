@@ -6,8 +6,10 @@
 //! A node that has more room is *offered* to those that wait, the most important first, and among equals by turns
 //! ([`turns`]): to as many as its
 //! room is enough for, and to the next ones when these have been looked at. So a long queue costs what is placed, not
-//! what waits, and nobody is passed over, because an offer goes on until it was made to all.
+//! what waits, and nobody is passed over, because an offer goes on until it was made to all. That no room is left for
+//! any of them is seen without a look at each ([`queue`]).
 
+mod queue;
 mod turns;
 
 use std::cmp::Reverse;
@@ -17,6 +19,7 @@ use std::sync::Arc;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, LogIndex, NodeId};
 use muster_domain::resources::Amount;
+use queue::Queue;
 
 use crate::limits;
 use crate::scheduler;
@@ -42,8 +45,7 @@ type TurnKey = (Reverse<u8>, u64, LogIndex, EvalId);
 /// Evaluations that wait for room.
 #[derive(Debug, Default)]
 pub struct BlockedEvals {
-    evals: BTreeMap<TurnKey, Arc<Evaluation>>,
-    keys: BTreeMap<EvalId, TurnKey>,
+    queue: Queue,
     turns: Turns,
     /// Room that is being offered.
     offers: BTreeMap<NodeId, Offer>,
@@ -91,9 +93,9 @@ impl BlockedEvals {
         if !missed {
             let turn = self.turns.give(state, eval);
             let (priority, age, id) = wait_key(eval);
+            let need = scheduler::needs_room(state, eval);
             let key = (priority, turn, age, id);
-            self.keys.insert(eval.id, key);
-            self.evals.insert(key, Arc::clone(eval));
+            self.queue.insert(key, Arc::clone(eval), need);
         }
         missed
     }
@@ -112,7 +114,7 @@ impl BlockedEvals {
         {
             self.forgotten = self.forgotten.max(oldest);
         }
-        if self.evals.is_empty() {
+        if self.queue.is_empty() {
             return Vec::new();
         }
         self.offers.entry(node_id).or_default().next = Some(FIRST);
@@ -122,9 +124,7 @@ impl BlockedEvals {
     /// More is allowed since `index` than before: gives back, and lets go of, all that wait.
     pub fn handle_eased(&mut self, index: LogIndex) -> Vec<Arc<Evaluation>> {
         self.forgotten = self.forgotten.max(index);
-        self.keys.clear();
-        let waiting = std::mem::take(&mut self.evals);
-        waiting.into_values().collect()
+        std::mem::take(&mut self.queue).into_evals().collect()
     }
 
     /// Gives back, and lets go of, those to whom offers go on, because the ones before them have been looked at.
@@ -149,9 +149,7 @@ impl BlockedEvals {
 
     /// An evaluation does not wait any more.
     pub fn forget(&mut self, eval_id: &EvalId) {
-        if let Some(key) = self.keys.remove(eval_id) {
-            self.evals.remove(&key);
-        }
+        self.queue.remove(eval_id);
     }
 
     /// An evaluation has ended; `served`: with what it waited for.
@@ -163,13 +161,13 @@ impl BlockedEvals {
     /// How many wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.evals.len()
+        self.queue.len()
     }
 
     /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.evals.is_empty()
+        self.queue.is_empty()
     }
 
     /// Takes the offer of `node_id` on: wakes those that come next and for whom its room is enough.
@@ -178,11 +176,13 @@ impl BlockedEvals {
             return Vec::new();
         };
         let mut free = free(state, &node_id);
+        let room = (!scheduler::may_evict_for_one_offs(state)).then_some(free);
         for ask in offer.pending.values() {
             free = free.minus(*ask);
         }
         let mut woken = Vec::new();
-        let waiting = offer.next.take().map(|next| self.evals.range(next..));
+        let next = offer.next.take();
+        let waiting = next.map(|next| self.queue.that_may_fit(next, room));
         for (key, eval) in waiting.into_iter().flatten() {
             if !scheduler::could_help(state, eval, &node_id) {
                 continue;

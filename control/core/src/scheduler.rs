@@ -177,6 +177,24 @@ pub fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
     generic::could_help(state, eval, node_id)
 }
 
+/// With less room than this no node can help `eval` but at somebody's cost. `None`: room does not tell, such as where an
+/// instance makes room for its own replacement.
+pub(crate) fn needs_room(state: &State, eval: &Evaluation) -> Option<Amount> {
+    // Of a one-off task there is no instance while it waits.
+    if !eval.job.is_one_off() {
+        return None;
+    }
+    let job = state.jobs().get(&eval.job)?;
+    let queued = eval.queued.iter();
+    let groups = queued.filter_map(|(name, _)| job.current.spec.group(name));
+    groups.map(|group| group.ask()).reduce(Amount::min)
+}
+
+/// Whether one-off tasks may take the place of less important work.
+pub(crate) fn may_evict_for_one_offs(state: &State) -> bool {
+    may_preempt(state, JobType::Batch)
+}
+
 /// What all that waits with `eval` takes of a node at most.
 #[must_use]
 pub fn waits_for(state: &State, eval: &Evaluation) -> Amount {

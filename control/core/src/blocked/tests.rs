@@ -133,6 +133,62 @@ fn desire(cluster: &mut Cluster, guid: &str, domain: &str) {
     cluster.apply(Command::DesireOneOffs { tasks, at });
 }
 
+/// Tasks of three sizes on a node that has room for the smallest: it is found behind the others, however often it is asked.
+#[test]
+fn whom_the_room_is_enough_for_is_found_behind_others() {
+    let mut cluster = Cluster::new();
+    for (guid, memory_mb) in [("large", 4_000), ("larger", 5_000), ("small", 64)] {
+        let tasks = vec![fsm::NewOneOff {
+            guid: guid.to_owned(),
+            domain: "d".to_owned(),
+            definition: muster_domain::one_off::Definition {
+                memory_mb,
+                ..muster_domain::fixture::definition()
+            },
+        }];
+        let at = cluster.now;
+        cluster.apply(Command::DesireOneOffs { tasks, at });
+    }
+    cluster.settle();
+    cluster.node(node("n0").memory_mb(1_000).build());
+    cluster.settle();
+    assert_eq!(placed(&cluster), ["small"]);
+
+    cluster.node(node("n1").memory_mb(4_500).build());
+    cluster.settle();
+    assert_eq!(placed(&cluster), ["large", "small"]);
+}
+
+/// On a full node a task takes the place of less important work, if that is allowed.
+#[test]
+fn room_is_not_what_decides_where_others_make_way() {
+    for allowed in [false, true] {
+        let mut cluster = Cluster::new();
+        cluster.run(job("low").priority(1).cpu_mhz(1_000).build());
+        cluster.node(node("n0").cpu_mhz(1_000).build());
+        cluster.settle();
+        let node_id = cluster.live("low")[0].node_id;
+        desire(&mut cluster, "task", "d");
+        cluster.settle();
+        let mut config = muster_domain::scheduling::SchedulerConfig::default();
+        config.preemption.batch = allowed;
+        let at = cluster.now;
+        cluster.apply(Command::SetSchedulerConfig {
+            config,
+            check_index: None,
+            at,
+        });
+        let key = cluster.state.one_offs().iter().next().unwrap().job_key();
+        let eval = Arc::clone(cluster.state.evals().open_of_job(&key).next().unwrap());
+
+        let mut blocked = BlockedEvals::default();
+        blocked.block(&cluster.state, &eval, cluster.state.applied());
+        let woken = blocked.handle_capacity(&cluster.state, node_id, cluster.state.applied());
+
+        assert_eq!(woken.len(), usize::from(allowed), "{allowed}");
+    }
+}
+
 /// The tasks that have a node, by name.
 fn placed(cluster: &Cluster) -> Vec<&str> {
     let rows = cluster.state.one_offs().iter();

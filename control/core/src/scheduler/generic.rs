@@ -34,8 +34,9 @@ pub(super) fn schedule(
     ahead: &mut Ahead,
 ) -> ScheduleOutcome {
     let mut plan = empty_plan(state, job, eval);
-    let mut work = {
+    let (mut work, is_new) = {
         let groups = groups(state, job, eval);
+        let is_new = groups.iter().all(|group| group.instances.is_empty());
         let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
         let deployment = deployment
             .filter(|row| job.is_none_or(|job| job.current.create_index == row.job_create_index));
@@ -64,7 +65,7 @@ pub(super) fn schedule(
                 description: description.to_owned(),
             });
         let names = input.groups.into_iter().map(|group| group.name);
-        names.zip(work.groups).collect::<Vec<_>>()
+        (names.zip(work.groups).collect::<Vec<_>>(), is_new)
     };
     let desired = work
         .iter()
@@ -72,7 +73,10 @@ pub(super) fn schedule(
         .collect();
     let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
     for (name, work) in &mut work {
-        mend(state, job, &eval.job, name, work);
+        // Only what was there before can be mended.
+        if !is_new {
+            mend(state, job, &eval.job, name, work);
+        }
         if is_placed_one_off(state, &eval.job) {
             work.place.clear();
             work.destructive.clear();
@@ -85,12 +89,13 @@ pub(super) fn schedule(
         let seed = seed(&eval.id);
         if work.iter().any(|(_, work)| wants_room(work)) {
             let fleet = Fleet::with(state, seed, ahead, std::mem::take(kinds));
-            let fleet = Placer::new(state, job, &eval.job, fleet).place(work, &mut plan);
+            let fleet = Placer::new(state, job, &eval.job, is_new, fleet).place(work, &mut plan);
             let (known, placed) = fleet.into_parts();
             *kinds = known;
             ahead.add(state, eval.id, placed);
         } else {
-            Placer::new(state, job, &eval.job, Fleet::new(state, seed)).place(work, &mut plan);
+            let fleet = Fleet::new(state, seed);
+            Placer::new(state, job, &eval.job, is_new, fleet).place(work, &mut plan);
         }
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
@@ -160,9 +165,7 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     let Some(group) = job.and_then(|job| job.current.spec.group(name)) else {
         return;
     };
-    // Only what was there before can be mended.
-    let has_none = state.allocs().summary(key).is_none();
-    if has_none || work.place.is_empty() && work.stop.is_empty() {
+    if work.place.is_empty() && work.stop.is_empty() {
         return;
     }
     let mut replaced: BTreeSet<AllocId> = BTreeSet::new();
@@ -349,6 +352,8 @@ struct Placer<'s> {
     state: &'s State,
     job: &'s Job,
     key: &'s JobKey,
+    /// The job has no allocations.
+    is_new: bool,
     fleet: Fleet<'s>,
     /// Where the plan placed instances, by group.
     planned: Vec<(usize, u16)>,
@@ -356,11 +361,18 @@ struct Placer<'s> {
 }
 
 impl<'s> Placer<'s> {
-    fn new(state: &'s State, job: &'s Job, key: &'s JobKey, fleet: Fleet<'s>) -> Self {
+    fn new(
+        state: &'s State,
+        job: &'s Job,
+        key: &'s JobKey,
+        is_new: bool,
+        fleet: Fleet<'s>,
+    ) -> Self {
         Self {
             state,
             job,
             key,
+            is_new,
             fleet,
             planned: Vec::new(),
             may_preempt: super::may_preempt(state, job.current.spec.job_type),
@@ -571,6 +583,9 @@ impl<'s> Placer<'s> {
 
     /// Instances of the job that stay.
     fn present(&self) -> Vec<AllocView<'s>> {
+        if self.is_new {
+            return Vec::new();
+        }
         let all = self.state.allocs().of_job(self.key);
         all.filter(|alloc| !alloc.is_terminal() && !self.fleet.is_freed(*alloc))
             .collect()

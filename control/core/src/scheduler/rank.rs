@@ -31,7 +31,7 @@ mod values;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
+use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
 use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
@@ -666,12 +666,13 @@ impl Terms {
             Algorithm::Spread => binpack::spread_score(self.total, self.used),
         };
         [
-            Some((binpack::NAME, fit)),
-            anti_affinity::score(self.collisions, count).map(|score| (anti_affinity::NAME, score)),
+            Some((Component::BINPACK, fit)),
+            anti_affinity::score(self.collisions, count)
+                .map(|score| (Component::ANTI_AFFINITY, score)),
             self.avoided
-                .then_some((reschedule_penalty::NAME, reschedule_penalty::SCORE)),
-            self.affinity.map(|score| (affinity::NAME, score)),
-            self.device_score.map(|score| ("devices", score)),
+                .then_some((Component::RESCHEDULE_PENALTY, reschedule_penalty::SCORE)),
+            self.affinity.map(|score| (Component::AFFINITY, score)),
+            self.device_score.map(|score| (Component::DEVICES, score)),
         ]
     }
 
@@ -687,14 +688,14 @@ fn together(components: Components) -> Own {
 fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> NodeScore {
     let shared = Some(shared)
         .filter(|shared| *shared != 0.0)
-        .map(|shared| (spread::NAME, shared));
+        .map(|shared| (Component::SPREAD, shared));
     NodeScore {
         node_id,
         components: own
             .into_iter()
             .chain([shared])
             .flatten()
-            .map(|(name, score)| (name.to_owned(), Score::new(score)))
+            .map(|(name, score)| (name.into(), Score::new(score)))
             .collect(),
         normalised: Score::new(score),
     }

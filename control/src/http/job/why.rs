@@ -67,7 +67,7 @@ fn shape_node(state: &State, node: &WhyNode) -> api::WhyNode {
             .score
             .iter()
             .flat_map(|score| &score.components)
-            .map(|(name, score)| (name.clone(), score.value()))
+            .map(|(name, score)| (name.name().to_owned(), score.value()))
             .collect(),
         obstacles: node
             .obstacles

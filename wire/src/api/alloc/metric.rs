@@ -60,7 +60,7 @@ impl From<&PlacementMetrics> for Metric {
             scores: score
                 .components
                 .iter()
-                .map(|(name, value)| (name.clone(), value.value()))
+                .map(|(name, value)| (name.name().to_owned(), value.value()))
                 .collect(),
             norm_score: score.normalised.value(),
         });

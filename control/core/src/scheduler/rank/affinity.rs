@@ -1,7 +1,5 @@
 //! Node affinity: what a node had better be.
 
-pub(super) const NAME: &str = "node-affinity";
-
 /// The score of a node, from the weight of each affinity and whether the node meets it: the sum of the
 /// weights met, relative to the sum of all without their signs. `None` where the weights met add up to
 /// nothing: the component is then left out of the mean.

@@ -1,7 +1,5 @@
 //! Job anti-affinity: instances of one group keep apart.
 
-pub(super) const NAME: &str = "job-anti-affinity";
-
 /// The score of a node on which `collisions` instances of the group are already, of `count` wanted.
 /// `None` where there is none: the component is then left out of the mean.
 pub(super) fn score(collisions: u32, count: u32) -> Option<f64> {

@@ -5,8 +5,6 @@
 
 use muster_domain::resources::Amount;
 
-pub(super) const NAME: &str = "binpack";
-
 /// Highest value of the formula before it is normalised.
 const MAX: f64 = 18.0;
 

@@ -1,6 +1,4 @@
 //! Reschedule penalty: an instance that failed on a node is placed elsewhere if it can be.
 
-pub(super) const NAME: &str = "node-reschedule-penalty";
-
 /// The score of the node on which the instance failed.
 pub(super) const SCORE: f64 = -1.0;

@@ -12,8 +12,6 @@ use std::collections::BTreeMap;
 
 use muster_domain::job::Spread;
 
-pub(super) const NAME: &str = "allocation-spread";
-
 /// What a value gets that no instance should have, and a node without the attribute.
 const WORST: f64 = -1.0;
 

@@ -157,7 +157,26 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     }
 
     /// What to do, and whether the group is done as far as its deployment is concerned.
-    pub(super) fn run(mut self) -> (GroupWork, bool) {
+    pub(super) fn run(self) -> (GroupWork, bool) {
+        if self.group.instances.is_empty() && self.deployments.current.is_none() {
+            self.begin()
+        } else {
+            self.compare()
+        }
+    }
+
+    /// All instances come, as [`Self::compare`] would find for many times the cost: there are none, and no deployment.
+    fn begin(mut self) -> (GroupWork, bool) {
+        let wanted = self.spec.count;
+        self.work.place = (0..wanted).map(fresh).collect();
+        self.work.counts.place = wanted;
+        self.state.desired_total = wanted;
+        self.begin_deployment(&ById::new(), &ById::new());
+        let complete = wanted == 0 && self.is_healthy();
+        (self.work, complete)
+    }
+
+    fn compare(mut self) -> (GroupWork, bool) {
         let all = self.without_old_batch();
         let all = self.without_other_types(all);
         let (canaries, all) = self.canaries(all);
@@ -821,5 +840,62 @@ fn fresh(name_index: u32) -> Placement {
         beside: false,
         last_stable: false,
         version_min: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_domain::id::EvalId;
+    use muster_domain::job::UpdateStrategy;
+
+    use super::*;
+
+    #[test]
+    fn beginning_is_what_comparing_with_nothing_comes_to() {
+        let strategy = |max_parallel, canary| UpdateStrategy {
+            max_parallel,
+            canary,
+            auto_revert: true,
+            progress_deadline: Duration::from_secs(7),
+            ..UpdateStrategy::default()
+        };
+        for count in [0, 1, 5] {
+            for update in [None, Some(strategy(0, 0)), Some(strategy(2, 1))] {
+                let group = GroupInput {
+                    name: "web",
+                    spec: None,
+                    instances: Vec::new(),
+                };
+                let spec = GroupSpec {
+                    count,
+                    update: update.as_ref(),
+                    reschedule: None,
+                    stop_after: None,
+                    disconnect: None,
+                };
+                let input = Input {
+                    batch: false,
+                    stopped: false,
+                    deployment: None,
+                    deployment_is_current: false,
+                    groups: Vec::new(),
+                    eval_id: EvalId([1; 16]),
+                    now: Timestamp(9),
+                };
+                let told = |is_short: bool| {
+                    let mut deployments = Deployments::default();
+                    let reconciler = Reconciler::new(&input, &group, spec, &mut deployments);
+                    let (work, complete) = if is_short {
+                        reconciler.begin()
+                    } else {
+                        reconciler.compare()
+                    };
+                    format!("{work:?} {complete} {deployments:?}")
+                };
+                assert_eq!(told(true), told(false), "{count} with {update:?}");
+            }
+        }
     }
 }
