@@ -269,7 +269,7 @@ fn take_over(
 /// Asks the file system to lay directories in `dir` apart from each other, as ext4 does with the top ones: beside each
 /// other, each new file is searched for among all that were deleted there in the last seconds, which costs more than
 /// starting a task where many come and go. A file system that knows no such thing has no need of it.
-fn spread(dir: &Path) {
+pub(crate) fn spread(dir: &Path) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty())
         && let Ok(flags) = rustix::fs::ioctl_getflags(&fd)

@@ -10,13 +10,18 @@ use muster_domain::fixture;
 use muster_domain::id::Timestamp;
 use muster_domain::job::{BitRate, NetworkPolicy};
 
-use crate::allocdir::DataDir;
+use crate::allocdir::{self, DataDir};
 use crate::bpf::Bpf;
 pub use crate::bridge::fixture::Networks;
 use crate::store::{self, Write};
 
 /// Allocations that are recorded in one transaction.
 const BATCH: usize = 1_000;
+
+/// Asks the file system to lay directories in `dir` apart from each other, as an agent asks for those of allocations.
+pub fn spread(dir: &Path) {
+    allocdir::spread(dir);
+}
 
 /// Makes the data directory of an agent whose allocations `allocs` were all stopped: records and directories.
 ///

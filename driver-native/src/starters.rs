@@ -162,7 +162,9 @@ mod tests {
     #[tokio::test]
     async fn threads_give_up_what_children_could_have_and_keep_their_rights() {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: only root can lower its bounding set; run the tests as root");
+            muster_driver::fixture::skipped_here(
+                "only root can lower its bounding set; run the tests as root",
+            );
             return;
         }
         let rights = || std::fs::read_to_string("/proc/thread-self/status").unwrap();

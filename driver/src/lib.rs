@@ -7,7 +7,8 @@
 //! - [`plugin`] speaks Nomad's driver plugin protocol over a unix socket: [`plugin::Client`] is a
 //!   driver that lives in another process, [`plugin::serve`] offers one to another process.
 //! - [`mock`] is a driver whose tasks are timers; `conformance` (feature `fixture`) is the set of
-//!   tests that every driver passes, and `go` builds a driver and a host that are not ours.
+//!   tests that every driver passes, `go` builds a driver and a host that are not ours, and `fixture` counts tests that
+//!   cannot run.
 //!
 //! Absent on purpose: restart policy, log collection and limits. They are the agent's.
 #![forbid(unsafe_code)]
@@ -29,6 +30,8 @@ pub mod plugin;
 
 #[cfg(any(test, feature = "fixture"))]
 pub mod conformance;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
 #[cfg(any(test, feature = "fixture"))]
 pub mod go;
 

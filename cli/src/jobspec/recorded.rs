@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use muster_domain::fixture::recorded::skipped;
 use serde_json::Value;
 
 use super::{Inputs, ReadJobFileError};
@@ -171,20 +172,6 @@ fn is_zero(value: &Value) -> bool {
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Object(entries) => entries.is_empty(),
-    }
-}
-
-fn skipped(name: &str, reason: &str) {
-    use std::io::Write as _;
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(file) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .unwrap();
-        file.write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
     }
 }
 

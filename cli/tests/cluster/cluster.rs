@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(crate) use muster_driver::fixture::skipped;
 use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -466,15 +467,4 @@ pub(crate) fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     let zeros = vec![0; 1 << 16];
     while file.write_all(&zeros).is_ok() {}
-}
-
-/// Says that `name` cannot run here.
-pub(crate) fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        file.unwrap()
-            .write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
 }

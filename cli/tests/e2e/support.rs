@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+pub(crate) use muster_driver::fixture::skipped;
+
 /// How long anything may take on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -200,18 +202,4 @@ pub(crate) fn needs_root(name: &str) -> bool {
         skipped(name, "the agent needs root");
     }
     is_root
-}
-
-/// Says that `name` cannot run here.
-pub(crate) fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path);
-        file.unwrap()
-            .write_all(format!("{name}: {reason}\n").as_bytes())
-            .unwrap();
-    }
 }

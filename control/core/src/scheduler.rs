@@ -28,7 +28,7 @@ mod why;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::{EvalId, LogIndex, NodeId, Timestamp};
-use muster_domain::job::{Job, JobType};
+use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::plan::Plan;
 use muster_domain::resources::Amount;
 
@@ -187,7 +187,7 @@ pub(crate) fn needs_room(state: &State, eval: &Evaluation) -> Option<Amount> {
     let job = state.jobs().get(&eval.job)?;
     let queued = eval.queued.iter();
     let groups = queued.filter_map(|(name, _)| job.current.spec.group(name));
-    groups.map(|group| group.ask()).reduce(Amount::min)
+    groups.map(TaskGroup::ask).reduce(Amount::min)
 }
 
 /// Whether one-off tasks may take the place of less important work.
@@ -249,7 +249,7 @@ fn may_preempt(state: &State, job_type: JobType) -> bool {
 fn fits_on(
     state: &State,
     spec: &muster_domain::job::JobSpec,
-    group: &muster_domain::job::TaskGroup,
+    group: &TaskGroup,
     node_id: &NodeId,
 ) -> bool {
     let mut fleet = fleet::Fleet::new(state, 0);

@@ -26,7 +26,7 @@ fn decide(task: &TaskConfig, config: Value, policy: Value) -> Result<Confinement
 fn is_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("skipped: only root can contain a task; run the tests as root");
+        muster_driver::fixture::skipped_here("only root can contain a task; run the tests as root");
     }
     root
 }

@@ -95,7 +95,9 @@ mod tests {
     #[test]
     fn namespace_outlives_its_first_process() {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: only root can map many ids; run the tests as root");
+            muster_driver::fixture::skipped_here(
+                "only root can map many ids; run the tests as root",
+            );
             return;
         }
 

@@ -252,7 +252,7 @@ fn process_starts_in_its_directory() {
 #[test]
 fn user_and_groups_are_changed() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can change users; run the tests as root");
+        muster_driver::fixture::skipped_here("only root can change users; run the tests as root");
         return;
     }
     let identity = Identity {

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use muster_driver::{ExitResult, TaskDriver};
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Task, allowing_driver, shell};
+use crate::fixture::{DEADLINE, Task, allowing_driver, shell, skipped_here};
 use crate::probe::written;
 
 fn is_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("skipped: only root can contain a task; run the tests as root");
+        skipped_here("only root can contain a task; run the tests as root");
     }
     root
 }

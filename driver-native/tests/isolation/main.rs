@@ -4,7 +4,6 @@
 //! Here and in the guest (`cargo xtask vm`), as root; without root every test says that it was skipped.
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stderr,
     reason = "everything here is a test, also what stands outside of test functions"
 )]
 

@@ -17,7 +17,7 @@ use libc::c_long;
 use muster_driver::TaskDriver as _;
 use serde_json::{Value, json};
 
-use crate::fixture::{Task, until};
+use crate::fixture::{Task, skipped_here, until};
 use muster_driver_native::NativeDriver;
 
 /// Set in a task that is to probe: what it has to know of the host.
@@ -58,7 +58,7 @@ pub(crate) async fn probe_in(
     change: impl FnOnce(&mut Task),
 ) -> Option<Outcomes> {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can contain a task; run the tests as root");
+        skipped_here("only root can contain a task; run the tests as root");
         return None;
     }
     let this = std::env::current_exe().unwrap();

@@ -1,7 +1,7 @@
 //! Tasks, cgroups and directories for the tests.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use muster_driver::fixture::{skipped, skipped_here};
 use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
 use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// Says that a test did not run, and why; `cargo xtask test` lists these.
-pub(crate) fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        let mut file = file.expect("MUSTER_SKIP_FILE can be written");
-        writeln!(file, "{name}: {reason}").expect("MUSTER_SKIP_FILE can be written");
-    }
-}
 
 /// What anything may take before a test gives up.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -159,7 +150,9 @@ impl Cgroups {
         match Self::below("cgroup2", "", "0::") {
             Ok(cgroups) => Some(cgroups),
             Err(error) => {
-                eprintln!("skipped: cannot make a v2 cgroup ({error}); run the tests as root");
+                skipped_here(&format!(
+                    "cannot make a v2 cgroup ({error}); run the tests as root"
+                ));
                 None
             }
         }
@@ -170,7 +163,9 @@ impl Cgroups {
         match Self::below("cgroup", controller, &format!(":{controller}:")) {
             Ok(cgroups) => Some(cgroups),
             Err(error) => {
-                eprintln!("skipped: no v1 hierarchy of {controller} can be used ({error})");
+                skipped_here(&format!(
+                    "no v1 hierarchy of {controller} can be used ({error})"
+                ));
                 None
             }
         }

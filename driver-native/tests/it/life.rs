@@ -9,7 +9,8 @@ use muster_driver::{ExitResult, Retry, StartTaskError, TaskDriver, TaskError};
 use serde_json::json;
 
 use crate::fixture::{
-    DEADLINE, Task, allowing_driver, is_alive, pid_of, shell, sleep_for_ever, started, until,
+    DEADLINE, Task, allowing_driver, is_alive, pid_of, shell, skipped_here, sleep_for_ever,
+    started, until,
 };
 
 async fn run(task: &Task) -> ExitResult {
@@ -132,7 +133,7 @@ async fn relative_command_and_directory_are_the_tasks() {
 #[tokio::test]
 async fn user_by_name_runs_the_task() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can change users; run the tests as root");
+        skipped_here("only root can change users; run the tests as root");
         return;
     }
     let mut task = Task::new(shell("id -un > /dev/stdout"));

@@ -3,7 +3,6 @@
 //! What needs root or a cgroup of version 2 says that it was skipped, and why.
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stderr,
     reason = "everything here is a test, also what stands outside of test functions"
 )]
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use muster_agent::GcConfig;
+use muster_agent::fixture::spread;
 use muster_agent::node::{Agent, AgentConfig, Leave};
 use muster_agent::trash::Trash;
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
@@ -140,9 +141,17 @@ fn wide_directory(context: &Context, files: usize, tally: &mut Tally) -> anyhow:
     Ok(())
 }
 
+/// Makes the directory of all allocations, as an agent does.
+fn apart(dir: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(dir)?;
+    spread(dir);
+    Ok(())
+}
+
 /// Makes `count` directories of allocations in `dir`.
 fn fill(dir: &Path, count: usize) -> anyhow::Result<Vec<PathBuf>> {
     let bytes = vec![1; FILE_BYTES];
+    apart(dir)?;
     let allocs: Vec<PathBuf> = (0..count)
         .map(|at| dir.join(format!("alloc-{at}")))
         .collect();
@@ -252,6 +261,7 @@ impl Starts {
         tally: &mut Tally,
     ) -> anyhow::Result<()> {
         let place = context.subdir()?;
+        apart(&place.path().join("starts"))?;
         let allocs = fill(&place.path().join("alloc"), dirs)?;
         let (mut idle, mut beside) = (Latencies::new()?, Latencies::new()?);
         for number in 0..100 {

@@ -5,7 +5,6 @@
 //! kinds of refusal that are told by text only (a taken id, a task that is not running or still
 //! runs, an unknown signal, a handle's version), listing tasks, and terminals.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,26 +17,13 @@ use tokio::sync::Mutex;
 
 use super::DEADLINE;
 use crate::conformance::{self, Subject};
+use crate::fixture::skipped;
 use crate::go::{self, BuildGoError};
 use crate::plugin::{Client, Launch};
 use crate::schema::Schema;
 use crate::task::TaskConfig;
 use crate::task_driver::TaskDriver;
 use crate::{Attribute, Health, RecoverTaskError, StartTaskError};
-
-/// A test that cannot run says so, by name and reason.
-fn skipped(name: &str, reason: &str) {
-    eprintln!("skipped: {name}: {reason}");
-    if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
-        use std::io::Write as _;
-        let mut file = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        writeln!(file, "{name}: {reason}").unwrap();
-    }
-}
 
 /// The driver's processes of one test; they end with it.
 struct InGo {
