@@ -262,8 +262,8 @@ pub struct PlacementMetrics {
 pub struct NodeScore {
     /// The node.
     pub node_id: NodeId,
-    /// Component and its value: `binpack`, `job-anti-affinity`, ….
-    pub components: Vec<(Component, Score)>,
+    /// Component and its value: `binpack`, `job-anti-affinity`, …. Nodes as full as each other share them.
+    pub components: Arc<[(Component, Score)]>,
     /// Their mean.
     pub normalised: Score,
 }

@@ -54,10 +54,10 @@ fn node() -> Node {
 fn metrics() -> Arc<PlacementMetrics> {
     let score = NodeScore {
         node_id: node().spec.id,
-        components: vec![
+        components: Arc::from([
             ("binpack".into(), Score::new(0.5)),
             ("job-anti-affinity".into(), Score::new(-0.25)),
-        ],
+        ]),
         normalised: Score::new(0.125),
     };
     Arc::new(PlacementMetrics {

@@ -201,7 +201,7 @@ impl Builder {
         };
         let scores = (0..5).map(|at| NodeScore {
             node_id: self.nodes[at],
-            components: vec![("binpack".into(), Score(500_000))],
+            components: [("binpack".into(), Score(500_000))].into(),
             normalised: Score(500_000),
         });
         let metrics = PlacementMetrics {

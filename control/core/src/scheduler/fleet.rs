@@ -100,24 +100,24 @@ pub(super) struct Assigned {
 
 impl<'a> Fleet<'a> {
     pub(super) fn new(state: &'a State, seed: u64) -> Self {
-        Self {
-            state,
-            after: After::nothing(state),
-            freed: BTreeSet::new(),
-            evicted: BTreeMap::new(),
-            seed,
-            kinds: Kinds::default(),
-            changed: Vec::new(),
-            placed: Vec::new(),
-        }
+        Self::after(state, seed, After::nothing(state), Kinds::default())
     }
 
     /// The same after the plans in `ahead`, with nodes by kind.
     pub(super) fn with(state: &'a State, seed: u64, ahead: &Ahead, kinds: Kinds) -> Self {
+        Self::after(state, seed, ahead.after().clone(), kinds)
+    }
+
+    fn after(state: &'a State, seed: u64, after: After, kinds: Kinds) -> Self {
         Self {
-            after: ahead.after().clone(),
+            state,
+            after,
+            freed: BTreeSet::new(),
+            evicted: BTreeMap::new(),
+            seed,
             kinds,
-            ..Self::new(state, seed)
+            changed: Vec::new(),
+            placed: Vec::new(),
         }
     }
 

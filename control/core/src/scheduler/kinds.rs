@@ -12,403 +12,29 @@
 //!
 //! All of it follows from the columns. A plan under way writes to slots too; [`Kinds::restore`] takes that back.
 
+mod ask;
+mod block;
+
 use std::collections::BTreeMap;
 
 use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::Amount;
-use muster_domain::scheduling::Algorithm;
 
 use super::feasible::{Asks, ClassAt, Needs, Verdict, Verdicts};
 use super::rank::affinities;
 use crate::limits;
 use crate::state::{Column, Columns, NodeClass, State};
-
-/// Nodes in a block.
-pub(super) const BLOCK: usize = 64;
-
-/// Two sums that differ by more are in that order. Each is off by at most 5e-6: its four factors, two products and
-/// itself are rounded to 24 bits, and none is above 20.
-pub(super) const NEAR: f32 = 2e-5;
-
-/// As many as one instruction of every x86-64 takes.
-const LANES: usize = 4;
-
-/// Sizes of machines are few; where they are not, looking at more than these would cost what a power of ten does.
-const SIZES_MAX: usize = 8;
+pub(super) use ask::{Ask, Factors, fit, sum};
+use block::{BLOCK, Block, Row, Together};
+pub(super) use block::{NEAR, Short};
 
 /// A kind is sorted when one in so many of its nodes has changed, so that each change pays for its share.
 const SORTED_AFTER: usize = 4;
 
-/// Neighbours of one kind.
-#[derive(Clone, Debug)]
-pub(super) struct Block {
-    numbers: [u32; BLOCK],
-    /// Free MHz; below zero where more is used than there is, or where nobody may be placed.
-    cpu: [i32; BLOCK],
-    memory: [i32; BLOCK],
-    disk: [i32; BLOCK],
-    /// 10 to the power of the free share.
-    cpu_power: [f32; BLOCK],
-    memory_power: [f32; BLOCK],
-    /// A bit for each slot where somebody may be placed.
-    open: u64,
-}
-
-/// What the open nodes of a block, or of a kind, have at least and at most.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Together {
-    open: u32,
-    /// Free cpu, memory and disk.
-    least_free: [i32; 3],
-    most_free: [i32; 3],
-    least_power: [f32; 2],
-    least_number: u32,
-    most_number: u32,
-}
-
-impl Together {
-    const NOBODY: Self = Self {
-        open: 0,
-        least_free: [i32::MAX; 3],
-        most_free: [i32::MIN; 3],
-        least_power: [f32::INFINITY; 2],
-        least_number: u32::MAX,
-        most_number: 0,
-    };
-
-    /// One more node, or those of one more block.
-    fn add(&mut self, other: &Self) {
-        self.open += other.open;
-        for (least, free) in self.least_free.iter_mut().zip(other.least_free) {
-            *least = (*least).min(free);
-        }
-        for (most, free) in self.most_free.iter_mut().zip(other.most_free) {
-            *most = (*most).max(free);
-        }
-        for (least, power) in self.least_power.iter_mut().zip(other.least_power) {
-            *least = least.min(power);
-        }
-        self.least_number = self.least_number.min(other.least_number);
-        self.most_number = self.most_number.max(other.most_number);
-    }
-
-    /// The lowest number of an open node.
-    pub(super) fn least_number(&self) -> usize {
-        self.least_number as usize
-    }
-
-    /// No sum is less than this; infinite if nobody fits. No node is looked at for it.
-    pub(super) fn bound(&self, ask: Ask, algorithm: Algorithm) -> f32 {
-        let Self {
-            most_free: [cpu, memory, disk],
-            least_power: [cpu_power, memory_power],
-            ..
-        } = *self;
-        if cpu < ask.cpu || memory < ask.memory || disk < ask.disk {
-            return f32::INFINITY;
-        }
-        match algorithm {
-            Algorithm::Binpack => cpu_power * ask.cpu_factor + memory_power * ask.memory_factor,
-            // Everything free.
-            Algorithm::Spread => 10.0 * ask.cpu_factor + 10.0 * ask.memory_factor,
-        }
-    }
-
-    /// Whether there is room on every open node.
-    fn fits_all(&self, ask: Ask) -> bool {
-        let [cpu, memory, disk] = self.least_free;
-        ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
-    }
-
-    /// How many open nodes have too little, where no node need be looked at to tell.
-    fn short(&self, ask: Ask) -> Option<Short> {
-        let [least_cpu, ..] = self.least_free;
-        let [most_cpu, most_memory, _] = self.most_free;
-        if self.fits_all(ask) {
-            return Some([0; 3]);
-        }
-        if ask.cpu > most_cpu {
-            return Some([self.open, 0, 0]);
-        }
-        (ask.cpu <= least_cpu && ask.memory > most_memory).then_some([0, self.open, 0])
-    }
-}
-
-/// One instance, as nodes of one kind see it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
-    cpu: i32,
-    memory: i32,
-    disk: i32,
-    cpu_factor: f32,
-    memory_factor: f32,
-}
-
-/// One instance, for kinds of all sizes.
-#[derive(Debug)]
-pub(super) struct Factors {
-    ask: Amount,
-    /// `None`: it is beyond what blocks can tell.
-    amounts: Option<[i32; 3]>,
-    algorithm: Algorithm,
-    cpu: Known,
-    memory: Known,
-}
-
-/// The last factors by what there is in all, as many kinds have as much of the one or the other.
-#[derive(Debug, Default)]
-struct Known {
-    rows: [Option<(u64, f32)>; SIZES_MAX],
-    next: usize,
-}
-
-impl Factors {
-    pub(super) fn new(ask: Amount, algorithm: Algorithm) -> Self {
-        let bounded = |amount: u64| i32::try_from(amount).ok();
-        let amounts = || {
-            let (cpu, memory) = (bounded(ask.cpu_mhz)?, bounded(ask.memory_mb)?);
-            Some([cpu, memory, bounded(ask.disk_mb)?])
-        };
-        Self {
-            ask,
-            amounts: amounts(),
-            algorithm,
-            cpu: Known::default(),
-            memory: Known::default(),
-        }
-    }
-
-    /// As nodes with `total` see it. `None`: it is beyond what blocks can tell.
-    pub(super) fn ask(&mut self, total: Amount) -> Option<Ask> {
-        let [cpu, memory, disk] = self.amounts?;
-        let algorithm = self.algorithm;
-        Some(Ask {
-            cpu,
-            memory,
-            disk,
-            cpu_factor: factor(&mut self.cpu, self.ask.cpu_mhz, total.cpu_mhz, algorithm),
-            memory_factor: factor(
-                &mut self.memory,
-                self.ask.memory_mb,
-                total.memory_mb,
-                algorithm,
-            ),
-        })
-    }
-}
-
-/// What of a power of ten an instance leaves that asks for `ask` of `total`.
-fn factor(known: &mut Known, ask: u64, total: u64, algorithm: Algorithm) -> f32 {
-    let mut rows = known.rows.iter().flatten();
-    if let Some((_, factor)) = rows.find(|(other, _)| *other == total) {
-        return *factor;
-    }
-    let factor = narrow(libm::exp10(-(ask as f64) / total as f64));
-    let factor = match algorithm {
-        Algorithm::Binpack => factor,
-        Algorithm::Spread => -factor,
-    };
-    known.rows[known.next] = Some((total, factor));
-    known.next = (known.next + 1) % SIZES_MAX;
-    factor
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the error is what `NEAR` bounds"
-)]
-fn narrow(value: f64) -> f32 {
-    value as f32
-}
-
-/// The score that a least sum stands for.
-pub(super) fn fit(least: f32, algorithm: Algorithm) -> f64 {
-    match algorithm {
-        Algorithm::Binpack => (20.0 - f64::from(least)) / 18.0,
-        Algorithm::Spread => (-f64::from(least) - 2.0) / 18.0,
-    }
-}
-
-/// The sum that stands for a score, about.
-pub(super) fn sum(fit: f64, algorithm: Algorithm) -> f32 {
-    match algorithm {
-        Algorithm::Binpack => narrow(20.0 - 18.0 * fit),
-        Algorithm::Spread => narrow(-2.0 - 18.0 * fit),
-    }
-}
-
-/// How many open nodes have too little, by what they lack first: cpu, memory, disk.
-pub(super) type Short = [u32; 3];
-
-impl Block {
-    const EMPTY: Self = Self {
-        numbers: [u32::MAX; BLOCK],
-        cpu: [-1; BLOCK],
-        memory: [-1; BLOCK],
-        disk: [-1; BLOCK],
-        cpu_power: [0.0; BLOCK],
-        memory_power: [0.0; BLOCK],
-        open: 0,
-    };
-
-    pub(super) fn number(&self, slot: usize) -> usize {
-        self.numbers[slot] as usize
-    }
-
-    /// If the same is free on all open nodes, which are `together`, and it is enough: the sum of each, and which of them
-    /// is the first from `first` on, round the end.
-    fn all_alike(&self, together: &Together, ask: Ask, first: usize) -> Option<(f32, usize)> {
-        let Together {
-            least_free: [least_cpu, least_memory, _],
-            most_free: [most_cpu, most_memory, _],
-            least_number,
-            most_number,
-            ..
-        } = *together;
-        let alike = least_cpu == most_cpu && least_memory == most_memory;
-        if !alike || most_cpu.max(most_memory) == i32::MAX || !together.fits_all(ask) {
-            return None;
-        }
-        let any = self.open.trailing_zeros() as usize;
-        let (least, most) = (least_number as usize, most_number as usize);
-        let number = if least >= first || most < first {
-            least
-        } else {
-            let open = (0..BLOCK).filter(|slot| self.open >> slot & 1 == 1);
-            let numbers = open.map(|slot| self.number(slot));
-            numbers.min_by_key(|number| (*number < first, *number))?
-        };
-        Some((self.sum(any, ask), number))
-    }
-
-    /// What is free on two nodes of a kind is equal: so are their scores.
-    pub(super) fn is_alike(&self, slot: usize, (cpu, memory): (i32, i32)) -> bool {
-        // A number that was cut off says nothing.
-        self.cpu[slot] == cpu && self.memory[slot] == memory && cpu.max(memory) < i32::MAX
-    }
-
-    pub(super) fn free(&self, slot: usize) -> (i32, i32) {
-        (self.cpu[slot], self.memory[slot])
-    }
-
-    /// The sum for one more instance; infinite where it does not fit. The less the better.
-    #[expect(
-        clippy::needless_bitwise_bool,
-        reason = "the compiler makes vector instructions of tests of this form"
-    )]
-    fn sum(&self, slot: usize, ask: Ask) -> f32 {
-        let short = (self.cpu[slot] < ask.cpu)
-            | (self.memory[slot] < ask.memory)
-            | (self.disk[slot] < ask.disk);
-        let sum =
-            self.cpu_power[slot] * ask.cpu_factor + self.memory_power[slot] * ask.memory_factor;
-        if short { f32::INFINITY } else { sum }
-    }
-
-    /// The sum of each.
-    pub(super) fn sums(&self, ask: Ask) -> [f32; BLOCK] {
-        std::array::from_fn(|slot| self.sum(slot, ask))
-    }
-
-    /// The least sum of all.
-    pub(super) fn least(&self, ask: Ask) -> f32 {
-        let mut least = [f32::INFINITY; LANES];
-        for sums in self.sums(ask).chunks_exact(LANES) {
-            for (least, sum) in least.iter_mut().zip(sums) {
-                *least = if *sum < *least { *sum } else { *least };
-            }
-        }
-        least.into_iter().fold(f32::INFINITY, f32::min)
-    }
-
-    /// How many open nodes have too little.
-    #[expect(
-        clippy::needless_range_loop,
-        clippy::needless_bitwise_bool,
-        reason = "the compiler makes vector instructions of loops and tests of this form"
-    )]
-    fn short(&self, ask: Ask) -> Short {
-        let mut short = [[0_i32; LANES]; 3];
-        for at in (0..BLOCK).step_by(LANES) {
-            for lane in 0..LANES {
-                let slot = at + lane;
-                let cpu = self.cpu[slot] < ask.cpu;
-                let memory = self.memory[slot] < ask.memory;
-                let disk = self.disk[slot] < ask.disk;
-                short[0][lane] += i32::from(cpu);
-                short[1][lane] += i32::from(!cpu & memory);
-                short[2][lane] += i32::from(!cpu & !memory & disk);
-            }
-        }
-        let count = |lanes: [i32; LANES]| lanes.iter().sum::<i32>().unsigned_abs();
-        let closed = (!self.open).count_ones();
-        let [cpu, memory, disk] = short.map(count);
-        [cpu - closed, memory, disk]
-    }
-
-    /// What the open nodes have together.
-    fn together(&self) -> Together {
-        let mut together = Together::NOBODY;
-        for slot in 0..BLOCK {
-            if self.open >> slot & 1 == 0 {
-                continue;
-            }
-            let free = [self.cpu[slot], self.memory[slot], self.disk[slot]];
-            together.add(&Together {
-                open: 1,
-                least_free: free,
-                most_free: free,
-                least_power: [self.cpu_power[slot], self.memory_power[slot]],
-                least_number: self.numbers[slot],
-                most_number: self.numbers[slot],
-            });
-        }
-        together
-    }
-
-    fn row(&self, slot: usize) -> Row {
-        Row {
-            number: self.numbers[slot],
-            free: [self.cpu[slot], self.memory[slot], self.disk[slot]],
-            powers: [self.cpu_power[slot], self.memory_power[slot]],
-            is_open: self.open >> slot & 1 == 1,
-        }
-    }
-
-    fn put(&mut self, slot: usize, row: Row) {
-        self.numbers[slot] = row.number;
-        [self.cpu[slot], self.memory[slot], self.disk[slot]] = row.free;
-        [self.cpu_power[slot], self.memory_power[slot]] = row.powers;
-        self.open = self.open & !(1 << slot) | u64::from(row.is_open) << slot;
-    }
-
-    fn write(&mut self, slot: usize, number: u32, column: &Column) {
-        let Column { total, used, .. } = *column;
-        let free = |total: u64, used: u64| match total.checked_sub(used) {
-            Some(free) => i32::try_from(free).unwrap_or(i32::MAX),
-            None => -1,
-        };
-        let power =
-            |total: u64, used: u64| narrow(libm::exp10(1.0 - used as f64 / total.max(1) as f64));
-        self.numbers[slot] = number;
-        self.cpu[slot] = free(total.cpu_mhz, used.cpu_mhz);
-        self.memory[slot] = free(total.memory_mb, used.memory_mb);
-        self.disk[slot] = free(total.disk_mb, used.disk_mb);
-        self.cpu_power[slot] = power(total.cpu_mhz, used.cpu_mhz);
-        self.memory_power[slot] = power(total.memory_mb, used.memory_mb);
-        self.open |= 1 << slot;
-        if !column.takes_work {
-            self.cpu[slot] = -1;
-            self.open &= !(1 << slot);
-        }
-    }
-
-    fn close(&mut self, slot: usize) {
-        self.cpu[slot] = -1;
-        self.open &= !(1 << slot);
-    }
-}
+/// And when looking at blocks of which nodes changed has cost what sorting costs: as much as looking at one block costs
+/// sorting so many nodes.
+const SORTED_FOR_A_LOOK: usize = 8;
 
 /// All nodes of one size and one group of classes.
 ///
@@ -424,9 +50,14 @@ pub(super) struct Kind {
     pub(super) whole: Together,
     /// Blocks that were written to since that was worked out, some of them more than once.
     stale: Vec<usize>,
+    /// What all have together is to be worked out again.
+    whole_is_stale: bool,
     len: usize,
-    /// Changes since it was sorted.
+    /// Nodes that came, went or changed since it was sorted, and how many blocks have any.
     changes: usize,
+    touched: usize,
+    /// Looks at blocks that sorting would have spared since.
+    spared: usize,
 }
 
 impl Kind {
@@ -469,9 +100,10 @@ impl Kind {
 
     /// Works out again what the nodes of blocks that were written to have together.
     fn summarise(&mut self) {
-        if self.stale.is_empty() {
+        if self.stale.is_empty() && !self.whole_is_stale {
             return;
         }
+        self.whole_is_stale = false;
         self.together.resize(self.blocks.len(), Together::NOBODY);
         self.stale.sort_unstable();
         self.stale.dedup();
@@ -506,8 +138,34 @@ impl Kind {
     }
 
     fn write(&mut self, slot: usize, number: u32, column: &Column) {
-        self.blocks[slot / BLOCK].write(slot % BLOCK, number, column);
-        self.outdate(slot / BLOCK);
+        let (at, slot) = (slot / BLOCK, slot % BLOCK);
+        let block = &mut self.blocks[at];
+        let was_open = block.open >> slot & 1 == 1 && block.numbers[slot] == number;
+        let old = block.alone(slot);
+        block.write(slot, number, column);
+        let new = block.alone(slot);
+        // One node that got fuller is the common case: the others need not be looked at then.
+        let is_open = block.open >> slot & 1 == 1;
+        match self.together.get_mut(at) {
+            Some(together) if was_open && is_open && self.stale.is_empty() => {
+                let before = *together;
+                if together.exchange(&old, &new) {
+                    self.whole_is_stale |= !self.whole.exchange(&before, together);
+                } else {
+                    self.outdate(at);
+                }
+            }
+            Some(_) | None => self.outdate(at),
+        }
+    }
+
+    /// A node is not where sorting put it, perhaps.
+    fn touch(&mut self, slot: usize) {
+        let touched = &mut self.blocks[slot / BLOCK].touched;
+        let bit = 1 << (slot % BLOCK);
+        self.touched += usize::from(*touched == 0);
+        self.changes += usize::from(*touched & bit == 0);
+        *touched |= bit;
     }
 
     fn close(&mut self, slot: usize) {
@@ -523,12 +181,20 @@ impl Kind {
         }
     }
 
+    /// Whether it is worth sorting now that somebody is about to look at it.
+    fn is_out_of_order(&mut self) -> bool {
+        // Those that changed are neighbours at best.
+        self.spared += self.touched.saturating_sub(self.changes.div_ceil(BLOCK));
+        self.changes * SORTED_AFTER > self.len + BLOCK || self.spared * SORTED_FOR_A_LOOK > self.len
+    }
+
     fn sort(&mut self) {
-        self.changes = 0;
+        (self.changes, self.touched, self.spared) = (0, 0, 0);
         let mut rows: Vec<Row> = (0..self.len)
             .map(|slot| self.blocks[slot / BLOCK].row(slot % BLOCK))
             .collect();
-        rows.sort_unstable_by(|one, other| {
+        // Most are in order.
+        rows.sort_by(|one, other| {
             let full = |row: &Row| row.powers[0] + row.powers[1];
             let order = full(one).total_cmp(&full(other));
             order.then_with(|| one.number.cmp(&other.number))
@@ -536,27 +202,10 @@ impl Kind {
         for (slot, row) in rows.into_iter().enumerate() {
             self.blocks[slot / BLOCK].put(slot % BLOCK, row);
         }
+        self.blocks.iter_mut().for_each(|block| block.touched = 0);
         self.stale.extend(0..self.blocks.len());
         self.summarise();
     }
-}
-
-/// One node of a block.
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    number: u32,
-    free: [i32; 3],
-    powers: [f32; 2],
-    is_open: bool,
-}
-
-impl Row {
-    const NOBODY: Self = Self {
-        number: u32::MAX,
-        free: [-1; 3],
-        powers: [0.0; 2],
-        is_open: false,
-    };
 }
 
 /// Where a node is.
@@ -703,7 +352,7 @@ impl Kinds {
             && old.total == column.total
         {
             self.write(number, column);
-            self.kinds[position.kind as usize].changes += 1;
+            self.kinds[position.kind as usize].touch(position.at as usize);
             return;
         }
         if position.kind != NOWHERE.kind {
@@ -726,15 +375,18 @@ impl Kinds {
                 together: Vec::new(),
                 whole: Together::NOBODY,
                 stale: Vec::new(),
+                whole_is_stale: false,
                 len: 0,
                 changes: 0,
+                touched: 0,
+                spared: 0,
             });
             kinds.len() - 1
         });
         let slot = kinds[at].push();
         let name = u32::try_from(number).unwrap_or(u32::MAX);
         kinds[at].write(slot, name, column);
-        kinds[at].changes += 1;
+        kinds[at].touch(slot);
         self.say_where(at, slot);
     }
 
@@ -754,7 +406,7 @@ impl Kinds {
     fn sort(&mut self) {
         for at in 0..self.kinds.len() {
             let kind = &mut self.kinds[at];
-            if kind.changes * SORTED_AFTER > kind.len + BLOCK {
+            if kind.is_out_of_order() {
                 kind.sort();
                 for slot in 0..self.kinds[at].len {
                     self.say_where(at, slot);
@@ -931,3 +583,6 @@ impl Kinds {
         is_new
     }
 }
+
+#[cfg(test)]
+mod tests;

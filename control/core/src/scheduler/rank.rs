@@ -30,6 +30,7 @@ mod values;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
@@ -686,19 +687,22 @@ fn together(components: Components) -> Own {
 }
 
 fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> NodeScore {
+    NodeScore {
+        node_id,
+        components: named(own, shared),
+        normalised: Score::new(score),
+    }
+}
+
+/// What a score is made of, as it is shown.
+fn named(own: Components, shared: f64) -> Arc<[(Component, Score)]> {
     let shared = Some(shared)
         .filter(|shared| *shared != 0.0)
         .map(|shared| (Component::SPREAD, shared));
-    NodeScore {
-        node_id,
-        components: own
-            .into_iter()
-            .chain([shared])
-            .flatten()
-            .map(|(name, score)| (name.into(), Score::new(score)))
-            .collect(),
-        normalised: Score::new(score),
-    }
+    let components = own.into_iter().chain([shared]).flatten();
+    let mut named: Vec<(Component, Score)> = Vec::with_capacity(own.len() + 1);
+    named.extend(components.map(|(name, score)| (name.into(), Score::new(score))));
+    named.into()
 }
 
 /// A node without cpu or memory has no score: Nomad would divide by zero.

@@ -66,7 +66,7 @@ fn shape_node(state: &State, node: &WhyNode) -> api::WhyNode {
         scores: node
             .score
             .iter()
-            .flat_map(|score| &score.components)
+            .flat_map(|score| score.components.iter())
             .map(|(name, score)| (name.name().to_owned(), score.value()))
             .collect(),
         obstacles: node

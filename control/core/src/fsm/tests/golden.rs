@@ -39,7 +39,7 @@ fn metrics() -> Arc<PlacementMetrics> {
         dimension_exhausted: vec![("cpu".to_owned(), 1)],
         scores: vec![NodeScore {
             node_id: NODE,
-            components: vec![("binpack".into(), Score(500_000))],
+            components: [("binpack".into(), Score(500_000))].into(),
             normalised: Score(500_000),
         }],
         decision_time: Duration::from_micros(7),

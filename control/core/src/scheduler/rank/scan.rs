@@ -7,18 +7,16 @@
 //! stand aside, in the order of their exact scores.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
+use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
 use muster_domain::id::NodeId;
 use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
 use super::distinct::{self, Hosts};
-use super::{
-    Affinities, Census, Components, FULL, Own, Place, Terms, has_capacity, node_score, numbered,
-    together,
-};
+use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, named, numbered, together};
 use crate::limits;
 use crate::scheduler::feasible::Counts;
 use crate::scheduler::fleet::{Assigned, Extras, Fleet};
@@ -661,35 +659,54 @@ impl<'a> Scan<'a> {
             let usable = &mut self.usable[usable_at];
             let kind = &fleet.kinds().all()[usable.kind];
             usable.open(kind, self.algorithm);
+            // Its blocks promise less than all of them together did.
+            usable.low = usable.lowest();
+            let promise = about(usable, usable.low, self.algorithm);
+            if !usable.low.is_finite() || !top.takes(promise, kind.whole.least_number()) {
+                continue;
+            }
             // The most promising block first: most of the others have nobody to offer then.
             let promises = usable.least.iter().enumerate();
             let first = promises.min_by(|(_, one), (_, other)| one.0.total_cmp(&other.0));
             let first = first.map(|(at, _)| at);
             let others = (0..kind.blocks.len()).filter(|at| Some(*at) != first);
             for at in first.into_iter().chain(others) {
-                self.offer_block(fleet, usable_at, at, &mut top);
+                let usable = &self.usable[usable_at];
+                if usable.least[at].0 <= beyond(usable, &top, self.algorithm) {
+                    self.offer_block(fleet, usable_at, at, &mut top);
+                }
             }
         }
-        // Nodes as full as each other are neighbours.
-        let mut last: Option<(Terms, Components)> = None;
-        let scores = top.0.into_iter().filter_map(|(_, number)| {
-            let slot = fleet.kinds().slot(number)?;
-            let usable = &self.usable[self.usable_of[slot.kind]?];
+        // Nodes as full as each other are neighbours, and have the same components.
+        let mut last: Option<(Terms, f64, Arc<[(Component, Score)]>)> = None;
+        let mut best: Vec<(f64, usize, NodeScore)> = Vec::with_capacity(limits::SCORES_MAX);
+        for (_, number) in top.0 {
+            let slot = fleet.kinds().slot(number);
+            let usable = slot.and_then(|slot| self.usable_of[slot.kind]);
+            let Some(usable) = usable.map(|at| &self.usable[at]) else {
+                continue;
+            };
             let aside = self.aside.get(&number).copied().unwrap_or(Aside::PLAIN);
             let terms = self.terms(fleet, number, usable.affinity, aside);
-            let components = match last {
-                Some((other, components)) if other == terms => components,
-                Some(_) | None => terms.components(self.algorithm, self.count),
+            let (_, score, components) = match last.take_if(|(other, ..)| *other == terms) {
+                Some(known) => last.insert(known),
+                None => {
+                    let components = terms.components(self.algorithm, self.count);
+                    let score = together(components).score(0.0);
+                    last.insert((terms, score, named(components, 0.0)))
+                }
             };
-            last = Some((terms, components));
-            let score = together(components).score(0.0);
-            let node_id = fleet.column(number).node_id;
-            Some((score, number, node_score(node_id, components, 0.0, score)))
-        });
-        let mut best: Vec<(f64, usize, NodeScore)> = Vec::with_capacity(limits::SCORES_MAX);
-        best.extend(scores);
+            let node_score = NodeScore {
+                node_id: fleet.column(number).node_id,
+                components: Arc::clone(components),
+                normalised: Score::new(*score),
+            };
+            best.push((*score, number, node_score));
+        }
         best.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        best.into_iter().map(|(_, _, score)| score).collect()
+        let mut scores = Vec::with_capacity(best.len());
+        scores.extend(best.into_iter().map(|(_, _, score)| score));
+        scores
     }
 
     /// Offers the nodes of a block, if any of them may be among the best.
@@ -711,10 +728,22 @@ impl<'a> Scan<'a> {
         }
         let block = &kind.blocks[at];
         let mut most = beyond(usable, top, self.algorithm);
+        let mut refused: Option<(f32, usize)> = None;
         for (slot, sum) in block.sums(usable.ask).into_iter().enumerate() {
-            if sum <= most {
-                top.offer(about(usable, sum, self.algorithm), block.number(slot));
+            if sum > most {
+                continue;
+            }
+            let number = block.number(slot);
+            // No better than one that was refused, and its number is no lower.
+            if refused.is_some_and(|(other, at)| sum >= other && number >= at) {
+                continue;
+            }
+            let score = about(usable, sum, self.algorithm);
+            if top.takes(score, number) {
+                top.offer(score, number);
                 most = beyond(usable, top, self.algorithm);
+            } else {
+                refused = Some((sum, number));
             }
         }
     }

@@ -11,8 +11,7 @@ use super::{Column, ColumnPage, PAGE_COLUMNS};
 pub(crate) struct Columns {
     /// As in the state.
     pages: Vector<Arc<ColumnPage>>,
-    /// Pages that were written to since, by number. As long as it must be: a plan writes to few.
-    written: Vec<Option<Arc<ColumnPage>>>,
+    written: Written,
     len: usize,
 }
 
@@ -20,7 +19,7 @@ impl Columns {
     pub(super) fn new(pages: Vector<Arc<ColumnPage>>, len: usize) -> Self {
         Self {
             pages,
-            written: Vec::new(),
+            written: Written::default(),
             len,
         }
     }
@@ -40,35 +39,18 @@ impl Columns {
         if at >= self.len {
             return None;
         }
-        let page_at = at / PAGE_COLUMNS;
-        if self.written.len() <= page_at {
-            self.written.resize(page_at + 1, None);
-        }
-        let page = match &mut self.written[page_at] {
-            Some(page) => page,
-            vacant => vacant.insert(Arc::clone(self.pages.get(page_at)?)),
-        };
+        let page = self.written.page_mut(at / PAGE_COLUMNS, &self.pages)?;
         Arc::make_mut(page).get_mut(at % PAGE_COLUMNS)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Column> {
         let pages = self.pages.leaves().flatten().enumerate();
-        let pages = pages.map(|(at, page)| self.written_page(at).unwrap_or(page));
+        let pages = pages.map(|(at, page)| self.written.page(at).unwrap_or(page));
         pages.flat_map(|page| page.iter()).take(self.len)
     }
 
     fn page(&self, at: usize) -> Option<&Arc<ColumnPage>> {
-        self.written_page(at).or_else(|| self.pages.get(at))
-    }
-
-    fn written_page(&self, at: usize) -> Option<&Arc<ColumnPage>> {
-        self.written.get(at)?.as_ref()
-    }
-
-    /// Numbers of the pages that were written to.
-    fn written_pages(&self) -> impl Iterator<Item = usize> {
-        let pages = self.written.iter().enumerate();
-        pages.filter_map(|(at, page)| page.is_some().then_some(at))
+        self.written.page(at).or_else(|| self.pages.get(at))
     }
 
     /// Numbers whose column is another one than in `older`, ascending, up to the longer of both. Pages are
@@ -78,12 +60,12 @@ impl Columns {
         let both = self.len.min(older.len);
         let mut pages = differing(&self.pages, &older.pages);
         let in_order = pages.len();
-        pages.extend(self.written_pages().chain(older.written_pages()));
+        pages.extend(self.written.numbers().chain(older.written.numbers()));
         if pages.len() > in_order {
             pages.sort_unstable();
             pages.dedup();
         }
-        let mut changed = Vec::new();
+        let mut changed = Vec::with_capacity(pages.len());
         for at in pages {
             let (Some(new), Some(old)) = (self.page(at), older.page(at)) else {
                 continue;
@@ -98,6 +80,61 @@ impl Columns {
         }
         changed.extend(both..self.len.max(older.len));
         changed
+    }
+}
+
+/// Pages that were written to since the state was, by number.
+///
+/// A small plan writes to few, and they are looked for one by one; where they are more, there is a place for each.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    few: Vec<(usize, Arc<ColumnPage>)>,
+    /// All of them, once they are more than [`FEW`].
+    many: Vec<Option<Arc<ColumnPage>>>,
+}
+
+const FEW: usize = 8;
+
+impl Written {
+    fn page(&self, at: usize) -> Option<&Arc<ColumnPage>> {
+        if self.many.is_empty() {
+            let mut pages = self.few.iter();
+            pages.find_map(|(other, page)| (*other == at).then_some(page))
+        } else {
+            self.many.get(at)?.as_ref()
+        }
+    }
+
+    /// The page to write to; that of `pages` before the first time.
+    fn page_mut(
+        &mut self,
+        at: usize,
+        pages: &Vector<Arc<ColumnPage>>,
+    ) -> Option<&mut Arc<ColumnPage>> {
+        if self.many.is_empty() {
+            let known = self.few.iter().position(|(other, _)| *other == at);
+            if known.is_some() || self.few.len() < FEW {
+                let place = known.unwrap_or(self.few.len());
+                if known.is_none() {
+                    self.few.push((at, Arc::clone(pages.get(at)?)));
+                }
+                return self.few.get_mut(place).map(|(_, page)| page);
+            }
+            self.many.resize(pages.len(), None);
+            for (other, page) in self.few.drain(..) {
+                self.many[other] = Some(page);
+            }
+        }
+        match self.many.get_mut(at)? {
+            Some(page) => Some(page),
+            vacant => Some(vacant.insert(Arc::clone(pages.get(at)?))),
+        }
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        let few = self.few.iter().map(|(at, _)| *at);
+        let many = self.many.iter().enumerate();
+        few.chain(many.filter_map(|(at, page)| page.is_some().then_some(at)))
     }
 }
 

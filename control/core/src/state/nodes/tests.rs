@@ -110,3 +110,28 @@ fn what_a_plan_wrote_has_changed_and_the_state_has_not() {
     assert!(state.changed_since(&before).is_empty());
     assert!(planned.get_mut(last + 1).is_none());
 }
+
+#[test]
+fn a_plan_writes_to_few_pages_as_to_many() {
+    let pages = 11;
+    let cluster = fleet(pages * PAGE_COLUMNS);
+    let before = cluster.state.nodes().shared_columns();
+    let mut planned = before.clone();
+    let mut wrote = Vec::new();
+
+    for page in (0..pages).rev() {
+        let number = page * PAGE_COLUMNS + page;
+        planned.get_mut(number).unwrap().used.cpu_mhz += 1;
+        wrote.insert(0, number);
+
+        assert_eq!(planned.changed_since(&before), wrote);
+        for number in &wrote {
+            let used = |columns: &Columns| columns.get(*number).unwrap().used.cpu_mhz;
+            assert_eq!(used(&planned), used(&before) + 1);
+        }
+    }
+    let written: Vec<&Column> = (0..pages * PAGE_COLUMNS)
+        .map(|at| planned.get(at).unwrap())
+        .collect();
+    assert!(written.into_iter().eq(planned.iter()));
+}

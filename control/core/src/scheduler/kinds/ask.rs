@@ -1,0 +1,110 @@
+//! What an instance asks for, as nodes of one size see it, and what a sum says of a score.
+
+use muster_domain::resources::Amount;
+use muster_domain::scheduling::Algorithm;
+
+/// Sizes of machines are few; where they are not, looking at more than these would cost what a power of ten does.
+const SIZES_MAX: usize = 8;
+
+/// One instance, as nodes of one kind see it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::scheduler) struct Ask {
+    pub(super) cpu: i32,
+    pub(super) memory: i32,
+    pub(super) disk: i32,
+    pub(super) cpu_factor: f32,
+    pub(super) memory_factor: f32,
+}
+
+/// One instance, for kinds of all sizes.
+#[derive(Debug)]
+pub(in crate::scheduler) struct Factors {
+    ask: Amount,
+    /// `None`: it is beyond what blocks can tell.
+    amounts: Option<[i32; 3]>,
+    algorithm: Algorithm,
+    cpu: Known,
+    memory: Known,
+}
+
+/// The last factors by what there is in all, as many kinds have as much of the one or the other.
+#[derive(Debug, Default)]
+struct Known {
+    rows: [Option<(u64, f32)>; SIZES_MAX],
+    next: usize,
+}
+
+impl Factors {
+    pub(in crate::scheduler) fn new(ask: Amount, algorithm: Algorithm) -> Self {
+        let bounded = |amount: u64| i32::try_from(amount).ok();
+        let amounts = || {
+            let (cpu, memory) = (bounded(ask.cpu_mhz)?, bounded(ask.memory_mb)?);
+            Some([cpu, memory, bounded(ask.disk_mb)?])
+        };
+        Self {
+            ask,
+            amounts: amounts(),
+            algorithm,
+            cpu: Known::default(),
+            memory: Known::default(),
+        }
+    }
+
+    /// As nodes with `total` see it. `None`: it is beyond what blocks can tell.
+    pub(in crate::scheduler) fn ask(&mut self, total: Amount) -> Option<Ask> {
+        let [cpu, memory, disk] = self.amounts?;
+        let algorithm = self.algorithm;
+        Some(Ask {
+            cpu,
+            memory,
+            disk,
+            cpu_factor: factor(&mut self.cpu, self.ask.cpu_mhz, total.cpu_mhz, algorithm),
+            memory_factor: factor(
+                &mut self.memory,
+                self.ask.memory_mb,
+                total.memory_mb,
+                algorithm,
+            ),
+        })
+    }
+}
+
+/// What of a power of ten an instance leaves that asks for `ask` of `total`.
+fn factor(known: &mut Known, ask: u64, total: u64, algorithm: Algorithm) -> f32 {
+    let mut rows = known.rows.iter().flatten();
+    if let Some((_, factor)) = rows.find(|(other, _)| *other == total) {
+        return *factor;
+    }
+    let factor = narrow(libm::exp10(-(ask as f64) / total as f64));
+    let factor = match algorithm {
+        Algorithm::Binpack => factor,
+        Algorithm::Spread => -factor,
+    };
+    known.rows[known.next] = Some((total, factor));
+    known.next = (known.next + 1) % SIZES_MAX;
+    factor
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the error is what `NEAR` bounds"
+)]
+pub(super) fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
+/// The score that a least sum stands for.
+pub(in crate::scheduler) fn fit(least: f32, algorithm: Algorithm) -> f64 {
+    match algorithm {
+        Algorithm::Binpack => (20.0 - f64::from(least)) / 18.0,
+        Algorithm::Spread => (-f64::from(least) - 2.0) / 18.0,
+    }
+}
+
+/// The sum that stands for a score, about.
+pub(in crate::scheduler) fn sum(fit: f64, algorithm: Algorithm) -> f32 {
+    match algorithm {
+        Algorithm::Binpack => narrow(20.0 - 18.0 * fit),
+        Algorithm::Spread => narrow(-2.0 - 18.0 * fit),
+    }
+}
