@@ -193,6 +193,7 @@ impl AllocTask {
                 jobs.spawn(async move {
                     let watcher = inbox.clone();
                     let made = tokio::task::spawn_blocking(move || {
+                        let _start = facilities.trash.start_of();
                         prepare(&facilities, &desired)?;
                         watch_disk(&facilities, &desired, &watcher);
                         Ok(())

@@ -9,6 +9,7 @@
 
 mod delete;
 mod limits;
+mod way;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
@@ -32,10 +33,11 @@ use crate::sys::IoPriority;
 
 use self::delete::Deleter;
 use self::limits::{
-    NAMES_MAX, NICENESS, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX,
+    NAMES_MAX, NICENESS, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX, WAY_GIVEN_MAX,
 };
 
 pub use self::delete::{DeleteError, Deleted};
+use self::way::Way;
 
 /// Name of the trash of a directory that is on another file system than the first trash.
 const BESIDE: &str = ".trash";
@@ -83,6 +85,7 @@ struct Shared {
     stop: AtomicBool,
     aside: AtomicU64,
     haste: Mutex<Haste>,
+    way: Way,
     /// How often everything that could be deleted has become deleted.
     emptied: watch::Sender<u64>,
 }
@@ -182,6 +185,7 @@ impl Trash {
             stop: AtomicBool::new(false),
             aside: AtomicU64::new(0),
             haste: Mutex::default(),
+            way: Way::new(WAY_GIVEN_MAX),
             emptied: watch::Sender::new(0),
         });
         shared.add_root(dir)?;
@@ -238,6 +242,17 @@ impl Trash {
     /// On a busy machine they would hardly ever run otherwise.
     pub(crate) fn hurry(&self) {
         self.shared.haste().set(true);
+        self.shared.way.hurry(true);
+    }
+
+    /// Something starts: until what this gives is dropped, deletion waits before each file, for as long as a start takes
+    /// and no longer. Not while somebody waits for the deletion.
+    #[must_use]
+    pub fn start_of(&self) -> Start {
+        self.shared.way.take();
+        Start {
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// Tries at once what was refused.
@@ -302,6 +317,7 @@ impl Trash {
             let _queue = self.shared.locked();
             self.shared.work.notify_all();
         }
+        self.shared.way.wake();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread that deletes had panicked");
@@ -313,6 +329,18 @@ impl Trash {
     fn wake(&self) {
         self.shared.locked().unread = true;
         self.shared.work.notify_one();
+    }
+}
+
+/// Something that starts, and goes before what is deleted.
+#[derive(Debug)]
+pub struct Start {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        self.shared.way.leave();
     }
 }
 
@@ -331,6 +359,7 @@ impl Shared {
     /// Everything that can be deleted is.
     fn rest(&self) {
         self.haste().set(false);
+        self.way.hurry(false);
         self.emptied.send_modify(|times| *times += 1);
     }
 
@@ -502,7 +531,7 @@ fn work(shared: &Shared) {
         haste.apply(thread);
         haste.threads.push(thread);
     }
-    let mut deleter = Deleter::new(&shared.stop, &shared.aside);
+    let mut deleter = Deleter::new(&shared.stop, &shared.aside, &shared.way);
     while let Some(entry) = shared.claim() {
         let begun = Instant::now();
         let (deleted, result) = deleter.delete(shared.root(entry.0).as_fd(), &entry.1);

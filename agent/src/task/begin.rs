@@ -71,6 +71,7 @@ pub(crate) async fn begin(
     attempt: u32,
     take: Option<Vec<u8>>,
 ) -> Result<(LiveTask, String), StartFailure> {
+    let _start = facilities.trash.start_of();
     let slot = driver(facilities, task)?;
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
     let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;

@@ -25,6 +25,7 @@ use rustix::mount::UnmountFlags;
 use super::limits::{
     DEPTH_MAX, MESSAGE_BYTES_MAX, MOUNTS_MAX, READ_BYTES, READ_TRIES_MAX, STUCK_MAX, SUBDIRS_MAX,
 };
+use super::way::{Turn, Way};
 
 /// What was deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,15 +127,17 @@ pub(super) struct Deleter<'a> {
     stop: &'a AtomicBool,
     /// Tells directories that are set aside from one another.
     aside: &'a AtomicU64,
+    turn: Turn<'a>,
     buffer: Vec<MaybeUninit<u8>>,
     deleted: Deleted,
 }
 
 impl<'a> Deleter<'a> {
-    pub(super) fn new(stop: &'a AtomicBool, aside: &'a AtomicU64) -> Self {
+    pub(super) fn new(stop: &'a AtomicBool, aside: &'a AtomicU64, way: &'a Way) -> Self {
         Self {
             stop,
             aside,
+            turn: Turn::new(way),
             buffer: vec![MaybeUninit::uninit(); READ_BYTES],
             deleted: Deleted::default(),
         }
@@ -163,6 +166,7 @@ impl<'a> Deleter<'a> {
         loop {
             let deep = stack.len() >= DEPTH_MAX;
             let Some(top) = stack.last_mut() else { break };
+            self.turn.give_way(self.stop);
             if self.stop.load(Ordering::Relaxed) {
                 return Err(DeleteError::Stopped);
             }
@@ -265,6 +269,7 @@ impl<'a> Deleter<'a> {
                 }
                 continue;
             }
+            self.turn.give_way(self.stop);
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }

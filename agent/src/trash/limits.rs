@@ -33,3 +33,6 @@ pub(crate) const THREADS_MAX: usize = 16;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 512;
 /// How much threads that delete yield to everybody else, tasks that start above all: the most there is.
 pub(crate) const NICENESS: i32 = 19;
+/// How long a deletion waits for what starts: longer than a start takes (2 to 4 ms), and then it goes on for as long,
+/// so that a node that never stops starting tasks gives half of the time to deletion.
+pub(crate) const WAY_GIVEN_MAX: Duration = Duration::from_millis(10);

@@ -247,7 +247,7 @@ impl Starts {
         };
         let place = context.subdir()?;
         for number in 0..20 {
-            starts.start(place.path(), &format!("warm-{number}"))?;
+            starts.start(place.path(), &format!("warm-{number}"), None)?;
         }
         Ok(starts)
     }
@@ -265,18 +265,19 @@ impl Starts {
         let allocs = fill(&place.path().join("alloc"), dirs)?;
         let (mut idle, mut beside) = (Latencies::new()?, Latencies::new()?);
         for number in 0..100 {
-            idle.add(self.start(place.path(), &format!("before-{round}-{number}"))?);
+            idle.add(self.start(place.path(), &format!("before-{round}-{number}"), None)?);
         }
         let trash = trash(place.path())?;
         discard(&trash, &allocs)?;
         let mut number = 0;
         while !trash.is_idle() {
-            beside.add(self.start(place.path(), &format!("beside-{round}-{number}"))?);
+            let name = format!("beside-{round}-{number}");
+            beside.add(self.start(place.path(), &name, Some(&trash))?);
             number += 1;
         }
         wait(&trash)?;
         for number in 0..100 {
-            idle.add(self.start(place.path(), &format!("after-{round}-{number}"))?);
+            idle.add(self.start(place.path(), &format!("after-{round}-{number}"), None)?);
         }
         for (name, share) in [("start_us_p50", 0.5), ("start_us_p99", 0.99)] {
             tally.ours(name, "µs", beside.micros(share));
@@ -313,10 +314,11 @@ impl Starts {
         })
     }
 
-    /// Starts a task, and says how long that took. Then it ends.
-    fn start(&self, place: &Path, name: &str) -> anyhow::Result<Duration> {
+    /// Starts a task, and says how long that took. Then it ends. What `trash` deletes gives way, as in an agent.
+    fn start(&self, place: &Path, name: &str, trash: Option<&Trash>) -> anyhow::Result<Duration> {
         let alloc = place.join("starts").join(name);
         let begun = Instant::now();
+        let start = trash.map(Trash::start_of);
         for dir in [
             "alloc/data",
             "alloc/tmp",
@@ -351,6 +353,7 @@ impl Starts {
         let took = self.runtime.block_on(async {
             driver.start_task(config).await?;
             let took = begun.elapsed();
+            drop(start);
             driver.wait_task(&task_id).await?;
             driver.destroy_task(&task_id, false).await?;
             anyhow::Ok(took)

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use muster_domain::fixture::recorded::skipped;
 use rustix::mount::MountFlags;
@@ -35,7 +36,7 @@ impl Place {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let trash = rustix::fs::open(self.trash(), flags, Mode::empty()).unwrap();
         let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
-        Deleter::new(&stop, &aside).delete(trash.as_fd(), name)
+        Deleter::new(&stop, &aside, &Way::new(Duration::ZERO)).delete(trash.as_fd(), name)
     }
 
     fn left(&self) -> Vec<String> {
@@ -244,7 +245,8 @@ fn what_was_stopped_is_gone_on_with() {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let trash = rustix::fs::open(place.trash(), flags, Mode::empty()).unwrap();
 
-    let (_, result) = Deleter::new(&stop, &aside).delete(trash.as_fd(), c"entry");
+    let (_, result) =
+        Deleter::new(&stop, &aside, &Way::new(Duration::ZERO)).delete(trash.as_fd(), c"entry");
 
     assert!(matches!(result, Err(DeleteError::Stopped)), "{result:?}");
     assert!(place.entry().join("dir/file").exists());
@@ -347,7 +349,8 @@ fn what_cannot_be_deleted_is_named_and_the_rest_goes() {
         read: false,
         reads: 0,
     });
-    let _unused = Deleter::new(&stop, &aside);
+    let way = Way::new(Duration::ZERO);
+    let _unused = Deleter::new(&stop, &aside, &way);
     let failure = |what, errno| located(&stack, c"x", Failure { what, errno }).to_string();
 
     assert_eq!(

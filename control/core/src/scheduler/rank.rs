@@ -695,7 +695,9 @@ fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> Node
 }
 
 /// What a score is made of, as it is shown.
-fn named(own: Components, shared: f64) -> Arc<[(Component, Score)]> {
+type Named = Arc<[(Component, Score)]>;
+
+fn named(own: Components, shared: f64) -> Named {
     let shared = Some(shared)
         .filter(|shared| *shared != 0.0)
         .map(|shared| (Component::SPREAD, shared));

@@ -9,14 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
+use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
 use muster_domain::id::NodeId;
 use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
 use super::distinct::{self, Hosts};
-use super::{Affinities, Census, FULL, Own, Place, Terms, has_capacity, named, numbered, together};
+use super::{
+    Affinities, Census, FULL, Named, Own, Place, Terms, has_capacity, named, numbered, together,
+};
 use crate::limits;
 use crate::scheduler::feasible::Counts;
 use crate::scheduler::fleet::{Assigned, Extras, Fleet};
@@ -678,7 +680,7 @@ impl<'a> Scan<'a> {
             }
         }
         // Nodes as full as each other are neighbours, and have the same components.
-        let mut last: Option<(Terms, f64, Arc<[(Component, Score)]>)> = None;
+        let mut last: Option<(Terms, f64, Named)> = None;
         let mut best: Vec<(f64, usize, NodeScore)> = Vec::with_capacity(limits::SCORES_MAX);
         for (_, number) in top.0 {
             let slot = fleet.kinds().slot(number);

@@ -1,0 +1,96 @@
+//! Who goes first: a deletion waits while something starts, and not for ever.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many start something now, and whoever waits for them.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// How long a deletion waits at most.
+    given_max: Duration,
+    starting: AtomicUsize,
+    /// Nobody gives way: somebody waits for the deletion.
+    hurries: AtomicBool,
+    lock: Mutex<()>,
+    free: Condvar,
+}
+
+impl Way {
+    pub(super) fn new(given_max: Duration) -> Self {
+        Self {
+            given_max,
+            starting: AtomicUsize::new(0),
+            hurries: AtomicBool::new(false),
+            lock: Mutex::default(),
+            free: Condvar::new(),
+        }
+    }
+
+    pub(super) fn take(&self) {
+        self.starting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn leave(&self) {
+        if self.starting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.wake();
+        }
+    }
+
+    pub(super) fn hurry(&self, hurries: bool) {
+        self.hurries.store(hurries, Ordering::Relaxed);
+        if hurries {
+            self.wake();
+        }
+    }
+
+    /// Whoever waits looks again.
+    pub(super) fn wake(&self) {
+        // Whoever looked before has begun to wait now.
+        let _lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.free.notify_all();
+    }
+
+    fn is_free(&self) -> bool {
+        self.starting.load(Ordering::Relaxed) == 0 || self.hurries.load(Ordering::Relaxed)
+    }
+}
+
+/// One thread on its way.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    way: &'a Way,
+    /// Until then it has given way enough.
+    until: Option<Instant>,
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(way: &'a Way) -> Self {
+        Self { way, until: None }
+    }
+
+    /// Waits while something starts. Whoever has waited for as long as one may need goes on for as long: starts without an
+    /// end must not keep the disk full.
+    pub(super) fn give_way(&mut self, stop: &AtomicBool) {
+        if self.way.is_free() {
+            return;
+        }
+        let begun = Instant::now();
+        if self.until.is_some_and(|until| begun < until) {
+            return;
+        }
+        let mut lock = self.way.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.way.is_free() && !stop.load(Ordering::Relaxed) {
+            let left = self.way.given_max.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                self.until = Some(Instant::now() + self.way.given_max);
+                return;
+            }
+            let waited = self.way.free.wait_timeout(lock, left);
+            lock = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+use std::sync::mpsc;
+
+use super::*;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_mins(10);
+
+#[test]
+fn a_deletion_waits_for_what_starts() {
+    let (way, stop, is_over) = (
+        Way::new(LONG),
+        AtomicBool::new(false),
+        AtomicBool::new(false),
+    );
+    way.take();
+    way.take();
+    std::thread::scope(|scope| {
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let (way, stop, is_over) = (&way, &stop, &is_over);
+        let deletion = scope.spawn(move || {
+            ready.send(()).unwrap();
+            Turn::new(way).give_way(stop);
+            is_over.load(Ordering::SeqCst)
+        });
+        is_ready.recv().unwrap();
+        way.leave();
+        is_over.store(true, Ordering::SeqCst);
+        way.leave();
+        assert!(
+            deletion.join().unwrap(),
+            "it went on while something started"
+        );
+    });
+    // And for nobody else.
+    Turn::new(&way).give_way(&stop);
+}
+
+#[test]
+fn starts_without_an_end_do_not_keep_it_for_ever() {
+    let (way, stop) = (Way::new(Duration::from_millis(1)), AtomicBool::new(false));
+    way.take();
+    let mut turn = Turn::new(&way);
+
+    turn.give_way(&stop);
+
+    assert!(turn.until.is_some(), "it has waited enough");
+    // It goes on for a while.
+    turn.until = Some(Instant::now() + LONG);
+    turn.give_way(&stop);
+}
+
+#[test]
+fn nobody_waits_while_somebody_waits_for_the_deletion_or_it_is_to_stop() {
+    let (way, stop) = (Way::new(LONG), AtomicBool::new(false));
+    way.take();
+    way.hurry(true);
+    Turn::new(&way).give_way(&stop);
+    way.hurry(false);
+    stop.store(true, Ordering::Relaxed);
+    Turn::new(&way).give_way(&stop);
+}
