@@ -3,7 +3,9 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use crate::node::{Node, poll, skip};
+use muster_driver::fixture::skipped;
+
+use crate::node::{Node, poll};
 
 /// A mebibyte that is written and synchronised by the task itself.
 #[test]
@@ -19,7 +21,7 @@ fn what_a_task_writes_to_disk_is_counted() {
         .join(&device)
         .exists()
     {
-        skip(name, "no file system on a block device here");
+        skipped(name, "no file system on a block device here");
         return;
     }
     let bpf = node.open();

@@ -4,8 +4,7 @@
 //! `vm` tests and of the unit tests in `agent/src/bpf`.
 
 use std::{
-    env,
-    fs::{self, OpenOptions},
+    env, fs,
     io::{BufRead as _, BufReader, Lines, Read as _, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::fs::MetadataExt,
@@ -15,6 +14,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use muster_driver::fixture::skipped;
 
 use crate::bpf::{
     Bpf, BpfConfig, ExitRecord, TaskCounters, ensure_bpffs, remove_pins, unmount_bpffs,
@@ -45,7 +46,7 @@ impl Node {
     pub(crate) fn set_up(test: &str) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         if let Some(reason) = missing() {
-            skip(test, reason);
+            skipped(test, reason);
             return None;
         }
 
@@ -269,18 +270,6 @@ fn missing() -> Option<&'static str> {
     }
 }
 
-pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("skipped: {test}: {reason}");
-    if let Some(path) = env::var_os("MUSTER_SKIP_FILE") {
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(file, "{test}: {reason}").unwrap();
-    }
-}
-
 /// Where the v2 hierarchy is mounted, and this process's cgroup below it.
 fn own_cgroup() -> (PathBuf, PathBuf) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -418,7 +407,7 @@ fn send_to(to: &str) {
 pub(crate) fn has_wires(test: &str) -> bool {
     let made = thread::spawn(make_wire).join().unwrap();
     if !made {
-        skip(test, "no `ip`, or no veth devices");
+        skipped(test, "no `ip`, or no veth devices");
     }
     made
 }

@@ -19,7 +19,7 @@ pub(super) struct Queue {
     waiting: BTreeMap<TurnKey, Waiting>,
     keys: BTreeMap<EvalId, TurnKey>,
     /// How many need so much of a node at least.
-    needs: BTreeMap<Need, (Option<Amount>, usize)>,
+    needs: BTreeMap<Need, usize>,
 }
 
 /// A need as a key.
@@ -36,6 +36,14 @@ fn key(need: Option<Amount>) -> Need {
     need.map(|amount| [amount.cpu_mhz, amount.memory_mb, amount.disk_mb])
 }
 
+fn amount(need: Need) -> Option<Amount> {
+    need.map(|[cpu_mhz, memory_mb, disk_mb]| Amount {
+        cpu_mhz,
+        memory_mb,
+        disk_mb,
+    })
+}
+
 /// Whether `room` is too little. `None`: room is not what decides.
 fn is_too_little(room: Option<Amount>, need: Option<Amount>) -> bool {
     room.zip(need)
@@ -46,7 +54,7 @@ impl Queue {
     pub(super) fn insert(&mut self, at: TurnKey, eval: Arc<Evaluation>, need: Option<Amount>) {
         self.remove(&eval.id);
         self.keys.insert(eval.id, at);
-        self.needs.entry(key(need)).or_insert((need, 0)).1 += 1;
+        *self.needs.entry(key(need)).or_default() += 1;
         self.waiting.insert(at, Waiting { eval, need });
     }
 
@@ -55,7 +63,7 @@ impl Queue {
         let Some(Waiting { need, .. }) = at.and_then(|at| self.waiting.remove(&at)) else {
             return;
         };
-        if let Some((_, count)) = self.needs.get_mut(&key(need)) {
+        if let Some(count) = self.needs.get_mut(&key(need)) {
             *count -= 1;
             if *count == 0 {
                 self.needs.remove(&key(need));
@@ -81,8 +89,8 @@ impl Queue {
         next: TurnKey,
         room: Option<Amount>,
     ) -> impl Iterator<Item = (&TurnKey, &Arc<Evaluation>)> {
-        let mut needs = self.needs.values();
-        let helps = needs.any(|(need, _)| !is_too_little(room, *need));
+        let mut needs = self.needs.keys();
+        let helps = needs.any(|need| !is_too_little(room, amount(*need)));
         let waiting = helps.then(|| self.waiting.range(next..));
         waiting
             .into_iter()
