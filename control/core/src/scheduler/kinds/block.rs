@@ -211,8 +211,14 @@ impl Block {
     }
 
     /// The sum of each.
+    // On its own, or the compiler would make no vector instructions of it.
+    #[inline(never)]
     pub(in crate::scheduler) fn sums(&self, ask: Ask) -> [f32; BLOCK] {
-        std::array::from_fn(|slot| self.sum(slot, ask))
+        let mut sums = [0.0; BLOCK];
+        for (slot, sum) in sums.iter_mut().enumerate() {
+            *sum = self.sum(slot, ask);
+        }
+        sums
     }
 
     /// The least sum of all.

@@ -627,8 +627,8 @@ impl<'a> Scan<'a> {
             best = Some(self.best_of(number, exact(number)));
         } else {
             let mut last: Option<((i32, i32), f64)> = None;
-            for (slot, sum) in block.sums(usable.ask).into_iter().enumerate() {
-                if sum > bound {
+            for (slot, sum) in block.sums(usable.ask).iter().enumerate() {
+                if *sum > bound {
                     continue;
                 }
                 let number = block.number(slot);
@@ -731,7 +731,8 @@ impl<'a> Scan<'a> {
         let block = &kind.blocks[at];
         let mut most = beyond(usable, top, self.algorithm);
         let mut refused: Option<(f32, usize)> = None;
-        for (slot, sum) in block.sums(usable.ask).into_iter().enumerate() {
+        for (slot, sum) in block.sums(usable.ask).iter().enumerate() {
+            let sum = *sum;
             if sum > most {
                 continue;
             }
