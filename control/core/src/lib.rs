@@ -8,6 +8,7 @@
 //! | [`scheduler`] | a snapshot and an evaluation in, a plan out |
 //! | [`broker`], [`blocked`] | which evaluation goes next; which wait for room |
 //! | [`applier`] | plans checked and merged into one command |
+//! | [`migrate`] | whose data an allocation gets from another node |
 //! | [`dry_run`] | what registering a job would do |
 //! | [`heartbeat`], [`gc`], [`watch`], [`periodic`], [`converge`] | leader duties |
 //! | [`limits`] | bounds, each with its reason |
@@ -31,6 +32,7 @@ pub mod fsm;
 pub mod gc;
 pub mod heartbeat;
 pub mod limits;
+pub mod migrate;
 pub mod periodic;
 pub mod scheduler;
 pub mod snapshot;

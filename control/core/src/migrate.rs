@@ -1,0 +1,145 @@
+//! Whose data an allocation may have from another node, and where they are: what `ephemeral_disk.migrate` comes to.
+//!
+//! An agent asks its server for the data of the allocation that one of its own replaces. Nobody is told of any other
+//! allocation's data, and a node only of those that a replacement was placed on it for. How the data travel is the
+//! shell's.
+
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::id::{AllocId, NodeId};
+use muster_domain::node::NodeStatus;
+
+use crate::state::State;
+
+/// What to say to a node that asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The data are on this node, and nobody writes to them any more.
+    At {
+        /// The node.
+        node_id: NodeId,
+        /// Tasks that both allocations have.
+        tasks: Vec<String>,
+    },
+    /// The former allocation is on its way to its end.
+    NotEnded,
+    /// This server does not know enough yet.
+    Unknown(UnknownHeir),
+    /// There is nothing to be had, now or later.
+    Nothing(NoDataError),
+}
+
+/// A server that is behind does not know the allocation that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this server does not know allocation {0} yet")]
+pub struct UnknownHeir(pub AllocId);
+
+/// Why an allocation does not get the data of another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDataError {
+    /// It is on another node.
+    #[error("allocation {0} is not on the node that asks for it; start its agent again")]
+    NotYours(AllocId),
+    /// It replaces another one, or none.
+    #[error("allocation {alloc_id} does not replace allocation {previous}")]
+    NotItsHeir {
+        /// It.
+        alloc_id: AllocId,
+        /// Whose data were asked for.
+        previous: AllocId,
+    },
+    /// Its group does not say so.
+    #[error("ephemeral_disk.migrate is not set in group \"{0}\"")]
+    NotAsked(String),
+    /// The other is out of the state.
+    #[error("allocation {0} is forgotten; raise the servers' thresholds of collection")]
+    Forgotten(AllocId),
+    /// The other was on the same node, which would have moved what is there.
+    #[error("allocation {0} was on this node, which has its data no longer")]
+    SameNode(AllocId),
+    /// The other's node is out of the state.
+    #[error("node {0} of the former allocation is purged")]
+    Purged(NodeId),
+    /// The other's node is out of reach.
+    #[error("node {node_id} of the former allocation is {}", status.word())]
+    OutOfReach {
+        /// The node.
+        node_id: NodeId,
+        /// What is known of it.
+        status: NodeStatus,
+    },
+    /// The other was given up when its node was out of reach: it may have run since.
+    #[error("allocation {previous} is {}: its node was out of reach, and nobody knows when it ended", status.word())]
+    GivenUp {
+        /// The other.
+        previous: AllocId,
+        /// What is known of it.
+        status: ClientStatus,
+    },
+    /// The other stays.
+    #[error("allocation {0} runs on, with its data")]
+    RunsOn(AllocId),
+}
+
+/// Whether the agent of `asking` may have the data of `previous` for `alloc_id`.
+#[must_use]
+pub fn judge(state: &State, asking: NodeId, alloc_id: AllocId, previous: AllocId) -> Verdict {
+    match find(state, asking, alloc_id, previous) {
+        Ok(verdict) => verdict,
+        Err(error) => Verdict::Nothing(error),
+    }
+}
+
+fn find(
+    state: &State,
+    asking: NodeId,
+    alloc_id: AllocId,
+    previous: AllocId,
+) -> Result<Verdict, NoDataError> {
+    let Some(heir) = state.allocs().get(&alloc_id) else {
+        return Ok(Verdict::Unknown(UnknownHeir(alloc_id)));
+    };
+    if heir.node_id() != asking {
+        return Err(NoDataError::NotYours(alloc_id));
+    }
+    if heir.previous() != Some(previous) {
+        return Err(NoDataError::NotItsHeir { alloc_id, previous });
+    }
+    let group = heir.group();
+    if !group.ephemeral_disk.migrate {
+        return Err(NoDataError::NotAsked(group.name.clone()));
+    }
+    let former = state.allocs().get(&previous);
+    let former = former.ok_or(NoDataError::Forgotten(previous))?;
+    let node_id = former.node_id();
+    if node_id == asking {
+        return Err(NoDataError::SameNode(previous));
+    }
+    let node = state.nodes().get(&node_id);
+    match node.ok_or(NoDataError::Purged(node_id))?.status {
+        NodeStatus::Ready => {}
+        status @ (NodeStatus::Initializing | NodeStatus::Down | NodeStatus::Disconnected) => {
+            return Err(NoDataError::OutOfReach { node_id, status });
+        }
+    }
+    match (former.client_status(), former.desired()) {
+        (ClientStatus::Complete | ClientStatus::Failed, _) => {
+            let has = |name: &str| former.group().task(name).is_some();
+            let tasks = group.tasks.iter().map(|task| task.name.clone());
+            let tasks = tasks.filter(|name| has(name)).collect();
+            Ok(Verdict::At { node_id, tasks })
+        }
+        (status @ (ClientStatus::Lost | ClientStatus::Unknown), _) => {
+            Err(NoDataError::GivenUp { previous, status })
+        }
+        (ClientStatus::Pending | ClientStatus::Running, DesiredStatus::Run) => {
+            Err(NoDataError::RunsOn(previous))
+        }
+        (
+            ClientStatus::Pending | ClientStatus::Running,
+            DesiredStatus::Stop | DesiredStatus::Evict,
+        ) => Ok(Verdict::NotEnded),
+    }
+}
+
+#[cfg(test)]
+mod tests;

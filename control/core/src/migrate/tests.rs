@@ -1,0 +1,165 @@
+use muster_domain::eval::Trigger;
+use muster_domain::fixture::{job, node};
+use muster_domain::job::JobSpec;
+
+use super::*;
+use crate::fixture::Cluster;
+use crate::fsm::Command;
+
+/// Two nodes, and an instance that was moved from one to the other.
+struct Scene {
+    cluster: Cluster,
+    former: AllocId,
+    heir: AllocId,
+    former_node: NodeId,
+    heir_node: NodeId,
+}
+
+impl Scene {
+    fn new(edit: impl FnOnce(&mut JobSpec)) -> Self {
+        let mut cluster = Cluster::new();
+        cluster.node(node("one").build());
+        let mut spec = job("web").build();
+        spec.groups[0].ephemeral_disk.migrate = true;
+        edit(&mut spec);
+        cluster.run(spec);
+        let first = cluster.live("web").remove(0);
+        cluster.report(first.id, ClientStatus::Running);
+        cluster.node(node("two").build());
+        Self::set_eligible(&mut cluster, first.node_id, false);
+        cluster.apply(Command::MigrateAllocs {
+            alloc_ids: vec![first.id],
+            trigger: Trigger::NodeDrain,
+            at: cluster.now,
+        });
+        cluster.settle();
+        let heir = cluster.live("web").remove(0);
+        assert_eq!(heir.previous, Some(first.id));
+        Self {
+            cluster,
+            former: first.id,
+            heir: heir.id,
+            former_node: first.node_id,
+            heir_node: heir.node_id,
+        }
+    }
+
+    fn set_eligible(cluster: &mut Cluster, node_id: NodeId, eligible: bool) {
+        let eligibility = if eligible {
+            muster_domain::node::Eligibility::Eligible
+        } else {
+            muster_domain::node::Eligibility::Ineligible
+        };
+        cluster.apply(Command::SetEligibility {
+            node_id,
+            eligibility,
+            at: cluster.now,
+        });
+    }
+
+    fn judge(&self) -> Verdict {
+        judge(&self.cluster.state, self.heir_node, self.heir, self.former)
+    }
+}
+
+fn scene() -> Scene {
+    Scene::new(|_| {})
+}
+
+#[test]
+fn data_are_had_once_their_writer_has_ended() {
+    let mut scene = scene();
+    let before = scene.judge();
+
+    scene.cluster.report(scene.former, ClientStatus::Complete);
+
+    assert_eq!(before, Verdict::NotEnded);
+    let at = Verdict::At {
+        node_id: scene.former_node,
+        tasks: vec!["main".to_owned()],
+    };
+    assert_eq!(scene.judge(), at);
+}
+
+#[test]
+fn data_of_what_failed_are_had_too() {
+    let mut scene = scene();
+
+    scene.cluster.report(scene.former, ClientStatus::Failed);
+
+    assert!(matches!(scene.judge(), Verdict::At { .. }));
+}
+
+/// Whoever asks for something else than the data of what an allocation of its own replaces.
+#[test]
+fn nobody_gets_the_data_of_others() {
+    let mut scene = scene();
+    scene.cluster.report(scene.former, ClientStatus::Complete);
+    let Scene {
+        cluster,
+        former,
+        heir,
+        former_node,
+        heir_node,
+    } = &scene;
+    let ask = |asking, alloc_id, previous| judge(&cluster.state, asking, alloc_id, previous);
+    let nothing = Verdict::Nothing;
+
+    let foreign = ask(*former_node, *heir, *former);
+    assert_eq!(foreign, nothing(NoDataError::NotYours(*heir)));
+    let not_its = NoDataError::NotItsHeir {
+        alloc_id: *heir,
+        previous: *heir,
+    };
+    assert_eq!(ask(*heir_node, *heir, *heir), nothing(not_its));
+    let none = NoDataError::NotItsHeir {
+        alloc_id: *former,
+        previous: *heir,
+    };
+    assert_eq!(ask(*former_node, *former, *heir), nothing(none));
+    let nobody = AllocId([7; 16]);
+    let unknown = Verdict::Unknown(UnknownHeir(nobody));
+    assert_eq!(ask(*heir_node, nobody, *former), unknown);
+}
+
+#[test]
+fn a_group_that_does_not_say_so_gets_none() {
+    let mut scene = Scene::new(|spec| spec.groups[0].ephemeral_disk.migrate = false);
+
+    scene.cluster.report(scene.former, ClientStatus::Complete);
+
+    let group = scene.cluster.live("web")[0].group().name.clone();
+    assert_eq!(
+        scene.judge(),
+        Verdict::Nothing(NoDataError::NotAsked(group))
+    );
+}
+
+#[test]
+fn a_node_out_of_reach_has_nothing_to_give() {
+    for status in [NodeStatus::Down, NodeStatus::Disconnected] {
+        let mut scene = scene();
+        let node_id = scene.former_node;
+
+        scene.cluster.node_status(node_id, status);
+
+        let out = NoDataError::OutOfReach { node_id, status };
+        assert_eq!(scene.judge(), Verdict::Nothing(out));
+    }
+}
+
+/// It comes back, and what was on it may have run on unseen.
+#[test]
+fn a_node_that_was_lost_has_nothing_to_give_either() {
+    let mut scene = scene();
+    let node_id = scene.former_node;
+
+    scene.cluster.node_status(node_id, NodeStatus::Down);
+    scene.cluster.node_status(node_id, NodeStatus::Ready);
+
+    let given_up = NoDataError::GivenUp {
+        previous: scene.former,
+        status: ClientStatus::Lost,
+    };
+    assert_eq!(scene.judge(), Verdict::Nothing(given_up));
+}
