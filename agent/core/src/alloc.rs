@@ -35,6 +35,11 @@ pub enum Event {
     DesiredChanged(DesiredStatus),
     /// Those whose place it takes have ended.
     TurnCame,
+    /// Something happened on the way to its directories that an operator should know.
+    Told {
+        /// What.
+        message: String,
+    },
     /// The allocation's directories are there.
     Prepared,
     /// The allocation's directories could not be made.
@@ -367,6 +372,7 @@ impl AllocRunner {
                     self.stage = Stage::Received;
                 }
             }
+            Event::Told { message } => self.told(&message, now),
             Event::Prepared => self.prepared(),
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {
@@ -474,6 +480,12 @@ impl AllocRunner {
     #[must_use]
     pub fn is_destroy_asked(&self) -> bool {
         self.destroy_asked
+    }
+
+    /// Whether it is to stop, or has stopped: what it does not have to begin with, it does not need any more.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_some() || self.destroy_asked || self.is_terminal()
     }
 
     /// When its last task ended; `None` while one may run.
@@ -600,6 +612,14 @@ impl AllocRunner {
                 })
             }
             ClientStatus::Lost | ClientStatus::Unknown => String::new(),
+        }
+    }
+
+    fn told(&mut self, message: &str, now: Timestamp) {
+        for task in &mut self.tasks {
+            if task.state().phase != TaskPhase::Dead {
+                task.handle_told(TaskEventKind::Setup, message, now);
+            }
         }
     }
 

@@ -319,6 +319,40 @@ fn a_task_that_cannot_start_stops_its_siblings() {
     );
 }
 
+/// Who waits for something says so, and is as pending as before.
+#[test]
+fn what_is_told_on_the_way_is_an_event_of_each_task() {
+    let desired = service(&["web", "db"]);
+    let mut runner = AllocRunner::new(&desired, at(0)).unwrap();
+
+    let message = "waiting for data".to_owned();
+    runner.handle_event(Event::Told { message }, at(1));
+
+    for task in runner.task_states() {
+        let last = task.events.last().unwrap();
+        assert_eq!(last.message, "waiting for data");
+        assert_eq!(last.kind, TaskEventKind::Setup);
+    }
+    assert_eq!(runner.client_status(), ClientStatus::Pending);
+    assert!(!runner.is_stopping());
+}
+
+/// What it waits for to begin is given up when it is stopped.
+#[test]
+fn an_allocation_that_is_stopped_on_the_way_says_so() {
+    for event in [
+        Event::DesiredChanged(DesiredStatus::Stop),
+        Event::DestroyAsked,
+        Event::Disconnected,
+    ] {
+        let mut runner = AllocRunner::new(&service(&["web"]), at(0)).unwrap();
+
+        runner.handle_event(event.clone(), at(1));
+
+        assert!(runner.is_stopping(), "{event:?}");
+    }
+}
+
 #[test]
 fn directories_that_cannot_be_made_fail_all() {
     check(
