@@ -11,14 +11,18 @@ use std::time::Duration;
 use muster_agent_core::alloc::{AllocRunner, Effect, Event};
 use muster_agent_core::task::{TaskEffect, TaskInput};
 use muster_domain::alloc::{DesiredAlloc, DesiredStatus, RemoteAlloc};
-use muster_domain::id::Timestamp;
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::Task;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::allocdir::{DirError, owner_named};
 use crate::disk::DiskLimit;
 use crate::facilities::{Facilities, now};
 use crate::gc;
+use crate::logs::Owner;
+use crate::migrate;
 use crate::node;
 use crate::store::{Pending, TaskRecord, Write};
 use crate::task::{self, Inputs, TaskAt, Unrecorded};
@@ -63,6 +67,8 @@ pub(crate) struct AllocTask {
     pub(crate) has_remote_stored: bool,
     /// What was last handed to the store, unless it is known to be on disk.
     pub(crate) unstored: Option<Pending>,
+    /// Told when it is not to begin any more.
+    pub(crate) stopped: CancellationToken,
 }
 
 impl AllocTask {
@@ -104,6 +110,9 @@ impl AllocTask {
                 }
             };
             self.runner.handle_event(event, now());
+            if self.runner.is_stopping() {
+                self.stopped.cancel();
+            }
         }
     }
 
@@ -187,25 +196,15 @@ impl AllocTask {
                 self.submit(writes).await;
             }
             Effect::PrepareAlloc => {
-                let (facilities, desired) =
-                    (Arc::clone(&self.facilities), Arc::clone(&self.desired));
-                let (inbox, node) = (inbox.clone(), facilities.node.clone());
-                jobs.spawn(async move {
-                    let watcher = inbox.clone();
-                    let made = tokio::task::spawn_blocking(move || {
-                        let _start = facilities.trash.start_of();
-                        prepare(&facilities, &desired)?;
-                        watch_disk(&facilities, &desired, &watcher);
-                        Ok(())
-                    });
-                    let made = made.await;
-                    drop(node.send(node::Event::Prepared { alloc_id }).await);
-                    let event = match made.unwrap_or_else(|error| Err(error.to_string())) {
-                        Ok(()) => Event::Prepared,
-                        Err(reason) => Event::PrepareFailed { reason },
-                    };
-                    drop(inbox.send(event.into()).await);
-                });
+                let preparation = Preparation {
+                    facilities: Arc::clone(&self.facilities),
+                    desired: Arc::clone(&self.desired),
+                    inbox: inbox.clone(),
+                    // Of one that was found here something may run already.
+                    has_begun: self.unrecorded != Unrecorded::NeverStarted,
+                    stopped: self.stopped.clone(),
+                };
+                jobs.spawn(preparation.run());
             }
             Effect::Task { task_at, effect } => {
                 // A start that the next agent does not know of would be made twice. Directories and
@@ -320,34 +319,157 @@ impl AllocTask {
     }
 }
 
-/// Makes the allocation's directories.
-fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<(), String> {
-    let group = desired.group().ok_or("the job has no such group")?;
-    let mut tasks = Vec::new();
-    for task in &group.tasks {
-        let owner = owner_named(&task.user).map_err(|error| error.to_string())?;
-        tasks.push((task.name.clone(), owner));
+/// Makes what an allocation needs before its tasks begin.
+#[derive(Clone)]
+struct Preparation {
+    facilities: Arc<Facilities>,
+    desired: Arc<DesiredAlloc>,
+    inbox: mpsc::Sender<Input>,
+    has_begun: bool,
+    /// The allocation does not begin any more.
+    stopped: CancellationToken,
+}
+
+impl Preparation {
+    async fn run(self) {
+        let made = self.make().await;
+        let Self {
+            facilities,
+            desired,
+            inbox,
+            has_begun: _,
+            stopped: _,
+        } = self;
+        let alloc_id = desired.alloc_id;
+        drop(
+            facilities
+                .node
+                .send(node::Event::Prepared { alloc_id })
+                .await,
+        );
+        let event = match made {
+            Ok(()) => Event::Prepared,
+            Err(reason) => Event::PrepareFailed { reason },
+        };
+        drop(inbox.send(event.into()).await);
     }
+
+    async fn make(&self) -> Result<(), String> {
+        let prepared = self.on_a_thread(|it| {
+            let _start = it.facilities.trash.start_of();
+            prepare(&it.facilities, &it.desired)
+        });
+        if let Came::Not = prepared.await?
+            && !self.has_begun
+            && let Some(previous) = self.desired.fetches_from()
+        {
+            let stopped = self.stopped.run_until_cancelled(self.fetch(previous));
+            stopped.await.unwrap_or(Ok(()))?;
+        }
+        let watched = self.on_a_thread(|it| {
+            watch_disk(&it.facilities, &it.desired, &it.inbox);
+            Ok(())
+        });
+        watched.await
+    }
+
+    /// Gets the data of `previous` from another node, if they can be had.
+    async fn fetch(&self, previous: AllocId) -> Result<(), String> {
+        let Self {
+            facilities,
+            desired,
+            ..
+        } = self;
+        self.tell(format!("waiting for the data of allocation {previous}"))
+            .await;
+        let fetched = migrate::fetch(facilities, desired, previous).await;
+        let settled = self.on_a_thread(|it| settle(&it.facilities, &it.desired));
+        settled.await?;
+        self.tell(fetched.unwrap_or_else(|reason| reason)).await;
+        Ok(())
+    }
+
+    async fn tell(&self, message: String) {
+        drop(self.inbox.send(Event::Told { message }.into()).await);
+    }
+
+    async fn on_a_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let this = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&this)).await;
+        done.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Whether an allocation has data of the one that it replaces.
+enum Came {
+    /// They were on this node, or came from another before.
+    Here,
+    /// It has none.
+    Not,
+}
+
+/// The group's tasks and who they run as.
+fn owners(desired: &DesiredAlloc) -> Result<Vec<(String, Option<Owner>)>, String> {
+    let group = desired.group().ok_or("the job has no such group")?;
+    let owner = |task: &Task| {
+        let owner = owner_named(&task.user).map_err(|error| error.to_string())?;
+        Ok((task.name.clone(), owner))
+    };
+    group.tasks.iter().map(owner).collect()
+}
+
+fn dir_failed(error: DirError) -> String {
+    task::chain(&error)
+}
+
+/// Makes the allocation's directories, with what is on this node of the one that it replaces.
+fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, String> {
+    let group = desired.group().ok_or("the job has no such group")?;
+    let tasks = owners(desired)?;
     let Facilities { data, disks, .. } = facilities;
-    let failed = |error: DirError| task::chain(&error);
-    let root = data.make_alloc_root(desired.alloc_id).map_err(failed)?;
+    let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
         .limit(&root, DiskLimit::of(group))
         .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
-    data.make_alloc(desired.alloc_id, &tasks).map_err(failed)?;
+    data.make_alloc(desired.alloc_id, &tasks)
+        .map_err(dir_failed)?;
+    if settle(facilities, desired)? {
+        return Ok(Came::Here);
+    }
     let Some(previous) = desired.inherits_from() else {
-        return Ok(());
+        return Ok(Came::Not);
     };
+    let is_here = data.alloc(previous).alloc.exists();
     let carry = |tree, dir: &Path| disks.carry(tree, dir);
     if data
         .inherit(previous, desired.alloc_id, &tasks, carry)
-        .map_err(failed)?
+        .map_err(dir_failed)?
     {
         tracing::info!(alloc_id = %desired.alloc_id, %previous, "the data of the allocation that it replaces are taken over");
         // What came over has the owners that the tasks had.
-        data.make_alloc(desired.alloc_id, &tasks).map_err(failed)?;
+        data.make_alloc(desired.alloc_id, &tasks)
+            .map_err(dir_failed)?;
     }
-    Ok(())
+    Ok(if is_here { Came::Here } else { Came::Not })
+}
+
+/// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
+fn settle(facilities: &Facilities, desired: &DesiredAlloc) -> Result<bool, String> {
+    let tasks = owners(desired)?;
+    let Facilities { data, .. } = facilities;
+    let names = tasks.iter().map(|(name, _)| name.clone());
+    let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
+    if came {
+        // What came has the owners that the tasks had there.
+        data.make_alloc(desired.alloc_id, &tasks)
+            .map_err(dir_failed)?;
+    } else {
+        migrate::discard(data, desired.alloc_id);
+    }
+    Ok(came)
 }
 
 /// Has an allocation's disk looked at, if it has directories.

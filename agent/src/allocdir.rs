@@ -3,6 +3,7 @@
 //! ```text
 //! <data>/alloc/<allocation>/alloc/{data,tmp}         shared by the group's tasks
 //! <data>/alloc/<allocation>/<task>/{local,secrets,tmp}   a task's own
+//! <data>/alloc/<allocation>/tmp/{incoming,arrived}   data that come from another node, on their way
 //! <data>/logs/<allocation>/<task>.stdout.N           what it wrote
 //! <data>/logs/<allocation>/fifos/<task>.stdout       what it writes to
 //! <data>/logs/<allocation>/names/hosts               what it reads of names, with a network of its own
@@ -244,6 +245,16 @@ impl DataDir {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .collect()
     }
+}
+
+/// Moves the directory `from` to its place `to` in the same allocation, unless something is there or nothing came.
+/// Returns whether it was moved.
+pub(crate) fn move_in(from: &Path, to: &Path) -> Result<bool, DirError> {
+    take_over(from, to, |_same_project| Ok(())).map_err(|source| DirError {
+        action: "move in",
+        path: from.to_owned(),
+        source,
+    })
 }
 
 /// Moves the directory `from` to the place of `to`, which is there and empty, or has come over before. Nothing is moved

@@ -201,6 +201,7 @@ impl Link {
     async fn session(&mut self, addr: SocketAddr, served: &mut bool) -> Result<(), SessionError> {
         let connection = self.connect(addr).await?;
         let result = session::Session::open(self, addr, &connection, served).await;
+        self.facilities.standing.hangs_on(None);
         connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
         result
     }

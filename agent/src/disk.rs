@@ -34,7 +34,9 @@ use self::limits::{
     BYTES_PER_INODE, CALM_FACTOR, CALM_MAX, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR,
     NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX, ROUND_MAX,
 };
+pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
+pub(crate) use self::walk::INSIDE;
 use crate::alloc::Input;
 use crate::facilities::now;
 use crate::sys::IoPriority;
@@ -127,7 +129,7 @@ impl DiskLimit {
         Self { bytes, inodes }
     }
 
-    fn is_exceeded(self, used: Amount) -> bool {
+    pub(crate) fn is_exceeded(self, used: Amount) -> bool {
         used.bytes > self.bytes || used.inodes > self.inodes
     }
 }
@@ -228,6 +230,17 @@ impl Disks {
     /// How limits are held.
     pub(crate) fn means(&self) -> &Means {
         &self.shared.means
+    }
+
+    /// What comes to an allocation from elsewhere may be at most this.
+    pub(crate) fn most_for(&self, group: &TaskGroup) -> DiskLimit {
+        match self.shared.means {
+            Means::Quota | Means::Accounted { .. } => DiskLimit::of(group),
+            Means::Off => DiskLimit {
+                bytes: u64::MAX,
+                inodes: u64::MAX,
+            },
+        }
     }
 
     /// Limits an allocation's directory, which is to be empty unless it was limited before.

@@ -21,6 +21,7 @@ use crate::disk::Disks;
 use crate::drivers::Drivers;
 use crate::gc::Leftovers;
 use crate::history::Histories;
+use crate::migrate::Loans;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::Store;
@@ -71,6 +72,10 @@ pub(crate) struct Facilities {
     pub(crate) sessions: Semaphore,
     /// Bytes of logs that are on their way to readers.
     pub(crate) log_owed: AtomicU64,
+    /// Data that are read for other nodes.
+    pub(crate) loans: Arc<Loans>,
+    /// Places for allocations that want data from other nodes, [`crate::limits::FETCHES_MAX`].
+    pub(crate) fetches: Semaphore,
     /// A task whose memory or number of processes cannot be limited does not start.
     pub(crate) strict_limits: bool,
     /// What was destroyed and is being deleted.
@@ -93,6 +98,8 @@ impl Facilities {
 
     /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
+        // Whoever reads them for another node would get half of what is there.
+        self.loans.leave(alloc_id).await;
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
         let disks = Arc::clone(&self.disks);
         let moved = tokio::task::spawn_blocking(move || {
@@ -101,9 +108,12 @@ impl Facilities {
         });
         // A panic there is ours. What was moved before it stays in the trash; the rest is moved when it
         // is tried again.
+        let moved = moved.await;
+        let moved = moved.unwrap_or_else(|panic| Err(DirError::panicked(&panic)));
+        if moved.is_ok() {
+            self.loans.left(alloc_id);
+        }
         moved
-            .await
-            .unwrap_or_else(|panic| Err(DirError::panicked(&panic)))
     }
 
     /// What is registered of the node at this moment.

@@ -264,6 +264,8 @@ pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
 /// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one
 /// waits for a thread.
 async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
+    // Not in its turn: the way to another node may be long.
+    facilities.loans.leave(alloc_id).await;
     let turn = facilities.destroys.acquire().await;
     let discarded = facilities.discard(alloc_id).await;
     drop(turn);

@@ -13,6 +13,7 @@
 //! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
 //! | `disk` | ephemeral disks: limited by the file system, or measured |
 //! | `cores`, `volumes` | cores of a task's own, and host volumes of the node in tasks |
+//! | `migrate` | an allocation's data, to and from other nodes |
 //! | `gc`, [`trash`], [`clean`] | removal of what has finished, and of everything |
 //! | `verdicts` | what network policies refused, for whoever asks |
 //! | `sys` | system calls without a safe wrapper |
@@ -39,6 +40,7 @@ mod gc;
 mod history;
 mod limits;
 pub mod logs;
+mod migrate;
 pub mod node;
 mod payload;
 mod process;

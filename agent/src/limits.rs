@@ -40,9 +40,9 @@ pub(crate) const EXEC_WORDS_MAX: usize = 1;
 /// Bytes of input that went to a command before its sender is told: an eighth of the window, so that it never waits
 /// for the word.
 pub(crate) const EXEC_TAKEN_BYTES: u64 = 16 << 10;
-/// Streams a server may open at once: every reader, every session, and a question that is answered. Granted by
+/// Streams a server may open at once: every reader, every session, whoever wants data, and a question that is answered. Granted by
 /// the agent alone: each one that may be open costs whoever grants it about 80 bytes.
-pub(crate) const STREAMS_MAX: u32 = 1_024 + 64 + 64;
+pub(crate) const STREAMS_MAX: u32 = 1_024 + 64 + 64 + 256;
 /// Bytes of logs on their way to readers, together, above which each has [`LOG_WINDOW_BYTES_MIN`] only. With what
 /// a thousand readers have then, it is two thirds of what the connection may have in flight, so that the
 /// node's own messages and answers are never held back.
@@ -51,6 +51,36 @@ pub(crate) const LOG_WINDOWS_BYTES: u64 = 4 << 20;
 pub(crate) const LOG_WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// The same where many do not take what they asked for: 8 MB/s at 1 ms.
 pub(crate) const LOG_WINDOW_BYTES_MIN: u64 = 8 << 10;
+
+/// Allocations whose data are read for other nodes at a time. Each is a thread that reads and half a megabyte on its
+/// way; two keep a disk as busy as it should be beside the tasks.
+pub(crate) const LENDINGS_MAX: usize = 2;
+/// The same with those that wait for their turn; the next one is told to come again. A drained node has its
+/// allocations replaced a few at a time.
+pub(crate) const LENDINGS_WAITING_MAX: usize = 256;
+/// Pieces that were read and not sent, of each.
+pub(crate) const LENDING_PIECES_MAX: usize = 2;
+/// Allocations whose data are asked for at a time; the others wait for their turn. Most of the time is waiting for the
+/// end of who is replaced. Each may have half a megabyte on its way, a quarter of what the connection may have in
+/// flight for all.
+pub(crate) const FETCHES_MAX: usize = 16;
+/// Pieces that came and are not unpacked, of each.
+pub(crate) const FETCH_PIECES_MAX: usize = 2;
+/// Silence after which data from another node are asked for anew. Whoever sends says something each second.
+pub(crate) const FETCH_SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How often data from another node are asked for, with what broke off: with the pauses between, for about five minutes.
+pub(crate) const FETCH_TRIES_MAX: u32 = 15;
+/// First pause before they are asked for again, doubled up to [`FETCH_PAUSE_MAX`].
+pub(crate) const FETCH_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Longest pause before they are asked for again.
+pub(crate) const FETCH_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Time without any server after which an allocation begins without the data. An operator has begun to look by then.
+pub(crate) const FETCH_ALONE_MAX: Duration = Duration::from_mins(5);
+/// Bytes of a file that are read at once and sent together: a piece, less what is around them, in whole blocks.
+pub(crate) const DISK_DATA_BYTES: usize = 60 << 10;
+/// Files with several names that are remembered while a directory is read, of some 100 bytes each. What is beyond goes
+/// over as several files.
+pub(crate) const LINKED_FILES_MAX: usize = 65_536;
 
 /// Time that reports wait for others to travel with.
 ///

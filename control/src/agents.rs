@@ -5,11 +5,13 @@
 //! a path that has died without saying so.
 //!
 //! Heartbeats and reports of all nodes are gathered and sent on together ([`beats`], [`reports`]). A node that
-//! hangs on another server is asked through that one ([`route`]).
+//! hangs on another server is asked through that one ([`route`]). An agent that wants an allocation's data from another
+//! node asks its own server ([`disk`]).
 
 mod admission;
 mod beats;
 mod desired;
+mod disk;
 mod exec;
 mod pace;
 mod reports;
@@ -29,13 +31,14 @@ use muster_link::peer;
 use muster_link::tls::Role;
 use muster_wire::rpc::{ExecSession, NodeReply, NodeRequest, ToAgent};
 use quinn::{Connection, VarInt};
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::beats::{Service, Uncounted};
 use self::pace::Pace;
 use self::reports::Reports;
 use crate::handle::Control;
+use crate::limits;
 use crate::peers::Peers;
 
 pub(crate) use admission::Admission;
@@ -134,6 +137,8 @@ struct Shared {
     reports: Reports,
     pace: Pace,
     service: watch::Sender<Service>,
+    /// Places for data that are passed on, [`limits::DISKS_PASSED_MAX`].
+    disks: Semaphore,
     peers: Peers,
 }
 
@@ -154,6 +159,7 @@ impl Nodes {
                 reports: Reports::default(),
                 pace: Pace::of(cores),
                 service: watch::Sender::default(),
+                disks: Semaphore::new(limits::DISKS_PASSED_MAX),
                 peers,
             }),
         }

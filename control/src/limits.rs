@@ -217,6 +217,15 @@ pub const LOCATE_WAIT: Duration = Duration::from_secs(2);
 /// Answers of a node waiting for their reader. A full queue holds the node's stream back. With pieces of a
 /// log it is a quarter of a mebibyte for each reader that is slow.
 pub const NODE_REPLIES_MAX: usize = 4;
+/// Streams of one agent that are served at a time: more than an agent asks for data at a time. More wait in QUIC's
+/// stream limit.
+pub const AGENT_QUESTIONS_MAX: usize = 32;
+/// Allocations whose data this server passes on from node to node at a time; the others wait for their turn. Each has at
+/// most half a mebibyte here (`DISK_WINDOW_BYTES`).
+pub const DISKS_PASSED_MAX: usize = 128;
+/// How often it is looked whether an allocation whose data are wanted has ended, and the one that wants them told that
+/// it is waited for. Half would be seen by nobody: a task has seconds to end in.
+pub const DISK_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a node may take to open a stream.
 pub const NODE_REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// How long a server that goes down waits for its peers to hear so: a packet and a repeat of it.

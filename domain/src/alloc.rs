@@ -534,9 +534,14 @@ impl DesiredAlloc {
     /// The allocation whose data it gets, if that was on the same node.
     #[must_use]
     pub fn inherits_from(&self) -> Option<AllocId> {
-        let keeps = self
-            .group()
-            .is_some_and(|group| group.ephemeral_disk.sticky);
-        self.previous.filter(|_| keeps)
+        let disk = self.group()?.ephemeral_disk;
+        self.previous.filter(|_| disk.sticky || disk.migrate)
+    }
+
+    /// The allocation whose data it gets, if that was on another node.
+    #[must_use]
+    pub fn fetches_from(&self) -> Option<AllocId> {
+        let disk = self.group()?.ephemeral_disk;
+        self.previous.filter(|_| disk.migrate)
     }
 }

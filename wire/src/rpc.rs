@@ -3,8 +3,10 @@
 //! An agent opens one bidirectional *session* stream and sends [`FromAgent`]; the server answers with
 //! [`ToAgent`]. Any server of the cluster serves it. For everything that reads from a node (logs, statistics) the server opens a
 //! bidirectional stream to the agent, sends one [`NodeRequest`] and reads [`NodeReply`]s until the
-//! stream ends.
+//! stream ends. An agent that wants the data of an allocation from another node asks on a stream of its own
+//! ([`AgentRequest`]).
 
+mod disk;
 mod exec;
 mod history;
 
@@ -17,6 +19,10 @@ use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
 use serde::{Deserialize, Serialize};
 
+pub use disk::{
+    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskPlace, DiskRequest, DiskSum, DiskTaken,
+    FileMeta,
+};
 pub use exec::{ExecExit, ExecInput, ExecPiece, ExecSession};
 pub use history::{AllocHistory, HistoryPoint, TaskHistory};
 
@@ -181,6 +187,9 @@ pub enum NodeRequest {
         /// The allocation.
         alloc_id: AllocId,
     },
+    /// The data of an allocation that has ended, in [`DiskPiece`]s. Whoever asks says with [`DiskTaken`] on the same
+    /// stream what it unpacked.
+    ReadDisk(DiskRequest),
 }
 
 /// Which output of which task.
@@ -342,6 +351,10 @@ pub enum NodeReply {
     },
     /// What an allocation used in the last minutes.
     AllocHistory(Box<AllocHistory>),
+    /// Some of an allocation's data.
+    DiskPiece(DiskPiece),
+    /// All of them were sent.
+    DiskEnd(DiskSum),
 }
 
 /// What the network policies of an allocation's tasks let pass and refused.

@@ -16,7 +16,7 @@ use crate::facilities::Facilities;
 use crate::gc;
 use crate::limits::{LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::task::chain;
-use crate::{history, stats, verdicts};
+use crate::{history, migrate, stats, verdicts};
 
 /// Answers questions until the connection ends.
 pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
@@ -85,6 +85,9 @@ async fn answer(
         }
         Ok(Ok(Some(NodeRequest::Exec(session)))) => {
             return exec::run(facilities, session, sender, receiver, place).await;
+        }
+        Ok(Ok(Some(NodeRequest::ReadDisk(request)))) => {
+            return migrate::lend(facilities, request, sender, receiver, place).await;
         }
         Ok(Ok(Some(NodeRequest::Signal {
             alloc_id,

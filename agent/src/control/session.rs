@@ -113,6 +113,7 @@ impl<'a> Session<'a> {
         link.servers.set_ttl(ttl);
         link.learn(servers).await;
         link.facilities.outbox.begin_session();
+        link.facilities.standing.hangs_on(Some(connection.clone()));
         let session = Session {
             link,
             addr,

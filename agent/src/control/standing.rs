@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use muster_domain::id::LogIndex;
+use quinn::Connection;
 use tokio::sync::watch;
 
 /// Shared by the session and the node's loop.
@@ -11,6 +12,7 @@ pub(crate) struct Standing {
     known: watch::Sender<LogIndex>,
     lease: watch::Sender<Option<Instant>>,
     heard: watch::Sender<Option<Instant>>,
+    server: watch::Sender<Option<Connection>>,
 }
 
 impl Default for Standing {
@@ -19,6 +21,7 @@ impl Default for Standing {
             known: watch::Sender::new(LogIndex(0)),
             lease: watch::Sender::new(None),
             heard: watch::Sender::new(None),
+            server: watch::Sender::new(None),
         }
     }
 }
@@ -48,6 +51,16 @@ impl Standing {
     /// When the newest heartbeat was sent that a leader has counted, and each change of it.
     pub(crate) fn heard(&self) -> watch::Receiver<Option<Instant>> {
         self.heard.subscribe()
+    }
+
+    /// The node has a session over `connection`, or none.
+    pub(super) fn hangs_on(&self, connection: Option<Connection>) {
+        self.server.send_replace(connection);
+    }
+
+    /// The connection to the server that the node has a session with, and each change of it.
+    pub(crate) fn server(&self) -> watch::Receiver<Option<Connection>> {
+        self.server.subscribe()
     }
 
     /// Until when the control plane surely takes the node for alive, and each change of it; `None` before

@@ -172,7 +172,7 @@ fn amount(found: &rustix::fs::Statx) -> Amount {
 }
 
 /// Nothing but the directory itself is passed through.
-pub(super) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+pub(crate) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_XDEV)
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);

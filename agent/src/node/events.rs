@@ -475,6 +475,7 @@ impl Node {
             restored,
             has_remote_stored: restored,
             unstored: None,
+            stopped: CancellationToken::new(),
         });
         let runner = if let Some(at) = finished {
             self.collector.handle_finished(alloc_id, at);
@@ -519,10 +520,13 @@ impl Node {
             space
         };
         loop {
-            // Whose data another is about to get stays until then.
+            // Whose data another gets, here or on another node, stays until then.
             let heirs = &self.heirs;
-            let may_go =
-                |alloc_id| facilities.outbox.is_told(alloc_id) && !heirs.contains_key(&alloc_id);
+            let may_go = |alloc_id| {
+                facilities.outbox.is_told(alloc_id)
+                    && !heirs.contains_key(&alloc_id)
+                    && !facilities.loans.has(alloc_id)
+            };
             let chosen = self.collector.poll_destroy(allocs, may_go, space, now());
             let Some((alloc_id, reason)) = chosen else {
                 break;
@@ -569,6 +573,7 @@ impl Node {
             // For a server that does not hear nobody need wait.
             waiting.retain(|alloc_id| self.facilities.outbox.is_told(*alloc_id));
             waiting.retain(|alloc_id| !self.heirs.contains_key(alloc_id));
+            waiting.retain(|alloc_id| !self.facilities.loans.has(*alloc_id));
             self.asks.add(waiting, done);
         }
     }

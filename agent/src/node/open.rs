@@ -27,7 +27,7 @@ use crate::facilities::{Facilities, LiveTasks};
 use crate::fingerprint::boot_id;
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
-use crate::limits::{EXEC_SESSIONS_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
+use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded};
@@ -110,6 +110,8 @@ pub(super) async fn open(
         log_readers: Semaphore::new(LOG_READERS_MAX),
         sessions: Semaphore::new(EXEC_SESSIONS_MAX),
         log_owed: AtomicU64::new(0),
+        loans: Arc::default(),
+        fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,
         trash: Arc::new(trash),
         leftovers: Leftovers::new(std::mem::take(&mut loaded.leftovers)),

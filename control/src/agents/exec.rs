@@ -5,6 +5,8 @@
 
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{ExecInput, NodeReply};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::request;
@@ -45,13 +47,13 @@ async fn send_all(mut sender: FrameSender, mut inputs: mpsc::Receiver<ExecInput>
 /// Two ends of a stream.
 type Stream = (FrameSender, FrameReceiver);
 
-/// Passes frames on between another server and a node.
-pub(super) async fn join(
+/// Passes frames on between another server, which sends `I`, and a node.
+pub(super) async fn join<I: DeserializeOwned + Serialize>(
     (mut to_server, mut from_server): Stream,
     (mut to_node, mut from_node): Stream,
 ) {
     let inputs = async {
-        while let Ok(Some(input)) = from_server.recv::<ExecInput>().await {
+        while let Ok(Some(input)) = from_server.recv::<I>().await {
             if to_node.send(&input).await.is_err() {
                 return;
             }

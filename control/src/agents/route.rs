@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender};
-use muster_wire::rpc::{ExecSession, NodeReply, NodeRequest};
+use muster_wire::rpc::{DiskTaken, ExecInput, ExecSession, NodeReply, NodeRequest};
 use quinn::Connection;
 use tokio::sync::mpsc;
 
@@ -44,15 +44,25 @@ pub(super) async fn open(
     session: ExecSession,
 ) -> Result<ExecLine, NodeRequestError> {
     let request = NodeRequest::Exec(session);
-    let (sender, receiver) = match find(nodes, peers, node_id).await? {
-        Way::Direct(connection) => request::open(node_id, &connection, &request).await?,
+    let (sender, receiver) = open_stream(nodes, peers, node_id, request).await?;
+    Ok(ExecLine::over(sender, receiver))
+}
+
+/// Asks `node_id` on a stream in both directions, which goes all the way to it.
+pub(super) async fn open_stream(
+    nodes: &Nodes,
+    peers: &Peers,
+    node_id: NodeId,
+    request: NodeRequest,
+) -> Result<(FrameSender, FrameReceiver), NodeRequestError> {
+    match find(nodes, peers, node_id).await? {
+        Way::Direct(connection) => request::open(node_id, &connection, &request).await,
         Way::Through(server_id) => {
             let request = PeerRequest::AskNode { node_id, request };
             let opened = peers.open(server_id, Passage, request).await;
-            opened.map_err(|source| NodeRequestError::Server { node_id, source })?
+            opened.map_err(|source| NodeRequestError::Server { node_id, source })
         }
-    };
-    Ok(ExecLine::over(sender, receiver))
+    }
 }
 
 /// How a node is reached.
@@ -198,9 +208,14 @@ pub(crate) async fn answer_for_server(
         let error = NodeRequestError::NotConnected { node_id, silent };
         return refuse(sender, &error).await;
     };
-    if matches!(request, NodeRequest::Exec(_)) {
+    let (is_exec, is_disk) = (
+        matches!(request, NodeRequest::Exec(_)),
+        matches!(request, NodeRequest::ReadDisk(_)),
+    );
+    if is_exec || is_disk {
         match request::open(node_id, &connection, &request).await {
-            Ok(node) => exec::join((sender, receiver), node).await,
+            Ok(node) if is_exec => exec::join::<ExecInput>((sender, receiver), node).await,
+            Ok(node) => exec::join::<DiskTaken>((sender, receiver), node).await,
             Err(error) => refuse(sender, &error).await,
         }
         return;

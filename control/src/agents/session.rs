@@ -21,8 +21,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
 use super::beats::Service;
 use super::desired::Told;
-use super::reports;
 use super::{Entered, Wake};
+use super::{disk, reports};
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
 
@@ -128,8 +128,9 @@ pub(super) async fn run(
     let (outbox, outgoing) = mpsc::channel(limits::SESSION_OUTBOX_MAX);
     let entered = control.nodes().enter(node.id, connection, &outbox);
     tracing::info!(node_id = %node.id, peer = %connection.remote_address(), "an agent joined");
+    let node_id = node.id;
     let session = Session {
-        node_id: node.id,
+        node_id,
         entered: &entered,
         control,
         outbox,
@@ -144,6 +145,7 @@ pub(super) async fn run(
         ended = session.stay_registered() => ended,
         ended = session.push(known) => ended,
         ended = session.follow_service() => ended,
+        never = disk::serve(control, node_id, connection) => match never {},
         ended = send_all(&mut sender, outgoing) => ended,
     };
     say_farewell(&mut sender, &error).await;

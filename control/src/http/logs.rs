@@ -205,6 +205,8 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
         | NodeReply::AllocHistory(_)
+        | NodeReply::DiskPiece(_)
+        | NodeReply::DiskEnd(_)
         | NodeReply::AllocNetwork(_)
         | NodeReply::ExecOpened
         | NodeReply::ExecOutput(_)
@@ -258,6 +260,8 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
         | NodeReply::AllocHistory(_)
+        | NodeReply::DiskPiece(_)
+        | NodeReply::DiskEnd(_)
         | NodeReply::AllocNetwork(_)
         | NodeReply::ExecOpened
         | NodeReply::ExecOutput(_)

@@ -94,7 +94,7 @@ pub struct EphemeralDisk {
     pub size: Mb,
     /// A replacement had better go to the same node, where it gets the data.
     pub sticky: bool,
-    /// The data follow to another node.
+    /// A replacement gets the data on whatever node it is, if they can be had.
     pub migrate: bool,
 }
 

@@ -16,9 +16,10 @@ use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
-    AllocDisk, AllocHistory, AllocStats, ExecExit, ExecInput, ExecPiece, ExecSession, FromAgent,
-    HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest, NodeReply, NodeRequest,
-    NodeStats, TaskHistory, TaskStats, ToAgent,
+    AgentReply, AgentRequest, AllocDisk, AllocHistory, AllocStats, DiskEntry, DiskPiece, DiskPlace,
+    DiskRequest, DiskSum, DiskTaken, ExecExit, ExecInput, ExecPiece, ExecSession, FileMeta,
+    FromAgent, HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest, NodeReply,
+    NodeRequest, NodeStats, TaskHistory, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -378,6 +379,78 @@ fn questions(golden: &mut String) {
     logs_in_pieces(golden);
     sessions(golden);
     history(golden);
+    disks(golden);
+}
+
+fn disks(golden: &mut String) {
+    let alloc_id = AllocId::at(LogIndex(7), 0);
+    let asked = AgentRequest::FetchDisk {
+        alloc_id: AllocId::at(LogIndex(8), 0),
+        previous: alloc_id,
+    };
+    line(golden, "fetch_disk", &asked);
+    let request = DiskRequest {
+        alloc_id,
+        tasks: vec!["main".to_owned()],
+    };
+    line(golden, "read_disk", &NodeRequest::ReadDisk(request));
+    let name = |name: &str| name.as_bytes().to_vec();
+    let meta = FileMeta {
+        uid: 1_000,
+        gid: 1_001,
+        mode: 0o640,
+        changed_s: -1,
+        changed_ns: 5,
+    };
+    let entries = vec![
+        DiskEntry::Place(DiskPlace::Shared),
+        DiskEntry::Enter {
+            name: name("d"),
+            meta,
+        },
+        DiskEntry::File {
+            name: name("f"),
+            meta,
+            bytes: 8_192,
+        },
+        DiskEntry::Data {
+            offset: 4_096,
+            bytes: name("hello"),
+        },
+        DiskEntry::Leave,
+        DiskEntry::Again {
+            name: name("g"),
+            former: vec![name("d"), name("f")],
+        },
+        DiskEntry::Place(DiskPlace::Local("main".to_owned())),
+        DiskEntry::Link {
+            name: name("l"),
+            meta,
+            target: name("/etc"),
+        },
+    ];
+    let piece = DiskPiece { entries };
+    line(golden, "disk_piece", &NodeReply::DiskPiece(piece.clone()));
+    let sum = DiskSum {
+        inodes: 4,
+        bytes: 5,
+        left: 1,
+    };
+    line(golden, "disk_end", &NodeReply::DiskEnd(sum));
+    line(golden, "disk_taken", &DiskTaken { bytes: 300 });
+    line(golden, "disk_idle_for_agent", &AgentReply::Idle);
+    line(
+        golden,
+        "disk_piece_for_agent",
+        &AgentReply::DiskPiece(piece),
+    );
+    line(golden, "disk_end_for_agent", &AgentReply::DiskEnd(sum));
+    let reason = "why".to_owned();
+    let later = AgentReply::Later {
+        reason: reason.clone(),
+    };
+    line(golden, "disk_later", &later);
+    line(golden, "disk_gone", &AgentReply::Gone { reason });
 }
 
 fn history(golden: &mut String) {

@@ -15,7 +15,8 @@ use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role, ensure_cluster};
 use muster_wire::rpc::{
-    ALPN_AGENT, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest, ToAgent,
+    ALPN_AGENT, AgentRequest, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest,
+    ToAgent,
 };
 use quinn::Connection;
 use tokio::sync::mpsc;
@@ -303,6 +304,18 @@ impl FakeServer {
         let (mut sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
         sender.send(request).await.unwrap();
         (sender, receiver)
+    }
+
+    /// What the agent asks next on a stream of its own.
+    pub(crate) async fn question(&self) -> (AgentRequest, FrameSender, FrameReceiver) {
+        eventually("a question", async || {
+            let connection = self.state.lock().unwrap().connection.clone()?;
+            let (send, receive) = connection.accept_bi().await.ok()?;
+            let mut receiver = FrameReceiver::new(receive);
+            let request = receiver.recv::<AgentRequest>().await.ok()??;
+            Some((request, FrameSender::new(send), receiver))
+        })
+        .await
     }
 
     /// All that the task wrote to a stream so far.

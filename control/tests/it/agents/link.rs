@@ -92,11 +92,16 @@ impl Spoken {
 
     /// Reports that the allocation runs, and waits until that is committed.
     pub(crate) async fn report_running(&mut self, alloc_id: AllocId) {
+        self.report(alloc_id, ClientStatus::Running).await;
+    }
+
+    /// Reports how the allocation is, and waits until that is committed.
+    pub(crate) async fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) {
         self.sequence += 1;
         let wanted = self.sequence;
         let report = AllocReport {
             alloc_id,
-            client_status: ClientStatus::Running,
+            client_status,
             client_description: String::new(),
             task_states: Vec::new(),
             healthy: None,

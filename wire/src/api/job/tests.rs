@@ -109,6 +109,7 @@ fn everything_else(spec: &mut JobSpec) {
     )]);
     group.shutdown_delay = Duration::from_secs(3);
     group.ephemeral_disk.sticky = true;
+    group.ephemeral_disk.migrate = true;
     let task = &mut group.tasks[0];
     task.leader = true;
     task.affinities = vec![affinity.clone()];

@@ -1,0 +1,27 @@
+//! The data of an allocation that was on another node: what `ephemeral_disk.migrate` comes to here.
+//!
+//! ```text
+//! heir's node: fetch ─► its server ─► (another server) ─► former node: lend
+//!              unpack ◄─────────────────── pieces ◄────────────── pack
+//! ```
+//!
+//! What lies in those directories was written by tasks. [`pack`] reads it and [`unpack`] writes it by directory
+//! descriptors, one name at a time and no link followed. It is unpacked beside the directories that it is for
+//! ([`arrival`]) and moved there once it is whole, so that tasks find all of it or nothing.
+//!
+//! The data are brought if they can be: an allocation that does not get them begins without, and its tasks' events say
+//! why.
+
+mod arrival;
+mod fetch;
+mod lend;
+mod loans;
+mod pack;
+#[cfg(test)]
+mod tests;
+mod unpack;
+
+pub(crate) use arrival::{discard, settle};
+pub(crate) use fetch::fetch;
+pub(crate) use lend::lend;
+pub(crate) use loans::Loans;

@@ -1,0 +1,158 @@
+//! Sends an allocation's data to a server, which passes them on to the node of the one that replaces it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use muster_domain::id::AllocId;
+use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
+use muster_link::window::Window;
+use muster_wire::limits::DISK_WINDOW_BYTES;
+use muster_wire::rpc::{DiskPiece, DiskRequest, DiskSum, DiskTaken, NodeReply};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinHandle;
+
+use super::loans::Loan;
+use super::pack::{self, PackError};
+use crate::facilities::Facilities;
+use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDINGS_WAITING_MAX};
+use crate::task::chain;
+
+/// Answers one request. That may take long: questions that are answered at once do not wait for it.
+///
+/// # Errors
+///
+/// If whoever asked has gone.
+pub(crate) async fn lend(
+    facilities: &Facilities,
+    request: DiskRequest,
+    mut sender: FrameSender,
+    receiver: FrameReceiver,
+    place: OwnedSemaphorePermit,
+) -> Result<(), SendFrameError> {
+    let loans = &facilities.loans;
+    let Ok(_waiter) = loans.queue.try_acquire() else {
+        let reason = format!(
+            "its node sends data of {LENDINGS_WAITING_MAX} allocations, or is to, the most it takes"
+        );
+        return fail(&mut sender, reason, false).await;
+    };
+    drop(place);
+    let alloc_id = request.alloc_id;
+    let Some(loan) = loans.lend(alloc_id) else {
+        return fail(&mut sender, PackError::Nothing.to_string(), true).await;
+    };
+    if may_write(facilities, alloc_id) {
+        let reason = format!("allocation {alloc_id} has not ended on its node");
+        return fail(&mut sender, reason, false).await;
+    }
+    let window = Window::new(DISK_WINDOW_BYTES);
+    let sending = async {
+        let turn = wait_for_turn(facilities, &mut sender).await?;
+        let alloc = facilities.data.alloc(alloc_id).alloc;
+        send(request, alloc, (loan, turn), &mut sender, &window).await
+    };
+    tokio::select! {
+        sent = sending => sent,
+        () = take_words(receiver, &window) => Ok(()),
+    }
+}
+
+/// Whether a task of it has a process, or may get one.
+fn may_write(facilities: &Facilities, alloc_id: AllocId) -> bool {
+    facilities.outbox.is_unfinished(alloc_id) || !facilities.live.of(Some(alloc_id)).is_empty()
+}
+
+/// Hears what was unpacked until whoever asked has gone.
+async fn take_words(mut receiver: FrameReceiver, window: &Window) {
+    while let Ok(Some(DiskTaken { bytes })) = receiver.recv().await {
+        window.give(bytes);
+    }
+}
+
+/// Waits until few enough are read.
+async fn wait_for_turn(
+    facilities: &Facilities,
+    sender: &mut FrameSender,
+) -> Result<Option<OwnedSemaphorePermit>, SendFrameError> {
+    let turn = Arc::clone(&facilities.loans.places).acquire_owned();
+    tokio::pin!(turn);
+    loop {
+        match tokio::time::timeout(IDLE_INTERVAL, &mut turn).await {
+            // The places are never closed.
+            Ok(turn) => return Ok(turn.ok()),
+            Err(_elapsed) => sender.send(&NodeReply::Idle).await?,
+        }
+    }
+}
+
+/// What is held as long as directories are read.
+type Held = (Loan, Option<OwnedSemaphorePermit>);
+
+async fn send(
+    request: DiskRequest,
+    alloc: PathBuf,
+    held: Held,
+    sender: &mut FrameSender,
+    window: &Window,
+) -> Result<(), SendFrameError> {
+    let alloc_id = request.alloc_id;
+    let (mut pieces, packed) = read(request, alloc, held);
+    loop {
+        match tokio::time::timeout(IDLE_INTERVAL, pieces.recv()).await {
+            Ok(Some(piece)) => {
+                window.take(piece.cost()).await;
+                sender.send(&NodeReply::DiskPiece(piece)).await?;
+            }
+            Ok(None) => break,
+            Err(_elapsed) => sender.send(&NodeReply::Idle).await?,
+        }
+    }
+    match packed.await {
+        Ok(Ok(sum)) => {
+            sender.send(&NodeReply::DiskEnd(sum)).await?;
+            sender.finish();
+            // Else the end of this stream would be taken for its break.
+            sender.stopped().await;
+            Ok(())
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%alloc_id, error = chain(&error), "the data of an allocation are not sent to another node");
+            fail(sender, chain(&error), matches!(error, PackError::Nothing)).await
+        }
+        Err(panic) => fail(sender, panic.to_string(), false).await,
+    }
+}
+
+/// Reads the directories on a thread.
+fn read(
+    request: DiskRequest,
+    alloc: PathBuf,
+    held: Held,
+) -> (
+    mpsc::Receiver<DiskPiece>,
+    JoinHandle<Result<DiskSum, PackError>>,
+) {
+    let (to_send, pieces) = mpsc::channel(LENDING_PIECES_MAX);
+    let packed = tokio::task::spawn_blocking(move || {
+        let packed = pack::pack(&alloc, &request.tasks, &mut |piece| {
+            to_send.blocking_send(piece).is_ok()
+        });
+        drop(held);
+        packed
+    });
+    (pieces, packed)
+}
+
+/// Says why nothing, or nothing more, is sent.
+async fn fail(
+    sender: &mut FrameSender,
+    reason: String,
+    not_found: bool,
+) -> Result<(), SendFrameError> {
+    sender
+        .send(&NodeReply::Failed { reason, not_found })
+        .await?;
+    sender.finish();
+    sender.stopped().await;
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Which allocations' directories are being read for another node, so that nobody throws them away meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use muster_domain::id::AllocId;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::limits::{LENDINGS_MAX, LENDINGS_WAITING_MAX};
+
+/// The node's loans.
+#[derive(Debug)]
+pub(crate) struct Loans {
+    /// Places for those that are read, [`LENDINGS_MAX`].
+    pub(super) places: Arc<Semaphore>,
+    /// Places for those and whoever waits for one of them, [`LENDINGS_WAITING_MAX`].
+    pub(super) queue: Semaphore,
+    known: Mutex<BTreeMap<AllocId, State>>,
+    returned: Notify,
+}
+
+/// How an allocation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// So many read it.
+    Lent(usize),
+    /// It is to go when so many have read it; nobody else gets it.
+    Leaving(usize),
+}
+
+impl Default for Loans {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(LENDINGS_MAX)),
+            queue: Semaphore::new(LENDINGS_WAITING_MAX),
+            known: Mutex::default(),
+            returned: Notify::new(),
+        }
+    }
+}
+
+/// Keeps an allocation's directories where they are until it is dropped.
+#[derive(Debug)]
+pub(super) struct Loan {
+    loans: Arc<Loans>,
+    alloc_id: AllocId,
+}
+
+impl Loans {
+    /// Keeps the directories of an allocation; `None` if they are about to go.
+    pub(super) fn lend(self: &Arc<Self>, alloc_id: AllocId) -> Option<Loan> {
+        let mut known = self.locked();
+        match known.entry(alloc_id).or_insert(State::Lent(0)) {
+            State::Lent(readers) => *readers += 1,
+            State::Leaving(_) => return None,
+        }
+        drop(known);
+        let loans = Arc::clone(self);
+        Some(Loan { loans, alloc_id })
+    }
+
+    /// Whether somebody reads them.
+    pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
+        self.locked().contains_key(&alloc_id)
+    }
+
+    /// Waits until nobody reads them. Nobody gets them any more, until [`Self::left`].
+    pub(crate) async fn leave(&self, alloc_id: AllocId) {
+        loop {
+            let returned = self.returned.notified();
+            tokio::pin!(returned);
+            // What is returned from here on is heard of.
+            returned.as_mut().enable();
+            if self.mark_leaving(alloc_id) == 0 {
+                return;
+            }
+            returned.await;
+        }
+    }
+
+    /// They are gone.
+    pub(crate) fn left(&self, alloc_id: AllocId) {
+        self.locked().remove(&alloc_id);
+    }
+
+    fn mark_leaving(&self, alloc_id: AllocId) -> usize {
+        let mut known = self.locked();
+        let state = known.entry(alloc_id).or_insert(State::Leaving(0));
+        let (State::Lent(readers) | State::Leaving(readers)) = *state;
+        *state = State::Leaving(readers);
+        readers
+    }
+
+    fn give_back(&self, alloc_id: AllocId) {
+        let mut known = self.locked();
+        match known.get_mut(&alloc_id) {
+            Some(State::Lent(1)) => drop(known.remove(&alloc_id)),
+            Some(State::Lent(readers) | State::Leaving(readers)) => *readers -= 1,
+            None => {}
+        }
+        drop(known);
+        self.returned.notify_waiters();
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, State>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.loans.give_back(self.alloc_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    const ALLOC: AllocId = AllocId([7; 16]);
+
+    #[test]
+    fn directories_go_when_the_last_reader_has_returned_them() {
+        let loans = Arc::new(Loans::default());
+        let (one, two) = (loans.lend(ALLOC), loans.lend(ALLOC));
+        let mut leaving = pin!(loans.leave(ALLOC));
+        let mut context = Context::from_waker(Waker::noop());
+
+        let mut has_left = || leaving.as_mut().poll(&mut context).is_ready();
+        assert!(!has_left());
+        drop(one);
+        assert!(!has_left());
+        drop(two);
+
+        assert!(has_left());
+    }
+
+    #[test]
+    fn what_is_about_to_go_is_not_lent() {
+        let loans = Arc::new(Loans::default());
+        let loan = loans.lend(ALLOC);
+        loans.mark_leaving(ALLOC);
+
+        assert!(loans.lend(ALLOC).is_none());
+        drop(loan);
+        assert!(loans.lend(ALLOC).is_none());
+        loans.left(ALLOC);
+        assert!(loans.lend(ALLOC).is_some());
+    }
+}

@@ -1,0 +1,222 @@
+//! Data of allocations on their way from node to node, for agents that ask for them.
+//!
+//! `control-core` says who may have whose ([`migrate`]). Here it is waited until they are complete, the node that has
+//! them is asked, and frames are passed on in both directions: the two nodes see to it that little is on its way.
+
+use std::convert::Infallible;
+
+use muster_control_core::migrate::{self, NoDataError, Verdict};
+use muster_domain::id::{AllocId, NodeId};
+use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
+use muster_wire::rpc::{AgentReply, AgentRequest, DiskRequest, DiskTaken, NodeReply, NodeRequest};
+use quinn::Connection;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
+
+use super::{Nodes, route};
+use crate::handle::Control;
+use crate::limits;
+
+/// Answers what the agent of `node_id` asks on streams of their own, until it is dropped.
+pub(super) async fn serve(
+    control: &Control,
+    node_id: NodeId,
+    connection: &Connection,
+) -> Infallible {
+    let mut answers = JoinSet::new();
+    loop {
+        while answers.len() >= limits::AGENT_QUESTIONS_MAX {
+            drop(answers.join_next().await);
+        }
+        while answers.try_join_next().is_some() {}
+        let Ok((send, receive)) = connection.accept_bi().await else {
+            // Whoever holds the session hears of it as well, and ends it.
+            return std::future::pending().await;
+        };
+        let question = Question {
+            control: control.clone(),
+            node_id,
+            sender: FrameSender::new(send),
+            receiver: FrameReceiver::new(receive),
+        };
+        answers.spawn(async move {
+            if let Err(error) = question.answer().await {
+                tracing::debug!(%node_id, %error, "an agent that asked has gone");
+            }
+        });
+    }
+}
+
+/// A stream of an agent.
+struct Question {
+    control: Control,
+    node_id: NodeId,
+    sender: FrameSender,
+    receiver: FrameReceiver,
+}
+
+impl Question {
+    async fn answer(mut self) -> Result<(), SendFrameError> {
+        let request = self.receiver.recv::<AgentRequest>();
+        let asked = tokio::time::timeout(limits::REGISTER_WAIT, request).await;
+        let Ok(Ok(Some(AgentRequest::FetchDisk { alloc_id, previous }))) = asked else {
+            // Nobody is there, or speaks another version.
+            return Ok(());
+        };
+        let found = self.find(alloc_id, previous).await?;
+        let (holder, tasks) = match found {
+            Ok(found) => found,
+            Err(refusal) => return self.end_with(&refusal).await,
+        };
+        let nodes = self.control.nodes().clone();
+        let _turn = self.wait_for_turn(&nodes.shared.disks).await?;
+        let request = NodeRequest::ReadDisk(DiskRequest {
+            alloc_id: previous,
+            tasks,
+        });
+        self.pass(&nodes, holder, request).await
+    }
+
+    /// Waits until the data are complete. Which node has them, and of which tasks; or what to answer.
+    async fn find(
+        &mut self,
+        alloc_id: AllocId,
+        previous: AllocId,
+    ) -> Result<Result<(NodeId, Vec<String>), AgentReply>, SendFrameError> {
+        loop {
+            let verdict = migrate::judge(&self.control.state(), self.node_id, alloc_id, previous);
+            match verdict {
+                Verdict::At { node_id, tasks } => return Ok(Ok((node_id, tasks))),
+                Verdict::NotEnded => {}
+                Verdict::Unknown(error) => {
+                    let reason = error.to_string();
+                    return Ok(Err(AgentReply::Later { reason }));
+                }
+                Verdict::Nothing(error) => return Ok(Err(gone(&error))),
+            }
+            self.sender.send(&AgentReply::Idle).await?;
+            tokio::time::sleep(limits::DISK_LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Waits until few enough data are passed on.
+    async fn wait_for_turn<'a>(
+        &mut self,
+        places: &'a Semaphore,
+    ) -> Result<Option<SemaphorePermit<'a>>, SendFrameError> {
+        let turn = places.acquire();
+        tokio::pin!(turn);
+        loop {
+            match tokio::time::timeout(limits::DISK_LOOK_INTERVAL, &mut turn).await {
+                // The places are never closed.
+                Ok(turn) => return Ok(turn.ok()),
+                Err(_elapsed) => self.sender.send(&AgentReply::Idle).await?,
+            }
+        }
+    }
+
+    /// Asks the node that has them, and passes frames on.
+    async fn pass(
+        self,
+        nodes: &Nodes,
+        holder: NodeId,
+        request: NodeRequest,
+    ) -> Result<(), SendFrameError> {
+        let opened = route::open_stream(nodes, &nodes.shared.peers, holder, request).await;
+        let (mut to_node, mut from_node) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                let reason = super::chain(&error);
+                return self.end_with(&AgentReply::Later { reason }).await;
+            }
+        };
+        let Self {
+            mut sender,
+            mut receiver,
+            ..
+        } = self;
+        let words = async {
+            while let Ok(Some(taken)) = receiver.recv::<DiskTaken>().await {
+                if to_node.send(&taken).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            passed = pass_on(&mut from_node, &mut sender) => passed,
+            // The agent that asked has gone.
+            () = words => Ok(()),
+        }
+    }
+
+    async fn end_with(mut self, reply: &AgentReply) -> Result<(), SendFrameError> {
+        self.sender.send(reply).await?;
+        self.sender.finish();
+        self.sender.stopped().await;
+        Ok(())
+    }
+}
+
+/// Passes replies on to their end. A stream that breaks off before is left without one.
+async fn pass_on(
+    from_node: &mut FrameReceiver,
+    sender: &mut FrameSender,
+) -> Result<(), SendFrameError> {
+    loop {
+        let (reply, is_last) = match from_node.recv::<NodeReply>().await {
+            Ok(Some(reply)) => translated(reply),
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                let reason = format!("its node's answer broke off: {}", super::chain(&error));
+                (AgentReply::Later { reason }, true)
+            }
+        };
+        sender.send(&reply).await?;
+        if is_last {
+            sender.finish();
+            sender.stopped().await;
+            return Ok(());
+        }
+    }
+}
+
+fn gone(error: &NoDataError) -> AgentReply {
+    AgentReply::Gone {
+        reason: error.to_string(),
+    }
+}
+
+/// What the node's reply is for the other agent, and whether it is the last.
+fn translated(reply: NodeReply) -> (AgentReply, bool) {
+    match reply {
+        NodeReply::Idle => (AgentReply::Idle, false),
+        NodeReply::DiskPiece(piece) => (AgentReply::DiskPiece(piece), false),
+        NodeReply::DiskEnd(sum) => (AgentReply::DiskEnd(sum), true),
+        NodeReply::Failed {
+            reason,
+            not_found: true,
+        } => (AgentReply::Gone { reason }, true),
+        NodeReply::Failed {
+            reason,
+            not_found: false,
+        } => (AgentReply::Later { reason }, true),
+        NodeReply::LogData { .. }
+        | NodeReply::LogGap { .. }
+        | NodeReply::NodeStats(_)
+        | NodeReply::AllocStats(_)
+        | NodeReply::Collected { .. }
+        | NodeReply::AllocNetwork(_)
+        | NodeReply::LogPiece(_)
+        | NodeReply::LogMissing { .. }
+        | NodeReply::LogEnd { .. }
+        | NodeReply::ExecOpened
+        | NodeReply::ExecOutput(_)
+        | NodeReply::ExecTaken { .. }
+        | NodeReply::ExecExited(_)
+        | NodeReply::Signaled { .. }
+        | NodeReply::AllocHistory(_) => {
+            let reason = "its node answered another question; its agent is at fault".to_owned();
+            (AgentReply::Gone { reason }, true)
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Data of an allocation, from the node of one server to that of another.
+
+use muster_control_core::fsm::Command;
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::eval::Trigger;
+use muster_domain::fixture::{job, node};
+use muster_domain::id::{AllocId, LogIndex};
+use muster_domain::node::Eligibility;
+use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_wire::rpc::{
+    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskRequest, DiskSum, DiskTaken, NodeReply,
+    NodeRequest, ToAgent,
+};
+
+use super::light::Cluster;
+use super::link::{Spoken, agent_on};
+use crate::fixture::soon;
+
+/// An allocation of `from` was replaced by one of `to`, and is to stop.
+struct Scene {
+    cluster: Cluster,
+    from: Spoken,
+    to: Spoken,
+    former: AllocId,
+    heir: AllocId,
+}
+
+async fn moved() -> Scene {
+    let cluster = Cluster::found(3).await;
+    let mut from = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
+    from.registered().await;
+    let control = cluster.server(0).control();
+    let mut spec = job("web").build();
+    spec.groups[0].ephemeral_disk.migrate = true;
+    let at = control.now();
+    let register = Command::RegisterJob {
+        spec: Box::new(spec),
+        at,
+        check_index: None,
+    };
+    control.propose(register).await.unwrap();
+    let former = from.next_to_run().await.alloc_id;
+    from.report_running(former).await;
+    let mut to = agent_on(&cluster, 1, node("n2").build(), LogIndex(0)).await;
+    to.registered().await;
+    let leave = Command::SetEligibility {
+        node_id: node("n1").build().id,
+        eligibility: Eligibility::Ineligible,
+        at,
+    };
+    control.propose(leave).await.unwrap();
+    let migrate = Command::MigrateAllocs {
+        alloc_ids: vec![former],
+        trigger: Trigger::NodeDrain,
+        at,
+    };
+    control.propose(migrate).await.unwrap();
+    let heir = to.next_to_run().await;
+    assert_eq!(heir.previous, Some(former));
+    Scene {
+        cluster,
+        from,
+        to,
+        former,
+        heir: heir.alloc_id,
+    }
+}
+
+impl Scene {
+    /// Asks through the server of the heir's node.
+    async fn ask(&self, alloc_id: AllocId, previous: AllocId) -> (FrameSender, FrameReceiver) {
+        let (send, receive) = self.to.connection.open_bi().await.unwrap();
+        let mut sender = FrameSender::new(send);
+        let request = AgentRequest::FetchDisk { alloc_id, previous };
+        sender.send(&request).await.unwrap();
+        (sender, FrameReceiver::new(receive))
+    }
+
+    /// The former agent is asked for its data.
+    async fn asked(&self) -> (NodeRequest, FrameSender, FrameReceiver) {
+        let accepted = soon("a question", self.from.connection.accept_bi()).await;
+        let (send, receive) = accepted.unwrap();
+        let mut receiver = FrameReceiver::new(receive);
+        let request = receiver.recv::<NodeRequest>().await.unwrap().unwrap();
+        (request, FrameSender::new(send), receiver)
+    }
+
+    async fn end_former(&mut self) {
+        let stopped = |message| match message {
+            ToAgent::Desired { allocs, .. } => {
+                let mut allocs = allocs.into_iter();
+                allocs.find(|alloc| alloc.desired == DesiredStatus::Stop)
+            }
+            _ => None,
+        };
+        self.from.hear("a stop", stopped).await;
+        self.from.report(self.former, ClientStatus::Complete).await;
+    }
+}
+
+/// The next that is more than a sign of life.
+async fn next(receiver: &mut FrameReceiver) -> Option<AgentReply> {
+    soon("an answer", async {
+        loop {
+            match receiver.recv::<AgentReply>().await.unwrap() {
+                Some(AgentReply::Idle) => {}
+                reply => return reply,
+            }
+        }
+    })
+    .await
+}
+
+/// Nobody is asked before the former allocation has ended; then frames go both ways, through two servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_go_from_a_node_of_one_server_to_one_of_another() {
+    let mut scene = moved().await;
+    let (mut to_server, mut from_server) = scene.ask(scene.heir, scene.former).await;
+    let first = soon("a sign of life", from_server.recv::<AgentReply>()).await;
+
+    scene.end_former().await;
+    let (request, mut sender, mut receiver) = scene.asked().await;
+    let piece = DiskPiece {
+        entries: vec![DiskEntry::Leave],
+    };
+    sender.send(&NodeReply::Idle).await.unwrap();
+    sender
+        .send(&NodeReply::DiskPiece(piece.clone()))
+        .await
+        .unwrap();
+    let came = next(&mut from_server).await;
+    to_server.send(&DiskTaken { bytes: 64 }).await.unwrap();
+    let taken = soon("the word back", receiver.recv::<DiskTaken>()).await;
+    let sum = DiskSum::default();
+    sender.send(&NodeReply::DiskEnd(sum)).await.unwrap();
+    let end = next(&mut from_server).await;
+
+    assert_eq!(first.unwrap(), Some(AgentReply::Idle));
+    let wanted = DiskRequest {
+        alloc_id: scene.former,
+        tasks: vec!["main".to_owned()],
+    };
+    assert_eq!(request, NodeRequest::ReadDisk(wanted));
+    assert_eq!(came, Some(AgentReply::DiskPiece(piece)));
+    assert_eq!(taken.unwrap(), Some(DiskTaken { bytes: 64 }));
+    assert_eq!(end, Some(AgentReply::DiskEnd(sum)));
+    assert_eq!(next(&mut from_server).await, None);
+    scene.cluster.shutdown().await;
+}
+
+/// What the node says of its failure, and a stream that it breaks off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_fails_is_told_from_one_that_has_nothing() {
+    let mut scene = moved().await;
+    scene.end_former().await;
+    let reason = "why".to_owned();
+    for not_found in [true, false] {
+        let (_to_server, mut from_server) = scene.ask(scene.heir, scene.former).await;
+        let (_, mut sender, _receiver) = scene.asked().await;
+
+        let reason = reason.clone();
+        let failed = NodeReply::Failed { reason, not_found };
+        sender.send(&failed).await.unwrap();
+
+        let reason = "why".to_owned();
+        let told = if not_found {
+            AgentReply::Gone { reason }
+        } else {
+            AgentReply::Later { reason }
+        };
+        assert_eq!(next(&mut from_server).await, Some(told));
+    }
+
+    let (_to_server, mut from_server) = scene.ask(scene.heir, scene.former).await;
+    let (_, sender, _receiver) = scene.asked().await;
+    drop(sender);
+
+    let told = next(&mut from_server).await;
+    assert!(
+        matches!(told, None | Some(AgentReply::Later { .. })),
+        "{told:?}"
+    );
+    scene.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_gets_no_data_of_others() {
+    let scene = moved().await;
+    let (_to_server, mut from_server) = scene.ask(scene.former, scene.heir).await;
+
+    let told = next(&mut from_server).await;
+
+    let Some(AgentReply::Gone { reason }) = told else {
+        panic!("{told:?}");
+    };
+    assert!(reason.contains("is not on the node that asks"), "{reason}");
+    scene.cluster.shutdown().await;
+}
+
+/// The one that waits goes, and so does the question to the other node.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_sends_on_for_an_agent_that_has_gone() {
+    let mut scene = moved().await;
+    scene.end_former().await;
+    let asking = scene.ask(scene.heir, scene.former).await;
+    let (_, mut sender, _receiver) = scene.asked().await;
+
+    drop(asking);
+
+    soon("the node hears of it", async {
+        // As many as it takes: a stream that nobody reads is refused.
+        while sender.send(&NodeReply::Idle).await.is_ok() {}
+    })
+    .await;
+    scene.cluster.shutdown().await;
+}
