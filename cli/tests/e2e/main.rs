@@ -13,6 +13,8 @@ mod gap;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod migrate;
+#[cfg(test)]
 mod mistakes;
 #[cfg(test)]
 mod net;

@@ -1,6 +1,5 @@
 //! What a job must be before it is accepted.
 
-mod later;
 mod launch;
 mod policy;
 mod update;
@@ -98,7 +97,6 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     check_affinities(&at, affinities, faults);
     check_spreads(&at, *job_type, spreads, faults);
     launch::check(&at, spec, faults);
-    later::check(spec, faults);
     check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
     if groups.is_empty() {
         faults.push(Fault::new(

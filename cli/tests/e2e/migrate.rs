@@ -1,0 +1,188 @@
+//! A group's data go with it to another node (`ephemeral_disk.migrate`): one server and two agents.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    Left, Process, agent, ask, job_file, needs_root, server_with, stderr, stdout, until,
+};
+
+/// Writes who it is where nobody was before, and once more when it is told to end.
+const JOB: &str = r#"
+job "keeper" {
+  type = "service"
+  group "g" {
+    ephemeral_disk {
+      migrate = true
+      size    = 20
+    }
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/sh"
+        args = ["-c", <<-SH
+          data=$NOMAD_ALLOC_DIR/data
+          [ -e $data/first ] || echo $NOMAD_ALLOC_ID > $data/first
+          [ -e $NOMAD_TASK_DIR/own ] || echo $NOMAD_ALLOC_ID > $NOMAD_TASK_DIR/own
+          trap 'echo $NOMAD_ALLOC_ID > $data/last; exit 0' TERM
+          sleep 3600 & wait
+        SH
+        ]
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+/// An allocation that the servers want to run and that runs.
+#[derive(Clone, Debug)]
+struct Alloc {
+    id: String,
+    node: String,
+}
+
+/// Dropped in this order: what agents leave is cleaned up by what their directories know of it.
+struct Scene {
+    _left: [Left; 2],
+    _server: Process,
+    address: String,
+    temp: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        // Short, for the sake of the drivers' sockets.
+        let temp = tempfile::Builder::new().prefix("mm").tempdir_in("/tmp");
+        let temp = temp.unwrap();
+        let (server, address) = server_with(temp.path(), &["--heartbeat-ttl", "2"]);
+        let left = ["one", "two"].map(|name| Left(temp.path().join(name)));
+        Self {
+            _left: left,
+            _server: server,
+            address,
+            temp,
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.temp.path()
+    }
+
+    fn agent(&self, name: &str) -> Process {
+        agent(self.dir(), &self.address, (name, "native"), &[])
+    }
+
+    fn done(&self, args: &[&str]) -> String {
+        let output = ask(&self.address, args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    /// The job runs for the first time.
+    fn begin(&self) -> Alloc {
+        let file = job_file(self.dir(), JOB);
+        self.done(&["job", "run", "--detach", file.to_str().unwrap()]);
+        let first = until("the first allocation", || self.running());
+        until("what it writes", || {
+            self.read(&first, "t/local/own")
+                .filter(|own| !own.is_empty())
+        });
+        first
+    }
+
+    fn running(&self) -> Option<Alloc> {
+        let output = ask(&self.address, &["--json", "job", "status", "keeper"]);
+        let job: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let allocs = job["Allocations"].as_array()?;
+        let runs = |it: &&Value| it["DesiredStatus"] == "run" && it["ClientStatus"] == "running";
+        let found = allocs.iter().find(runs)?;
+        let text = |name: &str| found[name].as_str().map(str::to_owned);
+        Some(Alloc {
+            id: text("ID")?,
+            node: text("NodeName")?,
+        })
+    }
+
+    /// What replaces `former` runs.
+    fn replacement(&self, former: &Alloc) -> Alloc {
+        until("the replacement", || {
+            self.running().filter(|new| new.id != former.id)
+        })
+    }
+
+    fn path(&self, alloc: &Alloc, file: &str) -> PathBuf {
+        let allocs = self.dir().join(&alloc.node).join("alloc");
+        allocs.join(&alloc.id).join(file)
+    }
+
+    fn read(&self, alloc: &Alloc, file: &str) -> Option<String> {
+        let text = fs::read_to_string(self.path(alloc, file)).ok()?;
+        Some(text.trim().to_owned())
+    }
+}
+
+/// What the task wrote, and wrote at last, is there before the replacement begins; and the former node keeps nothing of
+/// it that it would not keep otherwise.
+#[test]
+fn data_follow_a_drained_group() {
+    if !needs_root("data_follow_a_drained_group") {
+        return;
+    }
+    let scene = Scene::new();
+    let _agents = ["one", "two"].map(|name| scene.agent(name));
+    let first = scene.begin();
+
+    let drain = ["node", "drain", "--enable", "--yes", "--detach"];
+    scene.done(&[&drain[..], &[first.node.as_str()]].concat());
+    let second = scene.replacement(&first);
+
+    assert_ne!(second.node, first.node);
+    for file in ["alloc/data/first", "alloc/data/last", "t/local/own"] {
+        assert_eq!(
+            scene.read(&second, file).as_ref(),
+            Some(&first.id),
+            "{file}"
+        );
+    }
+    let status = scene.done(&["alloc", "status", &second.id]);
+    let came = format!("the data of allocation {} came from its node", first.id);
+    assert!(status.contains(&came), "{status}");
+}
+
+#[test]
+fn a_group_begins_empty_without_its_node_and_says_why() {
+    if !needs_root("a_group_begins_empty_without_its_node_and_says_why") {
+        return;
+    }
+    let scene = Scene::new();
+    let mut agents = ["one", "two"].map(|name| (name, scene.agent(name)));
+    let first = scene.begin();
+
+    let (_, agent) = agents
+        .iter_mut()
+        .find(|(name, _)| *name == first.node)
+        .unwrap();
+    agent.end(Signal::SIGKILL);
+    let second = scene.replacement(&first);
+
+    assert_ne!(second.node, first.node);
+    until("what it writes", || {
+        scene
+            .read(&second, "t/local/own")
+            .filter(|own| *own == second.id)
+    });
+    let status = scene.done(&["alloc", "status", &second.id]);
+    let empty = format!(
+        "beginning with empty directories: the data of allocation {} did not come: node",
+        first.id
+    );
+    assert!(
+        status.contains(&empty) && status.contains("is down"),
+        "{status}"
+    );
+}
