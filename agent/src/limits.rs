@@ -60,6 +60,8 @@ pub(crate) const LENDINGS_MAX: usize = 2;
 pub(crate) const LENDINGS_WAITING_MAX: usize = 256;
 /// Pieces that were read and not sent, of each.
 pub(crate) const LENDING_PIECES_MAX: usize = 2;
+/// How long data are kept for a node that unpacks nothing: longer than a disk stands still that will go on.
+pub(crate) const LENDING_STALL_MAX: Duration = Duration::from_mins(2);
 /// Allocations whose data are asked for at a time; the others wait for their turn. Most of the time is waiting for the
 /// end of who is replaced. Each may have half a megabyte on its way, a quarter of what the connection may have in
 /// flight for all.

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::loans::Loan;
 use super::pack::{self, PackError};
 use crate::facilities::Facilities;
-use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDINGS_WAITING_MAX};
+use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
 use crate::task::chain;
 
 /// Answers one request. That may take long: questions that are answered at once do not wait for it.
@@ -100,7 +100,13 @@ async fn send(
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, pieces.recv()).await {
             Ok(Some(piece)) => {
-                window.take(piece.cost()).await;
+                // Whoever stands still keeps a place from others, and the directories from going.
+                let room = window.take(piece.cost());
+                if tokio::time::timeout(LENDING_STALL_MAX, room).await.is_err() {
+                    let reason = format!("nothing was unpacked for {LENDING_STALL_MAX:?}");
+                    tracing::warn!(%alloc_id, reason, "the data of an allocation are sent no further");
+                    return fail(sender, reason, false).await;
+                }
                 sender.send(&NodeReply::DiskPiece(piece)).await?;
             }
             Ok(None) => break,
