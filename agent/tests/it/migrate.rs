@@ -10,7 +10,9 @@ use muster_wire::rpc::{
     FileMeta, LogStream, NodeReply, NodeRequest,
 };
 
-use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
+use crate::support::{
+    AllocBuilder, DEADLINE, FakeServer, Machine, batch, eventually, privileged, service,
+};
 
 /// Its data follow it.
 fn migrating(spec: &mut JobSpec, _: &mut Holding) {
@@ -241,7 +243,8 @@ async fn a_stop_ends_an_allocation_that_waits_for_data() {
 
     assert_eq!(ended.started_at, None);
     // The agent does not want them any more.
-    sender.stopped().await;
+    let refused = tokio::time::timeout(DEADLINE, sender.stopped()).await;
+    refused.expect("the agent hangs up");
     server.forget(new).await;
     eventually("it is destroyed", async || {
         (!machine.alloc_dir(new).exists()).then_some(())

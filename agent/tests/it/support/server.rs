@@ -310,7 +310,8 @@ impl FakeServer {
     pub(crate) async fn question(&self) -> (AgentRequest, FrameSender, FrameReceiver) {
         eventually("a question", async || {
             let connection = self.state.lock().unwrap().connection.clone()?;
-            let (send, receive) = connection.accept_bi().await.ok()?;
+            let accepted = tokio::time::timeout(super::DEADLINE, connection.accept_bi());
+            let (send, receive) = accepted.await.ok()?.ok()?;
             let mut receiver = FrameReceiver::new(receive);
             let request = receiver.recv::<AgentRequest>().await.ok()??;
             Some((request, FrameSender::new(send), receiver))

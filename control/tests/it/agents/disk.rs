@@ -207,10 +207,6 @@ async fn nobody_sends_on_for_an_agent_that_has_gone() {
 
     drop(asking);
 
-    soon("the node hears of it", async {
-        // As many as it takes: a stream that nobody reads is refused.
-        while sender.send(&NodeReply::Idle).await.is_ok() {}
-    })
-    .await;
+    soon("the node hears of it", sender.stopped()).await;
     scene.cluster.shutdown().await;
 }
