@@ -34,6 +34,7 @@ use crate::node;
 use crate::store::Write;
 use crate::task::chain;
 
+pub(crate) use requests::fail;
 pub(crate) use standing::Standing;
 
 /// Why a session ended.

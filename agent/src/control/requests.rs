@@ -57,7 +57,7 @@ async fn read_log(
 }
 
 /// Says why a question is not answered, and nothing more.
-pub(super) async fn fail(
+pub(crate) async fn fail(
     sender: &mut FrameSender,
     reason: String,
     not_found: bool,

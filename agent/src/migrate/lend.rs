@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::loans::Loan;
 use super::pack::{self, PackError};
+use crate::control;
 use crate::facilities::Facilities;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
 use crate::task::chain;
@@ -155,10 +156,8 @@ async fn fail(
     reason: String,
     not_found: bool,
 ) -> Result<(), SendFrameError> {
-    sender
-        .send(&NodeReply::Failed { reason, not_found })
-        .await?;
-    sender.finish();
+    control::fail(sender, reason, not_found).await?;
+    // Else the end of this stream would be taken for its break.
     sender.stopped().await;
     Ok(())
 }
