@@ -61,6 +61,9 @@ pub struct Server {
     reads: BTreeMap<u64, Read>,
     next_number: u64,
     sessions: BTreeMap<usize, Session>,
+    /// The newest session that was opened from each machine, whichever life of this server it was: a late copy of what
+    /// opened it opens no other, as no connection comes back.
+    opened: BTreeMap<usize, u64>,
     gathered: BTreeMap<usize, GatheredBeat>,
     gather_at: Timestamp,
 }
@@ -87,6 +90,7 @@ impl Server {
             reads: BTreeMap::new(),
             next_number: life << 32,
             sessions: BTreeMap::new(),
+            opened: BTreeMap::new(),
             gathered: BTreeMap::new(),
             gather_at: env.now.plus(limits::BEATS_INTERVAL),
         };
@@ -104,9 +108,9 @@ impl Server {
     /// It starts again.
     pub fn restart(&mut self, env: &mut Env) {
         let disk = std::mem::take(&mut self.raft.disk);
-        let clock_off_ms = self.clock_off_ms;
+        let (clock_off_ms, opened) = (self.clock_off_ms, std::mem::take(&mut self.opened));
         *self = Self::start(self.at, self.servers, self.life + 1, disk, env);
-        self.clock_off_ms = clock_off_ms;
+        (self.clock_off_ms, self.opened) = (clock_off_ms, opened);
     }
 
     /// Its state.

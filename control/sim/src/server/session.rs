@@ -135,8 +135,9 @@ impl Server {
         env: &mut Env,
     ) {
         if let FromAgent::Register { node, known } = message {
-            let newest = self.sessions.get(&host).map_or(0, |session| session.number);
-            if number > newest {
+            let newest = self.opened.entry(host).or_insert(0);
+            if number > *newest {
+                *newest = number;
                 self.open(host, number, node, known, env);
             }
             return;
