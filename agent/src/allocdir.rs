@@ -16,7 +16,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -75,6 +75,9 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
     let gid = by_id.map_or(uid, |user| user.gid.as_raw());
     Ok(Some(Owner { uid, gid }))
 }
+
+/// Other users may pass through an allocation's directory, but not look around.
+const ALLOC_MODE: u32 = 0o711;
 
 /// Where everything of one agent lies.
 #[derive(Clone, Debug)]
@@ -160,14 +163,14 @@ impl DataDir {
             spread(&dir);
         }
         make(&self.trash(), 0o700, None)?;
-        make(&self.drivers(), 0o700, None)
+        make(&self.drivers(), 0o700, None)?;
+        Ok(())
     }
 
     /// Makes the directory that holds all others of an allocation, and says where it is.
     pub(crate) fn make_alloc_root(&self, alloc_id: AllocId) -> Result<PathBuf, DirError> {
         let AllocDirs { alloc, .. } = self.alloc(alloc_id);
-        // Other users may pass through, but not look around.
-        make(&alloc, 0o711, None)?;
+        make(&alloc, ALLOC_MODE, None)?;
         Ok(alloc)
     }
 
@@ -178,22 +181,21 @@ impl DataDir {
         alloc_id: AllocId,
         tasks: &[(String, Option<Owner>)],
     ) -> Result<(), DirError> {
-        self.make_alloc_root(alloc_id)?;
         let dirs = self.alloc(alloc_id);
-        make(&dirs.shared(), 0o755, None)?;
-        for shared in ["data", "tmp"] {
+        let root = make(&dirs.alloc, ALLOC_MODE, None)?;
+        let shared = root.make("alloc", 0o755, None)?;
+        for name in ["data", "tmp"] {
             // Tasks of one group may run as different users.
-            make(&dirs.shared().join(shared), 0o1777, None)?;
+            shared.make(name, 0o1777, None)?;
         }
         for (task, owner) in tasks {
-            let dir = dirs.task(task);
-            make(&dir, 0o755, *owner)?;
+            let dir = root.make(task, 0o755, *owner)?;
             for (name, mode) in [("local", 0o755), ("secrets", 0o700), ("tmp", 0o1777)] {
-                make(&dir.join(name), mode, *owner)?;
+                dir.make(name, mode, *owner)?;
             }
         }
-        make(&dirs.logs, 0o700, None)?;
-        make(&dirs.fifos, 0o700, None)
+        make(&dirs.logs, 0o700, None)?.make("fifos", 0o700, None)?;
+        Ok(())
     }
 
     /// Moves what `previous` kept to `heir`, whose directories are there: what is in the shared `data`, and in the
@@ -290,34 +292,73 @@ pub(crate) fn spread(dir: &Path) {
     }
 }
 
+/// A directory that is open: those in it are made by name, whatever a task puts in its place meanwhile.
+struct OpenDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl OpenDir {
+    /// Makes a directory in this one, as [`make`] does.
+    fn make(&self, name: &str, mode: u32, owner: Option<Owner>) -> Result<Self, DirError> {
+        make_at(
+            self.fd.as_fd(),
+            Path::new(name),
+            self.path.join(name),
+            mode,
+            owner,
+        )
+    }
+}
+
 /// Makes a directory with this mode, or takes the one that is there. Nothing is done through a path
 /// once it is open: a task may put a link in the place of a directory that it owns.
-fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<(), DirError> {
+fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<OpenDir, DirError> {
+    make_at(rustix::fs::CWD, path, path.to_owned(), mode, owner)
+}
+
+/// [`make`], of `name` in the directory `at`; `path` is for people.
+fn make_at(
+    at: BorrowedFd<'_>,
+    name: &Path,
+    path: PathBuf,
+    mode: u32,
+    owner: Option<Owner>,
+) -> Result<OpenDir, DirError> {
     let attempt = || {
-        match rustix::fs::mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match rustix::fs::mkdirat(at, name, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(Errno::NOENT) => {
                 fs::DirBuilder::new()
                     .recursive(true)
                     .mode(0o700)
-                    .create(path)?;
+                    .create(&path)?;
+                true
             }
             Err(errno) => return Err(errno.into()),
-        }
+        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        let fd = rustix::fs::openat(at, name, flags, Mode::empty())?;
         if let Some(Owner { uid, gid }) = owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            rustix::fs::fchown(&dir, Some(uid), Some(gid))?;
+            rustix::fs::fchown(&fd, Some(uid), Some(gid))?;
         }
-        // After the owner: a change of owner takes special bits away.
-        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?)
+        let mode = Mode::from_raw_mode(mode);
+        if !is_new || owner.is_some() || mode != Mode::RWXU {
+            // After the owner: a change of owner takes special bits away.
+            rustix::fs::fchmod(&fd, mode)?;
+        }
+        Ok(fd)
     };
-    attempt().map_err(|source| DirError {
-        action: "make directory",
-        path: path.to_owned(),
-        source,
-    })
+    match attempt() {
+        Ok(fd) => Ok(OpenDir { fd, path }),
+        Err(source) => Err(DirError {
+            action: "make directory",
+            path,
+            source,
+        }),
+    }
 }
 
 #[cfg(test)]

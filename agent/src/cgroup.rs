@@ -40,7 +40,7 @@ pub use oom::OomCount;
 pub use remove::RemoveCgroupError;
 pub use resources::{ApplyLimitError, Limits, Unenforced};
 pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats};
-pub use task::{CreateTaskCgroupError, FinalCount, FreezeError, TaskCgroup};
+pub use task::{CreateTaskCgroupError, FreezeError, TaskCgroup};
 pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};
 
 #[cfg(test)]

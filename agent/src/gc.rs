@@ -236,7 +236,7 @@ pub(crate) async fn release_kernel(
         .bpf()
         .map_or(Ok(()), |bpf| bpf.forget(*cgroup_id));
     let removed = match cgroup {
-        Some(cgroup) => cgroup.remove().await.map(drop),
+        Some(cgroup) => cgroup.remove().await,
         None => Ok(()),
     };
     let counters = |source| ReleaseError::Counters {

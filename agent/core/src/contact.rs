@@ -20,7 +20,7 @@ pub struct Contact {
 }
 
 /// How long the allocation may run without a server; `None` means for ever.
-fn patience(desired: &DesiredAlloc) -> Option<Duration> {
+pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
     match desired.desired {
         DesiredStatus::Run => desired.group()?.disconnect.stop_on_client_after,
         DesiredStatus::Stop | DesiredStatus::Evict => None,
@@ -63,7 +63,7 @@ impl Contact {
     }
 
     fn turns(&self, desired: &Desired) -> impl Iterator<Item = (Timestamp, AllocId)> {
-        desired.iter().filter_map(|alloc| {
+        desired.dependent().filter_map(|alloc| {
             let at = self.last.plus(patience(alloc)?);
             (!self.stopped.contains(&alloc.alloc_id)).then_some((at, alloc.alloc_id))
         })
@@ -80,6 +80,7 @@ mod tests {
     use muster_domain::resources::Holding;
 
     use super::*;
+    use crate::node::News;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(1_000 * seconds)
@@ -109,6 +110,34 @@ mod tests {
                 job: Arc::clone(&job),
             }
         }))
+    }
+
+    /// What a newer version of the job says counts, also for what is known of an allocation already.
+    #[test]
+    fn a_newer_patience_takes_the_place_of_the_old_one() {
+        let mut desired = desired(&[Some(30), None]);
+        let contact = Contact::new(at(0));
+        let changed = [(id(0), None), (id(1), Some(20))].map(|(alloc_id, seconds)| {
+            let mut alloc = desired.get(alloc_id).unwrap().clone();
+            alloc.alloc_modify_index = LogIndex(2);
+            let group = &mut Arc::make_mut(&mut alloc.job).spec.groups[0];
+            group.disconnect.stop_on_client_after = seconds.map(Duration::from_secs);
+            alloc
+        });
+
+        desired.apply(News {
+            index: LogIndex(2),
+            allocs: changed.into(),
+            ..News::default()
+        });
+
+        assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(20));
+        desired.apply(News {
+            index: LogIndex(3),
+            gone: vec![id(1)],
+            ..News::default()
+        });
+        assert_eq!(contact.poll_timeout(&desired), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use muster_domain::alloc::{ClientStatus, DesiredAlloc};
 use muster_domain::id::{AllocId, LogIndex};
 
+use crate::contact;
 use crate::limits::TOMBSTONES_MAX;
 
 /// News for the node.
@@ -65,6 +66,8 @@ struct Set {
 #[derive(Debug, Default)]
 pub struct Desired {
     known: BTreeMap<AllocId, DesiredAlloc>,
+    /// Those of them that may not run for ever without a server: few, and asked for after each event.
+    dependent: BTreeSet<AllocId>,
     /// Everything that was wanted up to here is known.
     index: LogIndex,
     /// Sets that are being told, by their index, until the first of the session is whole; `None` after that.
@@ -78,12 +81,19 @@ impl Desired {
     /// What an earlier agent knew.
     #[must_use]
     pub fn restore(known: impl IntoIterator<Item = DesiredAlloc>) -> Self {
-        Self {
-            known: known
-                .into_iter()
-                .map(|alloc| (alloc.alloc_id, alloc))
-                .collect(),
-            ..Self::default()
+        let mut this = Self::default();
+        for alloc in known {
+            this.note_dependence(&alloc);
+            this.known.insert(alloc.alloc_id, alloc);
+        }
+        this
+    }
+
+    fn note_dependence(&mut self, alloc: &DesiredAlloc) {
+        if contact::patience(alloc).is_some() {
+            self.dependent.insert(alloc.alloc_id);
+        } else {
+            self.dependent.remove(&alloc.alloc_id);
         }
     }
 
@@ -175,19 +185,25 @@ impl Desired {
         self.known.values()
     }
 
+    /// Those that may not run for ever without a server.
+    pub(crate) fn dependent(&self) -> impl Iterator<Item = &DesiredAlloc> {
+        let ids = self.dependent.iter();
+        ids.filter_map(|alloc_id| self.known.get(alloc_id))
+    }
+
     fn merge(&mut self, alloc: DesiredAlloc) -> Option<Change> {
         let buried = self.tombstones.get(&alloc.alloc_id);
         if buried.is_some_and(|until| alloc.alloc_modify_index <= *until) {
             return None;
         }
-        match self.known.get_mut(&alloc.alloc_id) {
-            Some(known) if alloc.alloc_modify_index <= known.alloc_modify_index => None,
-            Some(known) => {
-                known.clone_from(&alloc);
-                Some(Change::Update(Box::new(alloc)))
-            }
+        let known = self.known.get(&alloc.alloc_id);
+        if known.is_some_and(|known| alloc.alloc_modify_index <= known.alloc_modify_index) {
+            return None;
+        }
+        self.note_dependence(&alloc);
+        match self.known.insert(alloc.alloc_id, alloc.clone()) {
+            Some(_before) => Some(Change::Update(Box::new(alloc))),
             None => {
-                self.known.insert(alloc.alloc_id, alloc.clone());
                 match alloc.client_status {
                     ClientStatus::Pending => Some(Change::Start(Box::new(alloc))),
                     ClientStatus::Running | ClientStatus::Unknown => {
@@ -209,6 +225,7 @@ impl Desired {
         if newer {
             return None;
         }
+        self.dependent.remove(&alloc_id);
         let was_known = self.known.remove(&alloc_id).is_some();
         if self.tombstones.insert(alloc_id, index).is_none() {
             self.tombstone_order.push_back(alloc_id);

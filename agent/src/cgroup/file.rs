@@ -1,7 +1,7 @@
 //! Reading and writing one file of a group.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,10 +55,21 @@ impl CgroupFileError {
     }
 }
 
-/// The whole of `dir/name`.
+/// Room that files of groups are read into: the largest, `memory.stat`, has 1 to 2 KiB.
+const READ_BYTES: usize = 4_096;
+
+/// The most that is read of one: `cgroup.procs` of a task with all the processes that a node can have.
+const READ_BYTES_MAX: u64 = 64 << 20;
+
+/// The whole of `dir/name`. No size is asked for first: files of groups have none.
 pub(crate) fn read(dir: &Path, name: &str) -> Result<String, CgroupFileError> {
     let path = dir.join(name);
-    fs::read_to_string(&path).map_err(|source| CgroupFileError::Read { path, source })
+    let text = File::open(&path).and_then(|file| {
+        let mut text = String::with_capacity(READ_BYTES);
+        file.take(READ_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    });
+    text.map_err(|source| CgroupFileError::Read { path, source })
 }
 
 /// [`read`], `None` where there is no such file.
@@ -73,7 +84,7 @@ pub(crate) fn read_if_any(dir: &Path, name: &str) -> Result<Option<String>, Cgro
 /// Writes `value` to `dir/name` in one call.
 pub(crate) fn write(dir: &Path, name: &str, value: &str) -> Result<(), CgroupFileError> {
     let path = dir.join(name);
-    let wrote = fs::OpenOptions::new()
+    let wrote = OpenOptions::new()
         .write(true)
         .open(&path)
         .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
@@ -144,30 +155,6 @@ impl HeldFile {
         }
     }
 
-    pub(crate) fn open_if_any(
-        dir: &Arc<Path>,
-        name: &'static str,
-    ) -> Result<Option<Self>, CgroupFileError> {
-        match Self::open(dir, name) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.is_gone() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// What it reads now.
-    pub(crate) fn text(&self) -> Result<String, CgroupFileError> {
-        let mut text = String::new();
-        let mut file = &self.file;
-        let read = file
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| file.read_to_string(&mut text));
-        read.map(|_| text).map_err(|source| CgroupFileError::Read {
-            path: self.dir.join(self.name),
-            source,
-        })
-    }
-
     /// A number, by one system call.
     pub(crate) fn number(&self) -> Result<u64, CgroupFileError> {
         let mut bytes = [0; NUMBER_BYTES];
@@ -185,11 +172,6 @@ impl HeldFile {
                 text: text.to_owned(),
                 expected: "a number",
             })
-    }
-
-    /// The value of `key`, 0 where there is no such line.
-    pub(crate) fn keyed(&self, key: &str) -> Result<u64, CgroupFileError> {
-        Ok(keyed(&self.text()?, key).unwrap_or(0))
     }
 }
 

@@ -166,9 +166,12 @@ pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
     } else {
         "memory.memsw.limit_in_bytes"
     };
+    if dir.join(file).exists() {
+        return None;
+    }
     // The first line is a heading; a host that cannot tell has no /proc, and no swap to speak of.
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if dir.join(file).exists() || swaps.lines().count() < 2 {
+    if swaps.lines().count() < 2 {
         return None;
     }
     let reason = format!(
@@ -197,10 +200,10 @@ fn current_name(v2: bool) -> &'static str {
 pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError> {
     let stat = file::read(dir, "memory.stat")?;
     let keyed = |key| file::keyed(&stat, key);
-    let (peak, limit) = if v2 {
-        ("memory.peak", "memory.max")
+    let limit = if v2 {
+        "memory.max"
     } else {
-        ("memory.max_usage_in_bytes", "memory.limit_in_bytes")
+        "memory.limit_in_bytes"
     };
     let limit = file::limit(dir, limit)?.filter(|limit| is_limit(*limit));
     // v1 counts a group's own pages under the plain name, its children's under `total_`.
@@ -223,7 +226,7 @@ pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError
     let event = |key| file::keyed(events.as_deref()?, key);
     Ok(MemoryStats {
         current_bytes: file::number(dir, current_name(v2))?,
-        peak_bytes: number_if_any(dir, peak)?,
+        peak_bytes: peak(dir, v2)?,
         limit_bytes: limit,
         rss_bytes: keyed(rss),
         cache_bytes: keyed(cache),
@@ -233,6 +236,16 @@ pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError
         high_events: event("high"),
         max_events: event("max"),
     })
+}
+
+/// The most it ever used. v2 tells since Linux 5.19.
+pub(crate) fn peak(dir: &Path, v2: bool) -> Result<Option<u64>, CgroupFileError> {
+    let name = if v2 {
+        "memory.peak"
+    } else {
+        "memory.max_usage_in_bytes"
+    };
+    number_if_any(dir, name)
 }
 
 fn number_if_any(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileError> {

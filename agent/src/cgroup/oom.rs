@@ -1,12 +1,10 @@
 //! Whether the kernel killed for want of memory.
 //!
-//! The files are held open, but a removed group's files read ENODEV all the same: whoever removes
-//! the group takes the count first, as [`TaskCgroup::remove`](crate::cgroup::TaskCgroup::remove) does.
+//! Files held open would read ENODEV once the group is removed: whoever removes it takes the count first.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::cgroup::file::{self, CgroupFileError, HeldFile};
+use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::{memory, tree};
 
 /// Out-of-memory kills in a task's group and all below it.
@@ -20,52 +18,24 @@ pub struct OomCount {
     pub limit_bytes: Option<u64>,
 }
 
-/// The files that tell.
-#[derive(Debug)]
-pub(crate) struct OomFiles {
-    dir: Arc<Path>,
-    v2: bool,
-    events: HeldFile,
-    peak: Option<HeldFile>,
-}
-
-impl OomFiles {
-    pub(crate) fn open(dir: &Arc<Path>, v2: bool) -> Result<Self, CgroupFileError> {
-        let (events, peak) = if v2 {
-            ("memory.events", "memory.peak")
-        } else {
-            ("memory.oom_control", "memory.max_usage_in_bytes")
-        };
-        let events = HeldFile::open(dir, events)?;
-        Ok(Self {
-            dir: Arc::clone(dir),
-            v2,
-            events,
-            peak: HeldFile::open_if_any(dir, peak)?,
-        })
-    }
-
-    pub(crate) fn count(&self) -> Result<OomCount, CgroupFileError> {
-        let mut kills = self.events.keyed("oom_kill")?;
-        if !self.v2 {
-            // v2 counts for all groups below; v1 for each alone.
-            for dir in tree::descendants(&self.dir)? {
-                let text = file::read_if_any(&dir, "memory.oom_control")?.unwrap_or_default();
-                kills += file::keyed(&text, "oom_kill").unwrap_or(0);
-            }
+/// What the group `dir` counts.
+pub(crate) fn count(dir: &Path, v2: bool) -> Result<OomCount, CgroupFileError> {
+    let (events, limit) = if v2 {
+        ("memory.events", "memory.max")
+    } else {
+        ("memory.oom_control", "memory.limit_in_bytes")
+    };
+    let kills_in = |text: &str| file::keyed(text, "oom_kill").unwrap_or(0);
+    let mut kills = kills_in(&file::read(dir, events)?);
+    if !v2 {
+        // v2 counts for all groups below; v1 for each alone.
+        for nested in tree::descendants(dir)? {
+            kills += kills_in(&file::read_if_any(&nested, events)?.unwrap_or_default());
         }
-        let peak = self.peak.as_ref().map(HeldFile::text).transpose()?;
-        let limit = if self.v2 {
-            "memory.max"
-        } else {
-            "memory.limit_in_bytes"
-        };
-        let limit_bytes = file::limit(&self.dir, limit)?.filter(|bytes| memory::is_limit(*bytes));
-        let peak_bytes = peak.and_then(|text| text.trim().parse().ok());
-        Ok(OomCount {
-            kills,
-            peak_bytes,
-            limit_bytes,
-        })
     }
+    Ok(OomCount {
+        kills,
+        peak_bytes: memory::peak(dir, v2)?,
+        limit_bytes: file::limit(dir, limit)?.filter(|bytes| memory::is_limit(*bytes)),
+    })
 }

@@ -61,6 +61,11 @@ pub(crate) async fn depth_first(dir: &Path) -> Result<(), RemoveCgroupError> {
 
 /// One pass of [`depth_first`].
 pub(crate) fn once(dir: &Path) -> io::Result<()> {
+    // Few tasks make groups of their own, and to list a group costs more than to remove it.
+    match rmdir(dir) {
+        Err(error) if is_busy(&error) => {}
+        outcome => return outcome,
+    }
     // Groups above their children, so the other way round.
     for nested in tree::descendants(dir)
         .map_err(io::Error::other)?

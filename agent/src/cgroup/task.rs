@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::cgroup::file::{CgroupFileError, HeldFile};
+use crate::cgroup::file::{self, CgroupFileError, HeldFile};
 use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
-use crate::cgroup::oom::{OomCount, OomFiles};
+use crate::cgroup::oom::{self, OomCount};
 use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
@@ -55,9 +55,7 @@ pub struct TaskCgroup {
     dir: Arc<Path>,
     /// It had a group of the cpuset controller when it was opened.
     has_cpuset: bool,
-    events: HeldFile,
-    oom: Option<OomFiles>,
-    /// Opened when it is first read: not every task lives that long.
+    /// The one file that is held open, because each collection reads it. Opened when it is first read: not every task lives that long.
     memory: OnceLock<HeldFile>,
     /// What this task misses beyond what every task of the node does.
     unenforced: Vec<Unenforced>,
@@ -123,15 +121,6 @@ pub enum FreezeError {
         /// How long was waited.
         within: Duration,
     },
-}
-
-/// The last numbers of a task, taken before its groups were removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FinalCount {
-    /// What it used.
-    pub stats: TaskStats,
-    /// Out-of-memory kills; `None` without a memory controller, or when the groups were gone.
-    pub oom: Option<OomCount>,
 }
 
 impl TaskCgroup {
@@ -216,15 +205,10 @@ impl TaskCgroup {
         let swap = memory
             .as_ref()
             .and_then(|group| memory::uncounted_swap(&group.dir, group.v2));
-        let oom = memory
-            .map(|group| OomFiles::open(&group.dir.into(), group.v2))
-            .transpose()?;
         Ok(Self {
             tree: tree.clone(),
             name,
             id,
-            events: HeldFile::open(&dir, "cgroup.events")?,
-            oom,
             memory: OnceLock::new(),
             has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
             unenforced: swap.into_iter().collect(),
@@ -379,6 +363,16 @@ impl TaskCgroup {
         })
     }
 
+    /// CPU time of all that ever ran in it.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub fn cpu_time(&self) -> Result<Option<Duration>, CgroupFileError> {
+        let stats = cpu::stats(&self.dir, None)?;
+        Ok(stats.usage_us.map(Duration::from_micros))
+    }
+
     /// Bytes of memory charged, from a file that is held open from the first call on; `None` without a memory
     /// controller.
     ///
@@ -405,7 +399,9 @@ impl TaskCgroup {
     ///
     /// [`CgroupFileError`]; [`CgroupFileError::is_gone`] once the group was removed.
     pub fn oom(&self) -> Result<Option<OomCount>, CgroupFileError> {
-        self.oom.as_ref().map(OomFiles::count).transpose()
+        let memory = self.group(Controller::Memory);
+        let count = memory.map(|group| oom::count(&group.dir, group.v2));
+        count.transpose()
     }
 
     /// SIGKILL for everything in the group and below, frozen or not.
@@ -458,11 +454,17 @@ impl TaskCgroup {
     ///
     /// [`CgroupFileError`].
     pub fn is_populated(&self) -> Result<bool, CgroupFileError> {
-        match self.events.keyed("populated") {
+        match self.now("populated") {
             Ok(populated) => Ok(populated != 0),
             Err(error) if error.is_gone() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// What `cgroup.events` says of `key`, 0 where there is no such line.
+    fn now(&self, key: &str) -> Result<u64, CgroupFileError> {
+        let events = file::read(&self.dir, "cgroup.events")?;
+        Ok(file::keyed(&events, key).unwrap_or(0))
     }
 
     /// Waits until no process is left, at most `within`; says whether none is.
@@ -486,7 +488,7 @@ impl TaskCgroup {
     ) -> Result<bool, CgroupFileError> {
         let deadline = Instant::now() + within;
         let mut pause = LOOK_PAUSE_MIN;
-        while self.events.keyed(key)? != value {
+        while self.now(key)? != value {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
@@ -497,31 +499,27 @@ impl TaskCgroup {
         Ok(true)
     }
 
-    /// Takes the last numbers and removes the groups, with all that the task made below them, and
-    /// the allocation's if this was its last task. Processes must be gone: a group that is still
-    /// busy after about a second stays, and can be removed by another call.
+    /// Removes the groups, with all that the task made below them, and the allocation's if this was its
+    /// last task. Processes must be gone: a group that is still busy after about a second stays, and can be
+    /// removed by another call.
     ///
     /// # Errors
     ///
     /// [`RemoveCgroupError`].
-    pub async fn remove(&self) -> Result<FinalCount, RemoveCgroupError> {
-        let count = FinalCount {
-            stats: self.stats().unwrap_or_default(),
-            oom: self.oom().unwrap_or_default(),
-        };
-        if self.dir.exists() {
+    pub async fn remove(&self) -> Result<(), RemoveCgroupError> {
+        if remove::once(&self.dir).is_err() {
             // A frozen process that was killed is gone; one that was not would be stuck for ever.
             if let Err(error) = freeze::request(&self.dir, false) {
                 tracing::debug!(dir = %self.dir.display(), %error, "thaw before removal");
             }
+            remove::depth_first(&self.dir).await?;
         }
-        remove::depth_first(&self.dir).await?;
         let late = self.late().map(|group| group.dir);
         for dir in self.v1_dirs().into_iter().chain(late) {
             remove::depth_first(&dir).await?;
         }
         self.release_alloc();
-        Ok(count)
+        Ok(())
     }
 
     /// Removes the allocation's groups if they are empty; else they weigh what is left in them.

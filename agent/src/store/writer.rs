@@ -15,7 +15,7 @@ use super::{
     DESIRED, LEFTOVERS, META, META_SERVERS, REMOTE, SNAPSHOTS, TASKS, TaskRecord, task_key,
 };
 use crate::gc::Leftover;
-use crate::limits::STORE_QUEUE_MAX;
+use crate::limits::{STORE_GATHER, STORE_QUEUE_MAX};
 
 /// One change of the store.
 #[derive(Debug)]
@@ -118,13 +118,19 @@ impl Pending {
 }
 
 fn run(database: &Database, mut inbox: mpsc::Receiver<Job>) {
+    let mut is_shared = false;
     while let Some(first) = inbox.blocking_recv() {
+        if is_shared {
+            // Where many write, more of them soon will, and all of them pay for each transaction.
+            std::thread::sleep(STORE_GATHER);
+        }
         let mut jobs = vec![first];
         while jobs.len() < STORE_QUEUE_MAX
             && let Ok(job) = inbox.try_recv()
         {
             jobs.push(job);
         }
+        is_shared = jobs.len() > 1;
         let writes = jobs.iter().flat_map(|job| &job.writes);
         let written = commit(database, writes).map_err(|reason| WriteStoreError {
             reason: reason.to_string(),

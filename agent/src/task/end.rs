@@ -61,14 +61,19 @@ pub(super) async fn end(
             return;
         }
     };
-    let (exit, mut detail, oom) = with_memory(facilities, task, live, seen.exit);
+    let Memory {
+        exit,
+        mut detail,
+        oom,
+        peak_bytes,
+    } = with_memory(facilities, task, live, seen.exit);
     if !exit.success()
         && let Some(full) = facilities.disks.full(task.alloc_id())
     {
         push_detail(&mut detail, &full);
     }
     let end = task.is_one_off().then(|| {
-        let usage = one_off::usage(facilities.bpf(), live.cgroup.as_ref());
+        let usage = one_off::usage(facilities.bpf(), live.cgroup.as_ref(), peak_bytes);
         Box::new(one_off::end(seen, exit, oom, usage, now()))
     });
     let mut record = live.record.clone();
@@ -288,14 +293,21 @@ fn from_wait_status(status: i32) -> Exit {
     }
 }
 
+/// What memory had to do with the end of a task.
+struct Memory {
+    /// The end, as memory has it.
+    exit: Exit,
+    /// More about that, for people.
+    detail: String,
+    /// It ended for want of memory.
+    oom: Option<Oom>,
+    /// The most that it used.
+    peak_bytes: Option<u64>,
+}
+
 /// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
 /// process. Where the cgroup can no longer be read, the programs decide too.
-fn with_memory(
-    facilities: &Facilities,
-    task: &TaskAt,
-    live: &LiveTask,
-    exit: Exit,
-) -> (Exit, String, Option<Oom>) {
+fn with_memory(facilities: &Facilities, task: &TaskAt, live: &LiveTask, exit: Exit) -> Memory {
     let count = live
         .cgroup
         .as_ref()
@@ -310,7 +322,12 @@ fn with_memory(
     let asked = resources.memory_max.unwrap_or(resources.memory).bytes();
     let oom = one_off::oom(count, record.as_ref(), asked);
     let (exit, detail) = judge_memory(exit, count, record, asked);
-    (exit, detail, exit.oom_killed.then_some(oom))
+    Memory {
+        exit,
+        detail,
+        oom: exit.oom_killed.then_some(oom),
+        peak_bytes: count.and_then(|count| count.peak_bytes),
+    }
 }
 
 fn judge_memory(

@@ -3,8 +3,6 @@
 //! The driver knows the actions, the eBPF programs and the cgroup count what was used, and the former name the victim
 //! of an out-of-memory kill. What nobody knows stays empty.
 
-use std::time::Duration;
-
 use muster_agent_core::task::{end_of, exit_message};
 use muster_domain::alloc::Exit;
 use muster_domain::id::Timestamp;
@@ -93,7 +91,11 @@ pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_byt
 }
 
 /// What a task used, as far as the eBPF programs and its cgroup counted; of CPU time the programs' count is the finer.
-pub(super) fn usage(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Usage {
+pub(super) fn usage(
+    bpf: Option<&Bpf>,
+    cgroup: Option<&TaskCgroup>,
+    memory_peak_bytes: Option<u64>,
+) -> Usage {
     let Some(cgroup) = cgroup else {
         return Usage::default();
     };
@@ -104,13 +106,12 @@ pub(super) fn usage(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Usage {
             None
         }
     });
-    let stats = cgroup.stats().unwrap_or_default();
-    let by_cgroup = stats.cpu.and_then(|cpu| cpu.usage_us);
+    let by_cgroup = || cgroup.cpu_time().unwrap_or_default();
     Usage {
         cpu: counters
             .map(|(counters, _)| counters.cpu_time())
-            .or(by_cgroup.map(Duration::from_micros)),
-        memory_peak_bytes: stats.memory.and_then(|memory| memory.peak_bytes),
+            .or_else(by_cgroup),
+        memory_peak_bytes,
         counted: counters.map(|(counters, has_block)| counted(&counters, has_block)),
     }
 }
