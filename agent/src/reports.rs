@@ -221,6 +221,19 @@ impl Outbox {
             .is_some_and(|entry| !entry.report.client_status.is_terminal())
     }
 
+    /// Whether a start of the task was tried, so that it may have written something.
+    pub(crate) fn was_begun(&self, alloc_id: AllocId, task: &str) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = entries.get(&alloc_id).and_then(|entry| {
+            entry
+                .report
+                .task_states
+                .iter()
+                .find(|state| state.name == task)
+        });
+        state.is_some_and(|state| state.started_at.is_some() || state.restarts > 0 || state.failed)
+    }
+
     /// The allocation is gone, and nobody asks for it any more.
     pub(crate) fn forget(&self, alloc_id: AllocId) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +246,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use muster_domain::id::LogIndex;
+    use muster_domain::alloc::TaskState;
+    use muster_domain::id::{LogIndex, Timestamp};
 
     use super::*;
 
@@ -310,6 +324,35 @@ mod tests {
 
         assert!(outbox.batch(1).is_empty());
         assert!(outbox.is_told(AllocId::at(LogIndex(1), 1)));
+    }
+
+    /// A start that failed counts, too; a task that waits for others, or that there is none of, does not.
+    #[test]
+    fn tasks_that_were_begun_are_known() {
+        let state = |name: &str| TaskState::pending(name);
+        let ran = TaskState {
+            started_at: Some(Timestamp(1)),
+            ..state("ran")
+        };
+        let failed = TaskState {
+            failed: true,
+            ..state("failed")
+        };
+        let tried = TaskState {
+            restarts: 1,
+            ..state("tried")
+        };
+        let outbox = Outbox::default();
+        outbox.put_ended(AllocReport {
+            task_states: vec![state("waits"), ran, failed, tried],
+            ..report(1, "")
+        });
+
+        let begun = |name| outbox.was_begun(AllocId::at(LogIndex(1), 1), name);
+
+        let names = ["ran", "failed", "tried", "waits", "nosuch"];
+        assert_eq!(names.map(begun), [true, true, true, false, false]);
+        assert!(!outbox.was_begun(AllocId::at(LogIndex(1), 2), "ran"));
     }
 
     /// The first is known, of the second something else, of the third nothing.

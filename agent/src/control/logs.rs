@@ -84,7 +84,7 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
     Ok(reader)
 }
 
-/// A task that never ran has no files; one that runs may have written nothing yet.
+/// A task has files once it wrote something; of one that did not it is known whether it ever ran.
 fn has_task(reader: &LogReader, facilities: &Facilities, request: &LogsRequest) -> bool {
     let written = reader.files().is_ok_and(|files| !files.is_empty());
     written
@@ -92,6 +92,7 @@ fn has_task(reader: &LogReader, facilities: &Facilities, request: &LogsRequest) 
             .live
             .get(request.alloc_id, &request.task)
             .is_some()
+        || facilities.outbox.was_begun(request.alloc_id, &request.task)
 }
 
 /// Sends until the end, or as long as the task lives and one more time if it is followed.
