@@ -131,6 +131,8 @@ pub struct StreamSpec {
     pub on_full: OnFull,
     /// How much is taken in a second; `None` for as much as comes.
     pub rate: Option<RateLimit>,
+    /// Nothing was ever written of it, as far as is known: files are not looked for before its first byte.
+    pub begins: bool,
 }
 
 /// How much of a stream is taken in a second.
@@ -332,6 +334,12 @@ impl LogRing {
         if thread.join().is_err() {
             tracing::error!("the log thread had panicked");
         }
+    }
+
+    /// Has silent streams looked for: what [`limits::REST_SWEEP`] is for outside of tests.
+    #[cfg(test)]
+    pub(crate) async fn sweep(&self) -> Result<(), RingStopped> {
+        self.ask(|answer| Command::Sweep { answer }).await
     }
 
     async fn ask<T>(

@@ -72,21 +72,18 @@ impl LogDir {
         })
     }
 
+    /// As [`Self::open`], for those who tell what the kernel said.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Self::open(path).map_err(|error| match &error {
+            OpenLogDirError::Make { source, .. } | OpenLogDirError::Open { source, .. } => {
+                io::Error::new(source.kind(), format!("{error}: {source}"))
+            }
+        })
+    }
+
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The same directory, through another descriptor.
-    ///
-    /// # Errors
-    ///
-    /// What `dup` returns: the process is out of descriptors.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self {
-            fd: self.fd.try_clone()?,
-            path: self.path.clone(),
-        })
     }
 
     /// Opens the regular file `name`; anything else under that name is refused.

@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, OFlags};
 
@@ -66,8 +67,10 @@ pub(crate) fn file_name(name: &str, index: u64) -> String {
 #[derive(Debug)]
 pub(crate) struct GapsWriter {
     index: u64,
-    /// `None` until there is a gap, or room is taken for some.
+    /// `None` until there is a gap, or room is taken for some, and after [`Self::close`].
     file: Option<File>,
+    /// Whether there is one to open.
+    is_made: bool,
     /// Whole records in it.
     records: u64,
     last: Option<Gap>,
@@ -79,6 +82,7 @@ impl GapsWriter {
         Self {
             index,
             file: None,
+            is_made: false,
             records: 0,
             last: None,
         }
@@ -114,6 +118,7 @@ impl GapsWriter {
         Ok(Self {
             index,
             file: Some(file),
+            is_made: true,
             records,
             last,
         })
@@ -124,8 +129,13 @@ impl GapsWriter {
         self.last.map_or(0, |last| last.total)
     }
 
+    /// Lets go of the file until the next gap.
+    pub(crate) fn close(&mut self) {
+        self.file = None;
+    }
+
     /// Takes room for records, so that a full disk leaves some.
-    pub(crate) fn reserve(&mut self, dir: &LogDir, name: &str) -> io::Result<()> {
+    pub(crate) fn reserve(&mut self, dir: &Path, name: &str) -> io::Result<()> {
         let file = self.opened(dir, name)?;
         rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, GAPS_RESERVE_BYTES)?;
         Ok(())
@@ -134,7 +144,7 @@ impl GapsWriter {
     /// Records that `bytes` more are dropped at `position`; `false` if there are `records_max` already.
     pub(crate) fn note(
         &mut self,
-        dir: &LogDir,
+        dir: &Path,
         name: &str,
         (position, bytes): (u64, u64),
         records_max: u64,
@@ -159,14 +169,20 @@ impl GapsWriter {
         Ok(true)
     }
 
-    fn opened(&mut self, dir: &LogDir, name: &str) -> io::Result<&File> {
+    fn opened(&mut self, dir: &Path, name: &str) -> io::Result<&File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => dir.open_file(
-                &file_name(name, self.index),
-                OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
-            )?,
+            None => {
+                let made = if self.is_made {
+                    OFlags::empty()
+                } else {
+                    OFlags::CREATE | OFlags::TRUNC
+                };
+                let name = file_name(name, self.index);
+                LogDir::at(dir)?.open_file(&name, OFlags::RDWR | made)?
+            }
         };
+        self.is_made = true;
         Ok(self.file.insert(file))
     }
 }

@@ -4,11 +4,13 @@
 //! than `max_files`, the oldest goes first, so rotation frees space before it takes any. A writer
 //! that comes back appends to the newest file: its length is what was written, because nothing is
 //! held back in memory.
+//!
+//! A stream without a byte has no file. One that is silent has none open: what was known of its files is kept, and
+//! compared with what is there at the next byte. The directory is opened by its path whenever a name in it is needed.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use muster_domain::id::Timestamp;
@@ -61,15 +63,16 @@ pub enum OpenLogError {
     },
 }
 
-/// The files of one stream, open for appending.
+/// The files of one stream. They are open from a byte on until [`Self::rest`].
 #[derive(Debug)]
 pub struct RotatingFile {
-    dir: LogDir,
+    dir: PathBuf,
     name: String,
     limits: RotateLimits,
-    /// Each file that is there, the current one last. Never empty.
+    /// Each file that is there, the current one last. Empty as long as there is none.
     offsets: Offsets,
-    current: File,
+    /// The last of them. `None` until there is one, and at rest.
+    current: Option<File>,
     /// Length of the current file.
     position: u64,
     /// Where bytes were dropped in the current file.
@@ -84,13 +87,22 @@ pub struct RotatingFile {
     now: Option<Timestamp>,
 }
 
+/// What of a stream is on disk, made sound.
+struct Found {
+    offsets: Offsets,
+    current: File,
+    position: u64,
+    gaps: GapsWriter,
+}
+
 impl RotatingFile {
-    /// Opens `<name>.N` in `dir` at its end, or makes `<name>.0`.
+    /// A stream of which nothing is on disk. Its files are made by its first byte, or its first dropped one; what
+    /// is found in their place then is taken as [`Self::open`] does.
     ///
     /// # Errors
     ///
-    /// [`OpenLogError`]. A name taken by something else than a regular file is an error.
-    pub fn open(dir: LogDir, name: &str, limits: RotateLimits) -> Result<Self, OpenLogError> {
+    /// [`OpenLogError::Limits`] and [`OpenLogError::Name`].
+    pub fn new(dir: PathBuf, name: &str, limits: RotateLimits) -> Result<Self, OpenLogError> {
         let RotateLimits {
             max_files,
             max_file_bytes,
@@ -104,65 +116,137 @@ impl RotatingFile {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
             return Err(OpenLogError::Name { name: name.into() });
         }
-        let path = dir.path().to_owned();
-        Self::resume(dir, name, limits).map_err(|source| OpenLogError::Io {
-            dir: path,
-            name: name.into(),
-            source,
-        })
-    }
-
-    fn resume(dir: LogDir, name: &str, limits: RotateLimits) -> io::Result<Self> {
-        let known = offsets::load(&dir, name)?.unwrap_or_default();
-        let mut files = Vec::new();
-        for index in dir.indexes(name)? {
-            files.push((index, dir.file_bytes(&format!("{name}.{index}"))?));
-        }
-        let dropped = |index| dropped_in(&dir, name, index);
-        let mut offsets = offsets::complete(&known, &files, dropped);
-        // A writer that was killed between the two steps of a rotation left a line and no file.
-        let planned = known
-            .last_key_value()
-            .map(|(&index, &offset)| (index, offset));
-        if let Some((index, offset)) = planned.filter(|(i, _)| Some(i) > offsets.keys().last()) {
-            // More may have been dropped behind the last file since its line was written.
-            let last = offsets.last_key_value().zip(files.last());
-            let end = last.map_or(0, |((&last, &begin), (_, bytes))| {
-                begin.saturating_add(*bytes).saturating_add(dropped(last))
-            });
-            offsets.insert(index, offset.max(end));
-        }
-        let newest = offsets.keys().last().copied().unwrap_or(0);
-        offsets.entry(newest).or_insert(0);
-        if offsets != known {
-            offsets::store(&dir, name, &offsets)?;
-        }
-        let current =
-            dir.open_file(&format!("{name}.{newest}"), OFlags::WRONLY | OFlags::CREATE)?;
-        let position = current.metadata()?.len();
-        let gaps = GapsWriter::resume(&dir, name, newest, position)?;
-        if let Some(before) = offsets.keys().next().and_then(|first| first.checked_sub(1)) {
-            // A writer that was killed while it removed that file left these.
-            dir.remove(&gaps::file_name(name, before))?;
-            dir.remove(&times::file_name(name, before))?;
-        }
-        let name = name.to_owned();
-        let mut this = Self {
+        Ok(Self {
             dir,
-            name,
+            name: name.to_owned(),
             limits,
-            offsets,
-            current,
-            position,
-            gaps,
+            offsets: Offsets::new(),
+            current: None,
+            position: 0,
+            gaps: GapsWriter::none(0),
             reserves_gaps: false,
             dropped: 0,
             rotations: 0,
             times: TimesWriter::default(),
             now: None,
-        };
-        this.prune(this.limits.max_files as usize)?;
+        })
+    }
+
+    /// Takes what is there of `<name>.N` in `dir`, to go on at its end; none being there is no error.
+    /// Nothing is held open before the next byte.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenLogError`]. A name taken by something else than a regular file is an error.
+    pub fn open(dir: LogDir, name: &str, limits: RotateLimits) -> Result<Self, OpenLogError> {
+        let mut this = Self::new(dir.path().to_owned(), name, limits)?;
+        match this.resume(&dir) {
+            Ok(_found) => this.rest(),
+            Err(source) => return Err(this.failed(source)),
+        }
         Ok(this)
+    }
+
+    fn failed(&self, source: io::Error) -> OpenLogError {
+        OpenLogError::Io {
+            dir: self.dir.clone(),
+            name: self.name.clone(),
+            source,
+        }
+    }
+
+    /// Goes on where the files on disk end; `false` if there are none.
+    fn resume(&mut self, dir: &LogDir) -> io::Result<bool> {
+        let Some(found) = found(dir, &self.name)? else {
+            return Ok(false);
+        };
+        let Found {
+            offsets,
+            current,
+            position,
+            gaps,
+        } = found;
+        let known = self.file_end();
+        self.offsets = offsets;
+        self.position = position;
+        self.gaps = gaps;
+        // Bytes that somebody else took away stay counted: no offset is given twice.
+        self.dropped += known.saturating_sub(self.file_end());
+        self.prune(dir, self.limits.max_files as usize)?;
+        self.current = Some(current);
+        Ok(true)
+    }
+
+    /// Opens the current file unless it is open: the first one is made, one that was closed at rest is taken again.
+    fn wake(&mut self) -> io::Result<()> {
+        if self.current.is_some() {
+            return Ok(());
+        }
+        let dir = LogDir::at(&self.dir)?;
+        if self.offsets.is_empty() {
+            self.make_first(&dir)?;
+            if self.reserves_gaps {
+                self.take_room_for_gaps();
+            }
+            return Ok(());
+        }
+        match dir.open_file(&self.file_name(self.newest()), OFlags::WRONLY) {
+            Ok(current) if current.metadata()?.len() == self.position => {
+                self.current = Some(current);
+                Ok(())
+            }
+            Ok(_changed) => self.look_again(&dir),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.look_again(&dir),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Only from the second file on it needs to be written down where each begins.
+    fn make_first(&mut self, dir: &LogDir) -> io::Result<()> {
+        if offsets::load(dir, &self.name)?.is_none() {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            match dir.open_file(&self.file_name(0), flags) {
+                Ok(current) => {
+                    self.offsets.insert(0, 0);
+                    self.current = Some(current);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.resume(dir).map(drop)
+    }
+
+    /// The current file is not as it was left: what is there decides, as after a restart of the agent.
+    fn look_again(&mut self, dir: &LogDir) -> io::Result<()> {
+        if !self.resume(dir)? {
+            let (next, end) = (self.newest() + 1, self.end());
+            self.begin(dir, next, end)?;
+        }
+        tracing::warn!(
+            files = self.place(),
+            "log files were changed by another program; what it took away is a gap to readers"
+        );
+        Ok(())
+    }
+
+    /// Closes the files until the next byte, for a stream that is silent. All that is known of it is on disk then,
+    /// but for bytes that were dropped without room to say so.
+    pub(crate) fn rest(&mut self) {
+        self.times.close(&self.name);
+        self.gaps.close();
+        self.current = None;
+    }
+
+    /// Whether the next byte can be written without opening a file or beginning the next one.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.current.is_some() && !self.rotates_next()
+    }
+
+    /// Where the files are, for people.
+    pub(crate) fn place(&self) -> String {
+        format!("{}/{}", self.dir.display(), self.name)
     }
 
     /// The file to write to and the position in it, with how many bytes fit there, at least 1.
@@ -172,13 +256,18 @@ impl RotatingFile {
     ///
     /// What the kernel said; calling again continues where it failed.
     pub fn room(&mut self) -> io::Result<(BorrowedFd<'_>, u64, u64)> {
+        self.wake()?;
         self.note_gap();
         if self.rotates_next() {
             self.rotate()?;
         }
         self.note_time();
         let room = self.limits.max_file_bytes - self.position;
-        Ok((self.current.as_fd(), self.position, room))
+        let Some(current) = &self.current else {
+            // Taken away by another program between two looks.
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        Ok((current.as_fd(), self.position, room))
     }
 
     /// When bytes were taken is written for some of them together from now on, or when [`Self::flush_times`] says so.
@@ -220,9 +309,9 @@ impl RotatingFile {
     ///
     /// What the kernel said. Nothing was written then.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let (_, position, room) = self.room()?;
+        let (current, position, room) = self.room()?;
         let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
-        let wrote = self.current.write_at(&bytes[..fits], position)?;
+        let wrote = rustix::io::pwrite(current, &bytes[..fits], position)?;
         self.wrote(wrote as u64);
         Ok(wrote)
     }
@@ -235,9 +324,20 @@ impl RotatingFile {
     }
 
     /// Takes room for the records of gaps, of this file and of those to come: for a stream that drops bytes
-    /// when the disk is full. Without any, a gap is only counted until there is room for it.
-    pub fn reserve_gaps(&mut self) {
+    /// when the disk is full. Without any, a gap is only counted until there is room for it. So the first file is
+    /// made here.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenLogError::Io`]: there is no file. Room that cannot be had is no error.
+    pub fn reserve_gaps(&mut self) -> Result<(), OpenLogError> {
+        self.wake().map_err(|source| self.failed(source))?;
         self.reserves_gaps = true;
+        self.take_room_for_gaps();
+        Ok(())
+    }
+
+    fn take_room_for_gaps(&mut self) {
         if let Err(error) = self.gaps.reserve(&self.dir, &self.name) {
             tracing::debug!(%error, name = self.name, "no room for gaps of a log can be taken");
         }
@@ -255,6 +355,10 @@ impl RotatingFile {
 
     fn note_gap(&mut self) {
         if self.dropped == 0 {
+            return;
+        }
+        if let Err(error) = self.wake() {
+            tracing::debug!(%error, name = self.name, "a gap cannot be recorded");
             return;
         }
         let gap = (self.position, self.dropped);
@@ -278,70 +382,120 @@ impl RotatingFile {
     }
 
     fn file_end(&self) -> u64 {
-        let (_, offset) = self
+        let offset = self
             .offsets
             .last_key_value()
-            .expect("there is always a current file");
+            .map_or(0, |(_, offset)| *offset);
         offset + self.position + self.gaps.total()
     }
 
     fn newest(&self) -> u64 {
-        *self
-            .offsets
-            .keys()
-            .last()
-            .expect("there is always a current file")
+        self.offsets.last_key_value().map_or(0, |(index, _)| *index)
+    }
+
+    fn file_name(&self, index: u64) -> String {
+        format!("{}.{index}", self.name)
     }
 
     fn rotate(&mut self) -> io::Result<()> {
+        let dir = LogDir::at(&self.dir)?;
         let begin = self.end();
         if self.position == 0 && self.gaps.total() == 0 {
             // An empty file needs no successor, only a later offset.
-            return self.begin(self.newest(), begin);
+            return self.begin(&dir, self.newest(), begin);
         }
-        self.prune(self.limits.max_files as usize - 1)?;
-        self.begin(self.newest() + 1, begin)?;
+        self.prune(&dir, self.limits.max_files as usize - 1)?;
+        self.begin(&dir, self.newest() + 1, begin)?;
         self.rotations += 1;
         Ok(())
     }
 
     /// Makes `index`, whose first byte has `offset`, the current file.
-    fn begin(&mut self, index: u64, offset: u64) -> io::Result<()> {
+    fn begin(&mut self, dir: &LogDir, index: u64, offset: u64) -> io::Result<()> {
         let mut offsets = self.offsets.clone();
         offsets.insert(index, offset);
         // Only files that are there get a line; pruning took the current one if one is the limit.
         let oldest_kept = (index + 1).saturating_sub(u64::from(self.limits.max_files));
         offsets.retain(|&line, _| line >= oldest_kept);
-        offsets::store(&self.dir, &self.name, &offsets)?;
+        offsets::store(dir, &self.name, &offsets)?;
         let flags = OFlags::WRONLY | OFlags::CREATE;
-        self.current = self
-            .dir
-            .open_file(&format!("{}.{index}", self.name), flags)?;
-        self.position = self.current.metadata()?.len();
+        let current = dir.open_file(&self.file_name(index), flags)?;
+        self.position = current.metadata()?.len();
+        self.current = Some(current);
         self.offsets = offsets;
         self.dropped = 0;
         self.gaps = GapsWriter::none(index);
         if self.reserves_gaps {
-            self.reserve_gaps();
+            self.take_room_for_gaps();
         }
         Ok(())
     }
 
     /// Removes the oldest files until `keep` are left. The current file keeps its entry.
-    fn prune(&mut self, keep: usize) -> io::Result<()> {
+    fn prune(&mut self, dir: &LogDir, keep: usize) -> io::Result<()> {
         let surplus = self.offsets.len().saturating_sub(keep);
         let oldest: Vec<u64> = self.offsets.keys().copied().take(surplus).collect();
         for index in oldest {
-            self.dir.remove(&format!("{}.{index}", self.name))?;
+            dir.remove(&self.file_name(index))?;
             // Behind the file, see `Gaps::look`.
-            self.dir.remove(&gaps::file_name(&self.name, index))?;
-            self.dir.remove(&times::file_name(&self.name, index))?;
+            dir.remove(&gaps::file_name(&self.name, index))?;
+            dir.remove(&times::file_name(&self.name, index))?;
             if index != self.newest() {
                 self.offsets.remove(&index);
             }
         }
         Ok(())
     }
+}
+
+/// Looks for the files of a stream, and finishes what a writer that was killed had begun. `None` if nothing is there.
+fn found(dir: &LogDir, name: &str) -> io::Result<Option<Found>> {
+    let known = offsets::load(dir, name)?.unwrap_or_default();
+    let mut files = Vec::new();
+    for index in dir.indexes(name)? {
+        files.push((index, dir.file_bytes(&format!("{name}.{index}"))?));
+    }
+    let offsets = offsets_of(dir, name, &known, &files);
+    let Some((&newest, _)) = offsets.last_key_value() else {
+        return Ok(None);
+    };
+    // The first file begins at 0 without a line that says so.
+    if offsets != known && !(known.is_empty() && offsets == Offsets::from([(0, 0)])) {
+        offsets::store(dir, name, &offsets)?;
+    }
+    let current = dir.open_file(&format!("{name}.{newest}"), OFlags::WRONLY | OFlags::CREATE)?;
+    let position = current.metadata()?.len();
+    let gaps = GapsWriter::resume(dir, name, newest, position)?;
+    if let Some(before) = offsets.keys().next().and_then(|first| first.checked_sub(1)) {
+        // A writer that was killed while it removed that file left these.
+        dir.remove(&gaps::file_name(name, before))?;
+        dir.remove(&times::file_name(name, before))?;
+    }
+    Ok(Some(Found {
+        offsets,
+        current,
+        position,
+        gaps,
+    }))
+}
+
+/// Where each of `files` begins, and the one that a writer was about to make.
+fn offsets_of(dir: &LogDir, name: &str, known: &Offsets, files: &[(u64, u64)]) -> Offsets {
+    let dropped = |index| dropped_in(dir, name, index);
+    let mut offsets = offsets::complete(known, files, dropped);
+    // A writer that was killed between the two steps of a rotation left a line and no file.
+    let planned = known
+        .last_key_value()
+        .map(|(&index, &offset)| (index, offset));
+    if let Some((index, offset)) = planned.filter(|(i, _)| Some(i) > offsets.keys().last()) {
+        // More may have been dropped behind the last file since its line was written.
+        let last = offsets.last_key_value().zip(files.last());
+        let end = last.map_or(0, |((&last, &begin), (_, bytes))| {
+            begin.saturating_add(*bytes).saturating_add(dropped(last))
+        });
+        offsets.insert(index, offset.max(end));
+    }
+    offsets
 }
 
 /// Bytes that are recorded as dropped within the log file `index`; 0 where that cannot be read.

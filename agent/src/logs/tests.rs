@@ -353,10 +353,7 @@ fn dropping_often_rotates_nothing() {
         write!(expected, "x[{n}]").unwrap();
     }
 
-    assert_eq!(
-        names(dir.path()),
-        [".web.stdout.0.gaps", ".web.stdout.offsets", "web.stdout.0"]
-    );
+    assert_eq!(names(dir.path()), [".web.stdout.0.gaps", "web.stdout.0"]);
     assert_eq!(rest(&mut reader(dir.path())), expected);
     assert_eq!((file.end(), file.rotations()), (200 + 200 * 201 / 2, 0));
 }
@@ -542,7 +539,7 @@ fn times_and_gaps_go_together() {
 fn gaps_go_with_their_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = writer(dir.path(), limits(1, 4));
-    file.reserve_gaps();
+    file.reserve_gaps().unwrap();
     put(&mut file, b"01");
     file.drop_bytes(3);
 
@@ -613,6 +610,216 @@ async fn follower_sees_what_comes_and_gives_up_in_time() {
     }
     write.await.unwrap();
     assert_eq!(text, b"012345");
+}
+
+fn first(dir: &Path, limits: RotateLimits) -> RotatingFile {
+    RotatingFile::new(dir.to_owned(), "web.stdout", limits).unwrap()
+}
+
+#[test]
+fn stream_without_a_byte_has_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(2, 10));
+    let mut never_begun = first(dir.path(), limits(2, 10));
+
+    file.set_time(Timestamp(SECOND));
+    file.flush_times();
+    file.rest();
+    never_begun.rest();
+
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+    assert_eq!((file.end(), never_begun.end()), (0, 0));
+    let mut reader = reader(dir.path());
+    assert_eq!(reader.files().unwrap(), []);
+    assert_eq!(rest(&mut reader), "");
+    reader.seek_from_end(5).unwrap();
+    reader.seek_last_lines(3).unwrap();
+    reader.seek_since(Timestamp(0)).unwrap();
+    assert_eq!(reader.offset(), 0);
+}
+
+/// Each reader was there before the stream was.
+#[test]
+fn first_byte_or_first_dropped_one_makes_the_file() {
+    for (dropped, text, made) in [
+        (0, "word", &["web.stdout.0"][..]),
+        (3, "[3]word", &[".web.stdout.0.gaps", "web.stdout.0"][..]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut reader = reader(dir.path());
+        let mut file = first(dir.path(), limits(2, 10));
+        assert_eq!(rest(&mut reader), "");
+
+        file.drop_bytes(dropped);
+        put(&mut file, b"word");
+
+        assert_eq!(names(dir.path()), made);
+        assert_eq!(rest(&mut reader), text);
+    }
+}
+
+/// It was not the first writer after all: it goes on as one that looked at once.
+#[test]
+fn first_byte_goes_behind_what_is_there() {
+    for before in ["", "0123", "0123456789"] {
+        let dir = tempfile::tempdir().unwrap();
+        put(&mut writer(dir.path(), limits(2, 4)), before.as_bytes());
+
+        let mut file = first(dir.path(), limits(2, 4));
+        put(&mut file, b"ab");
+
+        assert_eq!(file.end(), before.len() as u64 + 2);
+        let text = rest(&mut reader(dir.path()));
+        let kept = format!("{before}ab");
+        assert_eq!(text, kept[kept.len() - text.len()..]);
+    }
+}
+
+/// What [`whatever_is_written`] does between two words.
+enum Between {
+    Nothing,
+    Rest,
+    Restart,
+}
+
+/// Words, gaps and times through two rotations, with room for gaps taken or without.
+fn whatever_is_written(dir: &Path, between: &Between, reserves: bool) -> RotatingFile {
+    let limits = limits(3, 10);
+    let open = || {
+        let mut file = writer(dir, limits);
+        file.hold_times();
+        if reserves {
+            file.reserve_gaps().unwrap();
+        }
+        file
+    };
+    let mut file = open();
+    let words = [
+        "0123",
+        "45",
+        "",
+        "678901",
+        "a",
+        "bcdefghijk",
+        "l",
+        "mno",
+        "p",
+    ];
+    for (second, word) in (1..).zip(words) {
+        put_at(&mut file, &[(second, word)]);
+        if second % 3 == 0 {
+            file.drop_bytes(second);
+        }
+        match between {
+            Between::Nothing => {}
+            Between::Rest => file.rest(),
+            Between::Restart => {
+                drop(file);
+                file = open();
+            }
+        }
+    }
+    file
+}
+
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let read = |name: String| (name.clone(), fs::read(dir.join(name)).unwrap());
+    names(dir).into_iter().map(read).collect()
+}
+
+#[test]
+fn closed_files_go_on_as_if_they_had_been_open() {
+    for reserves in [false, true] {
+        let written = [Between::Nothing, Between::Rest, Between::Restart].map(|between| {
+            let dir = tempfile::tempdir().unwrap();
+            let mut file = whatever_is_written(dir.path(), &between, reserves);
+            file.rest();
+            (
+                contents(dir.path()),
+                file.end(),
+                timed(&mut reader(dir.path())),
+            )
+        });
+
+        let [open, closed, restarted] = written;
+        assert_eq!(closed, open);
+        assert_eq!(closed, restarted);
+    }
+}
+
+/// Descriptors of this process below `dir`.
+fn descriptors(dir: &Path) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap();
+    let links = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    links.filter(|link| link.starts_with(dir)).count()
+}
+
+/// At work: the log file, its times, its gaps. The directory is not kept open.
+#[test]
+fn nothing_is_open_at_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = writer(dir.path(), limits(3, 100));
+    file.reserve_gaps().unwrap();
+    put_at(&mut file, &[(1, "word")]);
+    assert_eq!(descriptors(dir.path()), 3);
+
+    file.rest();
+
+    assert_eq!(descriptors(dir.path()), 0);
+    let _taken_again = writer(dir.path(), limits(3, 100));
+    assert_eq!(descriptors(dir.path()), 0);
+}
+
+/// Held records are written when the files are closed.
+#[test]
+fn times_are_whole_at_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = first(dir.path(), limits(3, 100));
+    file.hold_times();
+    put_at(&mut file, &[(1, "one "), (2, "two "), (3, "three")]);
+    let times = dir.path().join(".web.stdout.0.times");
+    assert_eq!(fs::metadata(&times).unwrap().len(), 0);
+
+    file.rest();
+
+    assert_eq!(fs::metadata(&times).unwrap().len(), 3 * 16);
+    put_at(&mut file, &[(9, " nine")]);
+    assert_eq!(timed(&mut reader(dir.path())), "1:one 2:two 3:three9: nine");
+}
+
+/// Somebody cut the file, or took all files away, while none was open. What is missing is a gap, and no offset
+/// is given twice.
+#[test]
+fn files_changed_at_rest_leave_a_gap() {
+    for (cut, text) in [(Some(4), "word[6]more"), (None, "[10]more")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = first(dir.path(), limits(3, 100));
+        put(&mut file, b"word by me");
+        file.rest();
+        let path = dir.path().join("web.stdout.0");
+        match cut {
+            Some(bytes) => fs::OpenOptions::new()
+                .write(true)
+                .open(path)
+                .and_then(|file| file.set_len(bytes))
+                .unwrap(),
+            None => fs::remove_file(path).unwrap(),
+        }
+
+        put(&mut file, b"more");
+
+        assert_eq!(file.end(), 14);
+        let mut reader = reader(dir.path());
+        reader.seek(0);
+        assert_eq!(rest(&mut reader), text);
+    }
+}
+
+/// Ten thousand tasks have twice as many writers. With its files open, one had 288 bytes before they could be closed.
+#[test]
+fn writer_at_rest_is_small() {
+    let bytes = size_of::<RotatingFile>();
+    assert!(bytes <= 200, "{bytes}");
 }
 
 #[test]

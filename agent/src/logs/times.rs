@@ -16,6 +16,7 @@ mod held;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muster_domain::id::Timestamp;
@@ -67,7 +68,8 @@ pub(crate) fn records_max(max_file_bytes: u64) -> u64 {
 /// The writing side, for one log file at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TimesWriter {
-    open: Option<Open>,
+    /// On the heap: most streams say nothing.
+    open: Option<Box<Open>>,
     /// Records are held back until [`TimesWriter::flush`], some at most.
     holds: bool,
 }
@@ -101,11 +103,17 @@ impl TimesWriter {
         }
     }
 
+    /// As [`Self::flush`], and lets go of the file until the next record.
+    pub(crate) fn close(&mut self, name: &str) {
+        self.flush(name);
+        self.open = None;
+    }
+
     /// Bytes from `record.offset` on, in log file `index`, are about to be taken at its time. Writes
     /// that down if the last record is too old for them. What fails leaves times absent or coarse.
     pub(crate) fn note(
         &mut self,
-        dir: &LogDir,
+        dir: &Path,
         name: &str,
         index: u64,
         record: Record,
@@ -133,7 +141,7 @@ impl TimesWriter {
 
     fn write(
         &mut self,
-        dir: &LogDir,
+        dir: &Path,
         name: &str,
         index: u64,
         record: Record,
@@ -142,7 +150,7 @@ impl TimesWriter {
         let mut open = match self.open.take().filter(|open| open.index == index) {
             Some(open) => open,
             // What is held of the log file before is written when that is dropped.
-            None => Open::resume(dir, name, index, record.offset)?,
+            None => Box::new(Open::resume(dir, name, index, record.offset)?),
         };
         if open.last.is_some_and(|last| last.offset == record.offset) {
             // Nothing followed the last one.
@@ -159,17 +167,20 @@ impl TimesWriter {
 
 impl Open {
     /// Goes on behind the records that are there, unless they are about bytes that are not.
-    fn resume(dir: &LogDir, name: &str, index: u64, end: u64) -> io::Result<Self> {
+    fn resume(dir: &Path, name: &str, index: u64, end: u64) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE;
-        let file = dir.open_file(&file_name(name, index), flags)?;
-        let mut records = file.metadata()?.len() / RECORD_BYTES;
+        let file = LogDir::at(dir)?.open_file(&file_name(name, index), flags)?;
+        let length = file.metadata()?.len();
+        let mut records = length / RECORD_BYTES;
         let mut last = None;
         if records > 0 {
             last = Some(record_at(&file, records - 1)?).filter(|last| last.offset <= end);
         }
         if last.is_none() {
             records = 0;
-            file.set_len(0)?;
+            if length > 0 {
+                file.set_len(0)?;
+            }
         }
         Ok(Self {
             index,
@@ -216,7 +227,7 @@ impl Open {
     }
 
     /// Keeps every second record, in a file that takes the place of the old one at once.
-    fn thin(&mut self, dir: &LogDir, name: &str, records_max: u64) -> io::Result<()> {
+    fn thin(&mut self, dir: &Path, name: &str, records_max: u64) -> io::Result<()> {
         self.flush()?;
         let old = all(&self.file, records_max)?;
         let kept: Vec<u8> = old
@@ -228,6 +239,7 @@ impl Open {
             file_name(name, self.index),
             format!(".{name}.{}.times.next", self.index),
         );
+        let dir = LogDir::at(dir)?;
         let mut file = dir.open_file(&next, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
         file.write_all(&kept)?;
         dir.rename(&next, &name)?;

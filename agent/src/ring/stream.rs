@@ -1,6 +1,6 @@
 //! One FIFO being drained into its files.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
@@ -31,6 +31,44 @@ pub(crate) enum Order {
     Halt,
 }
 
+/// What the loop sees of a stream that runs.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) stats: RefCell<StreamStats>,
+    activity: Cell<Activity>,
+}
+
+/// Whether a stream's files are open, and what was heard of it since the last sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    /// They are closed.
+    AtRest,
+    /// Bytes came.
+    Spoke,
+    /// None came.
+    Silent,
+    /// None came for a whole time between two sweeps: they are closed as soon as the stream has looked once more.
+    Closing,
+}
+
+impl Seen {
+    /// Once in each sweep: whether no byte came since the one before, so that the stream is to be woken for its
+    /// files to be closed.
+    pub(crate) fn is_to_rest(&self) -> bool {
+        match self.activity.get() {
+            Activity::AtRest | Activity::Closing => false,
+            Activity::Spoke => {
+                self.activity.set(Activity::Silent);
+                false
+            }
+            Activity::Silent => {
+                self.activity.set(Activity::Closing);
+                true
+            }
+        }
+    }
+}
+
 /// A stream and all it needs.
 pub(crate) struct Stream {
     fifo: Readiness,
@@ -38,7 +76,7 @@ pub(crate) struct Stream {
     on_full: OnFull,
     limit: Option<Limit>,
     pace: Pace,
-    stats: Rc<RefCell<StreamStats>>,
+    seen: Rc<Seen>,
     /// Empty unless bytes are moved by [`Transfer::Copy`].
     buffer: Vec<u8>,
     /// What of it was read and not yet written.
@@ -92,9 +130,6 @@ impl Stream {
             rate,
             transfer,
         } = rules;
-        if on_full == OnFull::Drop {
-            file.reserve_gaps();
-        }
         file.hold_times();
         let limit = rate.map(|rate| Limit {
             bucket: Bucket::new(rate.bytes_per_second, epoch.elapsed()),
@@ -112,7 +147,10 @@ impl Stream {
             on_full,
             limit,
             pace: Pace::new(capacity as u64),
-            stats: Rc::new(RefCell::new(stats)),
+            seen: Rc::new(Seen {
+                stats: RefCell::new(stats),
+                activity: Cell::new(Activity::AtRest),
+            }),
             buffer: Vec::new(),
             held: 0..0,
             drained_at: epoch,
@@ -121,9 +159,9 @@ impl Stream {
         }
     }
 
-    /// The numbers, for the loop to read while the stream runs.
-    pub(crate) fn stats(&self) -> Rc<RefCell<StreamStats>> {
-        Rc::clone(&self.stats)
+    /// What the loop sees while the stream runs.
+    pub(crate) fn seen(&self) -> Rc<Seen> {
+        Rc::clone(&self.seen)
     }
 
     /// Drains until told otherwise.
@@ -149,6 +187,7 @@ impl Stream {
                 Drained::Nothing => {
                     // Silence may be long.
                     self.file.flush_times();
+                    self.rest_if_silent();
                     self.wait(&mut orders).await;
                     continue;
                 }
@@ -175,8 +214,17 @@ impl Stream {
         self.report()
     }
 
+    /// Lets go of the files, and of the buffer, if there was nothing to write for a while.
+    fn rest_if_silent(&mut self) {
+        if self.seen.activity.get() == Activity::Closing {
+            self.file.rest();
+            self.buffer = Vec::new();
+            self.seen.activity.set(Activity::AtRest);
+        }
+    }
+
     fn blocked(&self) -> bool {
-        self.stats.borrow().blocked.is_some()
+        self.seen.stats.borrow().blocked.is_some()
     }
 
     async fn wait(&mut self, orders: &mut watch::Receiver<Order>) {
@@ -223,7 +271,7 @@ impl Stream {
         let mut taken = 0;
         self.file.set_time(now());
         while taken < most {
-            let transfer = self.stats.borrow().transfer;
+            let transfer = self.seen.stats.borrow().transfer;
             let moved = match transfer {
                 Transfer::Splice => self.splice(most - taken),
                 Transfer::Copy => self.copy(most - taken),
@@ -264,7 +312,7 @@ impl Stream {
             return Allowance::Bytes(u64::MAX);
         };
         if let Some(since) = limit.held_at.take() {
-            self.stats.borrow_mut().limited += since.elapsed();
+            self.seen.stats.borrow_mut().limited += since.elapsed();
         }
         limit.bucket.allowance(self.epoch.elapsed())
     }
@@ -273,7 +321,7 @@ impl Stream {
     fn lift_limit(&mut self) {
         let held_at = self.limit.take().and_then(|limit| limit.held_at);
         if let Some(since) = held_at {
-            self.stats.borrow_mut().limited += since.elapsed();
+            self.seen.stats.borrow_mut().limited += since.elapsed();
         }
     }
 
@@ -295,8 +343,8 @@ impl Stream {
 
     /// One splice: bytes moved and bytes asked for, `None` when the FIFO is empty.
     fn splice(&mut self, most: u64) -> io::Result<Option<(u64, u64)>> {
-        if self.file.rotates_next() && rustix::io::ioctl_fionread(&self.fifo)? == 0 {
-            // The next file is begun by the byte that goes into it.
+        if !self.file.is_ready() && rustix::io::ioctl_fionread(&self.fifo)? == 0 {
+            // A file is opened or begun by the byte that goes into it.
             return Ok(None);
         }
         let (file, position, room) = self.file.room()?;
@@ -312,7 +360,7 @@ impl Stream {
             Err(Errno::AGAIN) => Ok(None),
             Err(Errno::INVAL) => {
                 tracing::warn!("the log file system takes no splice: a kill may lose log bytes");
-                self.stats.borrow_mut().transfer = Transfer::Copy;
+                self.seen.stats.borrow_mut().transfer = Transfer::Copy;
                 self.copy(most)
             }
             Err(errno) => Err(errno.into()),
@@ -343,7 +391,8 @@ impl Stream {
     }
 
     fn count(&self, moved: u64) {
-        let mut stats = self.stats.borrow_mut();
+        self.seen.activity.set(Activity::Spoke);
+        let mut stats = self.seen.stats.borrow_mut();
         stats.bytes += moved;
         stats.drains += 1;
         stats.rotations = self.file.rotations();
@@ -353,9 +402,10 @@ impl Stream {
 
     fn cannot_write(&mut self, error: &io::Error) -> Drained {
         if !self.blocked() {
-            tracing::warn!(%error, on_full = ?self.on_full, "log bytes cannot be written");
+            tracing::warn!(%error, files = self.file.place(), on_full = ?self.on_full,
+                "log bytes cannot be written; check free space and the log directory");
         }
-        self.stats.borrow_mut().blocked = Some(error.to_string());
+        self.seen.stats.borrow_mut().blocked = Some(error.to_string());
         match self.on_full {
             OnFull::Block => Drained::Blocked,
             OnFull::Drop => match self.discard() {
@@ -374,6 +424,7 @@ impl Stream {
             return 0;
         }
         self.file.drop_bytes(dropped);
+        self.seen.activity.set(Activity::Spoke);
         #[cfg(test)]
         crate::ring::tests::killed::before_a_discard();
         self.held = 0..0;
@@ -389,7 +440,7 @@ impl Stream {
                 Err(_) => break,
             }
         }
-        let mut stats = self.stats.borrow_mut();
+        let mut stats = self.seen.stats.borrow_mut();
         stats.dropped_bytes += dropped;
         stats.offset = self.file.end();
         dropped
@@ -399,7 +450,7 @@ impl Stream {
         let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
         let left_bytes = waiting + self.held.len() as u64;
         DetachReport {
-            stats: self.stats.borrow().clone(),
+            stats: self.seen.stats.borrow().clone(),
             left_bytes,
         }
     }
@@ -415,5 +466,35 @@ async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<Order>) {
     tokio::select! {
         () = tokio::time::sleep_until(wake) => {}
         _changed = orders.changed() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Activity, Cell, RefCell, Seen, StreamStats};
+
+    fn seen(activity: Activity) -> Seen {
+        Seen {
+            stats: RefCell::new(StreamStats::default()),
+            activity: Cell::new(activity),
+        }
+    }
+
+    /// The first sweep after a byte begins the silence, the second ends it, and no later one wakes the stream again.
+    #[test]
+    fn second_sweep_without_a_byte_wakes_a_stream_once() {
+        let seen = seen(Activity::Spoke);
+
+        let woken = [(); 4].map(|()| seen.is_to_rest());
+
+        assert_eq!(woken, [false, true, false, false]);
+        assert_eq!(seen.activity.get(), Activity::Closing);
+    }
+
+    #[test]
+    fn stream_at_rest_is_not_woken() {
+        let seen = seen(Activity::AtRest);
+
+        assert!(!seen.is_to_rest() && !seen.is_to_rest());
     }
 }

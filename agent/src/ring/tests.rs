@@ -19,6 +19,7 @@ pub(super) mod killed;
 mod limited;
 mod many;
 mod measure;
+mod rest;
 
 /// Far above what any of these tests needs on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -86,6 +87,7 @@ impl Place {
             },
             on_full: OnFull::Block,
             rate: None,
+            begins: false,
         }
     }
 
@@ -361,7 +363,7 @@ async fn thousand_idle_streams_start_no_thread() {
     }
 }
 
-/// A stream takes four descriptors: the FIFO, the log file, its times and their directory.
+/// A stream takes three descriptors: the FIFO, the log file and its times.
 fn raise_descriptors() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();

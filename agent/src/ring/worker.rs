@@ -1,6 +1,5 @@
 //! The thread: takes commands, keeps the table of streams, runs a local task for each.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,15 +10,15 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, LocalSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::logs::{LogDir, RotatingFile};
-use crate::ring::limits::{RING_ENTRIES, STREAMS_MAX};
+use crate::ring::limits::{REST_MAX, REST_SWEEP, RING_ENTRIES, STREAMS_MAX};
 use crate::ring::readiness::Readiness;
-use crate::ring::stream::{Order, Rules, Stream};
+use crate::ring::stream::{Order, Rules, Seen, Stream};
 use crate::ring::{
-    AttachError, DetachReport, Engine, EngineChoice, RingConfig, StreamId, StreamSpec, StreamStats,
-    Transfer,
+    AttachError, DetachReport, Engine, EngineChoice, OnFull, RingConfig, StreamId, StreamSpec,
+    StreamStats, Transfer,
 };
 
 /// What the loop can be asked. An answer nobody waits for any more is dropped.
@@ -38,6 +37,9 @@ pub(crate) enum Command {
         stream_id: StreamId,
         answer: oneshot::Sender<Option<StreamStats>>,
     },
+    /// Sweeps as if it were time to.
+    #[cfg(test)]
+    Sweep { answer: oneshot::Sender<()> },
 }
 
 /// What [`run`] says once: the engine, or why there is none.
@@ -91,7 +93,7 @@ type Key = (PathBuf, String);
 struct Attached {
     key: Key,
     orders: watch::Sender<Order>,
-    stats: Rc<RefCell<StreamStats>>,
+    seen: Rc<Seen>,
     task: JoinHandle<DetachReport>,
 }
 
@@ -125,8 +127,16 @@ impl Worker {
 
     /// Obeys commands until all senders are gone, then stops each stream where it is.
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) {
-        while let Some(command) = inbox.recv().await {
-            self.obey(command);
+        let mut sweep = tokio::time::interval_at(Instant::now() + REST_SWEEP, REST_SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                command = inbox.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => break,
+                },
+                _tick = sweep.tick(), if !self.streams.is_empty() => self.sweep(),
+            }
         }
         for stream in self.streams.values() {
             stream.orders.send_replace(Order::Halt);
@@ -146,7 +156,7 @@ impl Worker {
             Command::Stats { stream_id, answer } => {
                 let stream = self.streams.get(&stream_id);
                 answer
-                    .send(stream.map(|stream| stream.stats.borrow().clone()))
+                    .send(stream.map(|stream| stream.seen.stats.borrow().clone()))
                     .is_ok()
             }
             Command::Detach {
@@ -157,9 +167,25 @@ impl Worker {
                 self.detach(stream_id, within, answer);
                 true
             }
+            #[cfg(test)]
+            Command::Sweep { answer } => {
+                self.sweep();
+                answer.send(()).is_ok()
+            }
         };
         if !heard {
             tracing::debug!("nobody waits for the log loop's answer");
+        }
+    }
+
+    /// Wakes streams that have been silent, to close their files.
+    fn sweep(&self) {
+        let silent = self
+            .streams
+            .values()
+            .filter(|stream| stream.seen.is_to_rest());
+        for stream in silent.take(REST_MAX) {
+            stream.orders.send_replace(Order::Run);
         }
     }
 
@@ -171,6 +197,7 @@ impl Worker {
             limits,
             on_full,
             rate,
+            begins,
         } = spec;
         let key = (dir, name);
         if self.streams.len() >= STREAMS_MAX {
@@ -185,7 +212,18 @@ impl Worker {
                 name: key.1,
             });
         }
-        let file = RotatingFile::open(LogDir::open(&key.0)?, &key.1, limits)?;
+        // Whatever comes of it later: without its directory no stream begins.
+        let dir = LogDir::open(&key.0)?;
+        let mut file = if begins {
+            RotatingFile::new(key.0.clone(), &key.1, limits)?
+        } else {
+            RotatingFile::open(dir, &key.1, limits)?
+        };
+        if on_full == OnFull::Drop {
+            // While there is room: later there may be none to say what was dropped.
+            file.reserve_gaps()?;
+            file.rest();
+        }
         let capacity = fifo.capacity();
         let fifo = self
             .readiness(fifo.into_fd())
@@ -200,7 +238,7 @@ impl Worker {
         };
         let stream = Box::new(Stream::new(fifo, file, rules, capacity, self.epoch));
         let (orders, inbox) = watch::channel(Order::Run);
-        let stats = stream.stats();
+        let seen = stream.seen();
         let task = tokio::task::spawn_local(stream.run(inbox));
         let stream_id = StreamId(self.next_id);
         self.next_id += 1;
@@ -210,7 +248,7 @@ impl Worker {
             Attached {
                 key,
                 orders,
-                stats,
+                seen,
                 task,
             },
         );

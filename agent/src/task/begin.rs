@@ -96,7 +96,8 @@ pub(crate) async fn begin(
             return Err(StartFailure::fatal(reason));
         }
     }
-    match start(facilities, task, &slot, config, take, &cgroup).await {
+    let begins = attempt == 0 && take.is_none();
+    match start(facilities, task, &slot, config, take, &cgroup, begins).await {
         Ok((started, streams)) => {
             let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
             notes.extend(note);
@@ -251,6 +252,7 @@ async fn start(
     mut config: TaskConfig,
     take: Option<Vec<u8>>,
     cgroup: &TaskCgroup,
+    begins: bool,
 ) -> Result<(StartedTask, Streams), StartFailure> {
     let dirs = facilities.data.alloc(task.alloc_id());
     let owner = owner_named(&task.task().user).map_err(StartFailure::fatal)?;
@@ -261,6 +263,7 @@ async fn start(
         task.name(),
         owner,
         task.task().logs,
+        begins,
     )
     .await
     .map_err(|error| StartFailure::retryable(chain(&error)))?;

@@ -216,6 +216,7 @@ async fn reopen_streams(facilities: &Facilities, task: &TaskAt) -> Streams {
         task.name(),
         owner,
         task.task().logs,
+        false,
     )
     .await;
     opened.unwrap_or_else(|error| {

@@ -33,13 +33,15 @@ pub(crate) fn stream_name(task: &str, stream: LogStream) -> String {
 }
 
 impl Streams {
-    /// Makes the FIFOs, or takes those that are there with what waits in them, and drains them.
+    /// Makes the FIFOs, or takes those that are there with what waits in them, and drains them. `begins`: the task
+    /// is started for the first time.
     pub(crate) async fn open(
         ring: &LogRing,
         dirs: &AllocDirs,
         task: &str,
         owner: Option<Owner>,
         config: LogConfig,
+        begins: bool,
     ) -> Result<Self, OpenStreamsError> {
         let fifos = LogDir::open(&dirs.fifos)?;
         let limits = RotateLimits {
@@ -61,6 +63,7 @@ impl Streams {
                 limits,
                 on_full: overflow(config.on_full),
                 rate,
+                begins,
             };
             match ring.attach(spec).await {
                 Ok(id) => streams.ids.push(id),

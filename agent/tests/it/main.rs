@@ -29,6 +29,8 @@ mod run;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
+mod silent;
+#[cfg(test)]
 mod stuck;
 #[cfg(test)]
 mod support;

@@ -1,5 +1,4 @@
 use std::fs;
-use std::path::Path;
 
 use super::*;
 
@@ -24,9 +23,8 @@ fn writer(dir: &Path, bytes: u64) -> GapsWriter {
 }
 
 fn note(writer: &mut GapsWriter, dir: &Path, position: u64, bytes: u64) -> bool {
-    let dir = LogDir::open(dir).unwrap();
     writer
-        .note(&dir, "web.stdout", (position, bytes), 3)
+        .note(dir, "web.stdout", (position, bytes), 3)
         .unwrap()
 }
 
@@ -119,9 +117,10 @@ fn gaps_of_bytes_that_are_gone_move_to_the_end() {
 #[test]
 fn reserved_room_holds_no_records() {
     let dir = tempfile::tempdir().unwrap();
-    let open = LogDir::open(dir.path()).unwrap();
 
-    writer(dir.path(), 0).reserve(&open, "web.stdout").unwrap();
+    writer(dir.path(), 0)
+        .reserve(dir.path(), "web.stdout")
+        .unwrap();
 
     assert_eq!(written(dir.path()), bytes_of(&[]));
     assert_eq!(writer(dir.path(), 0).total(), 0);

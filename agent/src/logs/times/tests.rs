@@ -1,5 +1,4 @@
 use std::fs;
-use std::path::Path;
 
 use super::*;
 
@@ -20,8 +19,7 @@ fn found(records: &[Record], offset: u64) -> (Option<u64>, Option<u64>) {
 }
 
 fn note(times: &mut TimesWriter, dir: &Path, offset: u64, at_ms: u64) {
-    let dir = LogDir::open(dir).unwrap();
-    times.note(&dir, "web.stdout", 3, record(offset, at_ms), 8);
+    times.note(dir, "web.stdout", 3, record(offset, at_ms), 8);
 }
 
 fn written(dir: &Path) -> Vec<(u64, u64)> {
