@@ -45,9 +45,10 @@ pub const STATE_HASH_WAIT: Duration = Duration::from_secs(2);
 pub const HEALTHY_ENTRIES_BEHIND: u64 = 16 * 1024;
 /// Bytes of a snapshot that an operator may send. It is written to disk as it comes.
 pub const SNAPSHOT_UPLOAD_BYTES_MAX: u64 = 1 << 30;
-/// Entries after which the hash of the state is remembered, 48 bytes each: what servers need to compare
-/// their states at an index while writes go on.
-pub const STATE_HASHES_KEPT: usize = 16 * 1024;
+/// Entries after which the hash of the state is remembered, 72 bytes each: what servers need to compare
+/// their states at an index while writes go on. Twice what lies between two comparisons; half would be forgotten
+/// before a question that is late comes to a server that is ahead.
+pub const STATE_HASHES_KEPT: usize = 8 * 1024;
 
 /// Bytes of one record in a snapshot, and of one log entry.
 pub const ENTRY_BYTES_MAX: usize = muster_wire::limits::ENTRY_BYTES_MAX;

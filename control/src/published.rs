@@ -199,9 +199,10 @@ impl Hashes {
     }
 
     fn extend(&mut self, hashes: Vec<(LogIndex, StateHash)>) {
+        let surplus = (self.0.len() + hashes.len()).saturating_sub(limits::STATE_HASHES_KEPT);
+        // First, so that the queue never grows beyond what is kept.
+        self.0.drain(..surplus.min(self.0.len()));
         self.0.extend(hashes);
-        let surplus = self.0.len().saturating_sub(limits::STATE_HASHES_KEPT);
-        self.0.drain(..surplus);
     }
 
     fn jump(&mut self, index: LogIndex, hash: StateHash) {
@@ -306,6 +307,7 @@ mod tests {
         }
 
         assert_eq!(hashes.0.len(), limits::STATE_HASHES_KEPT);
+        assert_eq!(hashes.0.capacity(), limits::STATE_HASHES_KEPT);
         assert_eq!(hashes.at(LogIndex(0)), None);
     }
 }

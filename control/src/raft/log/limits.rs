@@ -7,6 +7,10 @@ pub(crate) const LOG_CACHE_BYTES: usize = 64 << 20;
 /// The same, of those that are committed: they are applied at once, and sent to followers that keep up. Not more, because
 /// they stay until others are written; a follower that is further behind is sent what the page cache has.
 pub(crate) const LOG_CACHE_COMMITTED_BYTES: u64 = 4 << 20;
+/// Entries that are committed and kept in memory, however few bytes they have; older ones are read from disk. As many as
+/// four messages to a follower: half would be short of what is written while two are on their way. Without it some twenty
+/// thousand small ones stay, until others are written.
+pub(crate) const LOG_CACHE_COMMITTED_ENTRIES: u64 = 4 * crate::limits::ENTRIES_PER_APPEND_MAX;
 /// Bytes of one log file, taken at once. Purging works by whole files, and two are always there. Not half:
 /// every change of files costs some syncs. Not double: a server's smallest data directory is two of them
 /// and the reserve.

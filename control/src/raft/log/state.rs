@@ -10,12 +10,14 @@ use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use serde::{Deserialize, Serialize};
 
-use super::limits::LOG_CACHE_COMMITTED_BYTES;
+use super::limits::{LOG_CACHE_COMMITTED_BYTES, LOG_CACHE_COMMITTED_ENTRIES};
 use super::record::{self, Record};
 use crate::raft::types::{Entry, LogId, Vote};
 
 /// Bytes of an entry in memory besides its command, roughly: it only weighs the cache.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
+/// Places in a queue that are not given back though nothing is in them.
+const SPARE_MIN: usize = 1024;
 
 /// What all records before a point of the log come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,12 +82,10 @@ impl Place {
     }
 }
 
-/// One entry.
+/// One entry that is in memory, or not on disk yet.
 #[derive(Debug)]
 struct Slot {
-    log_id: LogId,
-    /// `None` once it is only on disk.
-    entry: Option<Entry>,
+    entry: Entry,
     /// `None` until it is on disk.
     place: Option<Place>,
     bytes: usize,
@@ -105,11 +105,12 @@ pub(super) enum Found {
 pub(super) struct Entries {
     /// As of the newest call, on disk or on its way there.
     pub(super) positions: Checkpoint,
+    /// The oldest, which are only on disk.
+    cold: Cold,
+    /// All others: they follow on those.
     slots: VecDeque<Slot>,
     cached_bytes: usize,
     cached_bytes_max: usize,
-    /// Slots from the front that were looked at for eviction.
-    cold: usize,
     total: u64,
 }
 
@@ -117,17 +118,21 @@ impl Entries {
     pub(super) fn new(cached_bytes_max: usize) -> Self {
         Self {
             positions: Checkpoint::default(),
+            cold: Cold::default(),
             slots: VecDeque::new(),
             cached_bytes: 0,
             cached_bytes_max,
-            cold: 0,
             total: 0,
         }
     }
 
-    /// The index of the first slot.
+    /// The index of the first entry.
     pub(super) fn first_index(&self) -> Option<u64> {
-        self.slots.front().map(|slot| slot.log_id.index)
+        self.cold.first_index().or(self.first_in_memory())
+    }
+
+    fn first_in_memory(&self) -> Option<u64> {
+        self.slots.front().map(|slot| slot.entry.log_id().index)
     }
 
     /// The index that the next entry must have; `None` if any will do.
@@ -142,8 +147,7 @@ impl Entries {
         self.cached_bytes += bytes;
         self.positions.last = Some(entry.log_id());
         self.slots.push_back(Slot {
-            log_id: entry.log_id(),
-            entry: Some(entry),
+            entry,
             place,
             bytes,
             total: self.total,
@@ -153,11 +157,9 @@ impl Entries {
 
     /// Notes that the entry `log_id` is on disk, unless it is gone meanwhile.
     pub(super) fn place(&mut self, log_id: LogId, place: Place) {
-        let Some(at) = self.position(log_id.index) else {
-            return;
-        };
-        if let Some(slot) = self.slots.get_mut(at)
-            && slot.log_id == log_id
+        let at = self.position(log_id.index);
+        if let Some(slot) = at.and_then(|at| self.slots.get_mut(at))
+            && slot.entry.log_id() == log_id
         {
             slot.place = Some(place);
         }
@@ -170,73 +172,158 @@ impl Entries {
 
     /// Also of those that are committed, until they fit. Not at a start, which is about to apply them.
     pub(super) fn evict_committed(&mut self) {
-        let committed = self.committed_total();
-        while let Some(slot) = self.slots.get(self.cold) {
-            let cached = committed.saturating_sub(slot.total - slot.bytes as u64);
-            if cached <= LOG_CACHE_COMMITTED_BYTES || !self.evict_one() {
-                return;
+        let Some(committed) = self.positions.committed else {
+            return;
+        };
+        let total = self.total_at(committed.index);
+        while let Some(slot) = self.slots.front() {
+            let bytes = total.saturating_sub(slot.total - slot.bytes as u64);
+            let entries = (committed.index + 1).saturating_sub(slot.entry.log_id().index);
+            let fit = bytes <= LOG_CACHE_COMMITTED_BYTES && entries <= LOG_CACHE_COMMITTED_ENTRIES;
+            if fit || !self.evict_one() {
+                break;
             }
         }
+        shrink(&mut self.slots);
     }
 
-    /// Lets go of the oldest entry in memory. False if it is not on disk.
+    /// Lets go of the oldest entry in memory. False if it is not on disk, or there is none.
     fn evict_one(&mut self) -> bool {
-        let Some(slot) = self.slots.get_mut(self.cold) else {
+        let Some(slot) = self.slots.pop_front_if(|slot| slot.place.is_some()) else {
             return false;
         };
-        if slot.place.is_none() {
-            return false;
+        self.cached_bytes -= slot.bytes;
+        if let Some(place) = slot.place {
+            let index = slot.entry.log_id().index;
+            self.cold.push(index, place, (slot.total, slot.bytes));
         }
-        if slot.entry.take().is_some() {
-            self.cached_bytes -= slot.bytes;
-        }
-        self.cold += 1;
         true
     }
 
-    /// Bytes of all entries ever, up to the last that is known to be committed.
-    fn committed_total(&self) -> u64 {
-        let committed = self.positions.committed;
-        let at = committed.and_then(|committed| self.position(committed.index));
-        let slot = at.and_then(|at| self.slots.get(at));
-        slot.map_or(0, |slot| slot.total)
+    /// Bytes of all entries ever, up to `index`; 0 if that is no entry here.
+    fn total_at(&self, index: u64) -> u64 {
+        let slot = self.position(index).and_then(|at| self.slots.get(at));
+        slot.map(|slot| slot.total)
+            .or_else(|| self.cold.total_at(index))
+            .unwrap_or_default()
     }
 
     /// Drops entries after `last`.
     pub(super) fn truncate(&mut self, last: Option<LogId>) {
         let next = last.map_or(0, |last| last.index + 1);
-        while self
+        while let Some(slot) = self
             .slots
-            .back()
-            .is_some_and(|slot| slot.log_id.index >= next)
+            .pop_back_if(|slot| slot.entry.log_id().index >= next)
         {
-            let slot = self.slots.pop_back();
-            self.forget(slot);
+            self.cached_bytes -= slot.bytes;
         }
-        self.cold = self.cold.min(self.slots.len());
+        self.cold.truncate(next);
         self.positions.take(&Record::Truncate(last));
     }
 
     /// Drops entries up to `upto`.
     pub(super) fn purge(&mut self, upto: LogId) {
-        while self
+        self.cold.purge(upto.index);
+        while let Some(slot) = self
             .slots
-            .front()
-            .is_some_and(|slot| slot.log_id.index <= upto.index)
+            .pop_front_if(|slot| slot.entry.log_id().index <= upto.index)
         {
-            let slot = self.slots.pop_front();
-            self.forget(slot);
-            self.cold = self.cold.saturating_sub(1);
+            self.cached_bytes -= slot.bytes;
         }
         self.positions.take(&Record::Purge(upto));
     }
 
-    fn forget(&mut self, slot: Option<Slot>) {
-        if let Some(slot) = slot
-            && slot.entry.is_some()
-        {
-            self.cached_bytes -= slot.bytes;
+    /// Where the slot of `index` is, or would be.
+    fn position(&self, index: u64) -> Option<usize> {
+        let first = self.first_in_memory()?;
+        usize::try_from(index.checked_sub(first)?).ok()
+    }
+
+    /// The entries of `[from, to)` that there are.
+    pub(super) fn range(&self, from: u64, to: u64) -> Vec<Found> {
+        let on_disk = self.cold.range(from, to).map(Found::OnDisk);
+        let Some(first) = self.first_in_memory() else {
+            return on_disk.collect();
+        };
+        let within = |index: u64| {
+            usize::try_from(index.saturating_sub(first))
+                .map_or(self.slots.len(), |at| at.min(self.slots.len()))
+        };
+        let (start, stop) = (within(from), within(to));
+        let in_memory = self.slots.range(start.min(stop)..stop);
+        on_disk
+            .chain(in_memory.map(|slot| Found::Cached(slot.entry.clone())))
+            .collect()
+    }
+
+    /// Bytes of the entries after `index`, roughly as in memory.
+    pub(super) fn bytes_after(&self, index: u64) -> u64 {
+        match self.first_index() {
+            None => 0,
+            Some(first) if index < first => self.total - self.total_before(),
+            Some(_) => match self.total_at(index) {
+                0 => 0,
+                total => self.total - total,
+            },
         }
+    }
+
+    /// Bytes of all entries ever before the first.
+    fn total_before(&self) -> u64 {
+        let slot = self.slots.front();
+        let slot = slot.map(|slot| slot.total - slot.bytes as u64);
+        self.cold.total_before().or(slot).unwrap_or_default()
+    }
+}
+
+/// Entries that are only on disk, one after the other. A log has up to a million of them: 16 bytes each.
+#[derive(Debug, Default)]
+struct Cold {
+    rows: VecDeque<ColdRow>,
+    /// In which file they lie, from which index on; the first begins with the first row.
+    runs: VecDeque<(u64, Arc<File>)>,
+    /// Bytes of all entries ever before the first row.
+    before: u64,
+}
+
+/// Where an entry's record lies in its file.
+#[derive(Debug)]
+struct ColdRow {
+    /// Bytes of all entries ever, up to and with this one.
+    total: u64,
+    offset: u32,
+    length: u32,
+}
+
+impl Cold {
+    fn first_index(&self) -> Option<u64> {
+        self.runs.front().map(|(first, _)| *first)
+    }
+
+    fn total_before(&self) -> Option<u64> {
+        self.rows.front().map(|_| self.before)
+    }
+
+    /// Adds the entry of `index`, which follows on the last. All entries ever, with it, have `total` bytes, it alone
+    /// `bytes`.
+    fn push(&mut self, index: u64, place: Place, (total, bytes): (u64, usize)) {
+        let Place {
+            file,
+            offset,
+            length,
+        } = place;
+        if self.rows.is_empty() {
+            self.before = total - bytes as u64;
+        }
+        let last = self.runs.back();
+        if last.is_none_or(|(_, last)| !Arc::ptr_eq(last, &file)) {
+            self.runs.push_back((index, file));
+        }
+        self.rows.push_back(ColdRow {
+            total,
+            offset,
+            length,
+        });
     }
 
     fn position(&self, index: u64) -> Option<usize> {
@@ -244,38 +331,66 @@ impl Entries {
         usize::try_from(index.checked_sub(first)?).ok()
     }
 
-    /// The entries of `[from, to)` that there are.
-    pub(super) fn range(&self, from: u64, to: u64) -> Vec<Found> {
-        let Some(first) = self.first_index() else {
-            return Vec::new();
-        };
-        let within = |index: u64| {
-            usize::try_from(index.saturating_sub(first))
-                .map_or(self.slots.len(), |at| at.min(self.slots.len()))
-        };
-        let (start, stop) = (within(from), within(to));
-        if start >= stop {
-            return Vec::new();
-        }
-        (self.slots.range(start..stop))
-            .map(|slot| match (&slot.entry, &slot.place) {
-                (Some(entry), _) => Found::Cached(entry.clone()),
-                (None, Some(place)) => Found::OnDisk(place.clone()),
-                (None, None) => unreachable!("an entry is let go only once it is on disk"),
-            })
-            .collect()
+    fn total_at(&self, index: u64) -> Option<u64> {
+        let row = self.rows.get(self.position(index)?)?;
+        Some(row.total)
     }
 
-    /// Bytes of the entries after `index`, roughly as in memory.
-    pub(super) fn bytes_after(&self, index: u64) -> u64 {
-        let Some(first) = self.slots.front() else {
-            return 0;
-        };
-        if index < first.log_id.index {
-            return self.total - (first.total - first.bytes as u64);
+    /// Drops those from `next` on.
+    fn truncate(&mut self, next: u64) {
+        let left = self.position(next).unwrap_or_default();
+        self.rows.truncate(left);
+        while self.runs.pop_back_if(|(first, _)| *first >= next).is_some() {}
+    }
+
+    /// Drops those up to `upto`.
+    fn purge(&mut self, upto: u64) {
+        let gone = self.position(upto).map_or(0, |at| at + 1);
+        let gone = gone.min(self.rows.len());
+        if let Some(last) = self.rows.drain(..gone).next_back() {
+            self.before = last.total;
         }
-        let at = self.position(index).and_then(|at| self.slots.get(at));
-        at.map_or(0, |slot| self.total - slot.total)
+        if self.rows.is_empty() {
+            self.runs.clear();
+        }
+        while self
+            .runs
+            .get(1)
+            .is_some_and(|(first, _)| *first <= upto + 1)
+        {
+            self.runs.pop_front();
+        }
+        if let Some((first, _)) = self.runs.front_mut() {
+            *first = (*first).max(upto + 1);
+        }
+        shrink(&mut self.rows);
+    }
+
+    /// Where those of `[from, to)` lie that there are.
+    fn range(&self, from: u64, to: u64) -> impl Iterator<Item = Place> + use<'_> {
+        let first = self.first_index().unwrap_or_default();
+        let within = |index: u64| {
+            usize::try_from(index.saturating_sub(first))
+                .map_or(self.rows.len(), |at| at.min(self.rows.len()))
+        };
+        let (start, stop) = (within(from), within(to));
+        let rows = self.rows.range(start.min(stop)..stop);
+        (from.max(first)..).zip(rows).filter_map(|(index, row)| {
+            let run = self.runs.partition_point(|(first, _)| *first <= index);
+            let (_, file) = self.runs.get(run.checked_sub(1)?)?;
+            Some(Place {
+                file: Arc::clone(file),
+                offset: row.offset,
+                length: row.length,
+            })
+        })
+    }
+}
+
+/// Gives back what a burst left of a queue's memory.
+fn shrink<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > SPARE_MIN && queue.len() < queue.capacity() / 4 {
+        queue.shrink_to(queue.capacity() / 2);
     }
 }
 
@@ -325,7 +440,7 @@ mod tests {
         let mut entries = entries(temp.path(), 1 << 20);
         entries.evict_committed();
         let before = cached(&entries);
-        let tenth = entries.slots[9].log_id;
+        let tenth = entries.slots[9].entry.log_id();
 
         entries.positions.take(&Record::Committed(tenth));
         entries.evict();
@@ -336,5 +451,101 @@ mod tests {
         assert_eq!(cached(&entries), 3 + 6);
         assert!(matches!(entries.range(8, 9)[..], [Found::Cached(_)]));
         assert!(matches!(entries.range(7, 8)[..], [Found::OnDisk(_)]));
+    }
+
+    /// Where `entries` says that its entries lie: the file's number in `files`, and the offset, which is the index.
+    fn places(entries: &Entries, files: &[Arc<File>], from: u64, to: u64) -> Vec<(usize, u32)> {
+        let found = entries.range(from, to).into_iter();
+        let places = found.filter_map(|one| match one {
+            Found::OnDisk(place) => Some(place),
+            Found::Cached(_) => None,
+        });
+        let number = |place: &Place| files.iter().position(|file| Arc::ptr_eq(file, &place.file));
+        places
+            .map(|place| (number(&place).unwrap(), place.offset))
+            .collect()
+    }
+
+    /// Ten entries in each of two files, all but the last two only on disk.
+    fn on_disk(dir: &Path) -> (Entries, Vec<Arc<File>>) {
+        let file = |name| Arc::new(File::create(dir.join(name)).unwrap());
+        let files = vec![file("first"), file("second")];
+        let one = 100 + ENTRY_OVERHEAD_BYTES;
+        let mut entries = Entries::new(2 * one);
+        for index in 1..=20 {
+            let body = Arc::from(vec![0; 100]);
+            let log_id = openraft::testing::log_id::<TypeConfig>(1, 1, index);
+            let entry = Entry::new_normal(log_id, Logged { format: 1, body });
+            let place = Place {
+                file: Arc::clone(&files[usize::from(index > 10)]),
+                offset: u32::try_from(index).unwrap(),
+                length: 100,
+            };
+            entries.push(entry, Some(place));
+        }
+        (entries, files)
+    }
+
+    #[test]
+    fn an_entry_that_left_memory_is_found_in_its_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let (entries, files) = on_disk(temp.path());
+
+        let around = places(&entries, &files, 9, 13);
+
+        assert_eq!(around, [(0, 9), (0, 10), (1, 11), (1, 12)]);
+        assert_eq!(entries.range(0, 99).len(), 20);
+        assert_eq!(places(&entries, &files, 0, 99).len(), 18);
+        assert_eq!(entries.bytes_after(0), 20 * 196);
+        assert_eq!(entries.bytes_after(5), 15 * 196);
+        assert_eq!(entries.bytes_after(19), 196);
+        assert_eq!(entries.bytes_after(20), 0);
+    }
+
+    #[test]
+    fn purging_and_truncating_take_places_from_either_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut entries, files) = on_disk(temp.path());
+        let at = |index| openraft::testing::log_id::<TypeConfig>(1, 1, index);
+
+        entries.purge(at(8));
+        entries.truncate(Some(at(13)));
+        let left = places(&entries, &files, 0, 99);
+        let bytes = entries.bytes_after(0);
+        entries.purge(at(10));
+
+        assert_eq!(left, [(0, 9), (0, 10), (1, 11), (1, 12), (1, 13)]);
+        // What was truncated is counted until it is purged.
+        assert_eq!(bytes, 12 * 196);
+        assert_eq!(entries.first_index(), Some(11));
+        assert_eq!(places(&entries, &files, 0, 99), left[2..]);
+        assert_eq!(entries.cold.runs.len(), 1);
+        entries.purge(at(20));
+        assert_eq!((entries.first_index(), entries.cold.runs.len()), (None, 0));
+    }
+
+    /// Small ones weigh little: their number is what bounds them.
+    #[test]
+    fn small_entries_leave_memory_by_count() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = Arc::new(File::create(temp.path().join("log")).unwrap());
+        let mut entries = Entries::new(usize::MAX);
+        let at = |index| openraft::testing::log_id::<TypeConfig>(1, 1, index);
+        let all = 2 * LOG_CACHE_COMMITTED_ENTRIES;
+        for index in 1..=all {
+            let place = Place {
+                file: Arc::clone(&file),
+                offset: 0,
+                length: 0,
+            };
+            entries.push(Entry::new_blank(at(index)), Some(place));
+        }
+
+        entries.positions.take(&Record::Committed(at(all - 1)));
+        entries.evict_committed();
+
+        // And the one that is not committed.
+        assert_eq!(entries.slots.len() as u64, LOG_CACHE_COMMITTED_ENTRIES + 1);
+        assert_eq!(entries.first_index(), Some(1));
     }
 }
