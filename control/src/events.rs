@@ -118,6 +118,8 @@ impl Batch {
         rows.extend(passed);
         rows.extend(changed.filter_map(|changed| Row::of(state, &mut allocs, changed)));
         rows.extend(ended);
+        // A slice of a collection changes thousands of rows, and hardly any of them is told of.
+        rows.shrink_to_fit();
         let bytes = rows.iter().map(Row::bytes).sum();
         (!rows.is_empty()).then_some(Self {
             index,
@@ -667,6 +669,25 @@ mod tests {
         }
 
         assert_eq!(indexes(&ring.from(LogIndex(2), 2).unwrap()), [2, 3]);
+    }
+
+    /// The ring counts what it tells, so what is not told must not be kept.
+    #[test]
+    fn an_entry_has_no_room_for_rows_that_it_does_not_tell_of() {
+        let mut state = State::default();
+        drop(registered(&mut state, 7, "web"));
+        let mut changed = vec![Changed::Node(NodeId([1; 16]))];
+        changed.extend((0..99).map(|n| Changed::Eval(muster_domain::id::EvalId([n; 16]))));
+        let applied = Applied {
+            response: fsm::Response::Done,
+            effects: Vec::new(),
+            changed,
+            passed: Vec::new(),
+        };
+
+        let batch = Batch::capture(LogIndex(8), "X", &state, &applied, Vec::new()).unwrap();
+
+        assert_eq!((batch.len(), batch.rows.capacity()), (1, 1));
     }
 
     #[test]
