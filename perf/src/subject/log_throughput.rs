@@ -223,6 +223,7 @@ impl Place {
                 limits: LIMITS,
                 on_full: OnFull::Block,
                 rate: None,
+                begins: true,
             };
             streams.push(runtime.block_on(ring.attach(spec))?);
         }

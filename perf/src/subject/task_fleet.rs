@@ -53,7 +53,7 @@ const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
 /// The most tasks that are asked for.
 const MANY: u32 = 5_000;
 /// Files that an agent has open for each task that writes nothing.
-const FILES_PER_TASK: u63 = 3;
+const FILES_PER_TASK: u64 = 3;
 /// Longest wait for anything.
 const DEADLINE: Duration = Duration::from_mins(3);
 /// A pause between two looks.
