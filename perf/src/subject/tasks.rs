@@ -1,4 +1,4 @@
-//! `tasks`: one-off tasks from being desired to being deleted, end to end.
+//! `tasks` and `tasks_real`: one-off tasks from being desired to being deleted, end to end.
 //!
 //! One real server in this process, its log on this disk with `fdatasync`, and 200 simulated nodes in a child process, the
 //! ones of `place`: each reports a task running as soon as it has it, and completed 200 ms later. Clients desire
@@ -21,7 +21,7 @@
 //! Before the rounds, on a server of its own: tasks that find no room, what the queue takes of memory, and how long one
 //! more takes to be desired beside it.
 //!
-//! After them, with `_real` behind the names: 1 and 4 with one server and one node that is real, with agent and
+//! `tasks_real`, with `_real` behind the names: 1 and 4 with one server and one node that is real, with agent and
 //! driver as processes (those of `task_fleet`), on this machine. Each task is a contained `/bin/true`.
 
 use std::cell::Cell;
@@ -58,7 +58,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Callbacks that wait to be timed: one task at a time is looked at.
 const CALLS_WAITING_MAX: usize = 1;
 
-/// The subject.
+/// The subject `tasks`.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
     // First, and once: what the allocator keeps of other rounds would hide what the queue takes.
@@ -77,6 +77,14 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             round.rate(tasks, "_at_once", End::AtOnce, &mut tally)
         })?;
         three_servers(context, &mut tally)?;
+    }
+    Ok(tally.finish())
+}
+
+/// The subject `tasks_real`.
+pub(crate) fn real(context: &Context) -> anyhow::Result<Vec<Metric>> {
+    let mut tally = Tally::default();
+    for _ in 0..context.rounds() {
         real_processes(context, &mut tally)?;
     }
     Ok(tally.finish())
