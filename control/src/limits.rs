@@ -19,11 +19,10 @@ pub const APPLY_BATCH_MAX: usize = 256;
 pub const EFFECT_BATCHES_MAX: usize = 1024;
 
 /// Events kept for readers of the event stream who come back. The oldest go, and a reader who wants them
-/// is told. Some seconds of a cluster that places as fast as it can; hours of a quiet one. (Nomad keeps those of a
-/// hundred entries.) What the events of jobs that were collected since hold is memory that a collection does not give back.
-pub const EVENTS_MAX: usize = 16 * 1024;
+/// is told. Some ten seconds of a cluster that places as fast as it can; hours of a quiet one.
+pub const EVENTS_MAX: usize = 64 * 1024;
 /// Bytes that those events may hold, by the estimates below.
-pub const EVENT_BYTES_MAX: usize = 16 << 20;
+pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an event of an allocation or evaluation holds: its row, with texts and task states.
 pub const EVENT_ROW_BYTES: usize = 1024;
 /// Bytes that an event of a job holds: a specification of a few groups.
