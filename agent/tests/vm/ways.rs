@@ -1,8 +1,8 @@
 //! The ways out that do not go through an ordinary `connect` or `send`, from a process that is root in the
 //! task's cgroup: each ends at the wall. What no program of this kind can stop is said beside it.
 //!
-//! Not here, because no policy stops them and isolation does: packet sockets (no `NET_RAW`, no `AF_PACKET` in
-//! `contained`), and sockets that a process outside hands in (`driver-native/tests/isolation`).
+//! Not here, because no policy stops them: packet sockets, which isolation does (no `NET_RAW`, no `AF_PACKET` in
+//! `contained`: `driver-native/tests/isolation`), and sockets that a process outside hands in.
 
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
