@@ -48,8 +48,11 @@ pub enum TaskCommand {
         /// Its guid.
         guid: String,
         /// Claim it first, in one go.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "claim")]
         resolve: bool,
+        /// Only if this claim of yours still holds: the number that `resolve` told.
+        #[arg(long, value_name = "CLAIM")]
+        claim: Option<u64>,
     },
     /// Follow what becomes of tasks, as it does.
     Watch(WatchArgs),
@@ -131,14 +134,23 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
         }
         TaskCommand::Resolve { guid } => {
             let answer: TaskResponse = client.put(&path(guid, "/resolving"), &json!({}))?;
-            tell(json, &answer, &format!("{guid} is claimed"))
+            let claim = answer.index;
+            let told = format!(
+                "{guid} is claimed; forget it with: muster task delete --claim {claim} {guid}"
+            );
+            tell(json, &answer, &told)
         }
         TaskCommand::Delete {
             guid,
             resolve: first,
+            claim,
         } => {
-            let rest = if *first { RESOLVE } else { "" };
-            let answer: TaskResponse = client.delete(&path(guid, rest))?;
+            let rest = match claim {
+                Some(claim) => format!("?claim={claim}"),
+                None if *first => RESOLVE.to_owned(),
+                None => String::new(),
+            };
+            let answer: TaskResponse = client.delete(&path(guid, &rest))?;
             tell(json, &answer, &format!("{guid} is forgotten"))
         }
         TaskCommand::Watch(args) => watch(client, json, args),

@@ -179,8 +179,9 @@ pub struct OneOff {
     pub end: Option<End>,
     /// When it first was completed; retention counts from here, whatever happened since.
     pub first_completed_at: Option<Timestamp>,
-    /// Until when a claim on its result holds, in state `Resolving`.
-    pub claimed_until: Option<Timestamp>,
+    /// In state `Resolving`, until when the claim on its result holds; of a task that was told to end and whose node is
+    /// out of reach, until when it may run there.
+    pub until: Option<Timestamp>,
     /// Its completion callback, where it has one.
     pub callback: Option<Callback>,
     /// When it was desired.
@@ -231,7 +232,7 @@ impl OneOff {
             started_at: None,
             end: None,
             first_completed_at: None,
-            claimed_until: None,
+            until: None,
             callback,
             created_at: at,
             updated_at: at,
@@ -244,6 +245,12 @@ impl OneOff {
     #[must_use]
     pub fn job_key(&self) -> JobKey {
         job_key(&self.guid)
+    }
+
+    /// The claim that holds on its result: the entry that made it. Nothing changes a row while its claim holds.
+    #[must_use]
+    pub fn claim(&self) -> Option<LogIndex> {
+        (self.state == OneOffState::Resolving).then_some(self.modify_index)
     }
 
     /// Whether a callback is still to be delivered.

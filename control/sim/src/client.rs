@@ -174,7 +174,7 @@ fn step(dice: &mut Dice) -> OneOffChange {
             for_callback: false,
         },
         2 => OneOffStep::Resolve,
-        _ => OneOffStep::Delete,
+        _ => OneOffStep::DeleteClaimed { claim: None },
     };
     OneOffChange {
         guid: guid(dice),

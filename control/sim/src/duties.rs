@@ -16,7 +16,7 @@ use muster_control_core::limits::CALLBACK_CLAIM;
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::state::State;
 use muster_domain::eval::EvalStatus;
-use muster_domain::id::{AllocId, NodeId, Timestamp};
+use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::{OneOff, Phase};
 
@@ -179,25 +179,35 @@ impl Duties {
         let row = alloc.and_then(|alloc| state.one_offs().get(&alloc.job_key().job_id));
         let row = row.filter(|row| row.alloc_id.as_ref() == Some(alloc_id));
         if let Some(row) = row.filter(|row| row.phase == Phase::Delivering)
-            && let Some(until) = row.claimed_until
+            && let Some((claim, until)) = row.claim().zip(row.until)
         {
-            self.call(row, until, at, env);
+            self.call(row, claim, until, (at, env));
         }
     }
 
     /// Makes a callback that is claimed until then, if there is time for it.
-    fn call(&mut self, row: &OneOff, until: Timestamp, at: Timestamp, env: &mut Env) {
+    fn call(
+        &mut self,
+        row: &OneOff,
+        claim: LogIndex,
+        until: Timestamp,
+        (at, env): (Timestamp, &mut Env),
+    ) {
         if until <= at.plus(2 * limits::CALLBACK_WAIT) {
             return;
         }
         let ends = env.now.plus(env.dice.millis(1, 10_000));
         env.oracle.calls(&row.guid, row.create_index, env.now, ends);
         let step = match env.dice.below(4) {
-            0 => OneOffStep::CallbackFailed { next_at: None },
-            1 => OneOffStep::CallbackFailed {
+            0 => OneOffStep::CallbackTried {
+                claim,
+                next_at: None,
+            },
+            1 => OneOffStep::CallbackTried {
+                claim,
                 next_at: Some(at.plus(limits::CALLBACK_WAIT)),
             },
-            _ => OneOffStep::Delete,
+            _ => OneOffStep::DeleteClaimed { claim: Some(claim) },
         };
         let change = converge::change(row, step);
         self.callbacks.under_way.push(Call { ends, change });
@@ -271,8 +281,9 @@ impl Duties {
                     return;
                 };
                 for (row, refusal) in rows.iter().zip(outcomes) {
-                    if refusal.is_none() {
-                        self.call(row, until, at, env);
+                    let claim = state.one_offs().get(&row.guid).and_then(|row| row.claim());
+                    if let Some(claim) = claim.filter(|_| refusal.is_none()) {
+                        self.call(row, claim, until, (at, env));
                     }
                 }
             }

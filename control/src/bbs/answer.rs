@@ -120,7 +120,9 @@ impl From<OneOffRefusal> for Error {
                 Kind::ResourceNotFound,
                 "the requested resource could not be found",
             ),
-            OneOffRefusal::Transition { .. } => Self::of(Kind::InvalidStateTransition, refusal),
+            OneOffRefusal::Transition { .. } | OneOffRefusal::Claimed { .. } => {
+                Self::of(Kind::InvalidStateTransition, refusal)
+            }
         }
     }
 }

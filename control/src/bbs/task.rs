@@ -182,7 +182,9 @@ async fn delete(
     context: Context,
     request: TaskGuidRequest,
 ) -> Result<TaskLifecycleResponse, Error> {
-    change(&context, named(request)?, OneOffStep::Delete).await
+    // Diego's clients do not name their claims.
+    let step = OneOffStep::DeleteClaimed { claim: None };
+    change(&context, named(request)?, step).await
 }
 
 async fn change(

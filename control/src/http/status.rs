@@ -166,7 +166,9 @@ impl ApiError {
             Self::Rejected(Rejection::OneOff(refusal)) => match refusal {
                 OneOffRefusal::Exists(_) => kind::RESOURCE_EXISTS,
                 OneOffRefusal::Unknown(_) => kind::RESOURCE_NOT_FOUND,
-                OneOffRefusal::Transition { .. } => kind::INVALID_STATE_TRANSITION,
+                OneOffRefusal::Transition { .. } | OneOffRefusal::Claimed { .. } => {
+                    kind::INVALID_STATE_TRANSITION
+                }
             },
             _ => return None,
         };
@@ -199,7 +201,11 @@ impl ApiError {
                 | Rejection::UnknownAlloc(_)
                 | Rejection::OneOff(OneOffRefusal::Unknown(_)) => StatusCode::NOT_FOUND,
                 Rejection::CheckIndex { .. }
-                | Rejection::OneOff(OneOffRefusal::Exists(_) | OneOffRefusal::Transition { .. })
+                | Rejection::OneOff(
+                    OneOffRefusal::Exists(_)
+                    | OneOffRefusal::Transition { .. }
+                    | OneOffRefusal::Claimed { .. },
+                )
                 | Rejection::Draining(_)
                 | Rejection::ConfigIndex { .. }
                 | Rejection::KeyReused { .. } => StatusCode::CONFLICT,

@@ -210,7 +210,8 @@ async fn delete(
     let step = if query.flag("resolve")? {
         OneOffStep::Resolve
     } else {
-        OneOffStep::Delete
+        let claim = query.number("claim")?.map(LogIndex);
+        OneOffStep::DeleteClaimed { claim }
     };
     change(&http, &query, guid, step).await
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use muster_control_core::converge;
 use muster_control_core::fsm::{Command, OneOffChange, OneOffStep, Response};
 use muster_control_core::state::{State, place_of};
-use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
@@ -36,7 +36,7 @@ pub(super) struct OneOffs {
     claiming: JoinSet<(Claims, Proposed)>,
     /// Callbacks that are claimed and not made yet.
     claimed: VecDeque<Arc<OneOff>>,
-    calls: JoinSet<(Arc<OneOff>, Delivery)>,
+    calls: JoinSet<(Call, Delivery)>,
     /// Callbacks claimed or being made, by guid: where to.
     under_way: BTreeMap<String, String>,
     /// The place that was served last: the next one begins after it.
@@ -45,6 +45,13 @@ pub(super) struct OneOffs {
     outcomes: Vec<OneOffChange>,
     /// Being written; at most one entry.
     writing: JoinSet<(Vec<String>, Proposed)>,
+}
+
+/// A callback that is being made, and the claim that it is made under.
+#[derive(Debug)]
+struct Call {
+    row: Arc<OneOff>,
+    claim: LogIndex,
 }
 
 /// Callbacks that are being claimed.
@@ -113,8 +120,11 @@ impl OneOffs {
         };
         let latest = latest(self.control.now());
         for row in std::mem::take(&mut self.claimed) {
-            let is_over = row.claimed_until.is_none_or(|until| until <= latest);
-            if is_over || self.under_way.contains_key(&row.guid) {
+            let is_over = row.until.is_none_or(|until| until <= latest);
+            let Some(claim) = row.claim().filter(|_| !is_over) else {
+                continue;
+            };
+            if self.under_way.contains_key(&row.guid) {
                 continue;
             }
             let place = place_of(&row.definition.completion_callback_url);
@@ -125,7 +135,7 @@ impl OneOffs {
                 continue;
             }
             self.under_way.insert(row.guid.clone(), place.to_owned());
-            self.call(&caller, row);
+            self.call(&caller, Call { row, claim });
         }
     }
 
@@ -133,11 +143,11 @@ impl OneOffs {
         self.under_way.values().filter(|it| *it == place).count()
     }
 
-    fn call(&mut self, caller: &Caller, row: Arc<OneOff>) {
+    fn call(&mut self, caller: &Caller, call: Call) {
         let caller = caller.clone();
         self.calls.spawn_blocking(move || {
-            let delivery = caller.call(&row);
-            (row, delivery)
+            let delivery = caller.call(&call.row);
+            (call, delivery)
         });
     }
 
@@ -235,24 +245,24 @@ impl OneOffs {
     fn claimed(&mut self, claims: Claims, proposed: Proposed) {
         let Claims { rows, until } = claims;
         let is_in_time = until > latest(self.control.now());
-        let outcomes = match proposed {
-            Ok((_, Response::OneOffsChanged { outcomes })) => outcomes,
-            Ok((_, other)) => {
+        let (claim, outcomes) = match proposed {
+            Ok((claim, Response::OneOffsChanged { outcomes })) => (claim, outcomes),
+            Ok((claim, other)) => {
                 tracing::error!(
                     ?other,
                     "claims of callbacks were answered with something else"
                 );
-                Vec::new()
+                (claim, Vec::new())
             }
             Err(error) => {
                 self.failed(&error);
-                Vec::new()
+                (LogIndex(0), Vec::new())
             }
         };
         let mut outcomes = outcomes.into_iter();
         for row in rows {
             match (outcomes.next(), self.caller.clone()) {
-                (Some(None), Some(caller)) if is_in_time => self.call(&caller, row),
+                (Some(None), Some(caller)) if is_in_time => self.call(&caller, Call { row, claim }),
                 // A client was faster, nobody knows, or the entry took so long that others may call soon.
                 _ => {
                     self.under_way.remove(&row.guid);
@@ -261,11 +271,13 @@ impl OneOffs {
         }
     }
 
-    fn called(&mut self, row: &OneOff, delivery: Delivery) {
+    fn called(&mut self, call: &Call, delivery: Delivery) {
+        let Call { row, claim } = call;
+        let claim = *claim;
         let step = match delivery {
             Delivery::Taken { status } => {
                 tracing::debug!(task = row.guid, status, "a callback was taken");
-                OneOffStep::Delete
+                OneOffStep::DeleteClaimed { claim: Some(claim) }
             }
             Delivery::Failed { reason } => {
                 let next_at = self.next_try(row);
@@ -275,7 +287,7 @@ impl OneOffs {
                 } else {
                     tracing::warn!(task = row.guid, url, reason, "a callback is given up");
                 }
-                OneOffStep::CallbackFailed { next_at }
+                OneOffStep::CallbackTried { claim, next_at }
             }
         };
         self.outcomes.push(converge::change(row, step));
@@ -319,7 +331,7 @@ impl OneOffs {
                 Err(error) => self.broken(&error),
             },
             Some(done) = self.calls.join_next() => match done {
-                Ok((row, delivery)) => self.called(&row, delivery),
+                Ok((call, delivery)) => self.called(&call, delivery),
                 Err(error) => self.broken(&error),
             },
             Some(done) = self.writing.join_next() => match done {

@@ -150,7 +150,12 @@ impl<T: Request> Lane<T> {
     ) -> Answer<T::Done> {
         if let Some(key) = key {
             let command = T::command(control, vec![request]).await;
-            let proposed = control.propose_keyed(key, command).await;
+            let proposed = control.propose_keyed(key.clone(), command).await;
+            // The same again is answered as before, and with the entry in which it was done: it may be a claim's number.
+            let state = control.state();
+            let first = state.answers().get(&key).map(|answer| answer.index);
+            let proposed = proposed
+                .map(|(index, response)| (first.map_or(index, |it| it.min(index)), response));
             return split::<T>(proposed, 1).remove(0);
         }
         let waited = limits::PROPOSE_WAIT;

@@ -216,7 +216,7 @@ impl TaskStatus {
             started_at,
             end,
             first_completed_at,
-            claimed_until: _,
+            until: _,
             callback,
             created_at,
             updated_at,

@@ -85,13 +85,24 @@ impl Command {
     }
 
     /// What tells two writes apart. What a server adds to each try is not part of it: the time, the end of
-    /// a dispatched job's id, the time of a launch that somebody forces, or the places that were found.
+    /// a dispatched job's id, the time of a launch that somebody forces, the end of a claim, or the places that were
+    /// found.
     fn fingerprint(&mut self) -> u64 {
         if let Self::PlaceOneOffs { tasks, .. } = self {
             // Where there is room is found anew each time.
             let tasks = tasks.iter().map(|(task, _)| task.clone()).collect();
             let at = Timestamp(0);
             return Self::DesireOneOffs { tasks, at }.fingerprint();
+        }
+        if let Self::ChangeOneOffs { changes, .. } = self
+            && changes.iter().any(|change| change.step.ends_later())
+        {
+            let mut changes = changes.clone();
+            for change in &mut changes {
+                change.step = change.step.without_end();
+            }
+            let at = Timestamp(0);
+            return Self::ChangeOneOffs { changes, at }.fingerprint();
         }
         if let Self::PlaceJob {
             spec, check_index, ..

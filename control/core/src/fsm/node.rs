@@ -110,13 +110,18 @@ pub(super) fn set_status(
 
 /// Whether something on the node may be out of reach for a time without being lost.
 fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
-    change
-        .state
-        .allocs_on(node_id)
-        .any(|alloc| !alloc.is_terminal() && alloc.group().disconnect.lost_after.is_some())
+    change.state.allocs_on(node_id).any(|alloc| {
+        let is_over = if alloc.job_key().is_one_off() {
+            alloc.client_status().is_terminal()
+        } else {
+            alloc.is_terminal()
+        };
+        !is_over && alloc.group().disconnect.lost_after.is_some()
+    })
 }
 
-/// What was told to stop and is on a node that is gone is lost: nobody will say more of it.
+/// What was told to stop and is on a node that is gone is lost: nobody will say more of it. A one-off task is out of
+/// reach until its agent must have ended it: whoever cancelled it is told that nothing of it runs when that is so.
 fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
     let stopping: Vec<u64> = change
         .state
@@ -125,9 +130,18 @@ fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
         .map(AllocView::key)
         .collect();
     for key in stopping {
-        change.decide(key, |row| {
-            row.set_client(ClientStatus::Lost, "its node is down");
-        });
+        let is_one_off = |alloc: AllocView<'_>| alloc.job_key().is_one_off();
+        let at = change.at;
+        if change.state.allocs.at(key).is_some_and(is_one_off) {
+            change.decide(key, |row| {
+                row.set_client(ClientStatus::Unknown, "its node is out of reach");
+                row.set_unreachable(Some(at));
+            });
+        } else {
+            change.decide(key, |row| {
+                row.set_client(ClientStatus::Lost, "its node is down");
+            });
+        }
     }
 }
 

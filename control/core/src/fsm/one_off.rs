@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics, Score};
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
-use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
+use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobStatus};
+use muster_domain::node::NodeStatus;
 use muster_domain::one_off::{
     self, Callback, Definition, End, OneOff, OneOffState, Phase, job_key,
 };
@@ -84,20 +85,57 @@ pub enum OneOffStep {
         /// To deliver its callback.
         for_callback: bool,
     },
-    /// Forget it; the claim's holder has what it wanted.
+    /// Forget it, whoever holds its claim. Written by servers that did not tell claims apart.
     Delete,
     /// Do what is due by time: expire it, end a claim, forget it.
     Converge,
-    /// Its callback could not be delivered.
+    /// Its callback could not be delivered, whoever holds its claim. Written by servers that did not tell claims apart.
     CallbackFailed {
         /// Not to be tried again before; `None`: never.
         next_at: Option<Timestamp>,
     },
     /// Claim its result and forget it: whoever asks has what he wanted.
     Resolve,
+    /// Forget it; the claim's holder has what it wanted.
+    DeleteClaimed {
+        /// The holder's claim ([`OneOff::claim`]). `None`: a client's, whichever holds.
+        claim: Option<LogIndex>,
+    },
+    /// Its callback could not be delivered.
+    CallbackTried {
+        /// The claim that it was made under.
+        claim: LogIndex,
+        /// Not to be tried again before; `None`: never.
+        next_at: Option<Timestamp>,
+    },
 }
 
 impl OneOffStep {
+    /// Whether it ends at a time that a server adds.
+    pub(super) fn ends_later(self) -> bool {
+        self != self.without_end()
+    }
+
+    /// The same step whenever it is asked for.
+    pub(super) fn without_end(self) -> Self {
+        match self {
+            Self::Claim {
+                until: _,
+                for_callback,
+            } => Self::Claim {
+                until: Timestamp(0),
+                for_callback,
+            },
+            Self::Cancel
+            | Self::Delete
+            | Self::Converge
+            | Self::CallbackFailed { .. }
+            | Self::Resolve
+            | Self::DeleteClaimed { .. }
+            | Self::CallbackTried { .. } => self,
+        }
+    }
+
     /// The oldest format of commands that knows it.
     pub(super) fn version(self) -> u32 {
         match self {
@@ -107,6 +145,7 @@ impl OneOffStep {
             | Self::Converge
             | Self::CallbackFailed { .. } => 1,
             Self::Resolve => 2,
+            Self::DeleteClaimed { .. } | Self::CallbackTried { .. } => 4,
         }
     }
 }
@@ -127,6 +166,14 @@ pub enum OneOffRefusal {
         from: OneOffState,
         /// Where it was to go.
         to: OneOffState,
+    },
+    /// Its claim is not the one that was named, or is its callback's.
+    #[error("task {guid} is claimed {}", if *by_callback { "by its callback, which is being made" } else { "by another client" })]
+    Claimed {
+        /// The task.
+        guid: String,
+        /// Its callback is being made.
+        by_callback: bool,
     },
 }
 
@@ -320,20 +367,31 @@ fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefu
             forget(change, &row);
         }
         (
-            OneOffStep::Claim { .. } | OneOffStep::Delete | OneOffStep::Resolve,
+            OneOffStep::Claim { .. }
+            | OneOffStep::Delete
+            | OneOffStep::DeleteClaimed { .. }
+            | OneOffStep::Resolve,
             OneOffState::Pending | OneOffState::Running,
         )
         | (OneOffStep::Claim { .. } | OneOffStep::Resolve, OneOffState::Resolving)
-        | (OneOffStep::Delete, OneOffState::Completed) => {
+        | (OneOffStep::Delete | OneOffStep::DeleteClaimed { .. }, OneOffState::Completed) => {
             return Err(refused(OneOffState::Resolving));
         }
         (OneOffStep::Delete, OneOffState::Resolving) => forget(change, &row),
+        (OneOffStep::DeleteClaimed { claim }, OneOffState::Resolving) => {
+            held(&row, claim)?;
+            forget(change, &row);
+        }
         (OneOffStep::Converge, _) => converge(change, &row),
         (OneOffStep::CallbackFailed { next_at }, OneOffState::Resolving) => {
             callback_failed(change, &row, next_at);
         }
+        (OneOffStep::CallbackTried { claim, next_at }, OneOffState::Resolving) => {
+            held(&row, Some(claim))?;
+            callback_failed(change, &row, next_at);
+        }
         (
-            OneOffStep::CallbackFailed { .. },
+            OneOffStep::CallbackFailed { .. } | OneOffStep::CallbackTried { .. },
             OneOffState::Pending | OneOffState::Running | OneOffState::Completed,
         ) => return Err(refused(OneOffState::Completed)),
     }
@@ -370,9 +428,26 @@ fn claimed(row: &OneOff, until: Timestamp, for_callback: bool) -> OneOff {
         } else {
             Phase::Resolving
         },
-        claimed_until: Some(until),
+        until: Some(until),
         ..row.clone()
     }
+}
+
+/// Whether `claim` holds on the result of `row`: who comes late has no say in what another does with it. A client that
+/// names none, as Diego's cannot, may mean any client's.
+fn held(row: &OneOff, claim: Option<LogIndex>) -> Result<(), OneOffRefusal> {
+    let by_callback = row.phase == Phase::Delivering;
+    let is_held = match claim {
+        Some(_) => row.claim() == claim,
+        None => !by_callback,
+    };
+    if is_held {
+        return Ok(());
+    }
+    Err(OneOffRefusal::Claimed {
+        guid: row.guid.clone(),
+        by_callback,
+    })
 }
 
 fn callback_failed(change: &mut Change<'_>, row: &OneOff, next_at: Option<Timestamp>) {
@@ -384,7 +459,7 @@ fn callback_failed(change: &mut Change<'_>, row: &OneOff, next_at: Option<Timest
     change.put_one_off(OneOff {
         state: OneOffState::Completed,
         phase: Phase::Completed,
-        claimed_until: None,
+        until: None,
         callback,
         ..row.clone()
     });
@@ -396,6 +471,7 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
         return;
     }
     match row.state {
+        OneOffState::Running if row.phase == Phase::Unreachable => give_up(change, row),
         OneOffState::Pending | OneOffState::Running => {
             end_early(change, row, one_off::NOT_STARTED);
         }
@@ -403,10 +479,36 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
         OneOffState::Resolving => change.put_one_off(OneOff {
             state: OneOffState::Completed,
             phase: Phase::Completed,
-            claimed_until: None,
+            until: None,
             ..row.clone()
         }),
     }
+}
+
+/// Takes a task that was told to end for ended, for its node is gone. If the node is back, its agent knows and will tell.
+fn give_up(change: &mut Change<'_>, row: &OneOff) {
+    if !row.node_id.is_some_and(|id| is_gone(change.state, &id)) {
+        let until = Some(change.at.plus(one_off::LOST_AFTER));
+        change.put_one_off(OneOff {
+            until,
+            ..row.clone()
+        });
+        return;
+    }
+    if let Some(key) = the_alloc(change.state, &row.job_key()).map(AllocView::key) {
+        change.stop(key, "its node is down", Some(ClientStatus::Lost));
+    }
+}
+
+/// Whether nothing is to be heard of a node.
+fn is_gone(state: &State, node_id: &NodeId) -> bool {
+    state
+        .nodes
+        .get(node_id)
+        .is_none_or(|node| match node.status {
+            NodeStatus::Down | NodeStatus::Disconnected => true,
+            NodeStatus::Ready | NodeStatus::Initializing => false,
+        })
 }
 
 fn forget(change: &mut Change<'_>, row: &OneOff) {
@@ -512,8 +614,22 @@ pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<End>) {
         | ClientStatus::Failed
         | ClientStatus::Lost => (OneOffState::Running, Phase::Running),
     };
-    if next.ending.is_some() && next.phase != Phase::Unreachable {
-        next.phase = Phase::Cancelling;
+    next.until = None;
+    if next.ending.is_some() {
+        match next.phase {
+            // The evaluation that would give it up is over with its job.
+            Phase::Unreachable => {
+                let from = alloc.unreachable_at().unwrap_or(change.at);
+                next.until = row.until.max(Some(from.plus(one_off::LOST_AFTER)));
+            }
+            Phase::Queued
+            | Phase::Preparing
+            | Phase::Running
+            | Phase::Cancelling
+            | Phase::Completed
+            | Phase::Delivering
+            | Phase::Resolving => next.phase = Phase::Cancelling,
+        }
     }
     if next != *row {
         change.put_one_off(next);
@@ -546,6 +662,7 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: End) {
     let completed = OneOff {
         state: OneOffState::Completed,
         phase: Phase::Completed,
+        until: None,
         end: Some(end),
         first_completed_at: row.first_completed_at.or(Some(at)),
         ..row

@@ -246,8 +246,8 @@ pub fn place_of(url: &str) -> &str {
     to.map_or(url, |length| &url[..from + length])
 }
 
-/// When time alone changes a task: it has not started in time, a claim on it is over, or it was kept long
-/// enough. A task whose callback is owed is kept however long that takes.
+/// When time alone changes a task: it has not started in time, it was told to end and its node is out of reach for too
+/// long, a claim on it is over, or it was kept long enough. A task whose callback is owed is kept however long that takes.
 #[must_use]
 pub fn due_at(row: &OneOff) -> Option<Timestamp> {
     let after =
@@ -257,9 +257,9 @@ pub fn due_at(row: &OneOff) -> Option<Timestamp> {
             Phase::Queued | Phase::Preparing => {
                 Some(after(row.created_at, row.definition.start_timeout_ms))
             }
+            Phase::Unreachable => row.until,
             Phase::Running
             | Phase::Cancelling
-            | Phase::Unreachable
             | Phase::Completed
             | Phase::Delivering
             | Phase::Resolving => None,
@@ -268,7 +268,7 @@ pub fn due_at(row: &OneOff) -> Option<Timestamp> {
         OneOffState::Completed => row
             .first_completed_at
             .map(|at| after(at, row.definition.retention_ms)),
-        OneOffState::Resolving => row.claimed_until,
+        OneOffState::Resolving => row.until,
     }
 }
 

@@ -105,11 +105,35 @@ async fn a_task_is_desired_followed_and_resolved() {
         client.get("/v1/domains").await.json(),
         json!([{"domain": "apps", "tasks": 1, "fresh": false}])
     );
-    assert_eq!(change(&client, "a", "resolving").await, 200);
-    let deleted = client.send("DELETE", "/v1/tasks/a", Vec::new()).await;
+    let claim = claimed_twice(&client, "a").await;
+    let path = |claim: u64| format!("/v1/tasks/a?claim={claim}");
+    let (status, kind, message) = refusal(&client, "DELETE", &path(claim + 1), Vec::new()).await;
+    assert_eq!(
+        (status, kind.as_str(), message.as_str()),
+        (
+            409,
+            "InvalidStateTransition",
+            "task a is claimed by another client"
+        )
+    );
+    let deleted = client.send("DELETE", &path(claim), Vec::new()).await;
     assert_eq!(deleted.status, 200);
     assert_eq!(client.get("/v1/tasks/a").await.status, 404);
     test.server.shutdown().await;
+}
+
+/// The number of a claim whose first answer was lost.
+async fn claimed_twice(client: &Client, guid: &str) -> u64 {
+    let path = format!("/v1/tasks/{guid}/resolving");
+    let key = [("Idempotency-Key", "claim-1")];
+    let mut claims = Vec::new();
+    for _ in 0..2 {
+        let answer = client.send_with(&key, "PUT", &path, Vec::new()).await;
+        assert_eq!(answer.status, 200);
+        claims.push(answer.json()["index"].as_u64().unwrap());
+    }
+    assert_eq!(claims[0], claims[1]);
+    claims[0]
 }
 
 /// An agent whose node takes work, as the server's state has it.

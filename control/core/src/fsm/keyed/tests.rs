@@ -5,6 +5,7 @@ use muster_domain::id::JobKey;
 use muster_domain::job::JobSpec;
 
 use super::*;
+use crate::fsm::{OneOffChange, OneOffStep};
 use crate::snapshot;
 use crate::state::check;
 
@@ -44,7 +45,7 @@ fn a_repeated_key_is_answered_alike_and_changes_nothing() {
     assert_eq!(state.evals().len(), 1);
 }
 
-/// Each try has another suffix, and another time where a launch is forced: it is the same write.
+/// Each try has another suffix, another time where a launch is forced, and another end of a claim: it is the same write.
 #[test]
 fn what_the_server_adds_tells_no_writes_apart() {
     let dispatch = |suffix: &str| Command::DispatchJob {
@@ -66,7 +67,22 @@ fn what_the_server_adds_tells_no_writes_apart() {
     let forced = launch(1, true).fingerprint() == launch(2, true).fingerprint();
     let by_time = launch(1, false).fingerprint() == launch(2, false).fingerprint();
 
+    let claim = |until, for_callback| Command::ChangeOneOffs {
+        changes: vec![OneOffChange {
+            guid: "task-1".to_owned(),
+            generation: None,
+            step: OneOffStep::Claim {
+                until: Timestamp(until),
+                for_callback,
+            },
+        }],
+        at: Timestamp(1),
+    };
+    let claims = claim(1, false).fingerprint() == claim(2, false).fingerprint();
+    let callbacks = claim(1, true).fingerprint() == claim(1, false).fingerprint();
+
     assert_eq!((same, forced, by_time), (true, true, false));
+    assert_eq!((claims, callbacks), (true, false));
     let mut kept = dispatch("a");
     kept.fingerprint();
     assert_eq!(kept, dispatch("a"));

@@ -296,6 +296,28 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             },
         ),
         (
+            "claims_of_one_offs",
+            Command::ChangeOneOffs {
+                changes: [
+                    OneOffStep::DeleteClaimed { claim: None },
+                    OneOffStep::DeleteClaimed {
+                        claim: Some(LogIndex(8)),
+                    },
+                    OneOffStep::CallbackTried {
+                        claim: LogIndex(8),
+                        next_at: Some(AT),
+                    },
+                ]
+                .map(|step| OneOffChange {
+                    guid: "task-1".to_owned(),
+                    generation: None,
+                    step,
+                })
+                .into(),
+                at: AT,
+            },
+        ),
+        (
             "resolve_one_off",
             Command::ChangeOneOffs {
                 changes: vec![OneOffChange {
@@ -555,6 +577,7 @@ fn commands_read_back_what_they_wrote() {
         let version = match name {
             "place_one_offs" | "resolve_one_off" => 2,
             "place_job" => 3,
+            "claims_of_one_offs" => 4,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

@@ -128,6 +128,14 @@ fn one_off_step() -> impl Strategy<Value = OneOffStep> {
         }),
         Just(OneOffStep::Delete),
         Just(OneOffStep::Resolve),
+        proptest::option::of((0_u64..40).prop_map(LogIndex))
+            .prop_map(|claim| OneOffStep::DeleteClaimed { claim }),
+        (0_u64..40)
+            .prop_map(LogIndex)
+            .prop_map(move |claim| OneOffStep::CallbackTried {
+                claim,
+                next_at: Some(until)
+            }),
         Just(OneOffStep::Converge),
         proptest::option::of(Just(until))
             .prop_map(|next_at| OneOffStep::CallbackFailed { next_at }),

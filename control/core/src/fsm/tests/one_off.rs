@@ -148,6 +148,12 @@ fn every_call_in_every_state_does_what_the_table_says() {
     let no =
         |from: OneOffState, to: OneOffState| Err(format!("Cannot transition from {from} to {to}"));
     let failed = OneOffStep::CallbackFailed { next_at: None };
+    let forget = OneOffStep::DeleteClaimed { claim: None };
+    let tried = OneOffStep::CallbackTried {
+        claim: LogIndex(1),
+        next_at: None,
+    };
+    let other = || Err("task task-1 is claimed by another client".to_owned());
     let table = [
         (OneOffStep::Cancel, None, missing()),
         (OneOffStep::Cancel, Some(Pending), Ok(Some(Completed))),
@@ -177,6 +183,11 @@ fn every_call_in_every_state_does_what_the_table_says() {
             no(Completed, Resolving),
         ),
         (OneOffStep::Delete, Some(Resolving), Ok(None)),
+        (forget, None, missing()),
+        (forget, Some(Pending), no(Pending, Resolving)),
+        (forget, Some(Running), no(Running, Resolving)),
+        (forget, Some(Completed), no(Completed, Resolving)),
+        (forget, Some(Resolving), Ok(None)),
         (OneOffStep::Resolve, None, missing()),
         (OneOffStep::Resolve, Some(Pending), no(Pending, Resolving)),
         (OneOffStep::Resolve, Some(Running), no(Running, Resolving)),
@@ -192,6 +203,11 @@ fn every_call_in_every_state_does_what_the_table_says() {
         (failed, Some(Running), no(Running, Completed)),
         (failed, Some(Completed), no(Completed, Completed)),
         (failed, Some(Resolving), Ok(Some(Completed))),
+        (tried, None, missing()),
+        (tried, Some(Pending), no(Pending, Completed)),
+        (tried, Some(Running), no(Running, Completed)),
+        (tried, Some(Completed), no(Completed, Completed)),
+        (tried, Some(Resolving), other()),
     ];
     for (step, state, expected) in table {
         assert_eq!(outcome(step, state), expected, "{step:?} in {state:?}");
@@ -405,6 +421,72 @@ fn a_keyed_desire_is_the_same_with_another_place() {
     assert_eq!(fixture.cluster.state.one_offs().len(), 1);
 }
 
+/// The claim of the task, and the same task under a claim that came after it.
+fn claimed_again(next: OneOffStep) -> (LogIndex, Fixture) {
+    let mut fixture = Fixture::at(Some(OneOffState::Resolving));
+    let first = fixture.row().claim().unwrap();
+    fixture.cluster.now = fixture.row().until.unwrap();
+    fixture.converge();
+    assert_eq!(fixture.row().claim(), None);
+    assert_eq!(fixture.step(next), None);
+    assert_ne!(fixture.row().claim(), Some(first));
+    (first, fixture)
+}
+
+/// Each of two clients does what it wants with the result while its own claim holds, and not after.
+#[test]
+fn who_comes_late_does_not_end_the_claim_of_another() {
+    let until = Timestamp::from_millis(2_000_000);
+    for for_callback in [false, true] {
+        let next = OneOffStep::Claim {
+            until,
+            for_callback,
+        };
+        let (late, mut fixture) = claimed_again(next);
+        let row = fixture.row();
+        let refused = OneOffRefusal::Claimed {
+            guid: GUID.to_owned(),
+            by_callback: for_callback,
+        };
+        let late_steps = [
+            OneOffStep::DeleteClaimed { claim: Some(late) },
+            OneOffStep::CallbackTried {
+                claim: late,
+                next_at: None,
+            },
+        ];
+        for step in late_steps {
+            assert_eq!(fixture.step(step), Some(refused.clone()), "{step:?}");
+        }
+        assert_eq!(fixture.row(), row);
+
+        let claim = row.claim();
+
+        assert_eq!(fixture.step(OneOffStep::DeleteClaimed { claim }), None);
+        assert!(fixture.cluster.state.one_offs().is_empty());
+    }
+}
+
+/// Diego's clients name no claim: they may end a client's, and none of a callback.
+#[test]
+fn a_callback_is_not_ended_by_who_names_no_claim() {
+    let mut fixture = called_back(0);
+    let refused = OneOffRefusal::Claimed {
+        guid: GUID.to_owned(),
+        by_callback: true,
+    };
+    let forget = OneOffStep::DeleteClaimed { claim: None };
+
+    assert_eq!(fixture.step(forget), Some(refused));
+
+    let tried = OneOffStep::CallbackTried {
+        claim: fixture.row().claim().unwrap(),
+        next_at: None,
+    };
+    assert_eq!(fixture.step(tried), None);
+    assert!(fixture.row().callback.unwrap().given_up);
+}
+
 #[test]
 fn a_result_is_claimed_and_forgotten_in_one_entry() {
     let mut fixture = Fixture::at(Some(OneOffState::Completed));
@@ -452,14 +534,14 @@ fn an_end_claims_its_callback() {
         (OneOffState::Resolving, Phase::Delivering)
     );
     let until = fixture.cluster.now.plus(limits::CALLBACK_CLAIM);
-    assert_eq!(row.claimed_until, Some(until));
+    assert_eq!(row.until, Some(until));
     let claimed = Effect::CallbackClaimed(fixture.alloc());
     assert!(fixture.cluster.effects.contains(&claimed));
     let [completed] = &fixture.cluster.passed[..] else {
         panic!("{:?}", fixture.cluster.passed)
     };
     assert_eq!(completed.state, OneOffState::Completed);
-    assert_eq!((&completed.end, completed.claimed_until), (&row.end, None));
+    assert_eq!((&completed.end, completed.until), (&row.end, None));
     // Nobody has made it: it can be claimed again.
     fixture.cluster.advance(limits::CALLBACK_CLAIM);
     fixture.converge();
@@ -571,6 +653,94 @@ fn a_node_out_of_reach_is_waited_for() {
 
     assert_eq!(fixture.row().failure_reason(), "");
     assert_eq!(fixture.row().state, OneOffState::Completed);
+}
+
+/// Task-1, cancelled, and its node gone, in either order; and when the node was found gone.
+fn cancelled_out_of_reach(cancelled_first: bool) -> (Fixture, Timestamp) {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    if cancelled_first {
+        assert_eq!(fixture.step(OneOffStep::Cancel), None);
+    }
+    let gone_at = fixture.cluster.now;
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Down);
+    fixture.cluster.settle();
+    if !cancelled_first {
+        fixture.cluster.advance(Duration::from_secs(20));
+        assert_eq!(fixture.step(OneOffStep::Cancel), None);
+        fixture.cluster.settle();
+    }
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.phase),
+        (OneOffState::Running, Phase::Unreachable)
+    );
+    (fixture, gone_at)
+}
+
+/// Whoever cancels is told that nothing runs when its agent must have seen to that, and is told then.
+#[test]
+fn a_cancelled_task_out_of_reach_ends_when_its_agent_must_have_ended_it() {
+    for cancelled_first in [true, false] {
+        let (mut fixture, gone_at) = cancelled_out_of_reach(cancelled_first);
+        let end = gone_at.plus(muster_domain::one_off::LOST_AFTER);
+        assert_eq!(fixture.row().until, Some(end), "{cancelled_first}");
+        fixture.cluster.now = Timestamp(end.0 - 1);
+        fixture.converge();
+        assert_eq!(fixture.row().state, OneOffState::Running);
+        fixture.cluster.now = end;
+
+        fixture.converge();
+
+        let row = fixture.row();
+        assert_eq!(
+            (row.state, row.until, row.failure_reason()),
+            (OneOffState::Completed, None, NODE_GONE),
+            "{cancelled_first}"
+        );
+    }
+}
+
+#[test]
+fn a_cancelled_task_is_told_of_by_a_node_that_comes_back() {
+    for cancelled_first in [true, false] {
+        let (mut fixture, gone_at) = cancelled_out_of_reach(cancelled_first);
+        fixture
+            .cluster
+            .node_status(fixture.node_id, NodeStatus::Ready);
+        // It is in reach and has not said what became of the task.
+        fixture.cluster.now = gone_at.plus(muster_domain::one_off::LOST_AFTER);
+        fixture.converge();
+        assert_eq!(fixture.row().state, OneOffState::Running);
+        fixture.report(ClientStatus::Running, None);
+        assert_eq!(
+            (fixture.row().phase, fixture.row().until),
+            (Phase::Cancelling, None)
+        );
+
+        fixture.report(ClientStatus::Complete, Some(End::default()));
+
+        assert_eq!(fixture.row().failure_reason(), CANCELLED);
+    }
+}
+
+/// Each time that its node was in reach its agent begins to count anew.
+#[test]
+fn a_node_that_is_gone_again_is_waited_for_again() {
+    let (mut fixture, gone_at) = cancelled_out_of_reach(true);
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Ready);
+    fixture.cluster.advance(Duration::from_secs(30));
+
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Down);
+
+    let again = gone_at.plus(Duration::from_secs(30));
+    let end = again.plus(muster_domain::one_off::LOST_AFTER);
+    assert_eq!(fixture.row().until, Some(end));
 }
 
 #[test]
