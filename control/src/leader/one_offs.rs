@@ -129,12 +129,12 @@ impl OneOffs {
             }
             let place = place_of(&row.definition.completion_callback_url);
             if self.under_way.len() >= limits::CALLBACKS_MAX
-                || self.busy_at(place) >= limits::CALLBACKS_PER_PLACE_MAX
+                || self.busy_at(&place) >= limits::CALLBACKS_PER_PLACE_MAX
             {
                 self.claimed.push_back(row);
                 continue;
             }
-            self.under_way.insert(row.guid.clone(), place.to_owned());
+            self.under_way.insert(row.guid.clone(), place);
             self.call(&caller, Call { row, claim });
         }
     }

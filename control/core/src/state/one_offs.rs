@@ -2,6 +2,8 @@
 //!
 //! A name stands in several of them and is one piece of memory: a tree copies the keys that lie beside one that it writes.
 
+mod place;
+
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use muster_domain::one_off::{OneOff, OneOffState, Phase};
 
 use super::digest::Digest;
 use super::sets::take_out;
+pub use place::place_of;
 
 /// The table of one-off tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +84,7 @@ impl OneOffs {
 
     /// How many callbacks are claimed that go to where this URL does.
     pub(crate) fn delivering(&self, url: &str) -> usize {
-        self.delivering.get(place_of(url)).copied().unwrap_or(0)
+        self.delivering.get(&*place_of(url)).copied().unwrap_or(0)
     }
 
     /// How many.
@@ -142,7 +145,10 @@ impl OneOffs {
 
     /// Moves a row in the indexes, in those where its place is another.
     fn replace(&mut self, guid: &Arc<str>, old: Option<Places<'_>>, new: Option<Places<'_>>) {
-        let domain = (old.map(|old| old.domain), new.map(|new| new.domain));
+        let domain = (
+            old.as_ref().map(|old| old.domain),
+            new.as_ref().map(|new| new.domain),
+        );
         if domain.0 != domain.1 {
             if let Some(old) = domain.0 {
                 take_out(&mut self.domains, old, &**guid);
@@ -152,7 +158,10 @@ impl OneOffs {
                 guids.insert(Arc::clone(guid));
             }
         }
-        let due = (old.and_then(|old| old.due), new.and_then(|new| new.due));
+        let due = (
+            old.as_ref().and_then(|old| old.due),
+            new.as_ref().and_then(|new| new.due),
+        );
         if due.0 != due.1 {
             if let Some(at) = due.0 {
                 self.due.remove(&(at, Arc::clone(guid)));
@@ -161,33 +170,27 @@ impl OneOffs {
                 self.due.insert((at, Arc::clone(guid)));
             }
         }
-        let callback = (
-            old.and_then(|old| old.callback),
-            new.and_then(|new| new.callback),
-        );
-        if callback.0 != callback.1 {
-            if let Some((place, at)) = callback.0 {
-                take_out(&mut self.callbacks, place, &(at, Arc::clone(guid)));
+        let (old_callback, old_delivering) = old.map(Places::of_callback).unwrap_or_default();
+        let (new_callback, new_delivering) = new.map(Places::of_callback).unwrap_or_default();
+        if old_callback != new_callback {
+            if let Some((place, at)) = old_callback {
+                take_out(&mut self.callbacks, &*place, &(at, Arc::clone(guid)));
             }
-            if let Some((place, at)) = callback.1 {
+            if let Some((place, at)) = new_callback {
                 let callbacks = self.callbacks.entry(Arc::from(place)).or_default();
                 callbacks.insert((at, Arc::clone(guid)));
             }
         }
-        let delivering = (
-            old.and_then(|old| old.delivering),
-            new.and_then(|new| new.delivering),
-        );
-        if delivering.0 != delivering.1 {
-            if let Some(place) = delivering.0
-                && let Some(count) = self.delivering.get(place).copied()
+        if old_delivering != new_delivering {
+            if let Some(place) = old_delivering
+                && let Some(count) = self.delivering.get(&*place).copied()
             {
                 match count - 1 {
-                    0 => self.delivering.remove(place),
+                    0 => self.delivering.remove(&*place),
                     less => self.delivering.insert(Arc::from(place), less),
                 };
             }
-            if let Some(place) = delivering.1 {
+            if let Some(place) = new_delivering {
                 *self.delivering.entry(Arc::from(place)).or_default() += 1;
             }
         }
@@ -217,13 +220,13 @@ impl OneOffs {
 }
 
 /// Where a row is in the indexes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Places<'a> {
     domain: &'a str,
     due: Option<Timestamp>,
-    callback: Option<(&'a str, Timestamp)>,
+    callback: Option<(String, Timestamp)>,
     /// Where its callback goes, if that is claimed.
-    delivering: Option<&'a str>,
+    delivering: Option<String>,
 }
 
 impl<'a> Places<'a> {
@@ -236,14 +239,11 @@ impl<'a> Places<'a> {
             delivering: (row.phase == Phase::Delivering).then(place),
         }
     }
-}
 
-/// Scheme, host and port of a URL: where a callback goes to.
-#[must_use]
-pub fn place_of(url: &str) -> &str {
-    let from = url.find("://").map_or(0, |at| at + 3);
-    let to = url[from..].find(['/', '?', '#']);
-    to.map_or(url, |length| &url[..from + length])
+    /// What it is owed, and where it is being delivered.
+    fn of_callback(self) -> (Option<(String, Timestamp)>, Option<String>) {
+        (self.callback, self.delivering)
+    }
 }
 
 /// When time alone changes a task: it has not started in time, it was told to end and its node is out of reach for too

@@ -513,9 +513,9 @@ fn called_back(others: usize) -> Fixture {
     fixture.cluster.unchecked = others > 0;
     for other in 0..others {
         let guid = format!("other-{other}");
-        fixture
-            .desire_as(&guid, "apps", "http://localhost/other")
-            .unwrap();
+        // The same place, written differently.
+        let url = format!("HTTP://{other}@LOCALHOST.:80/other");
+        fixture.desire_as(&guid, "apps", &url).unwrap();
         let mut row = (**fixture.cluster.state.one_offs().get(&guid).unwrap()).clone();
         row.phase = Phase::Delivering;
         fixture.cluster.state.one_offs.put(row);
