@@ -4,7 +4,8 @@
 //! differ from one version of a library to the next. Deliberately absent: what a name resolves to. Whoever has
 //! many names has many places.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+// Of `core`, which has addresses and no sockets.
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Scheme, host and port of a URL: in lower case, without the user, the scheme's own port or the dot after a
 /// name, and an address in its usual form. What is no URL is a place of its own.
@@ -58,7 +59,7 @@ fn host_of(host: &str) -> String {
 /// An IPv4 address as resolvers read it: one to four numbers, decimal, octal or hexadecimal, the last of which stands
 /// for all bytes that are left. Source: inet_aton(3).
 fn numbers(host: &str) -> Option<Ipv4Addr> {
-    let mut numbers = Vec::with_capacity(4);
+    let mut numbers = Vec::new();
     for part in host.split('.') {
         if numbers.len() == 4 {
             return None;
