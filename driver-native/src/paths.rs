@@ -6,6 +6,7 @@
 //! every place in a root that a job names: `openat2` beneath a directory that is open, and no link on
 //! the way. What was opened is used by its descriptor, never by its path again.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -57,6 +58,11 @@ pub(crate) enum PathError {
         "{} is not among the files of this node that tasks may download; the operator may allow that: allow_downloads of the native driver's configuration", path.display()
     )]
     NoDownload { path: PathBuf },
+    /// The node does not let tasks put files there.
+    #[error(
+        "{} is not among the directories of this node that tasks may upload files into; the operator may allow that: allow_uploads of the native driver's configuration", path.display()
+    )]
+    NoUpload { path: PathBuf },
     /// The job writes a path below the task's directory, and the task has none.
     #[error("config.{field}: {} is a relative path, and the task has no directory", path.display())]
     NoTaskDir { field: &'static str, path: PathBuf },
@@ -404,6 +410,88 @@ pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathErr
     let place = place.ok_or_else(refused)?;
     let rest = path.strip_prefix(place).unwrap_or(path);
     open_file(place, rest, OFlags::RDONLY | OFlags::NONBLOCK, NO_LINKS)
+}
+
+/// A file that becomes one of a directory of the host when all of it is written, and leaves nothing there if it never is.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    dir: OwnedFd,
+    /// Where it lies until then.
+    temporary: String,
+    name: OsString,
+    path: PathBuf,
+    is_kept: bool,
+}
+
+/// A file of the host that a task wants to upload: in a directory that is there, beneath what the node allows for that,
+/// and no link on the way.
+pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, File), PathError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let path = Path::new(path);
+    let refused = || PathError::NoUpload {
+        path: path.to_owned(),
+    };
+    if !is_plain_absolute(path) {
+        return Err(refused());
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(refused());
+    };
+    let mut places = policy.allow_uploads.iter();
+    let found = places.find_map(|place| Some((place, parent.strip_prefix(place).ok()?)));
+    let (place, rest) = found.ok_or_else(refused)?;
+    let failed = |source: rustix::io::Errno| PathError::Open {
+        what: "a file to upload into",
+        path: path.to_owned(),
+        source: source.into(),
+    };
+    let mut dir = open_dir("a directory that tasks may upload into", place)?;
+    if rest != Path::new("") {
+        let walk = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        dir = rustix::fs::openat2(&dir, rest, walk, Mode::empty(), NO_LINKS).map_err(failed)?;
+    }
+    let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
+    let temporary = format!(".upload-{}-{ordinal}", std::process::id());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let file = rustix::fs::openat(&dir, &temporary, flags, mode).map_err(failed)?;
+    let new = NewFile {
+        dir,
+        temporary,
+        name: name.to_owned(),
+        path: path.to_owned(),
+        is_kept: false,
+    };
+    // Whatever mask the driver was started with.
+    rustix::fs::fchmod(&file, mode).map_err(failed)?;
+    Ok((new, file.into()))
+}
+
+impl NewFile {
+    /// Gives it its name, also where that is another file's.
+    pub(crate) fn keep(mut self) -> Result<(), PathError> {
+        rustix::fs::renameat(&self.dir, &self.temporary, &self.dir, &self.name).map_err(
+            |source| PathError::Open {
+                what: "a file to upload into",
+                path: self.path.clone(),
+                source: source.into(),
+            },
+        )?;
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        if let Err(error) = rustix::fs::unlinkat(&self.dir, &self.temporary, AtFlags::empty()) {
+            let (name, path) = (&self.temporary, self.path.display());
+            tracing::warn!(%error, name, %path, "what there is of an upload is left beside its place");
+        }
+    }
 }
 
 /// A file of the driver's own that has no name, readable and writable, on the file system of `dir`.

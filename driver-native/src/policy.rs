@@ -74,6 +74,8 @@ pub(crate) struct Policy {
     pub(crate) default_user: String,
     /// Directories of the host whose files every task may download by `file:` URLs, whoever may read them.
     pub(crate) allow_downloads: Vec<PathBuf>,
+    /// Directories of the host that every task may upload files into by `file:` URLs.
+    pub(crate) allow_uploads: Vec<PathBuf>,
     /// The driver may fetch from this machine itself and send to it, for tasks. What listens there for the machine
     /// alone is open to tasks then.
     pub(crate) allow_local_transfers: bool,
@@ -92,7 +94,7 @@ pub(crate) struct AllowedPath {
 #[derive(Debug, Error)]
 pub(crate) enum PolicyError {
     #[error(
-        "read the native driver's configuration (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user, allow_downloads, allow_local_transfers, ca_file)"
+        "read the native driver's configuration (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file)"
     )]
     Shape(#[from] serde_json::Error),
     #[error("allow_caps: {0}")]
@@ -117,6 +119,7 @@ struct Given {
     allow_paths: Option<Vec<String>>,
     default_user: Option<String>,
     allow_downloads: Option<Vec<String>>,
+    allow_uploads: Option<Vec<String>>,
     allow_local_transfers: Option<bool>,
     ca_file: Option<String>,
 }
@@ -131,6 +134,7 @@ impl Default for Policy {
             allow_paths: Vec::new(),
             default_user: DEFAULT_USER.to_owned(),
             allow_downloads: Vec::new(),
+            allow_uploads: Vec::new(),
             allow_local_transfers: false,
             ca_file: None,
         }
@@ -173,12 +177,8 @@ impl Policy {
                 .map(|path| AllowedPath::read(path))
                 .collect::<Result<_, _>>()?,
             default_user,
-            allow_downloads: given
-                .allow_downloads
-                .unwrap_or_default()
-                .iter()
-                .map(|path| checked("allow_downloads", path))
-                .collect::<Result<_, _>>()?,
+            allow_downloads: all_checked("allow_downloads", given.allow_downloads)?,
+            allow_uploads: all_checked("allow_uploads", given.allow_uploads)?,
             allow_local_transfers: given.allow_local_transfers.unwrap_or_default(),
             ca_file: match given.ca_file {
                 Some(path) => Some(checked("ca_file", &path)?),
@@ -210,6 +210,10 @@ impl Policy {
                 Spec::optional("allow_downloads", "list(string)"),
             ),
             (
+                "allow_uploads",
+                Spec::optional("allow_uploads", "list(string)"),
+            ),
+            (
                 "allow_local_transfers",
                 Spec::optional("allow_local_transfers", "bool"),
             ),
@@ -239,6 +243,14 @@ impl AllowedPath {
             writable,
         })
     }
+}
+
+fn all_checked(
+    field: &'static str,
+    paths: Option<Vec<String>>,
+) -> Result<Vec<PathBuf>, PolicyError> {
+    let paths = paths.unwrap_or_default();
+    paths.iter().map(|path| checked(field, path)).collect()
 }
 
 fn checked(field: &'static str, path: &str) -> Result<PathBuf, PolicyError> {
@@ -274,7 +286,8 @@ mod tests {
             assert_eq!(policy, Policy::default());
             assert!(!policy.allow_raw && !policy.allow_uid0);
             assert!(policy.allow_paths.is_empty());
-            assert!(policy.allow_downloads.is_empty() && !policy.allow_local_transfers);
+            assert!(policy.allow_downloads.is_empty() && policy.allow_uploads.is_empty());
+            assert!(!policy.allow_local_transfers);
         }
     }
 
@@ -303,6 +316,7 @@ mod tests {
             assert!(Policy::read(json!({"allow_paths": [path]})).is_err());
             assert!(Policy::read(json!({"host_dirs": [path]})).is_err());
             assert!(Policy::read(json!({"allow_downloads": [path]})).is_err());
+            assert!(Policy::read(json!({"allow_uploads": [path]})).is_err());
             assert!(Policy::read(json!({"ca_file": path})).is_err());
         }
     }

@@ -44,6 +44,8 @@ pub(crate) enum TransferError {
     Path(#[from] PathError),
     #[error("its URL is no http, https or file URL")]
     Scheme,
+    #[error("write it into the node's directory")]
+    Put(#[source] io::Error),
     #[error(transparent)]
     Sink(#[from] SinkError),
     #[error("it took longer than {}", go_duration(limits::TRANSFER_DEADLINE))]
@@ -66,7 +68,7 @@ impl TransferError {
         match self {
             Self::Http(error) => error.passes(),
             Self::Deadline => true,
-            Self::Path(_) | Self::Scheme | Self::Sink(_) => false,
+            Self::Path(_) | Self::Scheme | Self::Put(_) | Self::Sink(_) => false,
         }
     }
 }
@@ -111,12 +113,15 @@ pub(crate) async fn fetch(
     several(attempt).await
 }
 
-/// Sends a file to an `http` or `https` URL. Whoever drops this ends it.
+/// Sends a file to an `http` or `https` URL, or puts it where a `file` URL says. Whoever drops this ends it.
 pub(crate) async fn send(
     to: &str,
     outgoing: &Outgoing,
     policy: &Policy,
 ) -> Result<(), TransferError> {
+    if let Some(path) = to.strip_prefix("file://") {
+        return put(path, outgoing, policy).await;
+    }
     let client = client(policy);
     several(|| async { Ok(client.post(to, outgoing).await?) }).await
 }
@@ -150,10 +155,7 @@ async fn several<T, F: Future<Output = Result<T, TransferError>>>(
 
 /// Copies a file of the host that the node lets tasks have. It may change meanwhile; what counts is the copy.
 async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), TransferError> {
-    // `file:///a` and `file://localhost/a`.
-    let path = path.strip_prefix("localhost").unwrap_or(path);
-    let path = String::from_utf8(decoded(path)).map_err(|_invalid| TransferError::Scheme)?;
-    let file = paths::open_download(&path, policy)?;
+    let file = paths::open_download(&host_path(path)?, policy)?;
     let mut file = tokio::fs::File::from_std(file);
     let mut chunk = vec![0; limits::TRANSFER_CHUNK_BYTES];
     loop {
@@ -163,6 +165,28 @@ async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), Transf
         }
         sink.write(&chunk[..read]).await?;
     }
+}
+
+/// Puts a file into a directory of the host that the node lets tasks upload into. It has its name when it is on the
+/// disk whole.
+async fn put(path: &str, outgoing: &Outgoing, policy: &Policy) -> Result<(), TransferError> {
+    let (new, file) = paths::create_upload(&host_path(path)?, policy)?;
+    let copying = async {
+        let mut from = outgoing.reader().map_err(TransferError::Put)?;
+        let mut file = tokio::fs::File::from_std(file);
+        let copied = tokio::io::copy(&mut from, &mut file).await;
+        copied.map_err(TransferError::Put)?;
+        file.sync_all().await.map_err(TransferError::Put)
+    };
+    let copied = tokio::time::timeout(limits::TRANSFER_DEADLINE, copying).await;
+    copied.unwrap_or(Err(TransferError::Deadline))?;
+    Ok(new.keep()?)
+}
+
+/// The path of `file:///a` and `file://localhost/a`, without the scheme.
+fn host_path(path: &str) -> Result<String, TransferError> {
+    let path = path.strip_prefix("localhost").unwrap_or(path);
+    String::from_utf8(decoded(path)).map_err(|_invalid| TransferError::Scheme)
 }
 
 /// Where bytes go until they are complete.

@@ -47,6 +47,7 @@ meta {
 #   config {
 #     allow_paths     = ["/srv/roots"]      # to be mounted, or to be a root; with ":rw" also to be written to
 #     allow_downloads = ["/srv/artifacts"]  # to be downloaded by file: URLs, whoever may read them
+#     allow_uploads   = ["/srv/results"]    # where file: URLs of uploads may lead to
 #     allow_local_transfers = true          # downloads from this machine and uploads to it
 #     ca_file         = "/etc/muster/ca.pem" # for transfers by HTTPS; the machine's certificates unless said
 #   }

@@ -451,6 +451,60 @@ async fn files_of_the_host_need_to_be_allowed() {
     }
 }
 
+/// Into directories that are allowed and nowhere else, whole or not at all, without a link on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn uploads_into_the_host_need_to_be_allowed() {
+    let host = tempfile::tempdir().unwrap();
+    let open = host.path().join("open");
+    std::fs::create_dir_all(open.join("sub/dir")).unwrap();
+    std::fs::write(open.join("old"), "something longer").unwrap();
+    let outside = host.path().join("outside");
+    std::fs::write(&outside, "keep").unwrap();
+    std::os::unix::fs::symlink(&outside, open.join("link")).unwrap();
+    std::os::unix::fs::symlink(host.path(), open.join("up")).unwrap();
+    let place = host.path().display();
+    let allowed = json!({"allow_uploads": [format!("{place}/open")]});
+    let cases = [
+        (json!({}), "open/a", false),
+        (
+            json!({"allow_downloads": [format!("{place}/open")]}),
+            "open/a",
+            false,
+        ),
+        (allowed.clone(), "open/a%20b", true),
+        (allowed.clone(), "open/sub/c", true),
+        (allowed.clone(), "open/old", true),
+        (allowed.clone(), "open/link", true),
+        (allowed.clone(), "open/up/x", false),
+        (allowed.clone(), "open/../x", false),
+        (allowed.clone(), "open/none/x", false),
+        (allowed.clone(), "open/sub/dir", false),
+        (allowed.clone(), "open", false),
+        (allowed, "opened", false),
+    ];
+    for (config, to, goes) in cases {
+        let tree = serial(&[
+            run("printf text > f"),
+            upload("f", &format!("file://{place}/{to}")),
+        ]);
+        let task = task(&tree, json!({}));
+        let driver = driver(config).await;
+        driver.start_task(task.config.clone()).await.unwrap();
+
+        let (result, actions) = end(&driver, &task).await;
+
+        assert_eq!(result.exit_code == 0, goes, "{to}: {actions:?}");
+        let file = host.path().join(to.replace("%20", " "));
+        let text = std::fs::read_to_string(file);
+        assert_eq!(text.is_ok_and(|text| text == "text"), goes, "{to}");
+    }
+    assert_eq!(std::fs::read_to_string(outside).unwrap(), "keep");
+    let left = std::fs::read_dir(&open).unwrap();
+    let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["a b", "link", "old", "sub", "up"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_machine_itself_needs_to_be_allowed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
