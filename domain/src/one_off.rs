@@ -13,6 +13,7 @@ mod validate;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,11 @@ pub use action::{
 pub use definition::{Condition, Definition, EnvVar};
 pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
 pub use end::{BlockBytes, Counted, End, Oom, Usage};
-pub use job::{GRACE, GROUP, HOST_ROOT, LOST_AFTER, NAMESPACE, STOP_AFTER, TASK, job};
-pub use validate::{check, is_guid};
+pub use job::{
+    GRACE, GROUP, HOST_ROOT, LOST_AFTER, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE,
+    META_METRICS_GUID, NAMESPACE, STOP_AFTER, TASK, job,
+};
+pub use validate::{check, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
 pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
@@ -43,6 +47,19 @@ pub const ACTION_DEPTH_MAX: usize = 16;
 pub const PIDS_MAX: i32 = 4096;
 /// Bytes of a definition as JSON: Diego's column holds 16 MiB, but every definition is in the log.
 pub const DEFINITION_BYTES_MAX: usize = 192 * 1024;
+
+/// Bytes of what a client calls a log, its source or metrics: as Diego's columns for names. They become labels and
+/// headers.
+pub const LABEL_BYTES_MAX: usize = 255;
+/// Bytes of a callback's URL: what HTTP servers take of a request's line, and what the native driver takes of a
+/// transfer's.
+pub const URL_BYTES_MAX: usize = 8 * 1024;
+/// Longest time in which a task must start. Diego has one for all, half an hour; what waits for a month waits for
+/// something that does not come, and every task that waits is looked at when room comes.
+pub const START_TIMEOUT_MAX: Duration = Duration::from_hours(30 * 24);
+/// Longest time for which a completed task is kept. Diego has one for all, two minutes; every task that is kept is in
+/// every server's memory.
+pub const RETENTION_MAX: Duration = Duration::from_hours(30 * 24);
 
 /// Why a task failed that was cancelled.
 pub const CANCELLED: &str = "task was cancelled";

@@ -3,7 +3,8 @@
 //! `GET /v1/client/fs/logs/{alloc_id}` takes Nomad's `task`, `type`, `follow`, `origin`, `offset` and `plain`, and of our own
 //! `tail` (lines before the end), `since` (a duration before now, or a time in UTC), and `position`, where an earlier
 //! stream broke off. Frames say more than Nomad's, in fields that its clients pass over: `Position`, `Time`,
-//! `Missing`, and `Ended` in the last one.
+//! `Missing`, and `Ended` in the last one. What the client of a one-off task calls its log and the source of its lines
+//! is in the headers `x-muster-log-guid` and `x-muster-log-source`.
 //!
 //! The stream lives as long as its client: when the connection ends, the body is dropped, with it the
 //! receiver of the node's replies, and the node is told to stop. Nothing is spawned here.
@@ -12,13 +13,14 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State as Shared};
-use axum::http::header;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::Stream;
 use futures::stream;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::Timestamp;
+use muster_domain::one_off::{META_LOG_GUID, META_LOG_SOURCE};
 use muster_wire::api::logs::Frame;
 use muster_wire::api::{duration, time};
 use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, LogsRequest, NodeReply, NodeRequest};
@@ -71,7 +73,27 @@ pub(super) async fn read(
         },
         plain,
     ));
-    Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
+    let mut response = ([(header::CONTENT_TYPE, kind)], body).into_response();
+    response.headers_mut().extend(labels(&alloc));
+    Ok(response)
+}
+
+/// What the client of a one-off task calls its log. What fits into no header is left out.
+fn labels(alloc: &Allocation) -> HeaderMap {
+    const LABELS: [(&str, HeaderName); 2] = [
+        (META_LOG_GUID, HeaderName::from_static("x-muster-log-guid")),
+        (
+            META_LOG_SOURCE,
+            HeaderName::from_static("x-muster-log-source"),
+        ),
+    ];
+    let job = &alloc.job.spec;
+    let said = LABELS.into_iter().filter(|_| job.is_one_off());
+    said.filter_map(|(key, name)| {
+        let value = HeaderValue::from_str(job.meta.get(key)?).ok()?;
+        Some((name, value))
+    })
+    .collect()
 }
 
 /// What the query asks for.

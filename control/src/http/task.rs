@@ -12,7 +12,7 @@ use muster_domain::fault::Fault;
 use muster_domain::id::LogIndex;
 use muster_domain::one_off::{OneOff, OneOffState};
 use muster_wire::api::task::{
-    self as shapes, DesireResponse, Domain, Task, TaskResponse, TaskStatus, kind,
+    self as shapes, DesireResponse, Domain, ReadDesireError, Task, TaskResponse, TaskStatus, kind,
 };
 
 use super::body::RawBody;
@@ -162,7 +162,10 @@ async fn desire(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let request = shapes::read_desire(&body.0).map_err(not_json)?;
+    let request = shapes::read_desire(&body.0).map_err(|error| match error {
+        ReadDesireError::Json(message) => not_json(message),
+        ReadDesireError::Action { .. } => invalid(&[Fault::new("action", error.to_string())]),
+    })?;
     let shapes::DesireRequest {
         task_guid: guid,
         domain,

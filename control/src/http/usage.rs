@@ -3,8 +3,9 @@
 //! Labels are bounded by what is asked for and not by what ran: a task is known by namespace, job, group, task and
 //! the instance's index, never by its allocation. A job that another one launched goes by that one's id. Of
 //! allocations that share a place, the newest is told, so that a counter begins again instead of jumping; how many
-//! share it is `muster_task_instances`. One-off tasks are left out: nothing bounds their names. A value that cannot be
-//! had has no sample. Ephemeral disks are an allocation's, so their samples have no task.
+//! share it is `muster_task_instances`. One-off tasks are told under what their clients call their metrics, a label
+//! `metrics_guid`, with the domain as the job; those without are left out: nothing bounds their names. A value that cannot
+//! be had has no sample. Ephemeral disks are an allocation's, so their samples have no task.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use muster_control_core::state::State;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::LogIndex;
+use muster_domain::one_off::{META_DOMAIN, META_METRICS_GUID};
 use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeStats, TaskStats};
 
 /// One number of a task.
@@ -61,6 +63,8 @@ struct Place {
     group: String,
     task: String,
     index: u32,
+    /// What the client of a one-off task calls its metrics; empty for every other task.
+    metrics_guid: String,
 }
 
 /// The newest task of a place, and how many share it.
@@ -421,7 +425,9 @@ fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
 /// The allocation, if it has a place.
 fn told_of(state: &State, on_node: &AllocStats) -> Option<Allocation> {
     let alloc = state.allocs().get(&on_node.alloc_id)?;
-    (!alloc.job().spec.is_one_off()).then(|| alloc.unpack())
+    let job = &alloc.job().spec;
+    let is_told = !job.is_one_off() || job.meta.contains_key(META_METRICS_GUID);
+    is_told.then(|| alloc.unpack())
 }
 
 fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {
@@ -448,12 +454,24 @@ fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {
 fn place(alloc: &Allocation, task: &str) -> Place {
     let job = &alloc.job.spec;
     let launched = job.launched.as_ref();
+    let said = |key: &str| job.meta.get(key).cloned().unwrap_or_default();
+    if job.is_one_off() {
+        return Place {
+            namespace: job.namespace.clone(),
+            job: said(META_DOMAIN),
+            group: alloc.group().name.clone(),
+            task: task.to_owned(),
+            index: alloc.name_index,
+            metrics_guid: said(META_METRICS_GUID),
+        };
+    }
     Place {
         namespace: job.namespace.clone(),
         job: launched.map_or_else(|| job.id.clone(), |launched| launched.parent_id.clone()),
         group: alloc.group().name.clone(),
         task: task.to_owned(),
         index: alloc.name_index,
+        metrics_guid: String::new(),
     }
 }
 
@@ -465,14 +483,23 @@ fn labels(place: &Place) -> String {
         group,
         task,
         index,
+        metrics_guid,
     } = place;
-    let [namespace, job, group, task] = [namespace, job, group, task].map(|text| escape(text));
+    let [namespace, job, group, task, metrics_guid] =
+        [namespace, job, group, task, metrics_guid].map(|text| escape(text));
+    let metrics_guid = if metrics_guid.is_empty() {
+        metrics_guid
+    } else {
+        format!(",metrics_guid=\"{metrics_guid}\"")
+    };
     let task = if task.is_empty() {
         task
     } else {
         format!("task=\"{task}\",")
     };
-    format!("namespace=\"{namespace}\",job=\"{job}\",group=\"{group}\",{task}index=\"{index}\"")
+    format!(
+        "namespace=\"{namespace}\",job=\"{job}\",group=\"{group}\",{task}index=\"{index}\"{metrics_guid}"
+    )
 }
 
 /// A label's value in the text format: what would end it is written with a backslash.

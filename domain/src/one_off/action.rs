@@ -133,7 +133,8 @@ pub struct Download {
     pub checksum_value: String,
 }
 
-/// Send a file by `POST`, with its MD5 and SHA-256 as `Content-MD5` and `Content-Digest`.
+/// Send a file by `POST`, with its MD5 and SHA-256 as `Content-MD5` and `Content-Digest`, or put it into a directory of
+/// the node.
 ///
 /// The file is read with the rights of the task, whole, before the node sends it. What may pass is attempted three
 /// times, so that it may arrive more than once; no redirect is followed.
@@ -145,7 +146,8 @@ pub struct Upload {
     pub artifact: String,
     /// A regular file, as the task sees it, no larger than the task's disk.
     pub from: String,
-    /// An `http` or `https` URL.
+    /// An `http`, `https` or `file` URL. A node takes no files into its own directories but beneath `allow_uploads` of
+    /// its native driver's configuration; the file is there whole or not at all, and replaces what had its name.
     pub to: String,
     /// With whose rights it is read.
     pub user: String,

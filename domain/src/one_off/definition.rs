@@ -59,13 +59,15 @@ pub struct Definition {
     /// Refused unless false: tasks share the kernel.
     #[serde(default)]
     pub privileged: bool,
-    /// Names its lines, and comes before its failure reasons.
+    /// Names its lines, and comes before its failure reasons. Metadata of its job, and a header of its log.
     #[serde(default)]
     pub log_source: String,
-    /// What the client calls its log. Kept; the log is the allocation's.
+    /// What the client calls its log: metadata of its job, and a header of its log. Without it the log is kept all the
+    /// same, where Diego throws it away.
     #[serde(default)]
     pub log_guid: String,
-    /// What the client calls its metrics. Kept.
+    /// What the client calls its metrics: metadata of its job, and a label of its node's samples. Without it the task
+    /// has no samples, since nothing would bound how many there are.
     #[serde(default)]
     pub metrics_guid: String,
     /// A file, as the task sees it, whose first bytes are the result.

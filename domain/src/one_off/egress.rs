@@ -6,6 +6,7 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use serde::{Deserialize, Serialize};
 
 use crate::job::{self, DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule};
+use crate::limits;
 
 /// Ports from `start` to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub struct EgressRule {
     /// With icmp and icmpv6.
     #[serde(default)]
     pub icmp_info: Option<IcmpInfo>,
-    /// Note what passes by this rule.
+    /// Tell in the node's verdicts (`muster net`) what passes by this rule, if no rule before it lets the same pass.
     #[serde(default)]
     pub log: bool,
     /// The client's own.
@@ -70,9 +71,17 @@ impl EgressRule {
     /// Why the rule is none, if it is none.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
+        self.protocol_fault()
+            .or_else(|| self.destinations_fault())
+            // What Diego takes and no packet could match: one ICMP to addresses of the other family.
+            .or_else(|| self.as_policy(0).fault())
+    }
+
+    /// What is wrong with the protocol, or does not go with it.
+    fn protocol_fault(&self) -> Option<String> {
         let Self {
             protocol,
-            destinations,
+            destinations: _,
             ports,
             port_range,
             icmp_info,
@@ -133,16 +142,36 @@ impl EgressRule {
                 ));
             }
         }
+        None
+    }
+
+    fn destinations_fault(&self) -> Option<String> {
+        let Self {
+            destinations,
+            ports,
+            ..
+        } = self;
         if destinations.is_empty() {
             return Some("destinations is empty".to_owned());
         }
         let each = destinations.iter().flat_map(|list| list.split(','));
-        let wrong = each
-            .map(str::trim)
-            .find(|text| Destination::read(text).is_none());
-        wrong.map(|text| {
-            format!("destination `{text}` is no address, CIDR or range of addresses in order")
-        })
+        let mut nets = 0;
+        for text in each.map(str::trim) {
+            let Some(destination) = Destination::read(text) else {
+                return Some(format!(
+                    "destination `{text}` is no address, CIDR or range of addresses in order"
+                ));
+            };
+            nets += destination.nets().len();
+        }
+        let max = limits::POLICY_PEERS_MAX;
+        if nets > max || ports.len() > max {
+            let ports = ports.len();
+            return Some(format!(
+                "it comes to {nets} prefixes and {ports} ports: at most {max} of each, so write several rules"
+            ));
+        }
+        None
     }
 
     /// What `rules` come to.
@@ -187,6 +216,24 @@ impl EgressRule {
                 rate: None,
             },
         }
+    }
+
+    /// The policy of a task that may send to everybody and whose rules want that told; `None` if none does. It refuses
+    /// nothing: that a rule is told of changes nobody's reach.
+    #[must_use]
+    pub fn log_policy(rules: &[Self]) -> Option<NetworkPolicy> {
+        if !rules.iter().any(|rule| rule.log) {
+            return None;
+        }
+        let numbered = rules.iter().enumerate();
+        let rules = numbered.map(|(ordinal, rule)| rule.as_policy(ordinal));
+        Some(NetworkPolicy {
+            egress: DirectionPolicy {
+                rules: rules.collect(),
+                ..DirectionPolicy::default()
+            },
+            ..NetworkPolicy::default()
+        })
     }
 
     fn as_policy(&self, ordinal: usize) -> PolicyRule {
@@ -250,7 +297,8 @@ impl Destination {
                 last: address,
             });
         };
-        let bits: u32 = bits.parse().ok()?;
+        let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
+        let bits: u32 = bits.parse().ok().filter(|_| is_number)?;
         Some(match address.parse().ok()? {
             IpAddr::V4(address) => {
                 let host = u32::MAX.checked_shr(bits).unwrap_or(0);

@@ -96,9 +96,32 @@ pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
         periodic: None,
         parameterized: None,
         launched: None,
-        meta: BTreeMap::from([("domain".to_owned(), domain.to_owned())]),
+        meta: meta(domain, definition),
         groups: vec![group(definition)],
     }
+}
+
+/// Metadata of a task's job: what its client calls its metrics.
+pub const META_METRICS_GUID: &str = "metrics_guid";
+/// Metadata of a task's job: what its client calls its log.
+pub const META_LOG_GUID: &str = "log_guid";
+/// Metadata of a task's job: what its lines are named by.
+pub const META_LOG_SOURCE: &str = "log_source";
+/// Metadata of a task's job: what the client counts it to.
+pub const META_DOMAIN: &str = "domain";
+
+/// What the client calls the task, its log and its metrics: with the allocation, so that whoever reads the log or the
+/// metrics has it without the task, also when that is forgotten. What is not said is left out.
+fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
+    let said = [
+        (META_DOMAIN, domain),
+        (META_LOG_GUID, &definition.log_guid),
+        (META_LOG_SOURCE, &definition.log_source),
+        (META_METRICS_GUID, &definition.metrics_guid),
+    ];
+    let said = said.into_iter().filter(|(_, value)| !value.is_empty());
+    said.map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// What is placed: once, and nowhere else afterwards.
@@ -138,7 +161,8 @@ fn group(definition: &Definition) -> TaskGroup {
             ports: Vec::new(),
             policy: match EgressRule::reach(&definition.egress_rules) {
                 Reach::Some => Some(EgressRule::policy(&definition.egress_rules)),
-                Reach::Nothing | Reach::Everything => None,
+                Reach::Everything => EgressRule::log_policy(&definition.egress_rules),
+                Reach::Nothing => None,
             },
             dns: None,
         }),

@@ -59,6 +59,153 @@ fn guids_are_letters_digits_dash_and_underscore() {
 }
 
 #[test]
+fn domains_are_short_and_of_one_line() {
+    for domain in ["a", "cf-apps", "a b/ä", &"x".repeat(GUID_BYTES_MAX)] {
+        assert!(is_domain(domain), "{domain}");
+        assert_eq!(check("g", domain, &definition()), [], "{domain}");
+    }
+    for domain in ["", "a\nb", "a\0", "\u{7f}", &"x".repeat(GUID_BYTES_MAX + 1)] {
+        assert!(!is_domain(domain), "{domain}");
+        let faults = check("g", domain, &definition());
+        assert_eq!(faults[0].path, "domain", "{domain}");
+    }
+    assert_eq!(check("", "d", &definition())[0].path, "task_guid");
+}
+
+/// Diego's rules for security groups, as JSON, and whether they are rules.
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table, a line a rule")]
+fn each_egress_rule_is_judged() {
+    let to = |destinations: &[&str]| {
+        let mut rule = json!({"protocol": "all"});
+        rule["destinations"] = json!(destinations);
+        rule
+    };
+    let of = |protocol: &str, fields: Value| {
+        let mut rule = json!({"protocol": protocol, "destinations": ["1.2.3.4"]});
+        for (name, field) in fields.as_object().unwrap() {
+            rule[name] = field.clone();
+        }
+        rule
+    };
+    let range = |start: u32, end: u32| json!({"port_range": {"start": start, "end": end}});
+    let icmp = |kind: i32, code: i32| json!({"icmp_info": {"type": kind, "code": code}});
+    let many = |count: u32| -> Vec<String> {
+        let each = 0..count;
+        each.map(|n| format!("10.{}.{}.0/24", n / 256, n % 256))
+            .collect()
+    };
+    let texts = |items: &[String]| {
+        items
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let mut good = vec![
+        to(&["1.2.3.4"]),
+        to(&["1.2.3.4/8"]),
+        to(&["0.0.0.0/0"]),
+        to(&["1.2.3.4/32"]),
+        to(&["1.1.1.1-1.1.1.1"]),
+        to(&["1.1.1.1-2.2.2.2"]),
+        to(&["fd00::1", "fd00::/8", "fd00::1-fd00::9"]),
+        to(&["1.1.1.1, fd00::1 ,2.2.2.2-3.3.3.3"]),
+        to(&[&texts(&many(1_024))]),
+        of("all", json!({"log": true, "annotations": ["a"]})),
+    ];
+    let mut bad = vec![
+        to(&[]),
+        to(&[""]),
+        to(&["1.1.1.1,"]),
+        to(&["1.2.3"]),
+        to(&["1.2.3.4/"]),
+        to(&["1.2.3.4/33"]),
+        to(&["1.2.3.4/+8"]),
+        to(&["1.2.3.4/-1"]),
+        to(&["fd00::/129"]),
+        to(&["2.2.2.2-1.1.1.1"]),
+        to(&["1.1.1.1-fd00::1"]),
+        to(&["1.1.1.1-2.2.2.2-3.3.3.3"]),
+        to(&["1.1.1.1-"]),
+        to(&["host.example"]),
+        to(&[&texts(&many(1_025))]),
+        of("", json!({})),
+        of("gre", json!({})),
+        of("TCP", json!({"ports": [1]})),
+        of("all", json!({"ports": [1]})),
+        of("all", range(1, 2)),
+        of("all", icmp(0, 0)),
+    ];
+    for protocol in ["tcp", "udp"] {
+        for fields in [
+            json!({"ports": [1]}),
+            json!({"ports": [65_535]}),
+            json!({"ports": [1, 2, 3], "log": true}),
+            range(1, 65_535),
+            range(7, 7),
+        ] {
+            good.push(of(protocol, fields));
+        }
+        for fields in [
+            json!({}),
+            json!({"ports": []}),
+            json!({"ports": [0]}),
+            json!({"ports": [65_536]}),
+            json!({"ports": vec![1; 1_025]}),
+            json!({"ports": [1], "port_range": {"start": 1, "end": 2}}),
+            json!({"ports": [1], "icmp_info": {"type": 1, "code": 1}}),
+            range(0, 1),
+            range(2, 1),
+            range(1, 65_536),
+            range(65_536, 65_536),
+            icmp(0, 0),
+        ] {
+            bad.push(of(protocol, fields));
+        }
+    }
+    for (protocol, destination, other) in [
+        ("icmp", "1.2.3.4", "fd00::1"),
+        ("icmpv6", "fd00::1", "1.2.3.4"),
+    ] {
+        let of = |protocol, fields| {
+            let mut rule = of(protocol, fields);
+            rule["destinations"] = json!([destination]);
+            rule
+        };
+        for (kind, code) in [(0, 0), (-1, -1), (255, 255), (8, -1)] {
+            good.push(of(protocol, icmp(kind, code)));
+        }
+        let mut family = of(protocol, icmp(0, 0));
+        family["destinations"] = json!([other]);
+        bad.push(family);
+        for fields in [
+            json!({}),
+            json!({"ports": [1], "icmp_info": {"type": 1, "code": 1}}),
+            json!({"port_range": {"start": 1, "end": 2}, "icmp_info": {"type": 1, "code": 1}}),
+            icmp(256, 0),
+            icmp(0, 256),
+            icmp(-2, 0),
+            icmp(0, -2),
+        ] {
+            bad.push(of(protocol, fields));
+        }
+    }
+    for rule in good {
+        assert_eq!(wrong(json!({"egress_rules": [rule]})), [""; 0], "{rule}");
+    }
+    for rule in bad {
+        assert_eq!(
+            wrong(json!({"egress_rules": [rule]})),
+            ["egress_rules"],
+            "{rule}"
+        );
+    }
+    let rules = vec![to(&["1.1.1.1"]); 10_001];
+    assert!(wrong(json!({"egress_rules": rules})).contains(&"egress_rules".to_owned()));
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table, a line a rule")]
 fn each_field_has_its_rule() {
     let run = |fields| action("run", json!({"path": "/bin/true", "user": "vcap"}), fields);
@@ -72,6 +219,9 @@ fn each_field_has_its_rule() {
         json!({"egress_rules": [rule]})
     };
     let long = "x".repeat(ANNOTATION_BYTES_MAX + 1);
+    let large = "x".repeat(DEFINITION_BYTES_MAX);
+    let month = 30 * 24 * 60 * 60 * 1_000_u64;
+    let callback = |url: &str| json!({"completion_callback_url": url});
     let table = [
         (json!({"rootfs": ""}), "rootfs"),
         (json!({"rootfs": "ploop"}), "rootfs"),
@@ -88,14 +238,29 @@ fn each_field_has_its_rule() {
         (json!({"max_pids": 4097}), "max_pids"),
         (json!({"cpu_weight": 101}), "cpu_weight"),
         (json!({"privileged": true}), "privileged"),
+        (callback("ftp://x"), "completion_callback_url"),
+        (callback("http://"), "completion_callback_url"),
+        (callback("http://a@/"), "completion_callback_url"),
+        (callback("http://:80/"), "completion_callback_url"),
+        (callback("http://x:0/"), "completion_callback_url"),
+        (callback("http://x:65536/"), "completion_callback_url"),
+        (callback("http://x/ä"), "completion_callback_url"),
+        (callback("http://x/\r\ny"), "completion_callback_url"),
         (
-            json!({"completion_callback_url": "ftp://x"}),
+            callback(&format!("http://x/{}", "y".repeat(8 * 1024))),
             "completion_callback_url",
         ),
         (
-            json!({"completion_callback_url": "http://"}),
-            "completion_callback_url",
+            json!({"env": [{"name": "A", "value": large}]}),
+            "task_definition",
         ),
+        (json!({"log_source": "a\nb"}), "log_source"),
+        (json!({"log_guid": "x".repeat(256)}), "log_guid"),
+        (json!({"metrics_guid": "\u{0}"}), "metrics_guid"),
+        (json!({"start_timeout_ms": month + 1}), "start_timeout_ms"),
+        (json!({"retention_ms": month + 1}), "retention_ms"),
+        (json!({"placement_tags": [""]}), "placement_tags"),
+        (json!({"placement_tags": ["a", ""]}), "placement_tags"),
         (json!({"annotation": long}), "annotation"),
         (json!({"priority": 0}), "priority"),
         (json!({"priority": 101}), "priority"),
@@ -112,6 +277,19 @@ fn each_field_has_its_rule() {
         (run(json!({"user": ""})), "user"),
         (run(json!({"env": [{"name": ""}]})), "env"),
         (json!({"action": {"serial": {"actions": []}}}), "actions"),
+        (json!({"action": {"parallel": {"actions": []}}}), "actions"),
+        (
+            json!({"action": {"codependent": {"actions": []}}}),
+            "actions",
+        ),
+        (
+            json!({"action": {"try": {"action": {"serial": {"actions": []}}}}}),
+            "actions",
+        ),
+        (
+            json!({"action": {"emit_progress": {"action": {"run": {"path": "", "user": "u"}}}}}),
+            "path",
+        ),
         (
             json!({"action": {"timeout": {"timeout_ms": 0, "action": {"run": {"path": "x", "user": "u"}}}}}),
             "timeout_ms",
@@ -147,7 +325,9 @@ fn each_field_has_its_rule() {
         ),
         (upload(json!({"from": ""})), "from"),
         (upload(json!({"to": ""})), "to"),
-        (upload(json!({"to": "file:///x"})), "to"),
+        (upload(json!({"to": "file:///"})), "to"),
+        (upload(json!({"to": "file://host/x"})), "to"),
+        (upload(json!({"to": "ftp://x/y"})), "to"),
         (upload(json!({"user": ""})), "user"),
         (tcp(json!({})), "egress_rules"),
         (tcp(json!({"ports": [0]})), "egress_rules"),
@@ -211,7 +391,14 @@ fn transfers_that_can_be_carried_out_have_no_fault() {
         let change = action("download", a_download(), fields);
         assert_eq!(wrong(change.clone()), [""; 0], "{change}");
     }
-    assert_eq!(wrong(action("upload", an_upload(), json!({}))), [""; 0]);
+    for to in [
+        "http://x",
+        "https://u:p@[::1]:8/y?z",
+        "file:///srv/results/x",
+    ] {
+        let change = action("upload", an_upload(), json!({"to": to}));
+        assert_eq!(wrong(change), [""; 0], "{to}");
+    }
 }
 
 /// What a transfer may take is the task's disk; the driver has bounds of its own for a task that names none.
@@ -276,6 +463,62 @@ fn rules_that_let_everything_out_or_nothing_choose_the_network() {
     assert_eq!(network(all("0.0.0.0/0")), NetworkMode::Host);
     assert_eq!(network(all("0.0.0.0-255.255.255.255")), NetworkMode::Host);
     assert_eq!(network(all("1.1.1.1, 0.0.0.0/0")), NetworkMode::Host);
+}
+
+/// What is told changes nobody's reach: no default is said, so that everything passes as without a policy.
+#[test]
+fn a_rule_for_everything_can_be_told() {
+    let policy = |rules: Value| {
+        let mut definition = definition();
+        definition.egress_rules = serde_json::from_value(rules).unwrap();
+        assert_eq!(check("g", "d", &definition), []);
+        let network = job("g", "d", &definition).groups[0].network.clone();
+        network.unwrap().policy
+    };
+    let all = |log: bool| json!({"protocol": "all", "destinations": ["0.0.0.0/0"], "log": log});
+    let web = json!({"protocol": "tcp", "destinations": ["1.1.1.1"], "ports": [80], "log": true});
+    assert_eq!(policy(json!([all(false)])), None);
+
+    let told = policy(json!([web, all(true)])).unwrap();
+
+    assert_eq!((told.egress.default, told.ingress.default), (None, None));
+    assert_eq!(told.ingress.rules, []);
+    let rules = told.egress.rules.iter();
+    let rules: Vec<_> = rules
+        .map(|rule| (rule.name.as_str(), rule.action, rule.log))
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            ("egress_rules[0]", PolicyAction::Allow, true),
+            ("egress_rules[1]", PolicyAction::Allow, true),
+        ]
+    );
+}
+
+#[test]
+fn what_a_client_calls_a_task_goes_with_its_allocation() {
+    let meta = |change: Value| {
+        let mut value = serde_json::to_value(definition()).unwrap();
+        for (name, field) in change.as_object().unwrap() {
+            value[name] = field.clone();
+        }
+        let definition: Definition = serde_json::from_value(value).unwrap();
+        let meta = job("g", "apps", &definition).meta;
+        meta.into_iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(meta(json!({})), ["domain=apps"]);
+    assert_eq!(
+        meta(json!({"log_guid": "l", "log_source": "APP", "metrics_guid": "m"})),
+        [
+            "domain=apps",
+            "log_guid=l",
+            "log_source=APP",
+            "metrics_guid=m"
+        ]
+    );
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::limits;
 
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
-    Download, EgressRule, GUID_BYTES_MAX, PIDS_MAX, job, job::Root,
+    Download, EgressRule, GUID_BYTES_MAX, LABEL_BYTES_MAX, PIDS_MAX, RETENTION_MAX,
+    START_TIMEOUT_MAX, URL_BYTES_MAX, job, job::Root,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -14,6 +15,13 @@ use super::{
 pub fn is_guid(guid: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     !guid.is_empty() && guid.len() <= GUID_BYTES_MAX && guid.bytes().all(fits)
+}
+
+/// Whether tasks may be counted to `domain`. Diego refuses an empty one and one that its column has no room for;
+/// control characters would break the lines and headers that name it.
+#[must_use]
+pub fn is_domain(domain: &str) -> bool {
+    !domain.is_empty() && domain.len() <= GUID_BYTES_MAX && !domain.contains(char::is_control)
 }
 
 /// Everything that is wrong with a task, by field; empty if nothing is.
@@ -26,10 +34,10 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
             format!("`{guid}` is not 1 to {GUID_BYTES_MAX} letters, digits, `-` and `_`"),
         ));
     }
-    if domain.is_empty() || domain.len() > GUID_BYTES_MAX {
+    if !is_domain(domain) {
         faults.push(Fault::new(
             "domain",
-            format!("must have 1 to {GUID_BYTES_MAX} bytes"),
+            format!("must have 1 to {GUID_BYTES_MAX} bytes and no control characters"),
         ));
     }
     check_definition(definition, &mut faults);
@@ -106,12 +114,16 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
         completion_callback_url,
         annotation,
         egress_rules,
-        placement_tags,
         priority,
         constraints,
         ..
     } = definition;
-    if !completion_callback_url.is_empty() && !is_http(completion_callback_url) {
+    if completion_callback_url.len() > URL_BYTES_MAX {
+        wrong(
+            "completion_callback_url",
+            format!("has more than {URL_BYTES_MAX} bytes"),
+        );
+    } else if !completion_callback_url.is_empty() && !is_http(completion_callback_url) {
         wrong(
             "completion_callback_url",
             format!("`{completion_callback_url}` is no http or https URL"),
@@ -126,10 +138,9 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    check_labels(definition, wrong);
     check_egress(egress_rules, wrong);
-    if placement_tags.iter().any(|tag| tag.contains(',')) {
-        wrong("placement_tags", "a tag has a comma".to_owned());
-    }
+    check_tags_and_times(definition, wrong);
     if !(1..=limits::PRIORITY_MAX).contains(priority) {
         let max = limits::PRIORITY_MAX;
         wrong("priority", format!("{priority} is outside 1 to {max}"));
@@ -161,6 +172,51 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     }
 }
 
+/// What its log and metrics are known by.
+fn check_labels(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
+    let Definition {
+        log_source,
+        log_guid,
+        metrics_guid,
+        ..
+    } = definition;
+    for (field, label) in [
+        ("log_source", log_source),
+        ("log_guid", log_guid),
+        ("metrics_guid", metrics_guid),
+    ] {
+        if label.len() > LABEL_BYTES_MAX || label.contains(char::is_control) {
+            let reason =
+                format!("must have no more than {LABEL_BYTES_MAX} bytes and no control characters");
+            wrong(field, reason);
+        }
+    }
+}
+
+/// Where it may go, until when it must have started there, and how long it is kept.
+fn check_tags_and_times(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
+    let Definition {
+        placement_tags,
+        start_timeout_ms,
+        retention_ms,
+        ..
+    } = definition;
+    if placement_tags.iter().any(String::is_empty) {
+        wrong("placement_tags", "a tag is empty".to_owned());
+    } else if placement_tags.iter().any(|tag| tag.contains(',')) {
+        wrong("placement_tags", "a tag has a comma".to_owned());
+    }
+    for (field, millis, max) in [
+        ("start_timeout_ms", *start_timeout_ms, START_TIMEOUT_MAX),
+        ("retention_ms", *retention_ms, RETENTION_MAX),
+    ] {
+        if u128::from(millis) > max.as_millis() {
+            let max = max.as_millis();
+            wrong(field, format!("{millis} is above {max}"));
+        }
+    }
+}
+
 fn is_env_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
@@ -170,8 +226,15 @@ fn is_http(url: &str) -> bool {
         .strip_prefix("http://")
         .or_else(|| url.strip_prefix("https://"));
     rest.is_some_and(|rest| {
-        let host = rest.split(['/', '?', '#']).next().unwrap_or("");
-        !host.is_empty() && !rest.contains(char::is_whitespace)
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or("");
+        let place = authority.rsplit('@').next().unwrap_or("");
+        let (host, port) = match place.rsplit_once(':') {
+            // The colons of `[::1]` part no port from it.
+            Some((host, port)) if !port.ends_with(']') => (host, port),
+            Some(_) | None => (place, ""),
+        };
+        let is_port = port.is_empty() || port.parse::<u16>().is_ok_and(|port| port > 0);
+        !host.is_empty() && is_port && rest.bytes().all(|byte| byte.is_ascii_graphic())
     })
 }
 
@@ -182,6 +245,10 @@ fn is_file(url: &str) -> bool {
 }
 
 fn check_egress(rules: &[EgressRule], wrong: &mut impl FnMut(&str, String)) {
+    if rules.len() > limits::POLICY_RULES_MAX {
+        let max = limits::POLICY_RULES_MAX;
+        return wrong("egress_rules", format!("has more than {max} rules"));
+    }
     let faults = rules.iter().enumerate();
     let mut faults = faults.filter_map(|(at, rule)| Some((at, rule.fault()?)));
     if let Some((at, fault)) = faults.next() {
@@ -235,8 +302,8 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             needs("from", &upload.from);
             needs("user", &upload.user);
             let to = &upload.to;
-            if !to.is_empty() && !is_http(to) {
-                wrong("to", format!("`{to}` is no http or https URL"));
+            if !to.is_empty() && !is_http(to) && !is_file(to) {
+                wrong("to", format!("`{to}` is no http, https or file URL"));
             }
         }
         Action::Timeout(timeout) => {

@@ -312,9 +312,54 @@ impl From<&OneOff> for Task {
 ///
 /// # Errors
 ///
-/// What is wrong with it, for people.
-pub fn read_desire(body: &[u8]) -> Result<DesireRequest, String> {
-    read(body)
+/// [`ReadDesireError`].
+pub fn read_desire(body: &[u8]) -> Result<DesireRequest, ReadDesireError> {
+    let value = value(body).map_err(ReadDesireError::Json)?;
+    if let Some(at) = empty_action(&value["task_definition"]["action"]) {
+        return Err(ReadDesireError::Action { at });
+    }
+    serde_json::from_value(value).map_err(|error| ReadDesireError::Json(error.to_string()))
+}
+
+/// Why a body asks for no task.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadDesireError {
+    /// It is not JSON, or none of the shape it should have.
+    #[error("{0}")]
+    Json(String),
+    /// An action of its tree has none of its kinds, or more than one: a mistake that Diego takes for a crash.
+    #[error("must have one of {ACTION_KINDS}: {at} has none or several")]
+    Action {
+        /// Where, such as `action.serial.actions[1]`.
+        at: String,
+    },
+}
+
+/// The kinds of actions, for people.
+const ACTION_KINDS: &str =
+    "download, upload, run, timeout, emit_progress, try, parallel, serial, codependent";
+
+/// Where the first action is that is an object without exactly one field. What else may be wrong is not looked at.
+fn empty_action(action: &Value) -> Option<String> {
+    let mut all = vec![("action".to_owned(), action)];
+    while let Some((at, action)) = all.pop() {
+        let Value::Object(kinds) = action else {
+            continue;
+        };
+        if kinds.len() != 1 {
+            return Some(at);
+        }
+        for (kind, fields) in kinds {
+            if let Some(child) = fields.get("action") {
+                all.push((format!("{at}.{kind}.action"), child));
+            }
+            let children = fields.get("actions").and_then(Value::as_array);
+            let numbered = children.into_iter().flatten().enumerate();
+            let named = numbered.map(|(n, it)| (format!("{at}.{kind}.actions[{n}]"), it));
+            all.extend(named);
+        }
+    }
+    None
 }
 
 /// The body of `PUT /v1/domains`. `null` counts as left out.
@@ -327,9 +372,13 @@ pub fn read_upsert_domain(body: &[u8]) -> Result<UpsertDomainRequest, String> {
 }
 
 fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_value(value(body)?).map_err(|error| error.to_string())
+}
+
+fn value(body: &[u8]) -> Result<Value, String> {
     let mut value: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     drop_nulls(&mut value);
-    serde_json::from_value(value).map_err(|error| error.to_string())
+    Ok(value)
 }
 
 fn drop_nulls(value: &mut Value) {

@@ -133,17 +133,39 @@ async fn history_is_told_with_its_gaps_and_what_is_absent() {
     test.server.shutdown().await;
 }
 
-/// The allocation of a one-off task.
-async fn placed_one_off(client: &Client, agent: &mut FakeAgent) -> AllocId {
-    let desired = client
-        .put("/v1/tasks", &super::tasks::body("unbounded"))
-        .await;
+/// The allocation of a one-off task, whose client calls its metrics so.
+async fn placed_one_off(
+    client: &Client,
+    agent: &mut FakeAgent,
+    guid: &str,
+    metrics_guid: &str,
+) -> AllocId {
+    let mut body = super::tasks::body(guid);
+    body["task_definition"]["metrics_guid"] = json!(metrics_guid);
+    let desired = client.put("/v1/tasks", &body).await;
     assert_eq!(desired.status, 200, "{}", desired.text);
     loop {
         let alloc = agent.next_to_run().await;
-        if alloc.job.spec.is_one_off() {
+        if alloc.job.spec.is_one_off() && alloc.job.spec.id == guid {
             return alloc.alloc_id;
         }
+    }
+}
+
+/// Some numbers of a task; the others are not had.
+fn counted() -> TaskStats {
+    TaskStats {
+        cpu: Some(Duration::from_millis(1_500)),
+        net_tx_denied: Some(7),
+        pressure_io: Some(Pressure {
+            some: Duration::from_millis(250),
+            full: None,
+        }),
+        run_delay: Some(Histogram {
+            counts: vec![5, 2],
+            sum: Duration::from_micros(6),
+        }),
+        ..TaskStats::default()
     }
 }
 
@@ -160,23 +182,10 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         "/v1/client/stats?node_id={}&format=prometheus",
         agent.node_id
     );
-    let task = TaskStats {
-        cpu: Some(Duration::from_millis(1_500)),
-        net_tx_denied: Some(7),
-        pressure_io: Some(Pressure {
-            some: Duration::from_millis(250),
-            full: None,
-        }),
-        run_delay: Some(Histogram {
-            counts: vec![5, 2],
-            sum: Duration::from_micros(6),
-        }),
-        ..TaskStats::default()
-    };
     let alloc = AllocStats {
         alloc_id,
         at: Timestamp(9),
-        tasks: BTreeMap::from([("main".to_owned(), task)]),
+        tasks: BTreeMap::from([("main".to_owned(), counted())]),
         disk: Some(AllocDisk {
             limit_bytes: 300 << 20,
             used_bytes: Some(4_096),
@@ -185,12 +194,15 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
             ..AllocDisk::default()
         }),
     };
-    let one_off = AllocStats {
-        alloc_id: placed_one_off(&client, &mut agent).await,
-        ..alloc.clone()
-    };
+    let mut allocs = vec![alloc.clone()];
+    for (guid, metrics_guid) in [("unbounded", ""), ("one", "an-app"), ("two", "an-app")] {
+        allocs.push(AllocStats {
+            alloc_id: placed_one_off(&client, &mut agent, guid, metrics_guid).await,
+            ..alloc.clone()
+        });
+    }
     let stats = NodeStats {
-        allocs: vec![alloc, one_off],
+        allocs,
         ebpf_lost: Some(3),
         ..NodeStats::default()
     };
@@ -222,6 +234,7 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         format!("muster_task_pressure_io_some_seconds_total{labels} 0.25"),
         bucket("+Inf", 7),
         format!("muster_task_run_delay_seconds_sum{labels} 0.000006"),
+        r#"muster_task_instances{namespace="one-off-tasks",job="apps",group="task",task="main",index="0",metrics_guid="an-app"} 2"#.to_owned(),
     ] {
         assert!(text.lines().any(|it| it == line), "{line} in:\n{text}");
     }

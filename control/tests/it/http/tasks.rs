@@ -305,7 +305,17 @@ async fn every_refusal_has_its_kind() {
     invalid["task_definition"]["memory_mb"] = json!(-1);
     let mut unknown = body("b");
     unknown["task_definition"]["image_layers"] = json!([]);
+    let mut empty = body("b");
+    empty["task_definition"]["action"] = json!({"try": {"action": {}}});
     let cases = [
+        (
+            "PUT",
+            "/v1/tasks",
+            put(&empty),
+            400,
+            "InvalidRequest",
+            "Invalid field: action: action: must have one of",
+        ),
         (
             "PUT",
             "/v1/tasks",

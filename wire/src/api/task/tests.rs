@@ -48,10 +48,40 @@ fn what_is_unknown_is_named() {
         ("\"/bin/true\"", "7", "integer `7`"),
     ] {
         let error = read_desire(MINIMAL.replace(from, to).as_bytes()).unwrap_err();
-        assert!(error.contains(named), "{named}: {error}");
+        assert!(error.to_string().contains(named), "{named}: {error}");
     }
     assert!(read_desire(b"{").is_err());
     assert!(read_desire(&[b'['; 1_000]).is_err());
+}
+
+#[test]
+fn an_action_is_of_one_kind() {
+    let run = r#"{"run":{"path":"/bin/true","user":"vcap"}}"#;
+    for (action, at) in [
+        ("{}", "action"),
+        (r#"{"run":null}"#, "action"),
+        (
+            r#"{"timeout":{"timeout_ms":1,"action":{}}}"#,
+            "action.timeout.action",
+        ),
+        (
+            r#"{"serial":{"actions":[RUN,{}]}}"#,
+            "action.serial.actions[1]",
+        ),
+        (
+            r#"{"try":{"action":{"parallel":{"actions":[{}]}}}}"#,
+            "action.try.action.parallel.actions[0]",
+        ),
+        (r#"{"run":{},"download":{}}"#, "action"),
+    ] {
+        let text = MINIMAL.replace(run, &action.replace("RUN", run));
+        let at = at.to_owned();
+        assert_eq!(
+            read_desire(text.as_bytes()),
+            Err(ReadDesireError::Action { at }),
+            "{text}"
+        );
+    }
 }
 
 #[test]
